@@ -2,8 +2,9 @@
 
     python -m benchmarks.red_team --out benchmarks/results/red-team.md [--only WORDS]
 
-Every change of red_team_changes.txt is made to one job (red_team_job.py), which runs as `judge` runs it: rehearsals,
-and short timed runs from three seeds. What is judged is the training, not the speed. Processes share one import of
+Every change of red_team_changes.txt is made to red_team_job.py, and every one of red_team_average_changes.txt to
+red_team_average_job.py. A job runs as `judge` runs it: rehearsals, in float64 too, and short timed runs from three
+seeds. What is judged is the training, not the speed. Processes share one import of
 torch.
 """
 
@@ -32,7 +33,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 from preloading import python  # noqa: E402 - it lies in the tests' folder
 
-JOB = HERE / "red_team_job.py"
+JOBS = ("red_team", "red_team_average")
+"""What the files of a job and of its changes begin with."""
 SEEDS = (0, 1, 2)
 STEPS, WARM_UP = 30, 5
 TITLE = re.compile(r"^# (cheat|honest|low precision): (.*)\n", re.MULTILINE)
@@ -65,11 +67,15 @@ class Outcome:
         return (self.verdict == "same training") == (self.change.kind != "cheat")
 
 
-def changes() -> Iterator[ChangeOfJob]:
+def source_of(job: str) -> str:
+    return (HERE / f"{job}_job.py").read_text(encoding="utf-8")
+
+
+def changes(job: str) -> Iterator[ChangeOfJob]:
     """Raises ValueError for a text that the job does not have."""
-    _, *parts = TITLE.split((HERE / "red_team_changes.txt").read_text(encoding="utf-8"))
+    _, *parts = TITLE.split((HERE / f"{job}_changes.txt").read_text(encoding="utf-8"))
     for kind, name, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-        source = JOB.read_text(encoding="utf-8")
+        source = source_of(job)
         for old, new in EDIT.findall(body):
             # A part of a line stands for itself.
             old, new = (old, new) if old in source else (old.removesuffix("\n"), new.removesuffix("\n"))
@@ -82,35 +88,37 @@ def changes() -> Iterator[ChangeOfJob]:
 class Judge:
     """Runs the job as it is once, and each change beside it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, job: str) -> None:
         self._folder = folder
+        folder.mkdir()
         self._runs: list[Run] = []
-        source = JOB.read_text(encoding="utf-8")
+        self._source = source = source_of(job)
         self._plain = [self._run(BASELINE, source, seed) for seed in (*SEEDS, SEEDS[0])]
-        self._plain += [self._run(BASELINE, source, None) for _ in range(2)]
+        self._plain += [self._run(BASELINE, source, None, exact=each) for each in (False, False, True, True)]
 
     def judge(self, change: ChangeOfJob) -> Outcome:
-        suspicion = suspicion_of([(JOB.read_text(encoding="utf-8"), change.source)])
+        suspicion = suspicion_of([(self._source, change.source)])
         low = change.kind == "low precision"
         variant = Variant("diff-1", promise=Promise.SAME_CURVE, low_precision=low, suspicion=suspicion)
         own: list[Run] = []
-        for seed in (None, *SEEDS):  # as in a trial, what is caught is not run again
-            own.append(self._run(variant.name, change.source, seed))
-            if own[-1].failure:
+        for seed, exact in ((None, False), (None, True), *((seed, False) for seed in SEEDS)):
+            own.append(self._run(variant.name, change.source, seed, exact=exact))
+            if own[-1].failure and not exact:
                 return Outcome(change, "broken", own[-1].failure)
             found = agreement_of(variant, [*self._plain, *own])
-            if found.agreement in CAUGHT:
+            if found.agreement in CAUGHT:  # as in a trial, it is not run again
                 break
         return Outcome(change, verdict_of(found), found.sentence)
 
-    def _run(self, variant: str, source: str, seed: int | None) -> Run:
-        """seed: None for a rehearsal."""
+    def _run(self, variant: str, source: str, seed: int | None, *, exact: bool = False) -> Run:
+        """seed: None for a rehearsal, which may be in float64."""
         number = len(self._runs)
         place = self._folder / f"{number}-{variant}"
         place.mkdir()
         (place / "train.py").write_text(source, encoding="utf-8")
         if seed is None:
-            options = VariantOptions(REHEARSED_STEPS, FINGERPRINTS, dropout=False, fingerprint_steps=FINGERPRINTS)
+            steps = FINGERPRINTS
+            options = VariantOptions(REHEARSED_STEPS, steps, dropout=False, fingerprint_steps=steps, exact=exact)
         else:
             options = VariantOptions(STEPS, WARM_UP, seed=seed, seed_offset=seed)
         turn = ScheduledRun(Variant(variant), 0, 0, number, options, seed is None)
@@ -132,9 +140,11 @@ def main() -> int:
     wanted = parser.parse_args()
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="red-team-") as folder:
-        judge = Judge(Path(folder))
-        for change in changes():
-            if wanted.only in change.name:
+        for job in JOBS:
+            asked = [each for each in changes(job) if wanted.only in each.name]
+            if asked:
+                judge = Judge(Path(folder) / job, job)
+            for change in asked:
                 outcomes.append(judge.judge(change))
                 print(row(outcomes[-1]), flush=True)
     if wanted.out is not None:
@@ -145,7 +155,7 @@ def main() -> int:
 
 def table(outcomes: list[Outcome]) -> str:
     """In Markdown."""
-    lines = ["# Cheats and honest changes of one job", "", summary(outcomes), ""]
+    lines = ["# Cheats and honest changes of two jobs", "", summary(outcomes), ""]
     lines += ["| change | | verdict on the training | why |", "|---|---|---|---|", *map(row, outcomes)]
     return "\n".join(lines) + "\n"
 

@@ -13,18 +13,18 @@ from html.parser import HTMLParser
 from typing import ParamSpec
 
 import numpy as np
+from documents import html_of, markdown_of, text_of
 
 from steptime.advice.evidence import Case
 from steptime.advice.rule import Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.verdict import WORDS
-from steptime.compare import page as comparison_page
+from steptime.answer.json import document as as_json
+from steptime.compare.answer import answer_of as answer_of_comparison
 from steptime.compare.comparison import Comparison, DifferenceOutcome
-from steptime.compare.text import render_markdown as comparison_markdown, render_text as comparison_text
 from steptime.quantities import format_duration, format_share, format_source
-from steptime.report import json, markdown, text
-from steptime.report.json import document as as_json, sources_of
-from steptime.report.page import page
+from steptime.report import json
+from steptime.report.json import sources_of
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import from_here
 
@@ -65,7 +65,7 @@ def violations(report: Report) -> list[str]:
 
 def rendered(report: Report) -> dict[str, str]:
     """Every document of a report as words."""
-    return {"text": text.render(report), "Markdown": markdown.render(report), "page": words_of(page.render(report))}
+    return {"text": text_of(report), "Markdown": markdown_of(report), "page": words_of(html_of(report))}
 
 
 def comparison_violations(comparison: Comparison) -> list[str]:
@@ -77,9 +77,9 @@ def comparison_violations(comparison: Comparison) -> list[str]:
         and (each.outcome is DifferenceOutcome.MORE) != (each.change.low > 0)
     ]  # fmt: skip
     documents = {
-        "text": comparison_text(comparison),
-        "Markdown": comparison_markdown(comparison),
-        "page": words_of(comparison_page.render(comparison)),
+        "text": text_of(comparison, answer_of_comparison),
+        "Markdown": markdown_of(comparison, answer_of_comparison),
+        "page": words_of(html_of(comparison, answer_of_comparison)),
         "JSON": " ".join(re.findall(r'"sentence": "(.*)"', as_json(comparison))),
     }
     for form, document in documents.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ FLOORS = (  # from the ground up; a room imports itself and what lies on floors 
     ("analysis",),
     ("advice",),
     ("trials",),
+    ("answer",),
     ("report",),
     ("memory", "nan", "hang", "callables"),
     ("rank_result",),
@@ -67,7 +68,7 @@ BROAD_EXCEPTS = (
     "machine/formats_script.py",
     "machine/sweep_script.py",
 )
-PRINTS = ("cli/", "report/text.py", "launcher/attach_script.py", *SCRIPTS)
+PRINTS = ("cli/", "launcher/attach_script.py", *SCRIPTS)
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "tools"}
 
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -137,6 +138,47 @@ def test_a_room_imports_only_what_lies_below(modules: list[Module]) -> None:
     inner = [module for module in modules if module.name != "__init__.py"]
     found = {module.name: upward(room_of(module.path), module.tree, module.package) for module in inner}
     assert {name: rooms for name, rooms in found.items() if rooms} == {}
+
+
+def circles(imports: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
+    """Groups of modules of which each imports every other one, if only by way of others."""
+
+    def reached(start: str) -> set[str]:
+        seen, new = set[str](), {start}
+        while new:
+            new = {each for name in new for each in imports.get(name, ())} - seen
+            seen |= new
+        return seen
+
+    reach = {name: reached(name) for name in imports}
+    return sorted({tuple(sorted(each for each in reach[name] if name in reach.get(each, ()))) for name in imports
+                   if name in reach[name]})  # fmt: skip
+
+
+def imports_of_files(modules: Iterable[tuple[str, ast.AST, str]]) -> dict[str, set[str]]:
+    """(dotted name, tree, package) of files → which other files each names in its imports, late ones too."""
+    every = list(modules)
+    known = {name for name, _, _ in every}
+    found = {}
+    for name, tree, package in every:
+        named = (each if each in known else each.rpartition(".")[0] for each in imported_modules(tree, package))
+        found[name] = {each for each in named if each in known and each != name}
+    return found
+
+
+def test_no_file_imports_itself_by_way_of_others(modules: list[Module]) -> None:
+    dotted = (f"steptime.{module.name}".removesuffix(".py").replace("/", ".") for module in modules)
+    named = [name.removesuffix(".__init__") for name in dotted]
+    files = ((name, module.tree, module.package) for name, module in zip(named, modules, strict=True))
+    assert circles(imports_of_files(files)) == []
+
+
+@pytest.mark.parametrize("late", ["from steptime.a import x", "def late():\n    from steptime import a"])
+def test_a_circle_of_files_is_seen_wherever_they_import(late: str) -> None:
+    texts = {"steptime.a": "import steptime.b", "steptime.b": "from .c import y", "steptime.c": late, "steptime.d": ""}
+    files = [(name, ast.parse(text), "steptime") for name, text in texts.items()]
+    assert circles(imports_of_files(files)) == [("steptime.a", "steptime.b", "steptime.c")]
+    assert circles(imports_of_files(files[:2])) == []
 
 
 def test_a_room_of_a_verb_is_imported_by_that_verb_only(modules: list[Module]) -> None:
@@ -267,6 +309,41 @@ def is_broad(type_: ast.expr | None) -> bool:
     return any(name is None or ast.unparse(name) in {"Exception", "BaseException"} for name in names)
 
 
+CAUGHT_BY_MANY = {"BaseException", "Exception", "OSError", "RuntimeError", "NotImplementedError", "ValueError"}
+"""Kinds of errors that handlers of signals raise, TimeoutError among them, which is an OSError."""
+HANDED_ON = {"probe/ours.py", "probe/deadline.py:_ask_all"}
+"""Who decides whose an error is, and who has a signal sent once more."""
+
+
+def test_what_a_handler_of_the_jobs_raises_is_caught_nowhere(modules: list[Module]) -> None:
+    """It may come out of the middle of our code: see `probe.ours`."""
+    for module in modules:
+        if not module.name.startswith(("probe/", "in_process.py", "callbacks")) or module.name in HANDED_ON:
+            continue
+        functions = [node for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef)]
+        apart = {id(each) for function in functions if f"{module.name}:{function.name}" in HANDED_ON
+                 for each in ast.walk(function)}  # fmt: skip
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ExceptHandler) and id(node) not in apart and not raises_again(node):
+                kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+                wide = any(kind is None or ast.unparse(kind) in CAUGHT_BY_MANY for kind in kinds)
+                asks = any(ast.unparse(each) == f"pass_on({node.name})" for each in node.body)
+                assert asks or not wide, f"{module.name}:{node.lineno} asks `pass_on` of nothing"
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "contextlib.suppress":
+                wide = any(ast.unparse(kind) in CAUGHT_BY_MANY for kind in node.args)
+                assert not wide, f"{module.name}:{node.lineno} suppresses what `ours.suppressed` does not"
+
+
+def test_nothing_of_ours_is_called_when_an_object_of_the_jobs_goes(modules: list[Module]) -> None:
+    """By the garbage collector, where an error of a signal's handler is printed and dropped: see `objects.Gone`."""
+    for module in modules:
+        if module.name.startswith("probe/"):
+            calls = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+            called = [node for node in calls if ast.unparse(node.func) == "weakref.ref" and len(node.args) > 1]
+            assert not called, f"{module.name}:{called[0].lineno}"
+            assert not re.search(r"weakref\.(finalize|Weak\w+)\(|def __del__", module.text), module.name
+
+
 def test_nothing_prints_but_the_doors(modules: list[Module]) -> None:
     printing = [
         f"{module.name}:{node.lineno}"
@@ -276,6 +353,17 @@ def test_nothing_prints_but_the_doors(modules: list[Module]) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert printing == []
+
+
+def test_only_the_doors_know_the_screen(modules: list[Module]) -> None:
+    """What a verb has found is an `Answer`; how wide a terminal is, and whether there is one, decides nothing in it."""
+    importing = [
+        module.name
+        for module in modules
+        if not module.name.startswith(("cli/", "answer/"))
+        if any(name.startswith("steptime.answer.screen") for name in imported_modules(module.tree, module.package))
+    ]
+    assert importing == []
 
 
 def test_no_import_is_for_the_type_checker_only(modules: list[Module]) -> None:
@@ -347,6 +435,7 @@ def test_every_room_has_its_floor_and_every_floor_its_room() -> None:
 OWN_NAMES = {
     "__init__.py": {"ending"},
     "calls.py": {"_watched"},
+    "changes/exact.py": {"drawn"},
     "changes/switching.py": {"applier"},
     "changes/trial.py": {"session", "none"},
     "discovery.py": {"use"},
@@ -356,6 +445,7 @@ OWN_NAMES = {
     "numerics/operators.py": {"born"},
     "numerics/values.py": {"found"},
     "patches.py": {"quiet"},
+    "profiling.py": {"level"},
     "ranges.py": {"quiet"},
     "sampling.py": {"node", "called", "caller", "call", "function"},
     "schedule.py": {"session", "window", "root"},
@@ -384,7 +474,9 @@ FOREIGN = {
     },
     "a function of C that torch's constructors call": {"sites.py torch._C", "deadline.py _add_pending"},
     "a change that a trial is to measure, of a function or a switch of torch's or Python's": {
-        "changes/loading.py DataLoader", "changes/loading.py torch.Tensor", "changes/models.py torch.backends.cudnn",
+        "changes/exact.py torch", "changes/exact.py torch.Tensor", "changes/exact.py tensor",
+        "changes/exact.py inductor", "changes/loading.py DataLoader", "changes/loading.py torch.Tensor",
+        "changes/models.py torch.backends.cudnn",
         "changes/models.py functional", "changes/models.py torch.nn.functional", "changes/models.py torch_checkpoint",
         "changes/models.py torch", "changes/outside.py torch", "changes/outside.py numpy.memmap",
         "changes/outside.py os", "changes/precision.py functional", "changes/process.py torch",

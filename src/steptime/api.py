@@ -11,37 +11,28 @@ import importlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from steptime.advice.rule import Finding, Weight
+from steptime.answer.answer import Answer
+from steptime.answer.page.page import as_piece
+from steptime.answer.printable import one_line
+from steptime.answer.tables import Table, values_of
+from steptime.answer.text import as_text
 from steptime.callables.bench import Bench, Wishes, bench_here
-from steptime.callables.sheet import as_text
-from steptime.callables.text import badge, headline, sheet_of, tables as bench_tables
+from steptime.callables.bench_answer import answer_of as answer_of_bench
+from steptime.compare.answer import answer_of as answer_of_comparison
 from steptime.compare.compare import compare
 from steptime.compare.comparison import Comparison, is_comparison, read_file as read_comparison
 from steptime.compare.gate import labels_of
-from steptime.compare.tables import difference_tables, runs_table, settings_table
-from steptime.compare.text import render_text
 from steptime.diagnosis import diagnose_anywhere, diagnose_paths
 from steptime.errors import UsageError
-from steptime.memory.page import memory_tables
-from steptime.memory.report import triage_path
+from steptime.memory.answer import answer_of as answer_of_memory, memory_tables
+from steptime.memory.report import MemoryReport, triage_path
 from steptime.memory.snapshot import is_snapshot
-from steptime.memory.text import MemoryReport, text as memory_text
-from steptime.quantities import format_duration, format_share
-from steptime.report import text
-from steptime.report.page.frame import escaping
-from steptime.report.page.pictures import GREY, TONES
-from steptime.report.page.waterfall import waterfall
-from steptime.report.printable import one_line
+from steptime.report.answer import answer_of as answer_of_report
 from steptime.report.report import Report
-from steptime.report.sentences import place_text
 from steptime.report.tables import (
-    Table,
     case_tables,
     category_tables,
     findings_table,
@@ -50,58 +41,12 @@ from steptime.report.tables import (
     replay_tables,
     steps_table,
     trial_table,
-    values_of,
 )
-from steptime.report.trial_text import render_trial
+from steptime.report.trial_answer import answer_of as answer_of_trial
 from steptime.report.trials import trial_report
 from steptime.trials.results import Results, is_trial, read_results
 
 __all__ = ["Benched", "Loaded", "LoadedComparison", "LoadedMemory", "LoadedReport", "LoadedTrial", "bench", "load"]
-
-FIRST = 3
-"""Findings that are shown."""
-_TEMPLATE = """
-<div style="max-width:60em;font-family:system-ui,sans-serif;line-height:1.4;font-variant-numeric:tabular-nums">
-<div style="opacity:.7;font-size:.85em">{{ job }}{% if facts %} · {{ facts }}{% endif %}</div>
-<div style="font-size:1.25em;font-weight:600;margin:.3em 0 .2em">{{ sentence }}</div>
-<div style="margin:0 0 .6em">{{ badge }}</div>
-<div style="margin-bottom:.2em">A step takes <b>{{ step }}</b> ({{ interval }})</div>
-{% for fall in falls %}
-<div style="display:flex;align-items:center;gap:.6em;margin:2px 0">
-<div style="width:7.5em;overflow:hidden;text-overflow:ellipsis">{{ fall.name }}</div>
-<div style="flex:1 1 0;height:1em;position:relative;background:rgba(128,128,128,.12)" title="{{ fall.interval }}"><div style="position:absolute;height:100%;left:{{ "%.2f" | format(fall.begin) }}%;width:{{ "%.2f" | format(fall.kept + fall.recoverable) }}%;background:{{ tones.get(fall.name, grey) }}"></div></div>
-<div style="width:5em;text-align:right">{{ fall.duration }}</div><div style="width:4em;text-align:right;opacity:.7">{{ fall.share }}</div></div>
-{% endfor %}
-{% for finding in findings %}
-<div style="border-top:1px solid rgba(128,128,128,.35);margin-top:.6em;padding-top:.4em"><span style="opacity:.7">{{ finding.code }}</span> <b>{{ finding.name }}</b>{% if finding.saving %} · up to {{ finding.saving }} a step{% endif %}
-<div>{{ finding.summary }}</div>
-{% if finding.place %}<div style="font-family:ui-monospace,monospace;font-size:.88em;opacity:.85">{{ finding.place }}</div>{% endif %}
-<div>→ {{ finding.advice }}</div></div>
-{% endfor %}
-<div style="border-top:1px solid rgba(128,128,128,.35);margin-top:.6em;padding-top:.4em">Next: <code>{{ next }}</code></div>
-</div>
-"""  # noqa: E501 - white space between these elements would show
-
-
-_TABLES = """
-<div style="max-width:70em;font-family:system-ui,sans-serif;line-height:1.4;font-variant-numeric:tabular-nums">
-<div style="opacity:.7;font-size:.85em">{{ title }}</div>
-<div style="font-size:1.25em;font-weight:600;margin:.3em 0 .2em">{{ sentence }}</div>
-{% for title, titles, rows, more in tables %}
-<div style="margin:.8em 0 .2em;font-weight:600">{{ title }}</div>
-<table style="border-collapse:collapse;font-size:.9em">
-<tr>{% for name, number in titles %}<th style="text-align:{{ "right" if number else "left" }};padding:.1em .8em .1em 0;opacity:.7">{{ name }}</th>{% endfor %}</tr>
-{% for row in rows %}
-<tr>{% for words, number in row %}<td style="text-align:{{ "right" if number else "left" }};padding:.1em .8em .1em 0;vertical-align:top">{{ words }}</td>{% endfor %}</tr>
-{% endfor %}
-</table>
-{% if more %}<div style="opacity:.7">and {{ more }} more</div>{% endif %}
-{% endfor %}
-{% if next %}<div style="border-top:1px solid rgba(128,128,128,.35);margin-top:.6em;padding-top:.4em">Next: <code>{{ next }}</code></div>{% endif %}
-</div>
-"""  # noqa: E501 - white space between these elements would show
-ROWS = 12
-"""Of a table in a notebook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +54,18 @@ class Loaded:
     """What was loaded. `str()`: its text; last in a notebook's cell: its picture. `tables`: names for `to_dict`,
     `to_pandas` and `to_polars`, which give columns or a data frame. Times are ns, sizes bytes."""
 
-    def _tables(self) -> Iterable[Table]:
+    def _answer(self) -> Answer:
         raise NotImplementedError
+
+    def _tables(self) -> Iterable[Table]:
+        return self._answer().tables
+
+    def __str__(self) -> str:
+        return as_text(self._answer())
+
+    def _repr_html_(self) -> str:
+        """For Jupyter and its like."""
+        return as_piece(self._answer())
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -173,17 +128,13 @@ class LoadedReport(Loaded):
             raise UsageError("compare-two", "A comparison needs another report: before.compare(after)")
         return LoadedComparison(compare(reports, labels_of([report.source for report in reports])))
 
-    def __str__(self) -> str:
-        return text.render(self.report)
+    def _answer(self) -> Answer:
+        return answer_of_report(self.report)
 
     def __repr__(self) -> str:
         return (
             f"<steptime.load({one_line(self.report.source)!r}): {one_line(self.report.processes[0].verdict.sentence)}>"
         )
-
-    def _repr_html_(self) -> str:
-        """For Jupyter and its like."""
-        return first_screen(self.report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,20 +149,14 @@ class LoadedTrial(Loaded):
         """The recording's, with the trial in it. Raises SteptimeError where the recording is gone."""
         return LoadedReport(diagnose_paths([self.folder]))
 
+    def _answer(self) -> Answer:
+        return answer_of_trial(self.results, self.folder)
+
     def _tables(self) -> Iterable[Table]:
         yield trial_table(trial_report(self.results, self.folder))
 
-    def __str__(self) -> str:
-        return render_trial(self.results)
-
     def __repr__(self) -> str:
         return f"<steptime.load({one_line(self.folder)!r}): trial of {len(self.results.plan.variants)} changes>"
-
-    def _repr_html_(self) -> str:
-        """For Jupyter and its like."""
-        head, base, *_ = str(self).splitlines()
-        return _in_tables(head, base, self._tables(), "", ("variant", "verdict", "speed", "speed_low", "speed_high",
-                          "step_ns", "peak_bytes", "sentence"))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,21 +165,11 @@ class LoadedComparison(Loaded):
 
     comparison: Comparison
 
-    def _tables(self) -> Iterable[Table]:
-        comparison = self.comparison
-        yield from (settings_table(comparison), runs_table(comparison), *difference_tables(comparison))
-
-    def __str__(self) -> str:
-        return render_text(self.comparison)
+    def _answer(self) -> Answer:
+        return answer_of_comparison(self.comparison)
 
     def __repr__(self) -> str:
         return f"<steptime comparison: {one_line(self.comparison.sentence)}>"
-
-    def _repr_html_(self) -> str:
-        """For Jupyter and its like."""
-        runs = self.comparison.runs
-        title = f"{runs[0].label} against {runs[-1].label}"
-        return _in_tables(title, self.comparison.sentence, self._tables(), self.comparison.next_command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,19 +178,14 @@ class LoadedMemory(Loaded):
 
     report: MemoryReport
 
+    def _answer(self) -> Answer:
+        return answer_of_memory(self.report)
+
     def _tables(self) -> Iterable[Table]:
         return memory_tables(self.report)
 
-    def __str__(self) -> str:
-        return memory_text(self.report)
-
     def __repr__(self) -> str:
-        return f"<steptime.load({one_line(self.report.source)!r}): {one_line(str(self).splitlines()[1])}>"
-
-    def _repr_html_(self) -> str:
-        """For Jupyter and its like."""
-        title, headline, *_ = str(self).splitlines()
-        return _in_tables(title, headline, self._tables(), self.report.next_command)
+        return f"<steptime.load({one_line(self.report.source)!r}): {one_line(self._answer().headline)}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,18 +194,11 @@ class Benched(Loaded):
 
     result: Bench
 
-    def _tables(self) -> Iterable[Table]:
-        return bench_tables(self.result)
-
-    def __str__(self) -> str:
-        return as_text(sheet_of(self.result))
+    def _answer(self) -> Answer:
+        return answer_of_bench(self.result)
 
     def __repr__(self) -> str:
-        return f"<steptime.bench: {one_line(headline(self.result))}>"
-
-    def _repr_html_(self) -> str:
-        """For Jupyter and its like."""
-        return _in_tables(headline(self.result), badge(self.result), self._tables(), "")
+        return f"<steptime.bench: {one_line(self._answer().headline)}>"
 
 
 def bench(
@@ -321,71 +244,3 @@ def load(path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Any:
     if not more and is_snapshot(Path(name)):
         return LoadedMemory(triage_path(Path(name)))
     return LoadedReport(diagnose_anywhere((name, *(os.fspath(each) for each in more))))
-
-
-def _in_tables(title: str, sentence: str, tables: Iterable[Table], next_: str, only: Sequence[str] = ()) -> str:
-    """The first rows of each table as HTML with nothing but inline style. only: columns by name, () for all."""
-    shown = []
-    for table in tables:
-        kept = [place for place, column in enumerate(table.columns) if not only or column.raw in only]
-        rows = [[(row[place].short or row[place].text, table.columns[place].number) for place in kept]
-                for row in table.rows[:ROWS]]  # fmt: skip
-        if rows:
-            titles = [(table.columns[place].title, table.columns[place].number) for place in kept]
-            shown.append((table.title, titles, rows, len(table.rows) + table.hidden - len(rows)))
-    return _html("tables", title=one_line(title), sentence=sentence, tables=shown, next=next_)
-
-
-def first_screen(report: Report) -> str:
-    """Verdict, categories, findings and the next command as HTML with nothing but inline style."""
-    process = report.processes[0]
-    environment, step = report.environment, process.case.step
-    fall = waterfall(process.case)
-    facts = (f"torch {environment.torch}" if environment.torch else "", environment.device, environment.host)
-    return _html(
-        "report",
-        job=one_line(environment.command or report.source),
-        facts=" · ".join(filter(None, facts)),
-        sentence=process.verdict.sentence,
-        badge=process.verdict.badge,
-        step=format_duration(step.duration.value),
-        interval=_interval(report),
-        falls=fall.falls if fall is not None else (),
-        findings=[_told(each, step.duration.value) for each in process.findings[:FIRST]],
-        next=report.next_command,
-        tones=TONES,
-        grey=GREY,
-    )
-
-
-def _interval(report: Report) -> str:
-    step = report.processes[0].case.step
-    if step.duration.samples < 2:
-        return "one step: its spread is not known"
-    low, high = format_duration(step.duration.low), format_duration(step.duration.high)
-    return f"95 % interval {low} to {high}, {step.steady} steady steps"
-
-
-def _told(finding: Finding, step: float) -> dict[str, str]:
-    saving = finding.savings
-    share = f" ({format_share(saving.value / step)})" if saving is not None and step else ""
-    place = ""
-    if finding.source is not None:
-        place = f"{place_text(finding.source)}{f': {finding.source.text}' if finding.source.text else ''}"
-    return {
-        "code": finding.code,
-        "name": f"{finding.name}{'' if finding.weight is Weight.FINDING else f' ({finding.weight.value})'}",
-        "saving": f"{format_duration(saving.value)}{share}" if saving is not None else "",
-        "summary": finding.summary,
-        "place": place,
-        "advice": finding.advice,
-    }
-
-
-def _html(template: str, **names: object) -> str:
-    return _templates().get_template(template).render(**names).encode("utf-8", "backslashreplace").decode()
-
-
-@cache
-def _templates() -> jinja2.Environment:
-    return escaping({"report": _TEMPLATE.strip(), "tables": _TABLES.strip()}.get)

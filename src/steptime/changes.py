@@ -59,7 +59,8 @@ class VariantOptions:
     itself. dropout: False makes every dropout the identity. fingerprint_steps: of so many first steps the gradient norm
     of every parameter is written, after the last backward of the step. until_loss: soon after the job's mean loss has
     come down to this, its process ends, too. alternating: it says in a file when its warm-up is over, from where on it
-    takes turns with others. switched: the changes of several variants, which this one process runs in blocks of steps.
+    takes turns with others. exact: it computes in float64, and draws its random numbers by what draws them (see
+    probe/changes/exact). switched: the changes of several variants, which this one process runs in blocks of steps.
     """
 
     steps: int
@@ -72,3 +73,4 @@ class VariantOptions:
     until_loss: float | None = None
     alternating: bool = False
     switched: tuple[tuple[Change, ...], ...] = ()
+    exact: bool = False

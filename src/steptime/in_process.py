@@ -7,7 +7,6 @@ One law: the job goes on, whatever becomes of this; what cannot be done is said 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import os
 import subprocess
@@ -21,6 +20,8 @@ from typing import Any
 
 from steptime import probe
 from steptime.own_python import own_python
+from steptime.probe import messages
+from steptime.probe.ours import suppressed
 
 __all__ = ["OwnRecording", "log_to", "record"]
 
@@ -53,9 +54,9 @@ class OwnRecording:
         if probe.watching(str(folder)) is not None:
             _told.append(folder)
             shown = str(folder)
-            with contextlib.suppress(OSError):  # the current folder is gone
+            with suppressed(OSError):  # the current folder is gone
                 shown = os.path.relpath(folder)
-            probe.say(f"recorded {shown}: steptime diagnose {shown}")
+            messages.say(f"recorded {shown}: steptime diagnose {shown}")
 
     def __enter__(self) -> OwnRecording:
         return self
@@ -73,14 +74,13 @@ def record(folder: str | os.PathLike[str] | None = None, *, profile: bool = True
         return OwnRecording(Path(session.plan["recording"]))
     if probe.PLAN in os.environ:  # another verb of ours looks at the job, or the probe has switched itself off
         return OwnRecording(None)
-    return probe.guarded(lambda: _begin(folder, profile)) or OwnRecording(None)
+    return messages.guarded(lambda: _begin(folder, profile)) or OwnRecording(None)
 
 
 def _begin(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording:
     """Raises SteptimeError and OSError."""
     from steptime.launcher.command import default_recording, make_recording
     from steptime.launcher.joining import join, leave
-    from steptime.launcher.launch import QUIET
     from steptime.launcher.outcome import ProbeOptions
     from steptime.probe.identity import place
     from steptime.probe.recorder import finish_as_child
@@ -96,8 +96,6 @@ def _begin(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording
     if leads:
         begin_manifest(made, _command(), {"profile": str(profile), "in_process": "True"})
         (made / "seen-torch").touch()
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
     if not probe.start(json.dumps({"recording": str(made), **asdict(ProbeOptions(profile))}, ensure_ascii=False)):
         return OwnRecording(None)
     if leads:

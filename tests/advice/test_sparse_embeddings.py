@@ -82,7 +82,7 @@ def test_the_patch_trains_the_same_and_its_gradients_have_the_same_directions(tm
 
 
 def test_a_sketch_of_rows_is_that_of_the_whole_tensor() -> None:
-    from steptime.probe.changes import work
+    from steptime.probe.changes import sketches as work
 
     for rows, width in ((1000, 8), (200_000, 32)):  # of the second one every so manieth number is looked at
         looked_up = torch.arange(0, rows, 379).repeat(2)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from analysis import trace_events as made
+from steptime.report.markdown import render
 
 from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of
@@ -17,7 +18,6 @@ from steptime.diagnosis import diagnose_paths, with_elsewhere
 from steptime.machine.datasheet import NAMES, look_up
 from steptime.quantities import Estimate
 from steptime.report import text
-from steptime.report.markdown import render
 from steptime.report.sentences import elsewhere_text
 from steptime.trace.reader import read
 

@@ -14,6 +14,9 @@ import torch
 from preloading import python
 
 import steptime
+from steptime.answer.markdown import as_markdown
+from steptime.answer.page.page import as_page
+from steptime.answer.text import as_text
 from steptime.api import Benched
 from steptime.callables.bench import (
     Bench,
@@ -28,8 +31,7 @@ from steptime.callables.bench import (
     that_ran,
     thinned,
 )
-from steptime.callables.sheet import as_markdown, as_page, as_text
-from steptime.callables.text import headline, sheet_of
+from steptime.callables.bench_answer import answer_of, headline
 from steptime.cli.main import main
 from steptime.machine.bench_script import timed_by_events
 from steptime.machine.machine import Machine, Rate
@@ -114,7 +116,7 @@ def test_no_call_takes_less_than_its_service_time_and_the_first_is_what_others_a
 def test_one_setting_is_drawn_block_after_block() -> None:
     found = timed(torch.relu, torch.sigmoid, inputs=(torch.randn(8),))
     assert all(len(each.blocks) >= 6 for each in only(found))
-    page = as_page(sheet_of(found))
+    page = as_page(answer_of(found))
     assert "Time of a call, block after block" in page
     assert page.count('class="course owner') == 2
     assert thinned([float(number) for number in range(400)])[:2] == (1.5, 5.5)
@@ -132,7 +134,7 @@ def test_emptying_the_caches_does_not_make_a_short_call_endless() -> None:
     found = timed(short, inputs=(torch.randn(8),), cold=True)
     assert only(found)[0].time is not None
     assert calls < 2000
-    assert "cold caches" in as_text(sheet_of(found))
+    assert "cold caches" in as_text(answer_of(found))
 
 
 def test_work_is_what_the_shapes_say() -> None:
@@ -155,7 +157,7 @@ def test_a_result_that_is_kept_from_call_to_call_is_found_out() -> None:
     _, cheat = only(found)
     assert cheat.standing is Standing.SUSPICIOUS
     assert "stays the same when its arguments change" in cheat.sentence
-    assert "Not to be taken" in headline(found)
+    assert headline(found) == f"No comparison: {cheat.name} (suspicious)."
     assert cheat.rate is None
 
 
@@ -234,10 +236,10 @@ def test_a_module_is_timed_forward_and_backward_in_each_dtype_and_shape() -> Non
         assert one.time is not None
     assert all(torch.equal(*pair) for pair in zip(before, net.parameters(), strict=True))
     assert all(each.grad is None and each.dtype is torch.float32 for each in net.parameters())
-    text, page = as_text(sheet_of(found)), as_page(sheet_of(found))
+    text, page = as_text(answer_of(found)), as_page(answer_of(found))
     assert text.count("Sequential") >= 4
     assert "Time of a call over inputs" in page
-    assert "backward" in as_markdown(sheet_of(found))
+    assert "backward" in as_markdown(answer_of(found))
 
 
 def test_whoever_yields_inputs_has_a_setting_for_each() -> None:
@@ -251,7 +253,7 @@ def test_whoever_yields_inputs_has_a_setting_for_each() -> None:
 
     found = timed(torch.relu, inputs=sizes)
     assert [setting.inputs for setting in found.settings] == ["4 float32", "8 float32", ""]
-    assert "the disk is gone" in as_text(sheet_of(found))
+    assert "the disk is gone" in as_text(answer_of(found))
     assert headline(timed(torch.relu, inputs=none)) == "Nothing was timed: the function of --inputs yields nothing."
 
 
@@ -274,7 +276,7 @@ def test_what_fails_late_does_no_work_or_works_in_place_is_told() -> None:
     assert generator.standing is Standing.FAILED
     assert "does no work" in generator.sentence
     assert changing.changes
-    assert "changes its arguments: each call goes on with what the last one left" in as_text(sheet_of(found))
+    assert "changes its arguments: each call goes on with what the last one left" in as_text(answer_of(found))
 
 
 def test_arrays_of_numpy_are_results_too() -> None:
@@ -334,11 +336,11 @@ def test_rates_are_beside_the_peaks_of_the_device_that_ran_them(
 ) -> None:
     monkeypatch.setenv("STEPTIME_CACHE_DIR", str(tmp_path))
     both = (OWN_CPU, OWN_GPU)
-    assert "1 TB/s (24 % of a copy)" in as_text(sheet_of(of_device("cuda", "a device", both)))
-    assert "10 TFLOP/s (20 % of float32 peak)" in as_text(sheet_of(of_device("cuda", "a device", both)))
+    assert "1 TB/s (24 % of a copy)" in as_text(answer_of(of_device("cuda", "a device", both)))
+    assert "10 TFLOP/s (20 % of float32 peak)" in as_text(answer_of(of_device("cuda", "a device", both)))
     for unknown in (of_device("cuda", "another device", both), of_device("cuda", "a device", (OWN_CPU,))):
         assert unknown.machine is None
-        assert "%" not in as_text(sheet_of(unknown)).partition("interval")[2]
+        assert "%" not in as_text(answer_of(unknown)).partition("interval")[2]
     loaded = replace(OWN_GPU, other_cpus=3.0)
     assert of_device("cuda", "a device", (OWN_CPU, loaded)).machine is None
 
@@ -354,13 +356,13 @@ def test_peaks_that_were_remembered_are_those_of_the_device(tmp_path: Path, monk
 
 
 def test_no_share_is_above_all_of_it() -> None:
-    text = as_text(sheet_of(of_device("cpu", "", (OWN_CPU,))))
+    text = as_text(answer_of(of_device("cpu", "", (OWN_CPU,))))
     assert "1 TB/s (more than a copy)" in text
     assert "less work than" not in text
     _, product = only(of_device("cpu", "", (OWN_CPU,)))
     assert product.standing is Standing.SUSPICIOUS, "ten times what this processor can"
     tf32 = replace(OWN_CPU, matrix=(*OWN_CPU.matrix, Rate("tf32", Estimate(2e13, 2e13, 2e13, 9, "1"))))
-    assert "10 TFLOP/s (50 % of tf32 peak)" in as_text(sheet_of(of_device("cpu", "", (tf32,))))
+    assert "10 TFLOP/s (50 % of tf32 peak)" in as_text(answer_of(of_device("cpu", "", (tf32,))))
 
 
 @pytest.mark.parametrize(
@@ -422,7 +424,7 @@ def test_a_device_is_timed_warm_and_cold_beside_its_own_peaks() -> None:
     assert 0.8 < warm.time.value / cold.time.value < 1.25
     assert warm.launch is not None
     assert warm.launch < 0.5 * warm.time.value
-    text = as_text(sheet_of(timed(torch.clone, inputs=(values,))))
+    text = as_text(answer_of(timed(torch.clone, inputs=(values,))))
     assert "more than a copy" not in text
 
 

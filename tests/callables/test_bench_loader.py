@@ -13,6 +13,8 @@ import pytest
 import torch
 from preloading import python
 
+from steptime.answer.text import as_text
+from steptime.callables.loader_answer import answer_of
 from steptime.callables.loader_bench import (
     SCRIPT,
     LoaderBench,
@@ -22,8 +24,6 @@ from steptime.callables.loader_bench import (
     best_of,
     usual_counts,
 )
-from steptime.callables.loader_text import sheet_of
-from steptime.callables.sheet import as_text
 from steptime.cli.main import main
 from steptime.machine.transfer_script import CudaCopies, transfers_of
 from steptime.quantities import Estimate
@@ -286,10 +286,10 @@ def test_a_batch_is_copied_to_a_device_in_three_ways_and_the_answer_says_what_pi
     own = replace(setting(0, 20e6), wait=Estimate(20e6, 20e6, 20e6, 8))
     wishes = LoaderWishes("data.py:loader")
     known = LoaderBench(wishes, "2", "Rows", 2, False, False, None, own, own, (own,), (), (), 0.0, tuple(larger))
-    text = as_text(sheet_of(known))
+    text = as_text(answer_of(known))
     assert "a batch (64 MiB) takes 16 ms of the training thread from usual memory, and 30 µs with pin_memory" in text
     assert "4.19 GB/s" in text
-    assert "to the device" not in as_text(sheet_of(replace(known, transfers=()))).lower()
+    assert "to the device" not in as_text(answer_of(replace(known, transfers=()))).lower()
 
 
 @pytest.mark.gpu

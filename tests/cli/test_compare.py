@@ -111,7 +111,7 @@ def test_the_summary_of_a_step_of_github_is_appended_to(slow: Path, tmp_path: Pa
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 1
     text = summary.read_text(encoding="utf-8")
-    assert text.startswith("# before\n# steptime: quiet")
+    assert text.startswith("# before\n**The step is")
     assert "breached" in text
 
 
@@ -132,4 +132,4 @@ def test_a_breach_is_said_once_on_a_terminal(slow: Path) -> None:
             said += part
     os.close(ours)
     assert done.wait(timeout=60) == 1
-    assert said.count(b"BREACHED") == 1
+    assert said.count(b"breached") == 1

@@ -35,9 +35,11 @@ def runs(tmp_path: Path) -> Path:
 def test_the_folder_runs_is_listed_where_none_is_named(steptime: Steptime, runs: Path) -> None:
     run = steptime("history")
     assert run.returncode == 0
-    assert run.stdout.startswith("2 recordings of 1 job in runs, ")
+    assert "\n2 recordings of 1 job in runs, " in run.stdout
     told = " ".join(run.stdout.split())
-    assert "It got slow with b: 16 ms to 21 ms, 31 % longer (the next run will confirm it or not)" in told
+    assert told.startswith(
+        "train on box, cpu: it got slow with b: 16 ms to 21 ms, 31 % longer (the next run will confirm it or not)"
+    )
     assert "Next:  steptime compare runs/a runs/b" in run.stdout
     assert steptime("history").stdout == run.stdout
     assert steptime("history", "--rebuild").stdout == run.stdout
@@ -50,7 +52,7 @@ def test_it_is_printed_as_json(steptime: Steptime, runs: Path) -> None:
 
 
 def test_it_is_narrowed(steptime: Steptime, runs: Path) -> None:
-    assert steptime("history", "--job", "train").stdout.startswith("2 recordings")
+    assert "\n2 recordings of 1 job" in steptime("history", "--job", "train").stdout
     for words in (("--job", "eval"), ("--commit", "abc"), ("--machine", "H100")):
         assert steptime("history", *words).stdout.startswith("0 recordings of 0 jobs in runs")
 

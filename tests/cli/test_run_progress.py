@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.cli.run import Announcer, end_bar, say_above
+from steptime.cli.announcer import Announcer, end_bar, say_above
 from steptime.launcher.outcome import WAITING, Progress
 from steptime.launcher.progress import PROFILED, WATCHING
 

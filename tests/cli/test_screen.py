@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from report.stored_reports import stored
 
-from steptime.cli.screen import folded
+from steptime.answer.screen import folded
 from steptime.report import json
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")

@@ -10,11 +10,12 @@ from advice.planted import PLANTED
 
 from steptime.advice.fix import Goal, Option, Proposal, Snippet
 from steptime.advice.fixes.input import whole_tensor
+from steptime.answer.text import as_text
 from steptime.cli.main import main
 from steptime.cli.trial import TrialOptions, _next, _nothing_to_try, named_fix, only
 from steptime.errors import UsageError
 from steptime.quantities import Estimate, SourceLine
-from steptime.report.trial_text import reason_text
+from steptime.report.verdict_words import reason_text
 from steptime.trials.results import PatchResult, Plan, append_result
 from steptime.trials.trial import MAX_ROUNDS, Agreement, Budget, Judgement, TrialVerdict, Variant
 
@@ -80,11 +81,11 @@ def test_advice_names_the_line_and_what_it_could_save_at_most(tmp_path: Path) ->
     site = SourceLine("train.py", 12, text="for row in rows:")
     option = Option("a loop", edit=Snippet("y = x @ w", site), advice="Replace the loop by one operator.")
     proposal = Proposal(whole_tensor, option, "ST301", 2.5e6)
-    told = _nothing_to_try((proposal,), tmp_path, Goal.SPEED)
+    told = as_text(_nothing_to_try((proposal,), tmp_path, Goal.SPEED))
     said = " ".join(told.split())
     assert "train.py:12: Replace the loop by one operator. It saves 2.50 ms a step at most." in said
     assert "steptime explain RM108" in said
-    assert "    y = x @ w\n" in told
+    assert "  y = x @ w\n" in told
     assert told.splitlines()[-1] == f"Next:  steptime lab {tmp_path}"
 
 
@@ -116,7 +117,7 @@ def test_what_is_undecided_goes_on_as_long_as_further_rounds_are_run(tmp_path: P
 
 
 def test_where_nothing_frees_memory_by_itself_the_account_of_it_comes_next(tmp_path: Path) -> None:
-    told = _nothing_to_try((), tmp_path, Goal.MEMORY)
+    told = as_text(_nothing_to_try((), tmp_path, Goal.MEMORY))
     assert told.splitlines()[-1] == f"Next:  steptime memory {tmp_path}"
 
 

@@ -67,7 +67,7 @@ def test_a_report_does_not_differ_from_itself() -> None:
 def test_beside_other_programs_nothing_is_known() -> None:
     comparison = compared(*map(stored, BUSY))
     assert comparison.step.outcome is DifferenceOutcome.UNDECIDED
-    assert "which decides nothing: both ran beside other load (" in comparison.sentence
+    assert comparison.sentence.startswith("No verdict: both runs shared the CPUs with other processes (")
     assert changed(comparison) == set()
     assert comparison.cause.sentence == ""
 
@@ -75,7 +75,7 @@ def test_beside_other_programs_nothing_is_known() -> None:
 def test_one_busy_side_is_enough_to_doubt_even_a_step_of_three_times_the_length() -> None:
     comparison = compared(stored("quiet-1"), stored("busy-1"))
     assert comparison.step.outcome is DifferenceOutcome.UNDECIDED
-    assert "the last ran beside other load" in comparison.sentence
+    assert "the last run shared the CPUs with other processes" in comparison.sentence
     assert compared(stored("busy-1"), stored("quiet-1")).step.outcome is DifferenceOutcome.UNDECIDED
 
 

@@ -6,13 +6,14 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+from documents import html_of, markdown_of, text_of
 from report.stored_reports import QUIET, case_of, longer_by, step_of, stored, with_process
 
-from steptime.compare import gate, page
+from steptime.compare import gate
+from steptime.compare.answer import answer_of
 from steptime.compare.compare import compare
 from steptime.compare.comparison import Comparison, Ruling
 from steptime.compare.gate import bounds_of, fails, judged
-from steptime.compare.text import render_markdown, render_text
 from steptime.errors import UsageError
 from steptime.report.report import Report
 
@@ -83,15 +84,15 @@ def test_beside_other_programs_no_bound_on_time_is_breached() -> None:
     slow = stored("busy-1")
     comparison = ruled("step>5%, input>1ms", before, slow)
     assert [check.ruling for check in comparison.checks] == [Ruling.UNDECIDED] * 2
-    assert "beside other load" in comparison.checks[0].sentence
+    assert "shared the CPUs" in comparison.checks[0].sentence
     assert not fails(comparison, strict=False)
     assert fails(comparison, strict=True)
     for document in (
-        render_text(comparison),
-        render_markdown(comparison),
-        page.render(comparison).partition("<script")[0],
+        text_of(comparison, answer_of),
+        markdown_of(comparison, answer_of),
+        html_of(comparison, answer_of).partition("<script")[0],
     ):
-        assert document.count("beside other load") == 1, "the sentence gives the reason, its bounds refer to it"
+        assert document.count("shared the CPUs") == 1, "the sentence gives the reason, its bounds refer to it"
         assert document.count("for the same reason") == 2
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from journals import EPOCH, MS, JournalBuilder
 
+from steptime.answer.text import as_text
 from steptime.cli.main import main
 from steptime.compare import goodput
-from steptime.compare.goodput import Goodput, goodput_of, render
+from steptime.compare.goodput import Goodput, answer_of, goodput_of
 from steptime.compare.history import JobHistory
 from steptime.compare.history_index import read_history
 from steptime.journal import Kind
@@ -73,7 +74,7 @@ def test_what_a_crash_undid_is_lost_and_the_time_until_the_restart_is_told(tmp_p
     assert parts[goodput.LOST] == 50 * 20 * MS, "the step that holds the checkpoint was saved in part"
     assert parts[goodput.PRODUCTIVE] == (151 + 50 - 50) * 20 * MS
     assert (found.steps, found.restarts) == (201, 1)
-    assert "2 runs, 1 restart after a failure, 201 steps" in render([found])
+    assert "2 runs, 1 restart after a failure, 201 steps" in as_text(answer_of([found]))
 
 
 def test_without_a_checkpoint_all_of_a_crashed_run_is_lost_but_not_of_the_last_one(tmp_path: Path) -> None:
@@ -114,5 +115,6 @@ def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
     write(train(JournalBuilder(), 50), tmp_path / "a", 0, 3.0)
     assert main(["history", str(tmp_path), "--goodput"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("train on box, cpu: 1 run, 50 steps\nGoodput 33 %: training steps took so much of 3 s.\n")
+    assert shown.startswith("train on box, cpu: training steps took 33 % of 3 s.\n")
+    assert "1 run, 50 steps" in shown
     assert main(["history", str(tmp_path), "--goodput", "--json"]) == 2

@@ -11,22 +11,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from documents import text_of
 from journals import EPOCH, MS, JournalBuilder
 from printed import sound
 
-from steptime.compare import history_index, history_text
+from steptime.answer.json import document as as_json
+from steptime.answer.text import as_text
+from steptime.compare import history_index
 from steptime.compare.history import Entry, History, history_of, slowed
+from steptime.compare.history_answer import answer_of, answer_of_doomed, sentence_of
 from steptime.compare.history_index import doomed_of, index_path, read_history
-from steptime.compare.history_text import render_doomed, sentence_of
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import RecordingError
 from steptime.quantities import Estimate
 from steptime.recording.inventory import COMPILE_LOGS, FILES, MARKS, PROCESS_FILES, PROCESS_FOLDERS, remove, replaceable
 from steptime.recording.manifest import NAME as MANIFEST
-from steptime.report.json import document as as_json
 
 DAY = 86_400 * 10**9
-render_text = sound(history_text.render_text)
+render_text = sound(lambda found: text_of(found, answer_of))
 
 
 @pytest.fixture(autouse=True)
@@ -274,14 +276,14 @@ def test_recordings_beside_other_load_have_no_say_where_others_are_there() -> No
     (track,) = history(*entries).tracks
     assert len(track.told) == 3
     assert track.levels == ()
-    assert render_text(history(*entries)).count("beside") == 2
+    assert render_text(history(*entries)).count("other programs ran") == 2
 
 
 def test_where_all_were_made_beside_other_load_that_is_said() -> None:
     entries = [entry(step, day, busy="other programs") for day, step in enumerate((20, 20, 40, 40, 40))]
     (track,) = history(*entries).tracks
     assert "It got slow with 002" in sentence_of(track)
-    assert sentence_of(track).endswith("Other programs ran beside 5 of them, which may be why.")
+    assert sentence_of(track).endswith("Other programs ran next to 5 of them, which may be why.")
 
 
 def test_variants_of_trials_are_in_no_trend(tmp_path: Path) -> None:
@@ -313,7 +315,7 @@ def test_what_is_too_old_goes_then_the_oldest_until_the_others_fit() -> None:
     assert [each.entry.path for each in both] == [f"runs/{day:03}" for day in range(7)]
     assert [each.why for each in both] == ["old", "old", *["room"] * 5]
     assert doomed_of(entries, now, older_than=None, keep_bytes=10_000) == ()
-    assert "Nothing was removed: add --yes" in render_doomed(old, done=False)
+    assert "Nothing was removed: add --yes" in as_text(answer_of_doomed(old, done=False))
 
 
 def test_a_recording_under_way_stays() -> None:

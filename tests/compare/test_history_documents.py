@@ -10,9 +10,10 @@ import msgspec
 import pytest
 from journals import MS, JournalBuilder
 
+from steptime.answer.json import document as as_json
 from steptime.compare.history import SCHEMA_VERSION, History
 from steptime.compare.history_index import read_history
-from steptime.report.json import document as as_json, schema_text
+from steptime.report.json import schema_text
 
 SCHEMA = Path(__file__).resolve().parent.parent.parent / "docs" / "history-schema.json"
 

@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from documents import text_of
 
 from steptime.cli.main import main
 from steptime.errors import UsageError
+from steptime.hang.answer import answer_of
 from steptime.hang.dump import Dump, read_dumps
-from steptime.hang.triage import Fault, Stall, as_text, triage
+from steptime.hang.triage import Fault, Stall, triage
 
 REAL = Path(__file__).parent / "real"
 STORED = sorted(path.name for path in REAL.iterdir() if (path / "rank_2").exists())
@@ -46,14 +48,16 @@ def test_no_rank_is_cleared_while_one_is_missing(jobs: Path, mode: str) -> None:
     for count in range(1, 3):
         for ranks in itertools.combinations(there, count):
             given = dumps(jobs / mode, *ranks)
-            said = as_text(triage(given))
+            said = text_of(triage(given), answer_of)
             assert "have called alike" not in said
             missing = set(range(3)) - set(ranks)
             found = triage(given, world_size=3)
             assert set(found.absent) == missing
-            assert as_text(found).splitlines()[0].endswith(f"no dump of {told(missing)}.")
+            assert f"no dump of {told(missing)}." in text_of(found, answer_of)
             if not found.stalls or found.stalls[0].fault is Fault.NO_DUMP:
-                assert f"first suspect{' is' if len(missing) == 1 else 's are'} {told(missing)}" in as_text(found)
+                assert f"first suspect{' is' if len(missing) == 1 else 's are'} {told(missing)}" in text_of(
+                    found, answer_of
+                )
             else:
                 assert all(stall.absent or stall.fault is Fault.NO_DUMP for stall in found.stalls[:1])
 
@@ -98,7 +102,9 @@ def test_the_command_takes_the_number_of_ranks(capsys: pytest.CaptureFixture[str
 def test_a_rank_that_stands_still_or_is_dead_is_the_first_suspect(jobs: Path, mode: str) -> None:
     found = triage(dumps(jobs / mode))
     assert found.absent == (1,)
-    assert "The first suspect is rank 1" in as_text(found) or "the first suspect is rank 1" in as_text(found)
+    assert "The first suspect is rank 1" in text_of(found, answer_of) or "the first suspect is rank 1" in text_of(
+        found, answer_of
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,4 +152,4 @@ def test_what_gloo_ends_a_process_for_is_told_by_who_lives(jobs: Path, mode: str
         assert (found.stalls[0].fault, found.stalls[0].absent) == (fault, found.absent)
     else:
         assert found.absent == (1,)
-        assert "first suspect is rank 1" in as_text(found)
+        assert "first suspect is rank 1" in text_of(found, answer_of)

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documents import json_of, text_of
 from hang.dumps import WORLD, entry, healthy, open_entry, write
 
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import TraceError, UsageError
+from steptime.hang.answer import answer_of
 from steptime.hang.dump import read_dump, read_dumps
-from steptime.hang.triage import Fault, HangTriage, Stall, as_text, counted_ranks, to_json, triage
+from steptime.hang.triage import Fault, HangTriage, Stall, counted_ranks, triage
 
 TP = ("1", "tp")
 
@@ -161,13 +163,13 @@ def test_a_ring_that_has_forgotten_the_beginning_still_agrees(tmp_path: Path) ->
     found = examine(write(tmp_path / "dumps", entries))
     assert found.stalls == ()
     assert found.checked == 6
-    assert "No rank waits" in as_text(found)
+    assert "No rank waits" in text_of(found, answer_of)
 
 
 def test_the_json_holds_every_stall_with_its_sentence(tmp_path: Path) -> None:
     entries = healthy()
     entries[0].append(open_entry(3, 4))
-    text = to_json(examine(write(tmp_path / "dumps", entries)))
+    text = json_of(examine(write(tmp_path / "dumps", entries)), answer_of)
     assert '"sentence"' in text
     assert '"fault": "missing"' in text
 
@@ -319,8 +321,8 @@ def test_a_foreign_value_anywhere_is_a_dump_or_a_sentence(tmp_path: Path, field:
         found = triage(read_dumps((str(tmp_path),))[0])
     except TraceError:
         return
-    assert "\nforged" not in as_text(found)
-    json.loads(to_json(found))
+    assert "\nforged" not in text_of(found, answer_of)
+    json.loads(json_of(found, answer_of))
 
 
 @pytest.mark.usefixtures("in_time")

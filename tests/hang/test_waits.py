@@ -7,11 +7,13 @@ import random
 from pathlib import Path
 
 import pytest
+from documents import text_of
 from hang.dumps import write
 from hang.simulated import dumped, job
 
+from steptime.hang.answer import answer_of
 from steptime.hang.dump import read_dumps
-from steptime.hang.triage import Fault, HangTriage, as_text, triage
+from steptime.hang.triage import Fault, HangTriage, triage
 
 PUBLIC = Path(os.environ.get("STEPTIME_DATA", Path(__file__).parents[3] / "shared" / "data")) / "flight_recorder"
 
@@ -31,7 +33,7 @@ def test_one_rank_that_stands_still_is_the_only_cause(tmp_path: Path, world: int
         groups = {"0": [*ranks], **members}
         folder = write(tmp_path / f"{seed}", dumped(ranks, only_open=only_open), groups, as_json=True)
         found = triage(read_dumps((str(folder),))[0], world)
-        assert causes(found) == {faulty}, (seed, as_text(found))
+        assert causes(found) == {faulty}, (seed, text_of(found, answer_of))
         if kind == "device" and found.stalls[0].fault is Fault.DEVICE:
             assert found.stalls[0].culprits == (faulty,)
 
@@ -63,5 +65,5 @@ def test_public_dumps_name_the_ranks_in_which_the_fault_was_injected(name: str, 
     assert causes(found) == ranks
     assert found.stalls[0].fault is fault
     first, second = sorted(ranks)
-    assert f"The job waits for ranks {first} and {second}." in as_text(found)
+    assert f"The job waits for ranks {first} and {second}." in text_of(found, answer_of)
     assert "have called alike" not in "".join(stall.sentence for stall in found.stalls if not stall.consequence)

@@ -76,3 +76,42 @@ def test_a_job_that_imports_steptime_itself_has_the_session_that_watches_it(tmp_
     (tmp_path / "train.py").write_text(first.format("steptime") + TRAIN + told)
     together = watched([python(), "train.py"], tmp_path)
     assert (together.returncode, together.stdout) == (0, "True False\n"), together.stderr
+
+
+LATE = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def train(model, steps):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).square().sum().backward()
+        optimizer.step()
+
+
+train(Net(), 40)
+for _ in range(8):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    traced = torch.jit.trace(model, torch.ones(4, 8))  # raises where the graph has anything of ours
+    train(model, 3)
+print("the end")
+"""
+
+
+def test_a_later_model_whose_first_call_is_a_trace_is_traced_as_without_us(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(LATE, encoding="utf-8")
+    together = watched([python(), "late.py"], tmp_path)
+    assert together.returncode == 0, together.stderr
+    assert "the end" in together.stdout

@@ -92,7 +92,7 @@ def test_lines_are_told_from_outside_and_the_job_goes_on(
     assert out == ""
     assert f"gdb is not installed: looking at process {job.pid} from outside with py-spy, 1 s" in said
     assert f"train.py:{LINE}: time.sleep(0.02)\n" in said
-    assert "CPUs: job " in said
+    assert "CPU: this job " in said
     assert "no steps are seen" in said
     assert job.poll() is None
     assert not (tmp_path / "runs").exists()

@@ -16,7 +16,7 @@ from rich.console import Console
 from steptime.cli.live_screen import screen
 from steptime.errors import RecordingError
 from steptime.journal import Kind
-from steptime.live import text
+from steptime.live.answer import answer_of, last_line, line, machine_lines
 from steptime.live.view import LiveView, RankView, view_of, with_late
 from steptime.live.watching import SILENCE, Watcher, find_recording
 from steptime.quantities import Estimate
@@ -78,7 +78,7 @@ def test_what_is_dead_for_long_is_said_to_be(tmp_path: Path) -> None:
     view = watcher.look()
     watcher.close()
     assert view.state == "silent"
-    assert text.last_line(view).endswith("and the job's end was not recorded: 4 steps.")
+    assert last_line(view).endswith("and the job's end was not recorded: 4 steps.")
     assert view.silent > SILENCE
 
 
@@ -130,7 +130,7 @@ def test_an_evaluation_that_runs_is_told(tmp_path: Path) -> None:
 def test_a_process_that_has_not_trained_is_no_error(tmp_path: Path) -> None:
     view, own = view_of(JournalBuilder().process(tmp_path / "r"), 0)
     assert (view.steps, view.step, len(own)) == (0, None, 0)
-    assert text.line(LiveView("r", "", "running", 3.0, 0.0, (view,))) == "3 s: no training step yet"
+    assert line(LiveView("r", "", "running", 3.0, 0.0, (view,))) == "3 s: no training step yet"
 
 
 def test_the_rank_that_the_others_wait_for_is_marked(tmp_path: Path) -> None:
@@ -141,10 +141,11 @@ def test_the_rank_that_the_others_wait_for_is_marked(tmp_path: Path) -> None:
     assert view.waiting == 6 * MS
     assert view.front is not None
     assert view.front.name == "rank 1"
-    rows = text.rank_rows(view)
-    assert rows[0][:3] == ("rank 1", "node1", "60")
-    assert rows[0][-1] == "late: the others wait 6 ms/step for it"
-    assert "rank 1 late (6 ms/step)" in text.line(view)
+    (table,) = (each for each in answer_of(view).tables if each.identity == "ranks")
+    row = [cell.text for cell in table.rows[0]]
+    assert row[:3] == ["rank 1", "node1", "60"]
+    assert row[-1] == "late: the others wait 6 ms/step for it"
+    assert "rank 1 late (6 ms/step)" in line(view)
 
 
 def test_equal_ranks_are_not_late(tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_the_end_is_told_with_its_status(tmp_path: Path) -> None:
     watcher = Watcher(folder)
     view = watcher.look()
     watcher.close()
-    assert text.last_line(view) == "The job ended with status 3 after 91 s: 5 steps."
+    assert last_line(view) == "The job ended with status 3 after 91 s: 5 steps."
 
 
 @pytest.mark.parametrize("width", [50, 60, 80, 200])
@@ -186,7 +187,7 @@ def test_bars_are_as_long_as_the_terminal_has_room(width: int, tmp_path: Path) -
     assert "…" not in "".join(bars)
     for bar in bars:
         full, whole = bar.count("█"), bar.count("█") + bar.count("░")
-        assert full / whole * 100 == pytest.approx(float(bar.split()[-2]), abs=51 / whole)
+        assert full / whole * 100 == pytest.approx(float(bar.split()[-3]), abs=51 / whole)
     assert max(map(len, lines)) <= width
 
 
@@ -205,9 +206,9 @@ def test_the_machine_is_told_with_what_holds_the_device_back() -> None:
         throttle_reasons=0x44, power_watts=312.4, other_processes=1,
     )  # fmt: skip
     other = DeviceSample(uuid="MIG-485e383e-0b55", memory_bytes=2 << 30, memory_total_bytes=4 << 30)
-    assert text.machine_lines(TelemetrySample(0, 1.25, 0.5, 1, devices=(device, other))) == [
+    assert machine_lines(TelemetrySample(0, 1.25, 0.5, 1, devices=(device, other))) == [
         "GPU 3 (GPU-385e383e): 71 % busy, 3 GiB, 1,410 of 1,980 MHz, 312 W, held back by power cap and heat, "
         "1 other program on it",
         "GPU (MIG-485e383e): 2 GiB of 4 GiB",
-        "CPUs: job 1.2, others 0.5",
+        "CPU: this job 1.2 cores, other processes 0.5",
     ]

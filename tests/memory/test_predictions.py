@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from documents import markdown_of, text_of
 from memory.allocator import (
     BATCH,
     BUILD,
@@ -22,11 +23,11 @@ from memory.allocator import (
     triage_of,
 )
 
-from steptime.memory import text
+from steptime.memory.answer import answer_of, fitting
 from steptime.memory.lives import AllocationHistory, histories
 from steptime.memory.owners import Owner
+from steptime.memory.report import MemoryReport
 from steptime.memory.snapshot import NO_STACK, Stacks, read_snapshot
-from steptime.memory.text import MemoryReport
 from steptime.memory.triage import MemoryTriage, triage
 from steptime.quantities import SourceLine
 
@@ -128,9 +129,9 @@ def test_a_first_step_is_predicted_with_the_state_that_comes_at_its_end(tmp_path
     assert first.fit.least == first.fit.most == pytest.approx(steady.fit.least)
     assert "the first step allocates last" in first.fit.note
     assert steady.fit.note == ""
-    shown = text.text(MemoryReport("snapshot.pickle", (first,)))
+    shown = text_of(MemoryReport("snapshot.pickle", (first,)), answer_of)
     assert f"a batch {first.fit.least:.2g} times as large" in shown
-    assert "  With the optimiser's 110 MiB, which the first step allocates last." in shown.splitlines()
+    assert "With the optimiser's 110 MiB, which the first step allocates last." in shown.splitlines()
 
 
 def test_where_no_optimiser_was_seen_a_range_is_told(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_where_no_optimiser_was_seen_a_range_is_told(tmp_path: Path) -> None:
     small = triage_of(allocator, tmp_path, 1 << 20)
     assert small.fit is not None
     assert (small.fit.least, small.fit.most) == (0.0, 0.0)
-    assert "no batch at all" in " ".join(text.fitting(small))
+    assert "no batch at all" in " ".join(fitting(small))
 
 
 @pytest.mark.parametrize("scratch", [1_000, 40_000_000])
@@ -185,12 +186,12 @@ def cut(folder: Path, events: int) -> MemoryTriage:
     return triage_of(allocator, folder)
 
 
-def test_a_cut_history_is_told_before_any_figure(tmp_path: Path) -> None:
+def test_a_cut_history_is_told_right_behind_the_answer(tmp_path: Path) -> None:
     found = cut(tmp_path, 1000)
     assert "max_entries was reached" in found.cut
     report = MemoryReport("snapshot.pickle", (found,))
-    for shown in (text.text(report), text.markdown(report)):
-        assert shown.index("Cut: the history begins in the middle") < shown.index("of tensors")
+    for shown in (text_of(report, answer_of), markdown_of(report, answer_of)):
+        assert "Cut: the history begins in the middle" in "\n".join(shown.splitlines()[:2])
     assert "the history begins in the middle" in cut(tmp_path, 1017).cut  # blocks of the optimiser's state tell
     whole = Allocator()
     train(whole, 3)

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from documents import text_of
+
+from steptime.memory.answer import answer_of
 from steptime.memory.report import triage_path
-from steptime.memory.text import text
 from steptime.quantities import SourceLine
 
 
@@ -39,7 +41,7 @@ def test_what_ran_when_the_recording_began_has_no_line(tmp_path: Path) -> None:
     (device,) = report.devices
     sources = {line.bytes >> 20: line.source for line in device.account.lines}
     assert sources == {5: SourceLine("job.py", 0, "<module>"), 3: SourceLine("job.py", 10, "def forward")}
-    told = text(report)
+    told = text_of(report, answer_of)
     assert "job.py <module>" in told
     assert "job.py:10 def forward" in told
     assert ":24" not in told

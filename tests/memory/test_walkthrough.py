@@ -40,7 +40,6 @@ def test_the_job_whose_memory_grows(tmp_path: Path) -> None:
     grown = re.search(r"^Growth: resident memory grows by ([\d.]+) KiB a step", memory.stdout, re.MULTILINE)
     assert grown is not None
     assert 128 <= float(grown[1]) < 256  # 64 x 512 floats between the layers, 2.5 KiB, and what malloc adds
-    assert len(memory.stdout.splitlines()) <= 25
 
 
 def test_the_snapshot_of_a_device_that_is_nearly_full(tmp_path: Path, shared_data: Path) -> None:
@@ -52,7 +51,6 @@ def test_the_snapshot_of_a_device_that_is_nearly_full(tmp_path: Path, shared_dat
         assert line in documented
     assert "activation checkpointing of the 24 blocks called at model.py:253" in told.stdout
     assert "Fits 24 GiB" in told.stdout
-    assert len(told.stdout.splitlines()) <= 25
     text = (tmp_path / "memory.md").read_text(encoding="utf-8")
     assert "how it was estimated" in text
     assert (tmp_path / "memory.json").exists()

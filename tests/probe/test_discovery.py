@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 import weakref
 from typing import Any
 
 import pytest
+from preloading import python
 
 torch = pytest.importorskip("torch")
 
@@ -172,3 +174,39 @@ def test_errors_of_the_users_pass_through_unchanged() -> None:
             bool(torch.ones(2))
     finally:
         discovery.stop()
+
+
+COUNTED = """
+import torch, torch._dynamo
+from steptime.probe import sites
+from steptime.probe.compiler import hide_from_dynamo
+from steptime.probe.discovery import Discovery
+hide_from_dynamo()
+model, rows = torch.nn.Linear(4, 4), torch.ones(2, 4, requires_grad=True)
+
+def forces(rows):
+    return torch.autograd.grad(model(rows).sum(), rows)[0]
+
+def frames():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    torch.compile(forces, backend="eager")(rows)
+    return dict(torch._dynamo.utils.counters["frames"])
+
+frames()
+bare = frames()
+sites._whose.clear()
+discovery = Discovery(10**9)
+assert discovery.start()
+try:
+    found = frames()
+finally:
+    discovery.stop()
+print(found == bare, bare, found)
+"""
+
+
+def test_dynamo_counts_no_frame_of_ours() -> None:
+    """What discovery calls of the standard library, in the midst of a compiled function, is none of the job's."""
+    done = subprocess.run([python(), "-c", COUNTED], capture_output=True, text=True, timeout=240, check=True)
+    assert done.stdout.startswith("True"), done.stdout

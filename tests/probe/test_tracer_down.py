@@ -26,9 +26,9 @@ def look(what):
     seen.append((what, None if value is None else value.decode()))
 
 class Profile(torch.profiler.profile):
-    def start(self):
+    def prepare_trace(self):
         look("start")
-        super().start()
+        super().prepare_trace()
 
     def stop(self):
         look("stop")

@@ -8,15 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 from compare.comparisons import busy, hostile
+from documents import html_of
 
-from steptime.compare import page
+from steptime.compare.answer import answer_of
 from steptime.compare.comparison import Comparison
 from steptime.quantities import format_duration
 
 
 def test_the_numbers_on_the_screen_are_the_comparisons(open_text: Any) -> None:
     comparison = busy()
-    sheet = open_text(page.render(comparison))
+    sheet = open_text(html_of(comparison, answer_of))
     assert sheet.page.locator("h1").inner_text() == comparison.sentence
     before, after = comparison.step.before, comparison.step.after
     assert before is not None
@@ -30,14 +31,14 @@ def test_the_numbers_on_the_screen_are_the_comparisons(open_text: Any) -> None:
 
 def test_the_data_in_the_page_is_the_comparison(open_text: Any) -> None:
     comparison = busy()
-    sheet = open_text(page.render(comparison))
+    sheet = open_text(html_of(comparison, answer_of))
     with sheet.page.expect_download() as download:
         sheet.page.get_by_role("button", name="Save the data as JSON").click()
     assert msgspec.json.decode(Path(download.value.path()).read_bytes(), type=Comparison) == comparison
 
 
 def test_a_column_is_sorted_by_a_click(open_text: Any) -> None:
-    sheet = open_text(page.render(busy()))
+    sheet = open_text(html_of(busy(), answer_of))
     sheet.page.locator("#pieces th button", has_text="change").click()
     values = [float(cell.get_attribute("data-v")) for cell in sheet.page.locator("#pieces tbody td:nth-child(6)").all()]
     assert values in (sorted(values), sorted(values, reverse=True))
@@ -45,7 +46,7 @@ def test_a_column_is_sorted_by_a_click(open_text: Any) -> None:
 
 @pytest.mark.parametrize("width", [400, 1280])
 def test_strings_of_strangers_are_text_and_stay_within_the_page(open_text: Any, width: int) -> None:
-    sheet = open_text(page.render(hostile()), width)
+    sheet = open_text(html_of(hostile(), answer_of), width)
     assert "onerror" in sheet.page.locator("h1").inner_text()
     assert "against" in sheet.page.title()
     assert sheet.page.evaluate("document.title") != "taken"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from documents import markdown_of, text_of
 
 from steptime.advice.rule import Weight
 from steptime.advice.rules.switches import debug_switch, exploding_gradient
 from steptime.advice.run_uses import SettingsUse
 from steptime.recording.recording import Manifest
-from steptime.report import markdown, text
 from steptime.report.compose import end_of, next_command
 from steptime.report.page import page
 from steptime.report.report import Report
@@ -64,5 +64,5 @@ def test_a_job_that_did_not_end_well_says_so(report: Report, status: int | None,
     environment = replace(report.environment, facts=end_of(manifest))
     assert environment.ended == said
     ended = replace(report, environment=environment)
-    for document in (text.render(ended).splitlines()[0], markdown.render(ended), page.render(ended)):
+    for document in (text_of(ended), markdown_of(ended), page.render(ended)):
         assert (said in document) if said else ("ended with" not in document)

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from documents import markdown_of
 
+from steptime.advice.rule import Weight
+from steptime.answer.json import document as as_json
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import RecordingError
 from steptime.quantities import SourceLine
-from steptime.report import json, markdown
+from steptime.report import json
 from steptime.report.report import SCHEMA_VERSION, Report
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "report-schema.json"
@@ -31,7 +34,7 @@ def test_json_survives_names_that_are_no_unicode(report: Report) -> None:
 
 def test_any_document_survives_names_that_are_no_unicode() -> None:
     names = {"path": "caf\udce9", "\udce9": ["\udce9", 1, None]}
-    assert standard_json.loads(json.document(names)) == {"path": "caf\\udce9", "\\udce9": ["\\udce9", 1, None]}
+    assert standard_json.loads(as_json(names)) == {"path": "caf\\udce9", "\\udce9": ["\\udce9", 1, None]}
 
 
 def test_a_report_of_a_newer_version_is_refused_by_name(report: Report) -> None:
@@ -72,17 +75,18 @@ def test_the_schema_names_every_field_that_is_written(report: Report) -> None:
 
 
 def test_markdown_tells_everything(report: Report) -> None:
-    text = markdown.render(report)
+    text = markdown_of(report)
     for part in (
         "python train.py",
-        "**Step 96.2 ms",
+        "- Step 96.2 ms",
         "| input |",
-        "### ST801 background-load (doubt)",
+        "### Doubt: ST801 other programs use 1.1 of 2 CPUs",
         "`train.py:88:",
     ):
         assert part in text
     for finding in report.processes[0].findings:
-        assert f"### {finding.code} {finding.name}" in text
+        head = finding.name if finding.weight is Weight.FINDING else finding.summary
+        assert f"{finding.code} {head}" in text
         assert finding.advice in text
     for part in ("aten::conv2d", "evaluation", "ST301: no device trace", "trace 2 is cut", "steptime explain ST102"):
         assert part in text
@@ -92,7 +96,7 @@ def test_markdown_tables_keep_their_columns_whatever_the_names(report: Report) -
     process = report.processes[0]
     line = replace(process.case.lines[0], source=SourceLine("a|b.py", 1, "", "x = a | b  # `tick` ``two``"))
     case = replace(process.case, lines=(line,), operators=(replace(process.case.operators[0], name="a|*b*<script>"),))
-    text = markdown.render(replace(report, processes=(replace(process, case=case),)))
+    text = markdown_of(replace(report, processes=(replace(process, case=case),)))
     columns = 0
     for row in text.splitlines():
         if row.startswith("|"):

@@ -12,10 +12,12 @@ import pytest
 from traces import kernel, launch, operator, python, step, write
 
 from steptime.analysis.step_context import step_context
-from steptime.errors import OutputError
+from steptime.answer.output import extension_of
+from steptime.cli.options import REPORT_FORMATS
+from steptime.errors import OutputError, RecordingError
 from steptime.report import speedscope
 from steptime.report.flame import FlameGraph, flame_of, stacks_of
-from steptime.report.output import RENDERERS, renderer_for
+from steptime.report.json import read, render
 from steptime.report.page.charts import flames
 from steptime.report.report import Report
 
@@ -79,8 +81,8 @@ def test_without_a_profiled_step_there_is_none(report: Report) -> None:
 
 
 def test_the_name_gives_the_format() -> None:
-    assert renderer_for("step.speedscope.json", RENDERERS).file_extension == ".speedscope.json"
-    assert renderer_for("speedscope.json", RENDERERS).file_extension == ".json"
+    assert extension_of("step.speedscope.json", REPORT_FORMATS) == ".speedscope.json"
+    assert extension_of("speedscope.json", REPORT_FORMATS) == ".json"
 
 
 def test_no_box_is_wider_than_its_caller(graph: FlameGraph) -> None:
@@ -88,3 +90,19 @@ def test_no_box_is_wider_than_its_caller(graph: FlameGraph) -> None:
         for box in flame.boxes[1:]:
             above = [each for each in flame.boxes if each.row == box.row - 1 and each.begin <= box.begin + 1e-9]
             assert max(each.begin + each.width for each in above) >= box.begin + box.width - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("parent_column", "x 1"), ("parent_column", "-1 7"), ("label_column", "0"), ("label_column", "0 99999"),
+     ("self_column", "1.5")],
+)  # fmt: skip
+def test_columns_of_a_strangers_report_are_refused_where_they_are_none(
+    old: str, new: str, graph: FlameGraph, report: Report
+) -> None:
+    report = replace(report, processes=(replace(report.processes[0], flame=graph), *report.processes[1:]))
+    whole = json.loads(render(report))
+    assert read(render(report).encode(), "x.json").processes[0].flame == graph
+    whole["processes"][0]["flame"]["threads"][0][old] = new
+    with pytest.raises(RecordingError, match="is no report that this steptime reads"):
+        read(json.dumps(whole).encode(), "x.json")

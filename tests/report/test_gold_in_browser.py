@@ -11,14 +11,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from documents import html_of
 from report.report_variants import HOSTILE
 from report.sheets import opening
 
-from steptime.compare import page as comparison_page
+from steptime.answer.json import document as as_json
+from steptime.compare.answer import answer_of as answer_of_comparison
 from steptime.compare.comparison import Comparison
 from steptime.quantities import format_bytes, format_duration
 from steptime.report import json
-from steptime.report.json import document as as_json
 from steptime.report.page import page
 from steptime.report.report import Report
 
@@ -204,7 +205,7 @@ def test_a_comparison_says_what_its_json_says(open_text: Any) -> None:
     text = (GOLD / "comparison.json").read_bytes()
     comparison = msgspec.json.decode(text, type=Comparison)
     assert msgspec.json.decode(as_json(comparison)) == msgspec.json.decode(text)
-    sheet = open_text(comparison_page.render(comparison))
+    sheet = open_text(html_of(comparison, answer_of_comparison))
     assert sheet.page.locator("h1").inner_text() == comparison.sentence
     before, after = comparison.step.before, comparison.step.after
     assert before is not None

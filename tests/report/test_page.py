@@ -17,13 +17,14 @@ from steptime.advice.device_uses import KernelUse, RankUse
 from steptime.advice.engine import all_rules
 from steptime.advice.evidence import Case
 from steptime.analysis.stragglers.comparison import LateRank
+from steptime.answer.page.axes import decades, even_ticks
 from steptime.diagnosis import diagnose_paths
 from steptime.quantities import Estimate
 from steptime.report import json
 from steptime.report.page import page
 from steptime.report.page.charts import roofline_chart, series
 from steptime.report.page.ranks import heat_map
-from steptime.report.page.waterfall import decades, even_ticks, waterfall
+from steptime.report.page.waterfall import waterfall
 from steptime.report.report import Report
 from steptime.report.tables import case_tables
 

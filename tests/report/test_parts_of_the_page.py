@@ -15,6 +15,7 @@ from steptime.analysis.memory_samples import OverTime
 from steptime.analysis.stragglers.comparison import LateRank, LateSeries, RankComparison, RankRow
 from steptime.analysis.timeline import Mode, Segment, SegmentKind, Steps, Timeline
 from steptime.quantities import Estimate
+from steptime.report.lab_answer import size_points
 from steptime.report.page import page
 from steptime.report.page.charts import series
 from steptime.report.page.forest import forest
@@ -23,7 +24,6 @@ from steptime.report.page.ranks import heat_map
 from steptime.report.page.waterfall import moves_of
 from steptime.report.report import Report
 from steptime.report.steps import KINDS, MOST_ROWS, StepMark, series_of_process, series_of_trace
-from steptime.report.trial_text import size_points
 from steptime.report.trials import trial_report
 from steptime.trials.results import Plan, Results
 from steptime.trials.trial import MAX_ROUNDS, PATCH, Agreement, Judgement, Run, TrialVerdict, Variant

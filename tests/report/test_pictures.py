@@ -11,8 +11,10 @@ import pytest
 from report.report_variants import HOSTILE, of_kernels, with_hostile_strings
 from report.stored_reports import stored
 
+from steptime.answer import output
+from steptime.cli.options import REPORT_FORMATS
 from steptime.errors import OutputError
-from steptime.report import output
+from steptime.report.answer import answer_of
 from steptime.report.page import pictures
 from steptime.report.page.charts import roofline_chart, series
 from steptime.report.page.waterfall import waterfall
@@ -77,7 +79,7 @@ def test_a_png_is_drawn_twice_as_sharp(tmp_path: Path) -> None:
         pytest.skip("no fonts on this system")
     report = stored("quiet-1")
     path = tmp_path / "report.png"
-    output.write_as(output.RENDERERS, report, str(path), force=False)
+    output.write(answer_of(report), str(path), REPORT_FORMATS, force=False)
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     root = parsed(report)
@@ -90,8 +92,8 @@ def test_without_the_extra_a_png_is_refused_before_the_job(tmp_path: Path, monke
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     monkeypatch.setattr(output, "find_spec", lambda _: None)
     with pytest.raises(OutputError, match=r"pip install 'steptime\[images\]'.*\(images-missing\)"):
-        output.check(str(tmp_path / "report.png"), force=False)
-    output.check(str(tmp_path / "report.svg"), force=False)
+        output.check(str(tmp_path / "report.png"), REPORT_FORMATS, force=False)
+    output.check(str(tmp_path / "report.svg"), REPORT_FORMATS, force=False)
 
 
 def test_without_a_font_a_png_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,13 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+from documents import text_of
 from printed import comparison_violations, one_path, rendered, violations, wrong_words
 from report.stored_reports import BUSY, QUIET, longer_by, stored
 from report.timelines import with_trials
 
 from steptime.compare.compare import compare
 from steptime.quantities import SourceLine, format_duration
-from steptime.report import text
 from steptime.report.report import Report
 
 
@@ -84,7 +84,7 @@ def test_a_line_that_is_written_in_two_ways_is_found(
     source = SourceLine(str(tmp_path / "deep/train.py"), 88)
     verdict = replace(process.verdict, sentence="Each step waits 68 ms, at train.py:88.")
     changed = replace(process, verdict=verdict, findings=(replace(process.findings[0], source=source),))
-    words = text.render(replace(report, processes=(changed,)))
+    words = text_of(replace(report, processes=(changed,)))
     assert "at deep/train.py:88." in words
     assert "\n  deep/train.py:88" in words
     mixed = words.replace("at deep/train.py:88.", "at train.py:88.")
@@ -98,7 +98,6 @@ def test_a_recording_that_has_a_trial_shows_what_was_tried_and_the_patch() -> No
         assert "num_workers=2" in document, form
         assert "2.00×" in document or "| 2 |" in document, form
         assert "loader = DataLoader(data, num_workers=2)" in document, form
-    assert len(text.render(tried).splitlines()) <= text.LINES
 
 
 @pytest.mark.parametrize(("before", "after"), tuple(permutations((*QUIET, *BUSY), 2)))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from steptime.analysis.stragglers.comparison import CollectiveRow, HostClock, LateRank, RankComparison, RankRow
+from steptime.answer.tables import Table
 from steptime.quantities import Estimate
-from steptime.report.tables import Table, rank_tables
+from steptime.report.tables import rank_tables
 
 MS = 1_000_000.0
 ROWS = tuple(

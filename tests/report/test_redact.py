@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from documents import markdown_of, text_of
 from report.timelines import with_trials
 
 from steptime.advice.device_uses import KernelUse
 from steptime.quantities import SourceLine
-from steptime.report import json, markdown, text
+from steptime.report import json
 from steptime.report.json import without_sources
 from steptime.report.page import page
 from steptime.report.report import Report
@@ -45,7 +46,7 @@ def leaky(report: Report) -> Report:
     )
 
 
-@pytest.mark.parametrize("render", [page.render, markdown.render, json.render, text.render])
+@pytest.mark.parametrize("render", [page.render, markdown_of, json.render, text_of])
 def test_no_format_shows_a_source_line_or_a_path(leaky: Report, render: object) -> None:
     shown = render(without_sources(leaky))  # type: ignore[operator]
     for word in ("secret", "/home", "/ada", "/scratch", "models.py", "C:"):

@@ -19,7 +19,7 @@ from steptime.advice.fix import Promise
 from steptime.changes import Change, VariantOptions
 from steptime.errors import SteptimeError, UsageError
 from steptime.trials import conduct
-from steptime.trials.cluster import Answer, Order, answer, decode, encode
+from steptime.trials.cluster import ClusterReply, Order, answer, decode, encode
 from steptime.trials.conduct import TrialRunner
 from steptime.trials.containment import Workspace
 from steptime.trials.execute import ScheduledRun
@@ -88,8 +88,8 @@ def test_an_order_and_its_answer_survive_the_pipe(tmp_path: Path) -> None:
         ScheduledRun(variant, 1, 2, 3, VariantOptions(5), until_epoch=7.0),
     )
     assert decode(encode(order), Order) == order
-    told = Answer(refusal=("no-room", "none"))
-    assert decode(encode(told), Answer) == told
+    told = ClusterReply(refusal=("no-room", "none"))
+    assert decode(encode(told), ClusterReply) == told
 
 
 def test_a_folder_that_a_machine_of_the_cluster_does_not_have_is_said(tmp_path: Path) -> None:

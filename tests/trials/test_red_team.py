@@ -1,10 +1,13 @@
-"""Cheats are caught, honest changes pass: all of `benchmarks/red_team_changes.txt`, a few of it in the quick tests."""
+"""Cheats are caught, honest changes pass: all of `benchmarks/red_team*_changes.txt`, a few of it in the quick tests."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import pytest
 
-from benchmarks.red_team import ChangeOfJob, Judge, changes
+from benchmarks.red_team import JOBS, ChangeOfJob, Judge, changes
 
 pytest.importorskip("torch")
 
@@ -17,25 +20,41 @@ QUICK = {
     "dropped last batches": "A pass over Images takes",
     "skipped evaluation": "It evaluates none of the 128 samples",
     "fused optimiser": "",
+    "the average is not updated": "an average of the weights",
+    "the average from step 20 on in every fourth step": "are in each step of the job",
+    "no weight decay, beside a fused optimizer": "its optimizer has weight_decay 0.0",
+    "no second term of the loss": "steps in float64 its parameters are",
+    "dropouts become nothing from step 30 on": "its dropout is weaker",
+    "evaluation mode from step 20 on": "in training mode",
+    "smaller images from step 20 on": "Step 21 trains on",
+    "evaluations of 8 of 64 images": "It evaluates 8 of the 64 samples",
+    "a fused optimizer": "Parameters are equal after 7 steps in float64",
+    "a mask of another shape": "",
 }
 """And words of the reason."""
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Judge:
-    return Judge(tmp_path_factory.mktemp("red-team"))
+def judge_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Judge]:
+    return cache(lambda job: Judge(tmp_path_factory.mktemp("red-team") / job, job))
 
 
 @pytest.mark.parametrize(
-    "change",
-    [pytest.param(each, id=each.name, marks=() if each.name in QUICK else pytest.mark.slow) for each in changes()],
+    ("job", "change"),
+    [
+        pytest.param(job, each, id=each.name, marks=() if each.name in QUICK else pytest.mark.slow)
+        for job in JOBS
+        for each in changes(job)
+    ],
 )
-def test_cheats_are_caught_and_honest_changes_pass(judge: Judge, change: ChangeOfJob) -> None:
-    outcome = judge.judge(change)
+def test_cheats_are_caught_and_honest_changes_pass(
+    judge_of: Callable[[str], Judge], job: str, change: ChangeOfJob
+) -> None:
+    outcome = judge_of(job).judge(change)
     assert outcome.right, (outcome.verdict, outcome.sentence)
     assert QUICK.get(change.name, "") in outcome.sentence
 
 
 def test_all_of_the_quick_ones_are_there() -> None:
-    names = {each.name for each in changes()}
+    names = {each.name for job in JOBS for each in changes(job)}
     assert QUICK.keys() <= names

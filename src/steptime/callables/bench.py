@@ -21,7 +21,6 @@ import numpy as np
 
 from steptime.arrays import Float64
 from steptime.errors import NothingMeasuredError
-from steptime.launcher.launch import QUIET
 from steptime.machine.machine import DISTURBING_CPUS, Machine
 from steptime.machine.peaks import OtherLoad, known, remembered
 from steptime.quantities import Estimate, format_share, median_of
@@ -252,7 +251,7 @@ def answer_of(script: Path, request: Mapping[str, Any], executable: str, kind: t
         words = json.dumps({**request, "answer": str(path)})
         run = subprocess.run(
             [executable, str(script), words],
-            env={**os.environ, **QUIET},
+            env={**os.environ, "KINETO_LOG_LEVEL": "99"},  # torch 2.13 writes a line on stderr for each profile
             stdout=2,
             stdin=subprocess.DEVNULL,
             check=False,

@@ -15,15 +15,15 @@ import msgspec
 from steptime.advice.device_uses import KernelUse
 from steptime.advice.evidence import Case
 from steptime.analysis.operators import OperatorUse
+from steptime.answer.answer import Answer, Item, Section, with_confidence
+from steptime.answer.page.axes import Tick, decades, middles
+from steptime.answer.page.curves import CurveChart, PlacedPoint, curve_figures, curve_of
+from steptime.answer.printable import shorten
+from steptime.answer.tables import Table, duration, number, table_of, word
 from steptime.callables.bench import SCRIPTS, answer_of
-from steptime.callables.sheet import Sheet, renderers_of
 from steptime.machine.machine import DISTURBING_CPUS, Machine
 from steptime.machine.peaks import OtherLoad
 from steptime.quantities import Estimate, format_bytes, format_count, format_duration, format_rate, format_share
-from steptime.report.page.curves import CurveChart, PlacedPoint, curve_of
-from steptime.report.page.waterfall import Tick, decades, middles
-from steptime.report.printable import shorten
-from steptime.report.tables import Table, duration, number, table_of, word
 
 SCRIPT = SCRIPTS / "sweep_script.py"
 MOST_PLACED, LONGEST_SHAPES = 12, 40
@@ -279,16 +279,14 @@ def _head(sweep: Sweep) -> str:
     return " · ".join(filter(None, ("steptime env --sweep", f"torch {sweep.torch}", sweep.device, where)))
 
 
-def sheet_of(sweep: Sweep) -> Sheet:
-    """What is told of a sweep, in any format."""
-    said = tuple(knees(sweep))
-    return Sheet(
-        f"Ceilings of {sweep.name or sweep.device}", _head(sweep), headline(sweep), badge(sweep), tables(sweep), said,
-        (chart(sweep), *by_size(sweep)), {"knees": said, "sweep": sweep}, notes_first=True,
+def answer_of_sweep(sweep: Sweep) -> Answer:
+    """Where overhead ends, and bandwidth, and arithmetic begins."""
+    said, sure, found = headline(sweep), badge(sweep), tuple(knees(sweep))
+    return Answer(
+        f"Ceilings of {sweep.name or sweep.device}", said, sure, (_head(sweep),),
+        (Section("", tuple(map(Item, found))), *tables(sweep)), figures=curve_figures(chart(sweep), *by_size(sweep)),
+        data=with_confidence({"knees": found, "sweep": sweep}, said, sure),
     )  # fmt: skip
-
-
-RENDERERS = renderers_of(sheet_of)
 
 
 def chart(sweep: Sweep) -> CurveChart | None:

@@ -21,13 +21,12 @@ from steptime.advice.fixes import CATALOGUE
 from steptime.advice.line_evidence import function_of, loop_functions
 from steptime.advice.propose import propose
 from steptime.advice.rule import Finding, Weight
+from steptime.answer.printable import one_line, shorten
 from steptime.compare.comparison import Comparison, DifferenceOutcome
 from steptime.quantities import SourceLine, format_duration, format_share
-from steptime.report.judge_text import seconds_to_begin, seconds_to_decide, word_of
-from steptime.report.printable import one_line, shorten
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import prediction_text, predictions, step_text
-from steptime.report.trial_text import speed_text
+from steptime.report.verdict_words import seconds_to_begin, seconds_to_decide, speed_text, word_of
 from steptime.trials.judge import usual_metric, usual_step
 from steptime.trials.plan import writable
 from steptime.trials.results import PatchResult, Results

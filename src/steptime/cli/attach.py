@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import say, tell
+from steptime.answer.screen import columns, show
+from steptime.cli.announcer import Announcer, say_above
+from steptime.cli.exit_codes import say
 from steptime.cli.options import Delivery, output_options
-from steptime.cli.run import Announcer, say_above
 from steptime.errors import NothingMeasuredError, UsageError
 
 
@@ -87,19 +88,12 @@ def command(
     return 0
 
 
-SHOWN = 10
-"""Lines."""
-
-
 def _look(pid: int, *, stay: bool, wants_report: bool) -> int:
     """The lines of a process that cannot be entered. Raises UsageError where more is wanted."""
-    import linecache
-
+    from steptime.answer.text import as_text
+    from steptime.cli.outside import answer_of
     from steptime.launcher.attach import command_of
     from steptime.launcher.py_spy import SECONDS, look_from_outside
-    from steptime.quantities import format_bytes, format_share
-    from steptime.report.printable import one_line
-    from steptime.report.sentences import place_text
 
     if wants_report:
         raise UsageError(
@@ -107,21 +101,8 @@ def _look(pid: int, *, stay: bool, wants_report: bool) -> int:
             f"Process {pid} can only be looked at from outside, as gdb is not installed: that gives lines on the "
             "screen, no recording and no report.",
         )
-    command, duration = one_line(" ".join(command_of(pid))), "to its end" if stay else f"{SECONDS} s"
+    command, duration = " ".join(command_of(pid)), "to its end" if stay else f"{SECONDS} s"
     say(f"gdb is not installed: looking at process {pid} from outside with py-spy, {duration}")
     found = look_from_outside(pid, None if stay else SECONDS)
-    text = [f"Process {pid} · {command}", "", f"Where its main thread was ({found.looks:,} looks, waiting included):"]
-    for source, looks in found.lines[:SHOWN]:
-        code = one_line(linecache.getline(source.file, source.line)) or source.function
-        text.append(f"  {format_share(looks / found.looks):>8}  {one_line(place_text(source))}: {code}")
-    if found.job_cpus is not None:
-        memory = format_bytes(found.memory or 0)
-        text += ["", f"CPUs: job {found.job_cpus:.1f}, others {found.other_cpus:.1f}; {memory} of memory"]
-    text += [
-        "",
-        "Lines only: from outside no steps are seen, so nothing is told of their parts.",
-        "Next:  install gdb, or start the job with STEPTIME_STANDBY=1, and attach again",
-        "",
-    ]
-    tell("\n".join(text), error=True)
+    show(as_text(answer_of(pid, command, found), columns(error=True)), error=True)
     return 0

@@ -82,9 +82,10 @@ def command(
     steptime bench model.py:net --shapes 32x64,256x64 --modes eager,compile --backward
     steptime bench torch.nn.functional:gelu torch:relu --shapes 1024x1024 --dtypes float32,bfloat16
     """
+    from steptime.answer.output import check_all
     from steptime.callables.bench import NOT_TO_BE_TAKEN, Wishes, bench
-    from steptime.callables.text import RENDERERS
-    from steptime.cli.delivery import check_all, hand_over
+    from steptime.callables.bench_answer import answer_of
+    from steptime.cli.delivery import hand_over
     from steptime.machine.environment import describe
 
     for place in (*callables, *filter(None, (inputs,))):
@@ -92,7 +93,7 @@ def command(
             raise UsageError(
                 "bench-callable", f"{place[:60]!r} names no callable: expected FILE:NAME, such as kernels.py:fast."
             )
-    check_all(RENDERERS, outputs, force=force)
+    check_all(outputs, force=force)
     wishes = Wishes(
         tuple(dict.fromkeys(callables)), inputs, shapes_of(shapes), listed(dtypes, DTYPES, "--dtypes"),
         listed(modes, MODES, "--modes"), given["device"], given["backward"], given["cold"], given["length"],
@@ -102,6 +103,6 @@ def command(
         raise UsageError("usage", f"At most {MOST_SETTINGS} shapes and dtypes are timed in one go.")
     here = describe(python, remeasure=False, runs=False, tell=say)
     found = bench(wishes, here.interpreter, here.machines, say)
-    hand_over(RENDERERS, found, outputs, as_json=as_json, force=force)
+    hand_over(answer_of(found), outputs, as_json=as_json, force=force)
     good = found.contenders and not any(each.standing in NOT_TO_BE_TAKEN for each in found.contenders)
     return 0 if good else 1

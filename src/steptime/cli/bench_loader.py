@@ -9,10 +9,11 @@ from pathlib import Path
 
 import click
 
+from steptime.answer.output import check_all
+from steptime.callables.loader_answer import answer_of
 from steptime.callables.loader_bench import PROCESSES, Ask, LoaderJob, LoaderWishes, bench_loader, of_job, of_place
-from steptime.callables.loader_text import RENDERERS
 from steptime.cli.bench import PLACE, listed
-from steptime.cli.delivery import check_all, hand_over
+from steptime.cli.delivery import hand_over
 from steptime.cli.exit_codes import say
 from steptime.cli.options import force_option, numbers_of, outputs_option, seconds
 from steptime.cli.trial import case_and_findings
@@ -100,7 +101,7 @@ def command(
     steptime bench-loader runs/train-20260801-101500
     steptime bench-loader --formats -- python train.py
     """
-    check_all(RENDERERS, outputs, force=force)
+    check_all(outputs, force=force)
     counts = numbers_of(workers, "--workers", 0)
     if counts and counts[-1] > MOST_WORKERS:
         raise UsageError("usage", f"--workers takes at most {MOST_WORKERS}: each is a process.")
@@ -112,7 +113,7 @@ def command(
     )  # fmt: skip
     ask, wishes = asked(target, wishes, python, uncontained=uncontained)
     found = bench_loader(wishes, ask, say)
-    hand_over(RENDERERS, found, outputs, as_json=as_json, force=force)
+    hand_over(answer_of(found), outputs, as_json=as_json, force=force)
     return 0
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
+from steptime.answer.answer import Answer
 from steptime.cli.exit_codes import say
 from steptime.cli.options import files, force_option, no_source_option, noise_option, outputs_option, trace_options
-from steptime.compare.comparison import Comparison
 from steptime.errors import OutputError, UsageError
 from steptime.report.report import Report
 
@@ -68,16 +68,18 @@ def command(
     steptime compare runs/before runs/after --fail-on "step>5%, memory>10%" -o gate.xml
     steptime compare monday.json tuesday.json wednesday.json -o week.html
     """
-    from steptime.cli.delivery import check_all, hand_over
+    from steptime.answer.output import FORMATS, check_all
+    from steptime.cli.delivery import hand_over
+    from steptime.compare.answer import answer_of
     from steptime.compare.compare import compare
     from steptime.compare.comparison import Ruling
-    from steptime.compare.gate import RENDERERS, bounds_of, fails, judged, labels_of
-    from steptime.compare.text import check_line
+    from steptime.compare.gate import bounds_of, check_line, fails, judged, labels_of
 
     if len(paths) < 2:
         raise UsageError("compare-two", "There is one path, and a comparison needs two: steptime compare A B")
     limits = bounds_of(bounds) if bounds is not None else ()
-    check_all(RENDERERS, outputs, force=force)
+    formats = (*FORMATS, ".xml")
+    check_all(outputs, formats, force=force)
     reports = [_report(path, max_size, cache, no_source) for path in paths]
     comparison = compare(
         reports,
@@ -88,8 +90,9 @@ def command(
     )
     if limits:
         comparison = judged(comparison, limits)
-    hand_over(RENDERERS, comparison, outputs, as_json=as_json, force=force)
-    _summarize(comparison)
+    answer = answer_of(comparison)
+    hand_over(answer, outputs, formats, as_json=as_json, force=force)
+    _summarize(answer)
     if as_json or not _on_one_screen():
         for check in comparison.checks:
             if check.ruling is not Ruling.PASSED:
@@ -120,16 +123,16 @@ def _next(paths: Sequence[str], outputs: Sequence[str], *, limited: bool) -> str
     return f"steptime compare {' '.join(map(shlex.quote, paths))} -o compare.html"
 
 
-def _summarize(comparison: Comparison) -> None:
+def _summarize(answer: Answer) -> None:
     """Into the summary of the step of GitHub Actions that this is, if it is one. Raises OutputError."""
-    from steptime.compare.text import render_markdown
+    from steptime.answer.markdown import as_markdown
 
     path = os.environ.get(SUMMARY)
     if not path:
         return
     try:
         with Path(path).open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(render_markdown(comparison))
+            file.write(as_markdown(answer))
     except OSError as error:
         raise OutputError(
             "output-unwritable", f"{path}, which ${SUMMARY} names, cannot be written ({error.strerror})."

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
 
-from steptime.cli.exit_codes import say, tell
-from steptime.cli.options import STANDARD_OUTPUT, Delivery
-from steptime.cli.screen import columns, screen, show
-from steptime.report import json, text
+from steptime.answer.answer import Answer
+from steptime.answer.output import FORMATS, STANDARD_OUTPUT, rendered, write
+from steptime.answer.screen import columns, show, tell
+from steptime.answer.text import as_text
+from steptime.cli.exit_codes import say
+from steptime.cli.options import REPORT_FORMATS, Delivery
+from steptime.report.answer import answer_of
 from steptime.report.json import without_sources
-from steptime.report.output import Renderer, check, renderers_of, write_as
 from steptime.report.remembered import question_about, recall, remember
 from steptime.report.report import Report
-
-Told = TypeVar("Told")
 
 
 def diagnosed(
@@ -62,45 +61,36 @@ def deliver(report: Report, delivery: Delivery, *, text_to_stderr: bool | None) 
         report = without_sources(report)
     if delivery.price is not None:
         report = replace(report, price=delivery.price)
+    answer = answer_of(report, full=delivery.full)
     if delivery.as_json:
-        from steptime.report import compact
-
-        tell(json.render(report) if delivery.full else compact.render(report))
+        tell(str(rendered(answer, ".json")))
     elif STANDARD_OUTPUT in delivery.outputs or text_to_stderr is not None:
         error = bool(text_to_stderr) and STANDARD_OUTPUT not in delivery.outputs
-        show(text.render(report, columns(error=error), screen(error=error)), error=error)
-    write_all(renderers_of(full=delivery.full), report, delivery.outputs, force=delivery.force)
-
-
-def check_all(renderers: Sequence[Renderer[Any]], outputs: Sequence[str], *, force: bool) -> None:
-    """Refuses before the work what `write_all` could not write after it. Raises OutputError."""
-    for output in outputs:
-        check(output, force=force, renderers=renderers)
+        show(as_text(answer, columns(error=error)), error=error)
+    write_all(answer, delivery.outputs, REPORT_FORMATS, force=delivery.force)
 
 
 def hand_over(
-    renderers: Sequence[Renderer[Told]],
-    told: Told,
+    answer: Answer,
     outputs: Sequence[str],
+    formats: Sequence[str] = FORMATS,
     *,
     as_json: bool,
     force: bool,
     error: bool = False,
 ) -> None:
-    """Prints what a verb has found, as its .txt or its .json, and writes the files that were asked for. error: the text
-    goes to standard error. Raises OutputError."""
-    wanted = ".json" if as_json else ".txt"
-    text = str(next(each for each in renderers if each.file_extension == wanted).render(told))
+    """Prints what a verb has found, as text or as JSON, and writes the files that were asked for. error: the text goes
+    to standard error. Raises OutputError."""
     if as_json:
-        tell(text)
+        tell(str(rendered(answer, ".json")))
     else:
-        show(text, error=error)
-    write_all(renderers, told, outputs, force=force)
+        show(as_text(answer, columns(error=error)), error=error)
+    write_all(answer, outputs, formats, force=force)
 
 
-def write_all(renderers: Sequence[Renderer[Told]], told: Told, outputs: Sequence[str], *, force: bool) -> None:
+def write_all(answer: Answer, outputs: Sequence[str], formats: Sequence[str] = FORMATS, *, force: bool) -> None:
     """Writes the files that were asked for, and says so. Raises OutputError."""
     for output in outputs:
         if output != STANDARD_OUTPUT:
-            there = write_as(renderers, told, output, force=force)
+            there = write(answer, output, formats, force=force)
             say(f"Wrote {output}{', in the place of what was there' * there}")

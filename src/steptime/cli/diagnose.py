@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import say, tell
+from steptime.cli.exit_codes import say
 from steptime.cli.options import Delivery, companion_options, files, output_options, trace_options
 from steptime.errors import TraceError, UsageError
 
@@ -77,8 +77,8 @@ def command(
         _check_annotation(paths, annotate, force=delivery.force)
     if devices or link != 1:
         _check_one_trace(paths, "--on and --link predict from one trace")
-    from steptime.cli.delivery import deliver, diagnosed, write_all
-    from steptime.report.output import show_pictures
+    from steptime.cli.delivery import deliver, diagnosed, hand_over
+    from steptime.report.answer import show_pictures
 
     try:
         report = diagnosed(
@@ -93,13 +93,12 @@ def command(
         )
     except TraceError as error:
         from steptime.diagnosis import read_sweep
-        from steptime.report.sweep import RENDERERS, render, to_json
+        from steptime.report.sweep import answer_of
 
         points = read_sweep(paths, max_size=max_size, cache=cache) if error.slug == "mixed-traces" else ()
         if not points:
             raise
-        tell(to_json(points) if delivery.as_json else render(points))
-        write_all(RENDERERS, points, delivery.outputs, force=delivery.force)
+        hand_over(answer_of(points), delivery.outputs, as_json=delivery.as_json, force=delivery.force)
         return 0
     if devices or link != 1:
         from steptime.diagnosis import with_elsewhere

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 import click
 
 from steptime._version import __version__
-from steptime.cli.exit_codes import say, tell
+from steptime.answer.answer import Answer
+from steptime.answer.tables import Table, table_of, word
+from steptime.cli.exit_codes import say
 from steptime.cli.options import force_option, outputs_option
 from steptime.errors import NothingMeasuredError, UsageError
 from steptime.machine.environment import Environment
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate, format_bytes, format_duration, format_share
 
+Row = tuple[str, str]
 
-def environment_text(environment: Environment) -> str:
+
+def answer_of(environment: Environment) -> Answer:
     """The machine, then the peaks of each device."""
     identity = environment.identity
     rows = [
         ("host", f"{identity.host}, {identity.system}"),
-        ("processor", f"{identity.processor}, {identity.usable_cpus} of {identity.logical_cpus} CPUs usable"),
         ("memory", format_bytes(identity.memory)),
         *(
             ("accelerator", f"{each.name}, {format_bytes(each.memory)}, driver {each.driver}")
@@ -31,17 +34,22 @@ def environment_text(environment: Environment) -> str:
         ("steptime", f"{__version__} on Python {platform.python_version()}"),
         ("torch", f"{environment.torch} in {environment.interpreter}" if environment.torch else "not found"),
     ]
-    lines = _aligned(rows)
-    for machine in environment.machines:
-        lines += ["", *_peaks(machine)]
-    return "\n".join([*lines, *(f"\n{problem}" for problem in environment.problems)]) + "\n"
+    return Answer(
+        title="Environment",
+        headline=f"{identity.processor}, {identity.usable_cpus} of {identity.logical_cpus} CPUs usable",
+        parts=(_table("machine", "", rows), *map(_peaks, environment.machines)),
+        notes=environment.problems,
+        data=environment,
+    )
 
 
-def _aligned(rows: Iterable[tuple[str, str]]) -> list[str]:
-    return [f"{name:<22}{value}" for name, value in rows]
+def _table(identity: str, title: str, rows: Sequence[Row]) -> Table:
+    return table_of(
+        identity, title, "", rows, word("", "name", lambda row: row[0]), word(" ", "value", lambda row: row[1])
+    )
 
 
-def _peaks(machine: Machine) -> list[str]:
+def _peaks(machine: Machine) -> Table:
     threads = f", {machine.threads} threads" if machine.device == "cpu" and machine.threads else ""
     loaded = f" beside other load ({machine.other_cpus:.1f} CPUs): at least this, measured again next time"
     origin = (
@@ -49,29 +57,29 @@ def _peaks(machine: Machine) -> list[str]:
         if machine.measured
         else f"from a datasheet ({machine.source}), not measured"
     )
-    rows = [(f"  {rate.name} product", _rate(rate.rate, "FLOP/s")) for rate in machine.matrix]
+    rows = [(f"{rate.name} product", _rate(rate.rate, "FLOP/s")) for rate in machine.matrix]
     if machine.copy is not None:
-        rows.append(("  copy", _rate(machine.copy, "B/s")))
+        rows.append(("copy", _rate(machine.copy, "B/s")))
     if machine.updates:
         sizes = (f"{_scaled(each.rate.value, 'B/s')} ({format_bytes(each.size)})" for each in machine.updates)
-        rows.append(("  update in place", ", ".join(sizes)))
+        rows.append(("update in place", ", ".join(sizes)))
     costs = {
-        "  operator on the CPU": machine.dispatch,
-        "  operator launched": machine.launch,
-        "  batch from a worker": machine.handover,
-        "  profiled operator": machine.profiler,
+        "operator on the CPU": machine.dispatch,
+        "operator launched": machine.launch,
+        "batch from a worker": machine.handover,
+        "profiled operator": machine.profiler,
     }
     for name, cost in costs.items():
         if cost is not None:
             rows.append((name, f"{format_duration(cost.value)}{_spread(cost, format_duration(cost.high))}"))
     if (together := machine.together) is not None:
         spread = _spread(together, f"{together.low:.2f}")
-        rows.append(("  all CPUs at once", f"the work of {together.value:.2f} alone{spread}"))
+        rows.append(("all CPUs at once", f"the work of {together.value:.2f} alone{spread}"))
     if machine.between_runs is not None:
         rows.append(
-            ("  runs of one job", f"differ by {format_share(machine.between_runs)} of a step though nothing changed")
+            ("runs of one job", f"differ by {format_share(machine.between_runs)} of a step though nothing changed")
         )
-    return [f"Peaks of {machine.name}{threads}: {origin}", *_aligned(rows)]
+    return _table(f"peaks-{machine.device}", f"Peaks of {machine.name}{threads}: {origin}", rows)
 
 
 def _rate(rate: Estimate, unit: str) -> str:
@@ -125,6 +133,7 @@ def command(
     steptime env --sweep -o ceilings.html
     steptime env --sweep --place runs/train-20260801-101500 -o ceilings.html
     """
+    from steptime.cli.delivery import hand_over
     from steptime.machine.environment import describe
 
     if (outputs or recording) and not sweeps:
@@ -132,12 +141,7 @@ def command(
     if sweeps:
         return _sweep(python, recording, remeasure=remeasure, outputs=outputs, as_json=as_json, force=force)
     environment = describe(python, remeasure=remeasure, runs=runs, tell=say)
-    if as_json:
-        from steptime.report.json import document
-
-        tell(document(environment))
-    else:
-        tell(environment_text(environment))
+    hand_over(answer_of(environment), (), as_json=as_json, force=False)
     return 0
 
 
@@ -151,12 +155,13 @@ def _sweep(
     force: bool,
 ) -> int:
     """The sweep of the accelerator, where there is one, else of the CPU; the operators of a recording among it."""
-    from steptime.callables.sweep import RENDERERS, SweepWishes, operators_of, sweep
-    from steptime.cli.delivery import check_all, hand_over
+    from steptime.answer.output import check_all
+    from steptime.callables.sweep import SweepWishes, answer_of_sweep, operators_of, sweep
+    from steptime.cli.delivery import hand_over
     from steptime.diagnosis import diagnose_paths
     from steptime.machine.environment import describe, interpreter_with_torch
 
-    check_all(RENDERERS, outputs, force=force)
+    check_all(outputs, force=force)
     operators = operators_of(diagnose_paths((recording,)).processes[0].case) if recording else ()
     if recording and not operators:
         raise NothingMeasuredError(
@@ -167,5 +172,5 @@ def _sweep(
     machine = next((each for each in reversed(machines) if each.measured), None)
     found = sweep(SweepWishes(machine.device if machine is not None else "cpu"), interpreter, machine, say)
     found = replace(found, recording=recording or "", operators=operators)
-    hand_over(RENDERERS, found, outputs, as_json=as_json, force=force)
+    hand_over(answer_of_sweep(found), outputs, as_json=as_json, force=force)
     return 0

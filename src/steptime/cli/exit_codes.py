@@ -7,15 +7,15 @@ sysexits.h); 130 interrupted. `run` ends as the job did.
 from __future__ import annotations
 
 import errno
-import sys
 import tempfile
 import traceback
 from collections.abc import Callable
 
 import click
 
+from steptime.answer.printable import one_line
+from steptime.answer.screen import tell
 from steptime.errors import SteptimeError
-from steptime.report.printable import one_line, plain, printable
 
 BUG = 70
 INTERRUPTED = 130
@@ -52,14 +52,6 @@ def _bug(error: Exception) -> int:
 def say(sentence: str) -> None:
     """One line on standard error, under our name."""
     tell(f"steptime: {one_line(sentence)}\n", error=True)
-
-
-def tell(text: str, *, error: bool = False) -> None:
-    """Text on standard output or standard error, in what the stream can show."""
-    stream = sys.stderr if error else sys.stdout
-    fits = "utf" in (getattr(stream, "encoding", None) or "").lower()
-    stream.write(printable(text) if fits else plain(printable(text)))
-    stream.flush()
 
 
 def _keep_traceback() -> str:

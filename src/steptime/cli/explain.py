@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from steptime.cli.exit_codes import tell
+from steptime.answer.screen import tell
 from steptime.errors import UsageError
 
 MESSAGES = (Path(__file__).with_name("messages.md"), Path(__file__).parents[3] / "docs" / "messages.md")

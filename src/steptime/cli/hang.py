@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
-from steptime.cli.exit_codes import tell
-from steptime.cli.options import files
+from steptime.cli.options import files, force_option, outputs_option
 
 
 @click.command("hang", short_help="Tell from flight-recorder dumps why a distributed job hangs.")
@@ -14,7 +15,11 @@ from steptime.cli.options import files
     "--world-size", metavar="N", type=click.IntRange(1), help="Ranks of the job, where its dumps do not say it (gloo)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON on standard output.")
-def command(paths: tuple[str, ...], world_size: int | None, as_json: bool) -> int:
+@outputs_option("Write it to FILE, in the format of its extension (.txt, .md, .json, .html). Can be given often.")
+@force_option
+def command(
+    paths: tuple[str, ...], world_size: int | None, as_json: bool, outputs: tuple[str, ...], force: bool
+) -> int:
     """Compare the dumps of torch's flight recorder, one of each rank, and say which collective does not end, which
     ranks have not called it or left no dump, and where types, sizes or the order of the calls differ. DUMP: files, a
     folder, or a quoted pattern; pickles as torch writes them when a collective times out, or JSON. Needs no torch, and
@@ -27,14 +32,15 @@ def command(paths: tuple[str, ...], world_size: int | None, as_json: bool) -> in
     steptime hang /shared/dumps
     steptime hang "/tmp/nccl_trace_rank_*" --json
     """
-    from steptime.cli.screen import show
+    from steptime.answer.output import check_all
+    from steptime.cli.delivery import hand_over
+    from steptime.hang.answer import answer_of
     from steptime.hang.dump import read_dumps
-    from steptime.hang.triage import as_text, to_json, triage
+    from steptime.hang.triage import triage
 
+    check_all(outputs, force=force)
     dumps, passed_over = read_dumps(paths)
-    found = triage(dumps, world_size)
-    if as_json:
-        tell(to_json(found))
-    else:
-        show(as_text(found, passed_over))
+    more = shlex.join(["steptime", "hang", *paths, "-o", "hang.md"])
+    answer = answer_of(triage(dumps, world_size), passed_over, more)
+    hand_over(answer, outputs, as_json=as_json, force=force)
     return 0

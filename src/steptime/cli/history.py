@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import say, tell
+from steptime.cli.exit_codes import say
 from steptime.cli.options import noise_option, seconds, size
 from steptime.compare.history import History
 from steptime.errors import UsageError
@@ -64,12 +64,11 @@ def command(
     """
     from dataclasses import replace
 
-    from steptime.cli.screen import show
+    from steptime.cli.delivery import hand_over
     from steptime.compare import history_index
     from steptime.compare.history import history_of
-    from steptime.compare.history_text import render_text
+    from steptime.compare.history_answer import answer_of
     from steptime.quantities import BETWEEN_RUNS
-    from steptime.report.json import document
 
     if yes and older_than is None and keep_bytes is None:
         raise UsageError("usage", "--yes belongs to --older-than or --keep-bytes.")
@@ -90,19 +89,19 @@ def command(
     if older_than is not None or keep_bytes is not None:
         _prune(history, older_than, keep_bytes, yes=yes)
     elif goodput:
-        from steptime.compare.goodput import goodput_of, render
+        from steptime.compare.goodput import answer_of as answer_of_goodput, goodput_of
 
-        show(render([found for track in history.tracks if (found := goodput_of(track)) is not None]))
-    elif as_json:
-        tell(document(history))
+        found = [each for track in history.tracks if (each := goodput_of(track)) is not None]
+        hand_over(answer_of_goodput(found), (), as_json=False, force=False)
     else:
-        show(render_text(history, everything=everything or job is not None))
+        hand_over(answer_of(history, everything=everything or job is not None), (), as_json=as_json, force=False)
     return 0
 
 
 def _prune(history: History, older_than: float | None, keep_bytes: int | None, *, yes: bool) -> None:
+    from steptime.cli.delivery import hand_over
+    from steptime.compare.history_answer import answer_of_doomed
     from steptime.compare.history_index import doomed_of
-    from steptime.compare.history_text import render_doomed
     from steptime.recording.inventory import remove
 
     doomed = doomed_of(history.entries, time.time_ns(), older_than=older_than, keep_bytes=keep_bytes)
@@ -111,4 +110,4 @@ def _prune(history: History, older_than: float | None, keep_bytes: int | None, *
         if strange:
             more = f" and {len(strange) - MOST_NAMED} more" if len(strange) > MOST_NAMED else ""
             say(f"Kept in {each.entry.path}, as steptime did not write it: {', '.join(strange[:MOST_NAMED])}{more}")
-    tell(render_doomed(doomed, done=yes))
+    hand_over(answer_of_doomed(doomed, done=yes), (), as_json=False, force=False)

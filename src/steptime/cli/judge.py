@@ -13,13 +13,11 @@ import click
 
 from steptime.cli.options import RecordingOrCommand, outputs_option, variant_options
 from steptime.cli.trial import (
-    RENDERERS,
     TrialOptions,
     TrialOutput,
     budget_option,
     case_and_findings,
     check_output,
-    document_text,
     go_on_command,
     keeping,
     min_gain_option,
@@ -31,8 +29,8 @@ from steptime.cli.trial import (
 from steptime.errors import UsageError
 from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.recording.load import load
-from steptime.report.judge_text import NOT_FASTER, may_go_on, render_judged, render_markdown, word_of
-from steptime.report.output import Renderer
+from steptime.report.judge_answer import answer_of
+from steptime.report.verdict_words import NOT_FASTER, may_go_on, word_of
 from steptime.trials import candidates
 from steptime.trials.containment import refuse_uncontained
 from steptime.trials.judge import NEVER
@@ -44,13 +42,6 @@ from steptime.trials.until_loss import LossTarget
 WORSE = NEVER | {TrialVerdict.SLOWER}
 NOT_SURE = 3
 """Exit status where nothing is known to be worse, and something may be."""
-
-
-def _markdown(told: TrialOutput) -> str:
-    return render_markdown(read_results(told.folder or Path()))
-
-
-FORMATS: tuple[Renderer[TrialOutput], ...] = (*RENDERERS, Renderer(".md", _markdown))
 
 
 def _pattern(pattern: str | None) -> str | None:
@@ -193,11 +184,7 @@ def command(
             "usage", "Give a recording, or a command behind --, or --resume with the folder of a judgement."
         )
     plan = read_results(resume).plan if resume is not None else None
-    by_steps = metric is None and until_loss is None
-    if plan is not None:
-        by_steps = plan.metric is None and plan.until_loss is None
-    formats = tuple(each for each in FORMATS if by_steps or each.file_extension != ".html")
-    check_output(outputs, force=force, renderers=formats)
+    check_output(outputs, force=force)
     options = TrialOptions(**given)
     alone = any_training or metric is not None or until_loss is not None
     asked = Candidates(diffs, revisions, variables, words, commands, alone, low_precision)
@@ -212,7 +199,7 @@ def command(
     else:
         folder, baseline = _begin(target, asked, options, until_loss)
     told = _conducted(folder, baseline, options)
-    return tell_trial(told, outputs, as_json=as_json, force=force, renderers=formats, printed=document_text)
+    return tell_trial(told, outputs, as_json=as_json, force=force, printed=".json")
 
 
 def _begin(
@@ -261,4 +248,5 @@ def _conducted(folder: Path, baseline: Variant, options: TrialOptions) -> TrialO
     unsure = TrialVerdict.UNDECIDED in verdicts or NOT_FASTER in words
     worse = 1 if verdicts & WORSE else NOT_SURE if unsure else 0
     again = go_on_command("judge", folder, options) if any(map(may_go_on, judgements)) else ""
-    return TrialOutput(folder, render_judged(results, again), status or worse)
+    by_steps = results.plan.metric is None and results.plan.until_loss is None
+    return TrialOutput(folder, answer_of(results, str(folder), again), status or worse, by_steps)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from steptime.advice.loader_model import samples_per_step
+from steptime.answer.printable import reachable
 from steptime.cli.options import RecordingOrCommand, outputs_option, variant_options
 from steptime.cli.trial import (
     TrialOptions,
@@ -26,8 +27,7 @@ from steptime.cli.trial import (
 )
 from steptime.errors import UsageError
 from steptime.recording.load import load
-from steptime.report.printable import reachable
-from steptime.report.trial_text import render_lab
+from steptime.report.lab_answer import answer_of
 from steptime.trials.conduct import PROOF, TrialRunner
 from steptime.trials.judge import usual_step
 from steptime.trials.plan import batch_variant, groups, lab_variants, over, points_of
@@ -54,8 +54,8 @@ AUTO = "auto"
 )
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted lab.")
 @outputs_option(
-    "Also write FILE: what is printed (.txt), the verdicts (.json), the page (.html), or all results (.jsonl). Can be "
-    "given several times."
+    "Also write FILE: what is printed (.txt, .md), the verdicts (.json), the page (.html), or all results (.jsonl). "
+    "Can be given several times."
 )
 @variant_options
 def command(
@@ -133,7 +133,7 @@ def _run_lab(folder: Path, options: TrialOptions, sizes: tuple[int, ...], go_on:
     next_command = f"steptime try {shlex.quote(reachable(str(recording)) or str(recording))}"
     if not any(run.step_ns and not run.rehearsal for run in results.runs):
         next_command = go_on_command("lab", folder, options, longer(plan, options.budget))
-    return TrialOutput(folder, render_lab(results, own_size, next_command, capacity, samples_per_step(case)), status)
+    return TrialOutput(folder, answer_of(results, own_size, next_command, capacity, samples_per_step(case)), status)
 
 
 def _try_sizes(runner: TrialRunner, sizes: tuple[int, ...], go_on: bool, own_size: int | None) -> None:

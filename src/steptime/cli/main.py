@@ -25,7 +25,8 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from steptime._version import __version__
-from steptime.cli.exit_codes import say, shield, tell
+from steptime.answer.screen import tell
+from steptime.cli.exit_codes import say, shield
 
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 

@@ -23,6 +23,7 @@ import msgspec
 
 from steptime._version import __version__
 from steptime.advice.rule import Weight
+from steptime.answer.output import write_whole
 from steptime.cli import answers
 from steptime.cli.explain import page_about
 from steptime.compare.compare import compare
@@ -31,7 +32,6 @@ from steptime.diagnosis import diagnose_anywhere
 from steptime.errors import SteptimeError, UsageError
 from steptime.own_python import own_python
 from steptime.recording.load import load
-from steptime.report.output import write_whole
 from steptime.report.report import Report
 from steptime.trials.patch import Patch
 from steptime.trials.results import Results, is_our_trial, read_results

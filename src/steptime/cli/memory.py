@@ -36,12 +36,12 @@ def command(
     steptime memory snapshot.pickle --capacity 24GiB -o memory.md
     steptime memory runs/train-20260801-101500
     """
-    from steptime.cli.delivery import check_all, hand_over
+    from steptime.answer.output import check_all
+    from steptime.cli.delivery import hand_over
+    from steptime.memory.answer import answer_of
     from steptime.memory.report import triage_path
-    from steptime.memory.text import RENDERERS
 
-    check_all(RENDERERS, outputs, force=force)
-
+    check_all(outputs, force=force)
     report = triage_path(Path(path), capacity=capacity, max_size=max_size, cache=cache)
-    hand_over(RENDERERS, report, outputs, as_json=as_json, force=force)
+    hand_over(answer_of(report), outputs, as_json=as_json, force=force)
     return 0

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
+from steptime.answer.output import STANDARD_OUTPUT, check_all
 from steptime.cli.after_run import nothing_measured
-from steptime.cli.delivery import check_all, hand_over
+from steptime.cli.delivery import hand_over
 from steptime.cli.exit_codes import say
 from steptime.cli.options import files, force_option, outputs_option
 from steptime.errors import UsageError
@@ -19,12 +20,10 @@ from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.launcher.launch import exit_as, launch
 from steptime.launcher.outcome import NumericsOptions, Outcome, ProbeOptions
 from steptime.launcher.variant import OUTPUT, run_variant
+from steptime.nan.answer import answer_of
 from steptime.nan.cause import first_sign, trace_back
 from steptime.nan.nonfinite import NonFinite, ProcessNumerics, Trigger, read_numerics
-from steptime.nan.text import render
 from steptime.recording.inventory import set_aside
-from steptime.report.json import document
-from steptime.report.output import STANDARD_OUTPUT, Renderer
 from steptime.trials.containment import Workspace, contained, leave, refuse_uncontained
 from steptime.trials.plan import ours_in, with_outputs
 
@@ -32,7 +31,6 @@ FOUND = 1
 """Exit status where something was not finite."""
 LONGEST, SLOWER = 900.0, 3.0
 """An instrumented run may take so many seconds, and so many times what the watched one took, before it is ended."""
-RENDERERS: tuple[Renderer[NonFinite], ...] = (Renderer(".txt", render), Renderer(".json", document))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +145,7 @@ def _instrument(
 
 def _deliver(account: NonFinite, options: NanOptions) -> None:
     error = STANDARD_OUTPUT not in options.outputs
-    hand_over(RENDERERS, account, options.outputs, as_json=options.as_json, force=options.force, error=error)
+    hand_over(answer_of(account), options.outputs, as_json=options.as_json, force=options.force, error=error)
 
 
 @click.command(
@@ -175,7 +173,7 @@ def _deliver(account: NonFinite, options: NanOptions) -> None:
     type=click.Path(path_type=Path),
     help="Folder of what is recorded. Default: runs/<job>-nan-<time>.",
 )
-@outputs_option("Also write FILE: what is printed (.txt or .json). Can be given several times.")
+@outputs_option("Also write FILE: what is printed (.txt, .md, .html or .json). Can be given several times.")
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing while the job runs.")
@@ -194,7 +192,7 @@ def command(**given: Any) -> int:
     options = NanOptions(**given)
     if options.at is not None and (options.go_on or options.no_replay):
         raise UsageError("usage", "--at is one instrumented run: it goes with neither --continue nor --no-replay.")
-    check_all(RENDERERS, options.outputs, force=options.force)
+    check_all(options.outputs, force=options.force)
     resolve(options.job)
     if options.recording is None:
         return _hunt(options, default_recording((f"{job_name(options.job)}-nan",)))

@@ -92,6 +92,7 @@ noise_option = click.option(
     metavar="PERCENT",
     help="What single runs of one job are taken to differ by. Default: 3, or in compare what env measured.",
 )
+REPORT_FORMATS = (".txt", ".md", ".speedscope.json", ".json", ".sarif", ".html", ".svg", ".png")
 OF_A_REPORT = (
     "in the format of its extension (.txt, .md, .json, .speedscope.json, .sarif, .html, .svg, .png); - is standard "
     "output. Can be given several times."
@@ -111,10 +112,10 @@ class Delivery:
 
     def check(self) -> None:
         """Refuses before the work what could not be written after it. Raises OutputError."""
-        for output in self.outputs:
-            from steptime.report.output import check  # brings numpy, for which no job should wait unasked
+        if self.outputs:
+            from steptime.answer.output import check_all  # brings numpy, for which no job should wait unasked
 
-            check(output, force=self.force)
+            check_all(self.outputs, REPORT_FORMATS, force=self.force)
 
 
 def output_options(function: Callable[..., int]) -> Callable[..., int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from steptime.cli.exit_codes import tell
+from steptime.answer.screen import tell
 from steptime.cli.main import VERBS, steptime
 
 _HEAD = """# Commands

@@ -49,7 +49,7 @@ def command(
     delivery = Delivery(outputs, False, full, force, no_source, price)
     delivery.check()
     from steptime.cli.delivery import deliver, diagnosed
-    from steptime.report.output import show_pictures
+    from steptime.report.answer import show_pictures
 
     pictures = show_pictures(outputs, full=full)
     report = diagnosed(paths, max_size=max_size, cache=cache, pictures=pictures, compile_logs=compile_logs, ncu=ncu)

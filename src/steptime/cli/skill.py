@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import tell
+from steptime.answer.screen import tell
 
 SKILL = Path(__file__).with_name("SKILL.md")
 

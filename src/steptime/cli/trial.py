@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import signal
@@ -11,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 from types import FrameType
@@ -25,12 +25,15 @@ from steptime.advice.fixes.input import fitting_workers, worker_option
 from steptime.advice.kernels import least_step
 from steptime.advice.propose import propose
 from steptime.advice.rule import Finding
+from steptime.answer.answer import Answer, Item, Section
+from steptime.answer.output import FORMATS, check, rendered, write_whole
+from steptime.answer.screen import columns, show, tell
+from steptime.answer.text import as_text
 from steptime.cli.after_run import measure_peaks, nothing_measured
+from steptime.cli.announcer import Announcer
 from steptime.cli.delivery import write_all
-from steptime.cli.exit_codes import INTERRUPTED, say, tell
+from steptime.cli.exit_codes import INTERRUPTED, say
 from steptime.cli.options import Function, RecordingOrCommand, numbers_of, outputs_option, seconds, variant_options
-from steptime.cli.run import Announcer
-from steptime.cli.screen import show
 from steptime.clusters import import_ray
 from steptime.errors import NothingMeasuredError, OutputError, RecordingError, UsageError, no_such_file
 from steptime.launcher.command import default_recording, is_recording, job_name, resolve
@@ -40,11 +43,10 @@ from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, VariantPlace, run
 from steptime.quantities import format_count, format_duration
 from steptime.recording.load import load
 from steptime.recording.recording import Recording
-from steptime.report.judge_text import as_document, may_go_on
-from steptime.report.output import Renderer, check, write_whole
-from steptime.report.printable import one_line
+from steptime.report.judge_answer import as_document
 from steptime.report.sentences import place_text
-from steptime.report.trial_text import render_trial
+from steptime.report.trial_answer import answer_of
+from steptime.report.verdict_words import may_go_on
 from steptime.trials.conduct import PROOF, SECONDS, Notice, TrialRunner, combine, keep
 from steptime.trials.containment import (
     Layer,
@@ -123,7 +125,8 @@ def _line(notice: Notice) -> str:
     if turn.options.switched:
         return f"{format_count(len(turn.options.switched), 'change')} in one process: {turn.variant.label}"
     goes_on = f"until a loss of {target:g}" if target is not None else f"{notice.steps} steps"
-    what = "rehearsal" if turn.rehearsal else rounds if turn.metric else f"{rounds}, {goes_on}"
+    rehearsal = "rehearsal in float64" if turn.options.exact else "rehearsal"
+    what = rehearsal if turn.rehearsal else rounds if turn.metric else f"{rounds}, {goes_on}"
     label = f" {turn.variant.label}" if turn.variant.label else ""
     return f"{turn.variant.name}{label}: {what}{_to_go(notice)}"
 
@@ -243,11 +246,37 @@ def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredEr
 
 @dataclass(frozen=True, slots=True)
 class TrialOutput:
-    """What a trial came to. folder: None where there was nothing to try."""
+    """What a trial came to. folder: None where there was nothing to try. by_steps: whether steps were compared, of
+    which a report can be made."""
 
     folder: Path | None
-    text: str
+    answer: Answer
     status: int = 0
+    by_steps: bool = True
+
+    def whole(self) -> Answer:
+        """The answer with the formats that the files of the trial are needed for."""
+        folder, text = self.folder, as_text(self.answer)
+        exports: dict[str, Callable[[], str | bytes]] = {}
+        if folder is None:
+            exports[".jsonl"] = lambda: text
+            return replace(self.answer, data={"folder": None, "candidates": [], "text": text}, exports=exports)
+        exports[".jsonl"] = partial(_lines, folder)
+        if self.by_steps:
+            exports[".html"] = partial(_page, folder)
+        found = as_document(read_results(folder))
+        return replace(self.answer, data={"folder": str(folder.absolute()), **found, "text": text}, exports=exports)
+
+
+def _lines(folder: Path) -> str:
+    return (folder / NAME).read_text(encoding="utf-8")
+
+
+def _page(folder: Path) -> str:
+    from steptime.diagnosis import diagnose_paths
+    from steptime.report.page import page
+
+    return page.render(diagnose_paths((str(folder),)))
 
 
 def begin(target: Sequence[str], options: TrialOptions) -> TrialOutput:
@@ -440,18 +469,19 @@ def case_and_findings(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
     return shown.case, shown.findings
 
 
-def _nothing_to_try(proposals: Sequence[Proposal], recording: Path, goal: Goal) -> str:
-    lines, verb = ["Nothing that was found has a fix that steptime can apply by itself."], "lab"
+def _nothing_to_try(proposals: Sequence[Proposal], recording: Path, goal: Goal) -> Answer:
+    verb, headline, items = "lab", "Nothing that was found has a fix that steptime can apply by itself.", []
     if goal is Goal.MEMORY:
-        what = "Nothing that takes less memory can be applied to this job by itself."
-        lines, verb = [f"{what} What holds it, and what you could do:"], "memory"
+        verb, headline = "memory", "Nothing that takes less memory can be applied to this job by itself."
+        items.append(Item("What holds it, and what you could do:"))
     else:
         for proposal in (each for each in proposals if each.advice_only):
             edit = proposal.option.edit
-            lines.append(f"Yours: {one_line(advice_of(proposal))}")
-            lines += [f"    {line}" for line in edit.text.splitlines()] if isinstance(edit, Snippet) else []
-        lines.append("Precision and compilation can be tried all the same:")
-    return "\n".join([*lines, f"Next:  steptime {verb} {shlex.quote(str(recording))}"]) + "\n"
+            lines = edit.text.splitlines() if isinstance(edit, Snippet) else []
+            items.append(Item(f"Yours: {advice_of(proposal)}", lines=tuple(lines)))
+        items.append(Item("Precision and compilation can be tried all the same:"))
+    next_command = f"steptime {verb} {shlex.quote(str(recording))}"
+    return Answer(f"Trials of {recording}", headline, parts=(Section("", tuple(items)),), next_command=next_command)
 
 
 def advice_of(proposal: Proposal) -> str:
@@ -475,7 +505,7 @@ def _conduct(folder: Path, proposals: Sequence[Proposal], options: TrialOptions)
 
         status = keeping(runner, run)
     advice = [advice_of(each) for each in proposals if each.advice_only]
-    return TrialOutput(folder, render_trial(read_results(folder), advice, next_command), status)
+    return TrialOutput(folder, answer_of(read_results(folder), str(folder), advice, next_command), status)
 
 
 def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialOptions) -> tuple[Judgement, ...]:
@@ -594,61 +624,27 @@ def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder
     return f"steptime explain {proposals[0].fix.code}"
 
 
-def _results(told: TrialOutput) -> str:
-    return (told.folder / NAME).read_text(encoding="utf-8") if told.folder is not None else told.text
+TRIAL_FORMATS = (*FORMATS, ".jsonl")
 
 
-def document_text(told: TrialOutput) -> str:
-    """What a trial came to, for programs. folder: None where there was nothing to try, which the text says."""
-    found = as_document(read_results(told.folder)) if told.folder is not None else {"candidates": []}
-    folder = str(told.folder.absolute()) if told.folder is not None else None
-    return f"{json.dumps({'folder': folder, **found, 'text': told.text}, indent=1)}\n"
-
-
-def _page(told: TrialOutput) -> str:
-    from steptime.diagnosis import diagnose_paths
-    from steptime.report.page import page
-
-    if told.folder is None:
-        raise OutputError(
-            "output-nothing-tried", "No page was written: nothing was tried. steptime report writes the page without."
-        )
-    return page.render(diagnose_paths((str(told.folder),)))
-
-
-RENDERERS: tuple[Renderer[TrialOutput], ...] = (
-    Renderer(".txt", lambda told: told.text),
-    Renderer(".html", _page),
-    Renderer(".jsonl", _results),
-    Renderer(".json", document_text),
-)
-
-
-def check_output(
-    outputs: Sequence[str], *, force: bool, renderers: Sequence[Renderer[TrialOutput]] = RENDERERS
-) -> None:
+def check_output(outputs: Sequence[str], *, force: bool) -> None:
     """Refuses before the work what could not be written after it. Raises OutputError."""
     for output in outputs:
-        check(output, force=force, renderers=renderers)
+        check(output, TRIAL_FORMATS, force=force)
         if not Path(output).absolute().parent.is_dir():
             raise OutputError("output-unwritable", f"{output} cannot be written: there is no such folder.")
 
 
 def tell_trial(
-    told: TrialOutput,
-    outputs: Sequence[str],
-    *,
-    as_json: bool,
-    force: bool,
-    renderers: Sequence[Renderer[TrialOutput]] = RENDERERS,
-    printed: Callable[[TrialOutput], str] = _results,
+    told: TrialOutput, outputs: Sequence[str], *, as_json: bool, force: bool, printed: str = ".jsonl"
 ) -> int:
-    """Prints what a trial came to, and writes it where that was asked for. printed: what --json prints. Returns the
-    exit status."""
+    """Prints what a trial came to, and writes it where that was asked for. printed: the format that --json prints.
+    Returns the exit status."""
+    answer = told.whole()
     if as_json and told.folder is not None:
-        tell(printed(told))
-    show(told.text, error=as_json)
-    write_all(renderers, told, outputs, force=force)
+        tell(str(rendered(answer, printed)))
+    show(as_text(answer, columns(error=as_json)), error=as_json)
+    write_all(answer, outputs, TRIAL_FORMATS, force=force)
     if told.folder is not None:
         say(f"Wrote {told.folder / NAME}")
     return told.status
@@ -718,8 +714,8 @@ min_gain_option = click.option(
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted trial.")
 @click.option("--write", is_flag=True, help="Apply the patch to the job's own files when it was run and adopted.")
 @outputs_option(
-    "Also write FILE: what is printed (.txt), the verdicts (.json), the page (.html), or all results (.jsonl). Can be "
-    "given several times."
+    "Also write FILE: what is printed (.txt, .md), the verdicts (.json), the page (.html), or all results (.jsonl). "
+    "Can be given several times."
 )
 @click.option("--separate", is_flag=True, help="Each fix in processes of its own, none switched within one process.")
 @click.option("--keep", is_flag=True, help="Keep the recordings of all variants.")

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import tell
+from steptime.answer.screen import tell
 from steptime.cli.options import files, seconds
 from steptime.errors import OutputError, UsageError
+from steptime.live.answer import last_line, line
 from steptime.live.export import FORMATS, Exporter, exporter
-from steptime.live.text import last_line, line
 from steptime.live.view import LiveView
 from steptime.live.watching import Watcher, ask_for_profile, diagnosis_command, find_recording
 

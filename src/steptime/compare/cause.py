@@ -174,7 +174,8 @@ def sentence_of(comparison: Comparison) -> str:
     if step.before is None or step.after is None or step.change is None:
         return "Nothing can be compared: a step was not measured on both sides."
     if step.outcome is DifferenceOutcome.UNDECIDED and step.reason:
-        return f"The step is {_signed(step.change)}, which decides nothing: {step.reason}."
+        before, after = format_duration(step.before.value), format_duration(step.after.value)
+        return f"No verdict: {step.reason}. Measured: {before} → {after}."
     if step.outcome not in CLEAR:
         inside = _inside(comparison)
         if inside:

@@ -475,8 +475,10 @@ def _doubt(one: ProcessReport, other: ProcessReport) -> str:
         return "one of them has a single step, whose spread is not known"
     doubts = [found for each in (one, other) if (found := disturbance(each.findings)) is not None]
     if doubts:
-        which = "both ran" if len(doubts) == 2 else "the first ran" if disturbance(one.findings) else "the last ran"
-        return f"{which} beside other load ({doubts[-1].summary[:1].lower()}{doubts[-1].summary[1:]})"
+        which = "both runs" if len(doubts) == 2 else "the first run" if disturbance(one.findings) else "the last run"
+        return (
+            f"{which} shared the CPUs with other processes ({doubts[-1].summary[:1].lower()}{doubts[-1].summary[1:]})"
+        )
     return ""
 
 

@@ -1,4 +1,4 @@
-"""A gate: bounds on how much a quantity may grow, what a comparison says of them, and the comparison's output formats.
+"""A gate: bounds on how much a quantity may grow, what a comparison says of them.
 
 A bound is breached when the whole interval lies beyond it, held when the whole interval lies within it, and undecided
 between: one noisy run never fails a build, and never proves that nothing happened.
@@ -14,15 +14,12 @@ from xml.etree import ElementTree
 
 from steptime.analysis.categories import Category
 from steptime.analysis.timeline import Phase
+from steptime.answer.printable import one_line
 from steptime.compare.cause import relative
 from steptime.compare.comparison import Check, Comparison, Difference, Ruling
 from steptime.compare.tables import signed
-from steptime.compare.text import render_markdown, render_text
 from steptime.errors import UsageError
 from steptime.quantities import Estimate
-from steptime.report.json import document
-from steptime.report.output import Renderer
-from steptime.report.printable import one_line
 
 BOUND = re.compile(r"\s*([a-z-]+)\s*>\s*(\d+(?:\.\d+)?)\s*(%|[a-zµ]+)\s*", re.IGNORECASE)
 DURATIONS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
@@ -167,19 +164,9 @@ def _text(text: str) -> str:
     return _NOT_IN_XML.sub("?", one_line(text))
 
 
-def _page(comparison: Comparison) -> str:
-    from steptime.compare import page  # templates take a while to import
-
-    return page.render(comparison)
-
-
-RENDERERS: tuple[Renderer[Comparison], ...] = (
-    Renderer(".txt", render_text),
-    Renderer(".md", render_markdown),
-    Renderer(".json", document),
-    Renderer(".html", _page),
-    Renderer(".xml", render_junit),
-)
+def check_line(check: Check) -> str:
+    """One bound of the gate as one line."""
+    return f"{check.ruling.value.upper()}  {one_line(check.bound)}: {one_line(check.sentence)}"
 
 
 def labels_of(paths: Sequence[str]) -> tuple[str, ...]:

@@ -14,12 +14,13 @@ import numpy as np
 
 from steptime.analysis.layout import lay_out
 from steptime.analysis.timeline import Mode, SegmentKind, Timeline
+from steptime.answer.answer import Answer
+from steptime.answer.tables import Table, duration, share, table_of, word
 from steptime.compare.history import JobHistory
 from steptime.intervals import Intervals, measure, union
 from steptime.quantities import format_count, format_duration, format_share
 from steptime.recording.load import load_process, look_into, place
 from steptime.recording.manifest import NAME as MANIFEST
-from steptime.report.printable import one_line
 
 STALL = 2.0
 """Times the median: a longer step stalled, for as long as it was longer than the median."""
@@ -160,22 +161,25 @@ def _held(timeline: Timeline, kind: SegmentKind) -> Intervals:
     return union([each.begin for each in found], [each.end for each in found])
 
 
-def render(found: Sequence[Goodput]) -> str:
-    """As text."""
-    return "\n".join(map(_render, found)) if found else "No recording says when its job ran.\n"
+def answer_of(found: Sequence[Goodput]) -> Answer:
+    """How much of the time of each job went into training steps."""
+    if not found:
+        return Answer("Goodput", "No recording says when its job ran.")
+    first = min(found, key=lambda each: each.share)
+    headline = f"{first.job} on {first.machine}: training steps took {format_share(first.share)} of "
+    headline += f"{format_duration(first.whole)}."
+    return Answer("Goodput", headline, parts=tuple(_table(each, number) for number, each in enumerate(found)))
 
 
-def _render(goodput: Goodput) -> str:
-    runs = format_count(len(goodput.runs), "run")
-    steps = f"{goodput.steps:,} step{'' if goodput.steps == 1 else 's'}"
+def _table(goodput: Goodput, number: int) -> Table:
+    runs, whole = format_count(len(goodput.runs), "run"), goodput.whole or 1
     restarts = f", {format_count(goodput.restarts, 'restart')} after a failure" if goodput.restarts else ""
-    lines = [
-        one_line(f"{goodput.job} on {goodput.machine}: {runs}{restarts}, {steps}"),
-        f"Goodput {format_share(goodput.share)}: training steps took so much of {format_duration(goodput.whole)}.",
-    ]
-    for name, time in goodput.parts:
-        share = time / goodput.whole
-        bar = "█" * round(24 * share)
-        meaning = f"  ({MEANINGS[name]})" if name in MEANINGS else ""
-        lines.append(f"  {name:<20} {bar:░<24} {format_duration(time):>12} {format_share(share):>8}{meaning}")
-    return "".join(f"{line}\n" for line in lines)
+    title = f"{goodput.job} on {goodput.machine}: {runs}{restarts}, {format_count(goodput.steps, 'step')}"
+    return table_of(
+        f"goodput-{number}", f"{title}; goodput {format_share(goodput.share)} of {format_duration(whole)}", "",
+        goodput.parts,
+        word("", "part", lambda part: part[0]),
+        duration("time", "time_ns", lambda part: part[1]),
+        share("share", "share", lambda part: part[1] / whole, barred=True),
+        word(" ", "meaning", lambda part: MEANINGS.get(part[0], "")),
+    )  # fmt: skip

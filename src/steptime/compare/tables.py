@@ -1,7 +1,9 @@
-"""The tables of a comparison, for Markdown and the page."""
+"""The tables of a comparison."""
 
 from __future__ import annotations
 
+from steptime.answer.printable import shorten
+from steptime.answer.tables import Cell, Column, Table, count, duration, integer, number, size, table_of, word
 from steptime.compare.cause import relative, relative_interval
 from steptime.compare.comparison import ComparedRun, Comparison, Difference
 from steptime.quantities import (
@@ -13,8 +15,6 @@ from steptime.quantities import (
     format_share,
     with_sign,
 )
-from steptime.report.printable import shorten
-from steptime.report.tables import Cell, Column, Table, count, duration, integer, number, size, table_of, word
 
 LONGEST = 100
 """Characters of a name in Markdown."""
@@ -31,16 +31,18 @@ def settings_table(comparison: Comparison) -> Table:
 
 
 def runs_table(comparison: Comparison) -> Table:
-    """Every run, with its step against the first one's."""
+    """Every run; of more than two its step against the first one's, too."""
+    several = len(comparison.runs) > 2
     return table_of(
         "runs-table", "Runs", "In the order given.", list(enumerate(comparison.runs, 1)),
         integer("", "number", lambda run: run[0]),
         word("run", "run", lambda run: run[1].label),
         word("commit", "commit", lambda run: run[1].commit),
+        integer("steps", "steps", lambda run: run[1].steady),
         duration("a step", "step_ns", lambda run: run[1].step.value),
         number("throughput", "samples_per_s", lambda run: run[1].samples_per_s, format_samples),
-        word("against the first", "against_the_first", lambda run: _against(run[1])),
-        word("bound by", "bottleneck", lambda run: run[1].bottleneck),
+        word("against the first", "against_the_first", lambda run: _against(run[1]) if several else ""),
+        word("bound by", "bottleneck", lambda run: run[1].bottleneck, room="document"),
         size("memory", "peak_bytes", lambda run: run[1].peak_bytes),
     )  # fmt: skip
 
@@ -60,7 +62,7 @@ def _differences(comparison: Comparison) -> Table:
         Column("now", "now", lambda each: _estimate(each.after)),
         Column("change", "change", _change),
         word("95 % interval", "interval", lambda each: _interval(each.change)),
-        Column("relative", "relative", _relative),
+        Column("relative", "relative", _relative, room="document"),
         word("beyond noise?", "beyond_noise",
              lambda each: each.outcome.value if each.change is not None else "not measured on both sides"),
     )  # fmt: skip
@@ -73,8 +75,8 @@ def _pieces(comparison: Comparison) -> Table:
         word("", "name", lambda piece: piece.fate.value),
         word("kind", "kind", lambda piece: piece.kind),
         word("name", "name", lambda piece: piece.name, kind="code", short=lambda name: shorten(name, LONGEST)),
-        duration("before", "before", lambda piece: piece.before),
-        duration("now", "now", lambda piece: piece.after),
+        duration("before", "before", lambda piece: piece.before, room="document"),
+        duration("now", "now", lambda piece: piece.after, room="document"),
         Column("change", "change", lambda piece: Cell(signed(piece.change, "ns"), piece.change)),
         count("calls before", "calls_before", lambda piece: piece.calls_before),
         count("calls now", "calls_now", lambda piece: piece.calls_after),

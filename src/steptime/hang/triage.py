@@ -16,13 +16,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
 
-import msgspec
-
 from steptime.errors import UsageError
 from steptime.hang.dump import COMPLETED, CollectiveCall, Dump
 from steptime.hang.waits import Wait, waiting_for, waits_of
-from steptime.quantities import SourceLine, format_count, format_source
-from steptime.report.sentences import place_text
+from steptime.quantities import SourceLine, format_source
 
 DEFAULT, DEFAULT_NAMES = "default_pg", ("", "0")
 """The group of all ranks: what torch describes it as, and its names where no description is kept."""
@@ -558,68 +555,3 @@ def _last_call(dump: Dump) -> str:
     call = dump.calls[-1]
     what = f"{call.operation} #{call.sequence} of {_group_name(call.group, (call,))}"
     return f"rank {dump.rank}'s last call is {what}, {_progress(call)}{_at_place(call)}"
-
-
-SHOWN = 5
-"""Stalls that the text shows: the others follow from the first."""
-
-
-def as_text(found: HangTriage, passed_over: Sequence[str] = ()) -> str:
-    """The whole text, with a line feed at its end."""
-    head = f"{format_count(len(found.ranks), 'dump')} ({counted_ranks(found.ranks)})"
-    head += f", {format_count(found.checked, 'collective')} compared"
-    lines = [f"{head}; {no_dump(found.absent)}." if found.absent else f"{head}.", ""]
-    if not found.stalls:
-        lines += _nobody_waits(found)
-    if len(found.to_blame) > 1:
-        lines += [f"The job waits for {counted_ranks(found.to_blame)}.", ""]
-    shown = _one_of_each_cause(found.stalls)[:SHOWN]
-    for number, stall in enumerate(shown):
-        lines += [*_stall(stall, first=not number), ""]
-    if len(found.stalls) > len(shown):
-        lines.append(f"… and {len(found.stalls) - len(shown)} more that follow from these (--json has all).")
-    lines += [f"Left out: {each}" for each in passed_over[:1]]
-    return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _one_of_each_cause(stalls: Sequence[Stall]) -> list[Stall]:
-    """Stalls without those that blame only ranks that an earlier one blames."""
-    shown: list[Stall] = []
-    blamed: set[int] = set()
-    for stall in stalls:
-        if not stall.culprits or not blamed.issuperset(stall.culprits):
-            shown.append(stall)
-            blamed.update(stall.culprits)
-    return shown
-
-
-def _nobody_waits(found: HangTriage) -> list[str]:
-    """Where to look instead: at a rank that left no dump first, as gloo ends the calls of the others when one dies."""
-    if found.absent:
-        suspects = first_suspects(found.absent)
-        return [
-            f"No rank with a dump waits in a collective. The {suspects}, of which there is no dump:",
-            "dead, or stuck in its own code. Read its output; while it lives: py-spy dump --pid PID",
-        ]
-    lines = [
-        "No rank waits in a collective, as far as the dumps go: all that was called is done and agrees.",
-        "A rank that hangs elsewhere (input, a lock, a checkpoint) shows in: py-spy dump --pid PID",
-    ]
-    unknown = "The dumps do not say how many ranks the job has: with --world-size N those without a dump are named."
-    return lines if found.whole else [*lines, unknown]
-
-
-def _stall(stall: Stall, *, first: bool) -> list[str]:
-    mark = "Follows:" if stall.consequence else "Cause:  " if first else "Also:   "
-    lines = [f"{mark} {stall.sentence}"]
-    if stall.source is not None:
-        function = f", in {stall.source.function}" if stall.source.function else ""
-        lines.append(f"    {place_text(stall.source)}{function}")
-    return [*lines, *(f"    {each}" for each in stall.evidence)]
-
-
-def to_json(found: HangTriage) -> str:
-    """All of it; each stall with its sentence."""
-    stalls = [{**msgspec.to_builtins(stall), "sentence": stall.sentence} for stall in found.stalls]
-    document = msgspec.to_builtins(found) | {"stalls": stalls}
-    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from steptime.errors import CommandError, SteptimeError
-from steptime.launcher.launch import INJECT, PLAN, QUIET, START
+from steptime.launcher.launch import INJECT, PLAN, START
 from steptime.launcher.outcome import ProbeOptions, Progress
 from steptime.launcher.progress import PROC, PROFILED, Journals, same_stack, uses_torch
 from steptime.launcher.supervise import pack_recording
@@ -234,8 +234,7 @@ def _write_entry(pid: int, folder: Path, options: ProbeOptions) -> Path:
     """What the process is to run: what start-up files do in a job that we start."""
     lock = str(_lock_of(pid))
     plan = json.dumps({"recording": str(folder), "attached": lock, **asdict(options)}, ensure_ascii=False)
-    variables = {**{name: value for name, value in QUIET.items() if name not in _environment(pid)}, PLAN: plan,
-                 START: str(INJECT)}  # fmt: skip
+    variables = {PLAN: plan, START: str(INJECT)}
     door = str(INJECT / "sitecustomize.py")
     entry = Path(entry_of(str(_shelter()), pid))
     entry.write_text(

@@ -26,9 +26,9 @@ from steptime.changes import Change
 from steptime.errors import CommandError
 from steptime.launcher.command import NOT_EXECUTABLE, cannot_record, make_recording, resolve
 from steptime.launcher.joining import RecordingPlace, join, leave, wait_for_others
-from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
+from steptime.launcher.outcome import THINNING_PERIOD, Outcome, ProbeOptions, Progress
 from steptime.launcher.revision import Inspection, Revision
-from steptime.launcher.supervise import HEAD_START, PATIENCE, THINNING_PERIOD, Switchboard, pack_recording, supervise
+from steptime.launcher.supervise import HEAD_START, PATIENCE, Switchboard, pack_recording, supervise
 from steptime.recording.inventory import COMPILE_LOGS
 from steptime.recording.manifest import begin_manifest, discard, extend_manifest, innermost
 
@@ -82,8 +82,6 @@ INJECT = Path(__file__).parent.parent / "probe" / "inject"
 PLAN = "STEPTIME_PROBE"
 START = "STEPTIME_INJECT"
 """Says to steptime-start.pth, which is in every environment that has steptime, where the probe's door is."""
-QUIET = {"KINETO_LOG_LEVEL": "99"}
-"""Silences Kineto's lines on stderr (torch 2.13)."""
 WRITTEN_BY_COMPILER = {"INDUCTOR_PROVENANCE": "1"}
 """Beside TORCH_TRACE: the lines of kernels in C++, too."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -219,7 +217,7 @@ def probe_environment(folder: Path, options: ProbeOptions) -> dict[str, str]:
     repeatable = {"PYTHONHASHSEED": "0"} if options.variant is not None or options.numerics is not None else {}
     ours = {"PYTHONPATH": path, START: str(INJECT), PLAN: plan}
     compiler = {"TORCH_TRACE": str(folder / COMPILE_LOGS), **WRITTEN_BY_COMPILER} if options.compile_logs else {}
-    return {**QUIET, **repeatable, **compiler, **os.environ, **changed_variables(options.changes), **ours}
+    return {**repeatable, **compiler, **os.environ, **changed_variables(options.changes), **ours}
 
 
 def exit_as(outcome: Outcome) -> NoReturn:

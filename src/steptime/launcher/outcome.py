@@ -54,6 +54,8 @@ class ProbeOptions:
     log: bool = False
 
 
+THINNING_PERIOD = 30.0
+"""Seconds between two looks at how large the journals are."""
 WAITING = "waiting for the first training step"
 """The first stage of a job."""
 

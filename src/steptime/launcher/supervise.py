@@ -151,8 +151,6 @@ LONG_JOURNAL = 1 << 18
 """Bytes that are worth packing: thousands of steps."""
 PATIENCE = 3600.0
 """Seconds of one wait for a signal or the end of the job."""
-THINNING_PERIOD = 30.0
-"""Seconds between two looks at how large the journals are."""
 NO_TELEMETRY = "Telemetry could not be written to the recording: the machine's load is known in part."
 
 

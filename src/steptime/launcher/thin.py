@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 
 from steptime.journal import RECORD, Kind, append_to
-from steptime.launcher.supervise import THINNING_PERIOD
+from steptime.launcher.outcome import THINNING_PERIOD
 from steptime.recording.packed import ASIDE, LAYOUT, MAGIC, SUFFIX, Records
 from steptime.recording.thinning import BYTES_PER_SECOND, thin
 

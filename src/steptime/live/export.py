@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from steptime.answer.printable import one_line
 from steptime.errors import OutputError, UsageError
 from steptime.live.view import LiveView, RankView
 from steptime.recording.recording import DeviceSample
-from steptime.report.printable import one_line
 
 FORMATS = ("jsonl", "prometheus", "otlp")
 

@@ -23,12 +23,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import jinja2
 
+from steptime.answer.page.frame import escaping
+from steptime.answer.printable import printable
 from steptime.errors import OutputError
-from steptime.live import text
+from steptime.live.answer import answer_of, last_line, title
 from steptime.live.view import LiveView, RankView
 from steptime.live.watching import ask_for_profile, diagnosis_command
-from steptime.report.page.frame import escaping
-from steptime.report.printable import printable
 
 HOST = "127.0.0.1"
 MOST_STREAMS, MOST_CONNECTIONS = 16, 64
@@ -47,23 +47,17 @@ def _environment() -> jinja2.Environment:
 
 def fragment(view: LiveView) -> str:
     """What of the page changes with each look."""
-    rank = view.front
+    answer = answer_of(view)
     return (
         _environment()
         .get_template("fragment.html")
         .render(
-            view=view,
-            title=text.title(view),
-            step=text.step_line(view),
-            curve=_points(rank) if rank is not None else "",
+            answer=answer,
+            title=title(view),
+            curve=_points(view.front) if view.front is not None else "",
             width=WIDTH,
             height=HEIGHT,
-            parts=text.parts(rank) if rank is not None else (),
-            notes=text.notes(view),
-            header=text.RANK_HEADER,
-            rows=text.rank_rows(view),
-            left_out=text.left_out(view),
-            last="" if view.state == "running" else text.last_line(view),
+            last="" if view.state == "running" else last_line(view),
         )
     )
 

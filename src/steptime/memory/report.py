@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 from steptime.analysis.layout import lay_out
-from steptime.analysis.memory_samples import CPU_PLACE, growths
+from steptime.analysis.memory_samples import CPU_PLACE, Growth, growths
 from steptime.analysis.trace_steps import find_steps
 from steptime.errors import NothingMeasuredError
 from steptime.memory.lives import AllocationHistory, histories, histories_of_trace
 from steptime.memory.snapshot import is_snapshot, read_snapshot
-from steptime.memory.text import Keeper, MemoryReport
-from steptime.memory.triage import triage
+from steptime.memory.triage import MemoryTriage, triage
+from steptime.quantities import SourceLine
 from steptime.recording.load import load_process, look_into, name_of, place
 from steptime.recording.recording import Process
 from steptime.trace.cache import read_remembered
@@ -23,6 +24,32 @@ NO_MEMORY_EVENTS = (
     "holds no memory events with addresses: record it with torch.profiler.profile(profile_memory=True, "
     "with_stack=True), or take a snapshot with torch.cuda.memory._dump_snapshot"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """Something in Python that grows with every step. bytes, tensors: per step; graph: with autograd's graph."""
+
+    kind: str
+    name: str
+    source: SourceLine | None
+    tensors: float
+    bytes: float
+    graph: bool
+    process: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """source: the path that was given. devices: those with most memory first. growth: of a recording, by process and
+    kind of memory; keepers: what keeps what its steps leave behind. next_command: ready to paste."""
+
+    source: str
+    devices: tuple[MemoryTriage, ...]
+    growth: tuple[Growth, ...] = ()
+    keepers: tuple[Keeper, ...] = ()
+    next_command: str = ""
+    problems: tuple[str, ...] = ()
 
 
 def triage_path(

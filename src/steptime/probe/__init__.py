@@ -9,48 +9,20 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import sys
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from steptime.probe.bars import bar_is_open
+from steptime.probe.messages import guarded
 
 PLAN = "STEPTIME_PROBE"
 """Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds, changes, variant,
 numerics, contained, began_epoch_ns, catch, log; attached: the lock of a `steptime attach`, which dies with it."""
 
-T = TypeVar("T")
 FOR_EVER = 1 << 60
 _current: list[Any] = []
 """The session of this process, once there is one."""
 _asked: list[str] = []
 """Plans that are to be followed, the first of them now."""
-
-
-def switched_off(reason: str) -> None:
-    """One line on standard error, where there is one: a job may have closed it, or put something of its own there."""
-    say(f"switched off: {reason}; the job goes on")
-
-
-def say(sentence: str) -> None:
-    """The same for what is no failure of all."""
-    try:
-        above = "\n" if not sys.stderr.isatty() and bar_is_open() else ""
-        sys.stderr.write(f"{above}steptime: {sentence}\n")
-    except Exception:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
-        return
-
-
-def guarded(begin: Callable[[], T]) -> T | None:
-    """What it returns; None where it fails, which is one line on stderr."""
-    try:
-        return begin()
-    except Exception as error:  # the probe's boundary: nothing of ours may raise into the user's program
-        if os.environ.get("STEPTIME_DEBUG"):
-            raise
-        switched_off(f"{type(error).__name__}: {error}")
-        return None
 
 
 def start(plan: str = "") -> bool:

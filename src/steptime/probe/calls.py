@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from steptime.probe.inlay import Inlay, LaidTable, Reported
+from steptime.probe.objects import Gone
 
 Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """Calls a module with arguments."""
@@ -51,6 +52,7 @@ _everyone: list[CallWatch] = []
 _changed: LaidTable[int, Call] = LaidTable()
 """What is called in the place of a module: changes of a trial. Its identity is in `_watched`, too."""
 _known: dict[int, weakref.ref[torch.nn.Module]] = {}
+_gone = Gone()
 
 
 class _OpenCall(Reported):
@@ -60,6 +62,8 @@ class _OpenCall(Reported):
 
     def __init__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._begun = None
+        if _gone:  # a module may have the identity of one that is no more
+            _forget()
         for watch in _everyone.copy() if _everyone else ():
             self._add(watch, watch.begins(module, args, kwargs))
         for watch in _watched.get(id(module), ()):  # which those before may have filled
@@ -91,6 +95,7 @@ def install() -> None:
 
 def remove_if_idle() -> None:
     """torch's function is as it was before, if nobody is told of anything any more."""
+    _forget()
     if not _everyone and not _changed and not any(_watched.values()):
         _INLAY.remove()
 
@@ -150,15 +155,14 @@ def _as_torch(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def _know(module: torch.nn.Module) -> None:
-    number = id(module)
-    known = _known.get(number)
-    if known is not None and known() is module:
-        return
+    _forget()
+    if id(module) not in _known:
+        _known[id(module)], _watched[id(module)] = _gone.reference(module), ()
 
-    def forget(reference: weakref.ref[Any]) -> None:
-        if _known.get(number) is reference:
+
+def _forget() -> None:
+    """What is known of modules that are no more."""
+    for reference in _gone.taken():
+        if _known.get(reference.key) is reference:
             for table in (_known, _watched, _changed):
-                table.pop(number, None)
-
-    _changed.pop(number, None)
-    _known[number], _watched[number] = weakref.ref(module, forget), ()
+                table.pop(reference.key, None)

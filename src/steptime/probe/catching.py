@@ -14,7 +14,6 @@ there is no word in the job's own process groups. Ranks that train together coun
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
@@ -26,6 +25,7 @@ from collections.abc import Collection, Container, Iterable
 from typing import Any
 
 from steptime.journal import WORDS, Kind
+from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.patches import Follower
 from steptime.probe.sampling import MOST_LINES, MOST_PATHS, described, path_of
 from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER
@@ -78,8 +78,9 @@ class Occurrences:
         if not self.step and (apart := distance(self._caught)):
             try:
                 written_once(self._path(), {"step": next_one(max(self._caught), apart, ended, lead)})
-            except OSError:  # no room, or a file system without hard links: the watch goes on
+            except OSError as error:  # no room, or a file system without hard links: the watch goes on
                 self.number = self.MOST + 1
+                pass_on(error)
                 return
             self.step = self._named()
 
@@ -92,7 +93,7 @@ class Occurrences:
         self.number, self.step = self.number + 1, 0
 
     def _named(self) -> int:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError), open(self._path()) as file:
+        with suppressed(OSError, ValueError, KeyError, TypeError, OverflowError), open(self._path()) as file:
             return int(json.load(file)["step"])
         return 0
 
@@ -264,6 +265,7 @@ class SlowStepWatch(Follower):
                     self._look_into(begin)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: a thread of ours never reaches the user
             self._session.failed(error)
+            pass_on(error)
 
     def _last_end(self) -> int:
         """When the last step ended, ns."""

@@ -17,6 +17,9 @@ import torch
 OURS = ("steptime.probe", "steptime.journal")
 TRACED = "steptime.probe.changes.traceable"
 """The one module of ours that runs inside compiled regions, and is to be compiled with them."""
+AMONG_THEMSELVES = tuple(f"steptime.probe.{name}" for name in ("discovery", "lines", "sampling", "sites"))
+"""Modules whose functions Python calls in the midst of compiled ones, and which call nothing of the job's: what they
+call of the standard library Dynamo is not to count among the job's frames."""
 
 
 def hide_from_dynamo() -> None:
@@ -30,7 +33,7 @@ def hide_from_dynamo() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith(OURS) and name != TRACED:
             for code in _codes(module):
-                mark(code)
+                mark(code, name in AMONG_THEMSELVES)
 
 
 def in_compiled_call() -> bool:
@@ -45,15 +48,17 @@ def in_compiled_call() -> bool:
     return callback is not None
 
 
-def _marker() -> Callable[[types.CodeType], Any] | None:
+def _marker() -> Callable[[types.CodeType, bool], Any] | None:
+    """Marks a code object and, where torch can and it is wanted, all that it calls."""
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     older: Callable[[types.CodeType], Any] | None = getattr(frames, "skip_code", None)
     if older is not None:  # torch < 2.7
-        return older
+        return lambda code, _: older(code)
     if not hasattr(frames, "set_code_exec_strategy"):
         return None
-    strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-    return lambda code: frames.set_code_exec_strategy(code, strategy)
+    skip, usual = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
+    strategies = [frames._FrameExecStrategy(skip, called) for called in (usual, skip)]
+    return lambda code, whole: frames.set_code_exec_strategy(code, strategies[whole])
 
 
 def _codes(module: types.ModuleType) -> Iterator[types.CodeType]:

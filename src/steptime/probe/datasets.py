@@ -23,6 +23,7 @@ import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
 from steptime.probe import sites
+from steptime.probe.ours import pass_on
 
 INDEXING = frozenset(
     {
@@ -103,7 +104,8 @@ def _length(dataset: Any) -> int | None:
         return None
     try:
         return len(dataset)
-    except Exception:  # noqa: BLE001 - the probe's boundary: the user's __len__ may raise anything
+    except Exception as error:  # noqa: BLE001 - the probe's boundary: the user's __len__ may raise anything
+        pass_on(error)
         return None
 
 

@@ -8,9 +8,7 @@ see.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import inspect
 import os
 import signal
 import sys
@@ -18,11 +16,11 @@ import threading
 from _thread import allocate_lock, get_ident, start_new_thread
 from collections import deque
 from collections.abc import Callable
-from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
 from steptime.probe.compiler import in_compiled_call
+from steptime.probe.ours import handler_of, pass_on, suppressed
 
 RETRY = 0.05
 """Seconds until we ask again where it could not be ended."""
@@ -78,6 +76,7 @@ class Deadline:
             self._overdue()
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
             self._failed(error)
+            pass_on(error)
 
 
 def _is_in_backward(frame: FrameType | None) -> bool:
@@ -90,7 +89,7 @@ def _is_in_backward(frame: FrameType | None) -> bool:
 
 def _have_called() -> None:
     """Has the main thread call `_ask_all`, unless it is about to, or does."""
-    with contextlib.suppress(IndexError):
+    with suppressed(IndexError):
         free = _free.pop()
         if _add_pending(_CALL, None):  # its queue is full
             _free.append(free)
@@ -109,32 +108,6 @@ def _ask_all(_: Any) -> int:
 def _signal_of(error: BaseException) -> int:
     """The signal whose handler has raised this. It is sent once more, to be handled in the user's own frames."""
     return handler_of(error) or signal.SIGINT  # Python's own handler is no function of Python's
-
-
-def handler_of(error: BaseException) -> int:
-    """The signal whose handler, a function of Python's, has raised this; 0 if none has."""
-    for frame, _ in walk_tb(error.__traceback__):
-        known = [number for number in signal.valid_signals() if _code_of(signal.getsignal(number)) is frame.f_code]
-        if known:
-            return int(next((value for value in _arguments(frame) if value in known), known[0]))
-    return 0
-
-
-def _code_of(handler: Any) -> Any:
-    """What runs of a function, a method, a partial call or an object that can be called; None of any other."""
-    function = getattr(handler, "func", handler)
-    if not hasattr(function, "__code__"):
-        function = inspect.getattr_static(type(function), "__call__", None)
-    return getattr(function, "__code__", None)
-
-
-def _arguments(frame: FrameType) -> list[int]:
-    """The whole numbers among a handler's arguments: one handler may serve several signals, and is told which."""
-    code = frame.f_code
-    names = code.co_varnames[: code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS)]
-    values = (frame.f_locals.get(name) for name in names)
-    flat = [each for value in values for each in (value if isinstance(value, tuple) else (value,))]
-    return [each for each in flat if isinstance(each, int)]
 
 
 _PENDING = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from steptime.journal import Journal, Kind
+from steptime.probe.ours import pass_on
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MEMORY_PERIOD = 100_000_000
@@ -100,5 +101,6 @@ def resident_bytes() -> int:
             return int(os.read(statm, 256).split()[1]) * PAGE
         finally:
             os.close(statm)
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError) as error:
+        pass_on(error)
         return 0

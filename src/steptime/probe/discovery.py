@@ -7,7 +7,6 @@ see without being noticed. Modules and frames of the user are not kept.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
@@ -26,6 +25,7 @@ from steptime.probe.datasets import Padded, padded_share, reads_tokens
 from steptime.probe.inputs import Inputs, InputWatch
 from steptime.probe.modules import named_modules
 from steptime.probe.objects import being_traced, parameters_of, unasked
+from steptime.probe.ours import pass_on, suppressed
 
 READS = frozenset(
     {"item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__float__", "__int__", "__index__", "is_nonzero"}
@@ -207,8 +207,9 @@ class Discovery:
                     self._return(frame.f_code, argument)
                 elif self._inputs.in_backward and getattr(argument, "__name__", "") == ENGINE:
                     self._look(self._inputs.backward, False)
-            except Exception:  # noqa: BLE001 - the probe's boundary: what was found so far is kept, the job goes on
+            except Exception as error:  # noqa: BLE001 - the probe's boundary: what was found so far is kept, the job goes on
                 sys.setprofile(None)
+                pass_on(error)
 
         return profile
 
@@ -244,7 +245,7 @@ class Discovery:
             self._holds()
             self._look(self._inputs.update, True)
         elif role == EMBEDDING and self._padded and not being_traced():
-            with unasked(), contextlib.suppress(RuntimeError):  # a nested tensor has no shape
+            with unasked(), suppressed(RuntimeError):  # a nested tensor has no shape
                 self._embedded.add(tuple(frame.f_locals["input"].shape))
 
     def _new(self, frame: FrameType) -> _Use:
@@ -309,7 +310,8 @@ class Discovery:
         try:
             with unasked():
                 found = padded_share(batch)
-        except Exception:  # noqa: BLE001 - the probe's boundary: a batch that cannot be read tells nothing
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: a batch that cannot be read tells nothing
+            pass_on(error)
             return
         if found is not None:
             self._padded.append(found)
@@ -334,8 +336,9 @@ class Discovery:
         try:
             with unasked():
                 told(*arguments)
-        except Exception:  # noqa: BLE001 - the probe's boundary: inputs of the user's kinds that cannot be looked at
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: inputs of the user's kinds that cannot be looked at
             self._inputs.spoilt = True
+            pass_on(error)
 
     def _read(self, name: str, tensor: Any, frame: FrameType) -> None:
         if self._use(frame).role == USER:

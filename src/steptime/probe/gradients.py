@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from steptime.journal import Kind
+from steptime.probe.ours import pass_on
 from steptime.probe.recorder import Recorder
 
 MOST_ELEMENTS = 1 << 20
@@ -53,8 +54,9 @@ class GradientNorm:
         first = self._chosen is None
         try:
             norm = self._norm()
-        except Exception:  # noqa: BLE001 - the probe's boundary: tensors of a kind that knows no norm are not asked again
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: tensors of a kind that knows no norm are not asked again
             self._chosen, norm = [], None
+            pass_on(error)
         if norm is not None:
             self._recorder.journal.sample(int(Kind.GRADIENT_NORM), 0, begin, bits(norm))
             self._recorder.pause(begin)

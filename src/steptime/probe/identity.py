@@ -18,6 +18,7 @@ import torch
 from steptime.debug_switches import switched_on
 from steptime.probe import sites
 from steptime.probe.objects import modules_of, parameters_of
+from steptime.probe.ours import pass_on
 from steptime.probe.recorder import write_whole
 
 CGROUP_LIMIT = "/sys/fs/cgroup/memory.max"
@@ -43,7 +44,8 @@ def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read().strip()
-    except OSError:
+    except OSError as error:
+        pass_on(error)
         return b""
 
 
@@ -156,7 +158,8 @@ def _process_started() -> int:
             ticks = int(stat.read().rsplit(b")", 1)[1].split()[19])
         seconds = ticks / os.sysconf("SC_CLK_TCK")
         return time.time_ns() - (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - int(seconds * 1e9))
-    except (OSError, ValueError, IndexError, AttributeError):
+    except (OSError, ValueError, IndexError, AttributeError) as error:
+        pass_on(error)
         return 0
 
 
@@ -260,14 +263,16 @@ def flushes_denormals() -> bool:
 def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):  # half removed, or replaced by an object of the job's own
+    except (ImportError, ValueError) as error:  # half removed, or replaced by an object of the job's own
+        pass_on(error)
         return False
 
 
 def _matmul_precision() -> str:
     try:
         return str(torch.get_float32_matmul_precision())
-    except RuntimeError:
+    except RuntimeError as error:
+        pass_on(error)
         return "mixed"  # torch refuses to say when the old and the new interface were both used
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from steptime.journal import Kind
 from steptime.probe import sites
+from steptime.probe.ours import pass_on
 from steptime.probe.sites import code_facts
 
 LINE = int(Kind.LINE)
@@ -195,8 +196,9 @@ class _Tracer:
                         failed()
                 elif event == "return":
                     clock.leave(frame.f_code)
-            except Exception:  # noqa: BLE001 - the probe's boundary: a failed timeline ends, the user's program goes on
+            except Exception as error:  # noqa: BLE001 - the probe's boundary: a failed timeline ends, the user's program goes on
                 failed()
+                pass_on(error)
             return local
 
         def trace(frame: FrameType, event: str, argument: Any) -> Any:
@@ -306,8 +308,9 @@ class _Monitor:
             if id(code) in bases and of_thread() == thread:
                 try:
                     inner(code, argument)
-                except Exception:  # noqa: BLE001 - the probe's boundary: a failed timeline ends, the user's program goes on
+                except Exception as error:  # noqa: BLE001 - the probe's boundary: a failed timeline ends, the user's program goes on
                     self._failed()
+                    pass_on(error)
 
         return callback
 

@@ -17,7 +17,6 @@ iterator's first batches are looked at (`items`).
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import multiprocessing.queues
 import multiprocessing.util
@@ -37,6 +36,7 @@ from steptime.journal import RECORD, SPAWNED, Kind, append_to, busy_flags
 from steptime.probe import datasets, sites
 from steptime.probe.items import ItemLook
 from steptime.probe.objects import ObjectNumbers, SideTable, unasked
+from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.recorder import append_facts
 from steptime.probe.sampling import LineSampler
 
@@ -92,8 +92,9 @@ def _wanted() -> int:
                 waited = int(os.read(file, 64).split()[1])
             finally:
                 os.close(file)
-        except (OSError, ValueError, IndexError):
+        except (OSError, ValueError, IndexError) as error:
             _BusyState.scheduled = False
+            pass_on(error)
     return worked + waited
 
 
@@ -228,7 +229,7 @@ class _Worker:
             return file.read().count(f'"{WORKER_SAMPLES}"'.encode()) < MOST_LINED
 
     def finish(self) -> None:
-        with contextlib.suppress(OSError):  # nobody is left who could be told
+        with suppressed(OSError):  # nobody is left who could be told
             if self.lines is not None:
                 self.lines.end()
             self.flush()
@@ -256,8 +257,9 @@ class _Method:
         if not _LoaderState.failed:
             try:
                 self._stamp(instance)
-            except Exception:  # noqa: BLE001 - the probe's boundary: the loader goes on unmeasured
+            except Exception as error:  # noqa: BLE001 - the probe's boundary: the loader goes on unmeasured
                 _LoaderState.failed = True
+                pass_on(error)
         return MethodType(self.original, instance)
 
     @classmethod
@@ -274,8 +276,9 @@ class _Fetch(_Method):
         if torch_worker._worker_info is not None and _LoaderState.worker is None and not _LoaderState.failed:
             try:
                 _become_worker(torch_worker._worker_info)
-            except Exception:  # noqa: BLE001 - the probe's boundary: the loader goes on unmeasured
+            except Exception as error:  # noqa: BLE001 - the probe's boundary: the loader goes on unmeasured
                 _LoaderState.failed = True
+                pass_on(error)
         thread = get_ident()
         fetch_begins(thread, now())
         if _LoaderState.worker is not None and _LoaderState.worker.lines is not None:
@@ -354,10 +357,11 @@ def _look(thread: int, fetching: FrameType | None = None) -> None:
         elif mine is not None and fetching is not None:
             with unasked():
                 mine.end(thread, fetching.f_locals.get("data"))
-    except Exception:  # noqa: BLE001 - the probe's boundary: nothing is known of the items
+    except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing is known of the items
         _looking.discard(thread)
         if worker is not None:
             worker.look = None
+        pass_on(error)
 
 
 def _constructed(iterator: Any) -> None:
@@ -442,7 +446,8 @@ def ready(iterator: Any) -> int | None:
     try:
         arrived = len(waiting.queue) if isinstance(waiting, queue.Queue) else waiting.qsize()
         return int(arrived) + len(iterator._task_info) - int(iterator._tasks_outstanding)
-    except Exception:  # noqa: BLE001 - the probe's boundary: macOS has no qsize, other queues may lack anything
+    except Exception as error:  # noqa: BLE001 - the probe's boundary: macOS has no qsize, other queues may lack anything
+        pass_on(error)
         return None
 
 

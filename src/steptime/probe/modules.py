@@ -5,7 +5,6 @@ They are there for the modules that were known when the window began, in the tra
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections.abc import Iterable, Iterator
 from threading import get_ident
@@ -15,6 +14,7 @@ import torch
 
 from steptime.probe import calls
 from steptime.probe.objects import updated_by
+from steptime.probe.ours import suppressed
 
 GRADIENT, LEAF, NUMBERS = torch._C.TensorBase.grad, torch._C.TensorBase.is_leaf, torch._C.TensorBase.numel
 MOST = 2_000
@@ -100,7 +100,7 @@ class ModuleRanges(calls.CallWatch):
         calls.unwatch_all(self)
         calls.remove_if_idle()
         while self._open:
-            with contextlib.suppress(RuntimeError):  # one that was about to begin
+            with suppressed(RuntimeError):  # one that was about to begin
                 self._open.pop().__exit__(None, None, None)
 
     def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ they are made (also unpickled and copied ones), all iterators through `loader._c
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -101,24 +102,46 @@ def local_values(gradient: Any) -> Any:
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
+class Gone:
+    """Objects of the user's that are no more, of those that are held weakly by a `reference`.
+
+    What Python calls when one goes is C from end to end: a signal's handler that ran in a function of ours, called by
+    the garbage collector, would raise where Python can only print and drop it.
+    """
+
+    def __init__(self) -> None:
+        self._gone: list[weakref.KeyedRef[int, Any]] = []
+
+    def reference(self, owner: Any) -> weakref.KeyedRef[int, Any]:
+        """Its key is the object's identity. Raises TypeError for what cannot be held weakly."""
+        return weakref.KeyedRef(owner, self._gone.append, id(owner))
+
+    def __bool__(self) -> bool:
+        return bool(self._gone)
+
+    def taken(self) -> Iterator[weakref.KeyedRef[int, Any]]:
+        """References of those that went since the last call."""
+        while self._gone:
+            with contextlib.suppress(IndexError):  # another thread has taken it
+                yield self._gone.pop()
+
+
 class SideTable(Generic[T]):
     """What we know of single objects of the user's, as long as they live: by identity, and never in the objects."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], T]] = {}
+        self._gone = Gone()
 
     def keep(self, owner: Any, value: T) -> None:
         """Of what cannot be held weakly, nothing is kept."""
-        number, known = id(owner), self._known
-
-        def forget(reference: weakref.ref[Any]) -> None:
-            if (found := known.get(number)) is not None and found[0] is reference:
-                del known[number]
-
+        for reference in self._gone.taken():
+            if (found := self._known.get(reference.key)) is not None and found[0] is reference:
+                del self._known[reference.key]
         try:
-            known[number] = weakref.ref(owner, forget), value
+            self._known[id(owner)] = self._gone.reference(owner), value
         except TypeError:
-            known.pop(number, None)
+            self._known.pop(id(owner), None)
 
     def of(self, owner: Any) -> T | None:
         found = self._known.get(id(owner))

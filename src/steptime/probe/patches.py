@@ -20,10 +20,10 @@ from steptime.journal import Flag, Kind
 from steptime.probe import calls
 from steptime.probe.backwards import BackwardWatch
 from steptime.probe.calls import CallWatch
-from steptime.probe.deadline import handler_of
 from steptime.probe.inlay import Inlay
 from steptime.probe.inputs import InputCheck
-from steptime.probe.objects import modules_of, parameters_of
+from steptime.probe.objects import being_traced, modules_of, parameters_of
+from steptime.probe.ours import handler_of
 
 now = time.perf_counter_ns
 
@@ -318,7 +318,8 @@ class NewModelWatch(CallWatch):
 
     def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
-            if gradients() and get_ident() == self._quiet.trainer:
+            # In a trace, the sizes of its parameters that we ask for would be operators of the user's graph.
+            if gradients() and get_ident() == self._quiet.trainer and not being_traced():
                 self._called(module)
         except Exception as error:  # the probe's boundary: the model stays untimed, the job goes on
             self.remove()

@@ -31,6 +31,7 @@ from steptime.probe.identity import clock_pair, process_group
 from steptime.probe.inlay import Inlay
 from steptime.probe.memory import allocations
 from steptime.probe.modules import ModuleRanges
+from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.recorder import Recorder
 
 
@@ -89,6 +90,8 @@ TRACER = "torch.profiler.python_tracer"
 SETTLING = 0.05
 """Seconds for gloo's threads to write down the ends of collectives that a step has waited for: gloo wakes who waits
 first, and an end that comes when the profiler has stopped is written into freed memory (see above)."""
+SILENT = 99
+"""Above every severity of Kineto's lines (Logger.h)."""
 CONFIG_LOADER = "8instance", "10stopThread"
 """Functions of Kineto's, as C++ names them."""
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
@@ -128,6 +131,45 @@ def comes_back() -> bool:
     return version is not None and (int(version[1]), int(version[2])) >= (12, 6)
 
 
+@contextlib.contextmanager
+def kineto_silenced() -> Iterator[None]:
+    """Kineto (torch 2.13) writes a line on stderr when a profile starts and one when it stops. Those of ours are left
+    out, by its level of severity; a profiler of the job's own has its lines. What Kineto itself has set meanwhile, at
+    its first profile, stays."""
+    level = _KinetoState.level()
+    before = level.value
+    level.value = SILENT
+    try:
+        yield
+    finally:
+        if level.value == SILENT:
+            level.value = before
+
+
+class _KinetoState:
+    """Of this process."""
+
+    known: Any = None
+
+    @classmethod
+    def level(cls) -> Any:
+        """The variable in memory. Where the library does not show it, Kineto is told by the environment in C, once and
+        for all: `os.environ` stays as it is."""
+        if cls.known is None:
+            try:
+                cls.known = ctypes.c_int.in_dll(_library(), "_ZN9libkineto6Logger14severityLevel_E")
+            except (OSError, ValueError) as error:
+                pass_on(error)
+                cls.known = ctypes.c_int()
+                if "KINETO_LOG_LEVEL" not in os.environ:
+                    os.putenv("KINETO_LOG_LEVEL", str(SILENT))
+        return cls.known
+
+
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
+
+
 def start_in_silence(profile: Any) -> None:
     """Starts a profiler of torch's.
 
@@ -136,7 +178,10 @@ def start_in_silence(profile: Any) -> None:
     while it starts, and no longer: at its end torch would make a Python object of every event.
     """
     profile.acc_events = True
-    profile.start()
+    with kineto_silenced():  # of a profile without a schedule these two are its `start`
+        profile.prepare_trace()
+    with kineto_silenced():  # Kineto's first profile sets the level itself
+        profile.start_trace()
     profile.acc_events = profile.profiler.acc_events = False
 
 
@@ -146,8 +191,8 @@ def end_config_thread() -> None:
     where the user gives Kineto such orders, or torch has another layout."""
     if "KINETO_USE_DAEMON" in os.environ or "KINETO_CONFIG" in os.environ:
         return
-    with contextlib.suppress(OSError, AttributeError):
-        library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
+    with suppressed(OSError, AttributeError):
+        library = _library()
         instance, stop = (f"_ZN9libkineto12ConfigLoader{name}Ev" for name in CONFIG_LOADER)
         found = ctypes.CFUNCTYPE(ctypes.c_void_p)((instance, library))()
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)((stop, library))(found)
@@ -329,7 +374,7 @@ class ProfilerWindow:
         if not os.access(self._folder, os.W_OK | os.X_OK):  # Kineto would complain on the user's stderr and go on
             raise OSError(f"nothing can be written to {self._folder} any more")
         path = f"trace-{self.number}.json"
-        with plain_name(self._folder) as folder:
+        with plain_name(self._folder) as folder, kineto_silenced():
             profile.export_chrome_trace(os.path.join(folder, os.path.basename(self._partial)))
         let_go(profile)
         os.replace(self._partial, os.path.join(self._folder, path))
@@ -355,7 +400,7 @@ class ProfilerWindow:
         if self._profile is not None:
             end = now()
             let_go(self._end(""))
-            with contextlib.suppress(OSError):  # the recording is gone
+            with suppressed(OSError):  # the recording is gone
                 os.unlink(self._partial)
             self._account(end)
 
@@ -376,7 +421,8 @@ class ProfilerWindow:
             if self._on_device:
                 tell_kineto(detach=not self._followed)
             another = sys.getprofile()
-            profile.stop()
+            with kineto_silenced():
+                profile.stop()
             if another is not self._tracer:
                 put_back(another)
             if self._on_device:

@@ -16,6 +16,7 @@ import torch
 from steptime.journal import Flag, Kind
 from steptime.probe.inlay import Inlay, LaidTable
 from steptime.probe.loader import busy_shares, collated, fetched, tell_apart
+from steptime.probe.ours import pass_on
 from steptime.probe.patches import Listener, now
 
 RANGES = (
@@ -115,6 +116,7 @@ class RangePatch:
                 self._opened[id(opened)] = found
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
             self._listener.failed(error)
+            pass_on(error)
 
     def _look(self, name: str, frame: FrameType, begin: int) -> tuple[int, int] | None:
         """Whose range it is; tells the listener. Remembers a name whose owner cannot be another."""
@@ -172,3 +174,4 @@ class RangePatch:
             quiet.keep(head | EXHAUSTED << 8 if failed else head, begin, end)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
             self._listener.failed(error)
+            pass_on(error)

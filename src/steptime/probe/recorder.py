@@ -13,6 +13,7 @@ from threading import get_ident
 from typing import Any
 
 from steptime.journal import Journal, Kind, append_to
+from steptime.probe.ours import pass_on
 
 PAUSE = int(Kind.PAUSE)
 MOST_THREADS = 65535
@@ -63,6 +64,7 @@ class Recorder:
             self.journal.append(kind, flags, self.threads[get_ident()], number, begin, end)
         except OSError as error:
             self._failed(f"the recording cannot be written ({error.strerror})")
+            pass_on(error)
 
     def interval(self, kind: int, number: int, begin: int, end: int) -> None:
         self.append(kind, 0, number, begin, end)
@@ -86,7 +88,8 @@ class Recorder:
         """A sentence for the report; best effort."""
         try:
             self.fact("note", text=text)
-        except OSError:
+        except OSError as error:
+            pass_on(error)
             return  # the disk is full: stderr has said it already
 
     def forget(self) -> None:

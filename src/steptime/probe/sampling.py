@@ -18,6 +18,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from steptime.probe import sites
+from steptime.probe.ours import pass_on
 
 MOST_HITS = 2_000
 """Lines timed of one function before it is timed half as often."""
@@ -198,8 +199,9 @@ class LineSampler:
                 if function.every > 1:  # by chance: turns may keep step with what the job does in turns
                     function.left = int(self._chance() * (2 * function.every - 1))
                 return self._timed(function, node, entered)
-            except Exception:  # noqa: BLE001 - the probe's boundary: what was timed so far is kept, the job goes on
+            except Exception as error:  # noqa: BLE001 - the probe's boundary: what was timed so far is kept, the job goes on
                 self.give_up()
+                pass_on(error)
                 return None
 
         return trace
@@ -259,8 +261,9 @@ class LineSampler:
                 elif event == "return":
                     call.over = True
                     self._return(call, now())
-            except Exception:  # noqa: BLE001 - the probe's boundary: what was timed so far is kept, the job goes on
+            except Exception as error:  # noqa: BLE001 - the probe's boundary: what was timed so far is kept, the job goes on
                 self.give_up()
+                pass_on(error)
             return local
 
         return local

@@ -12,7 +12,6 @@ Ranks that train together count their steps alike. A rank that comes too late pr
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -40,6 +39,7 @@ from steptime.probe.memory import exhausted
 from steptime.probe.memory.leaks import APART, LOOKS, LeakHunt
 from steptime.probe.modules import MOST, module_facts, named_modules, without_update
 from steptime.probe.objects import each_once, parameters_of, updated_by
+from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.profiling import ProfilerWindow
 from steptime.probe.sampling import LineSampler
 from steptime.probe.session import Session, Stage, leave
@@ -605,7 +605,8 @@ def _desertion(lock: str) -> Callable[[], bool]:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except FileNotFoundError:
             return True
-        except OSError:
+        except OSError as error:
+            pass_on(error)
             return False
         return True
 
@@ -615,7 +616,8 @@ def _desertion(lock: str) -> Callable[[], bool]:
 def _modified(path: str) -> float:
     try:
         return os.stat(path).st_mtime
-    except OSError:
+    except OSError as error:
+        pass_on(error)
         return 0.0
 
 
@@ -633,7 +635,8 @@ def _batches_left(iterators: Iterable[Any]) -> int | None:
     for iterator in iterators:
         try:
             taken, total = int(iterator._num_yielded), len(iterator)
-        except Exception:  # noqa: BLE001 - the probe's boundary: a stream without a length, a sampler of the job's own
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: a stream without a length, a sampler of the job's own
+            pass_on(error)
             continue
         if 0 < taken <= total:
             left.append(total - taken)
@@ -682,7 +685,7 @@ def agree(recording: str, mine: Agreed) -> Agreed:
     path = os.path.join(recording, mine.file_name)
     if not written_once(path, asdict(mine)):
         strange = OSError, ValueError, KeyError, TypeError, OverflowError
-        with contextlib.suppress(*strange), open(path, encoding="utf-8") as file:
+        with suppressed(*strange), open(path, encoding="utf-8") as file:
             found = json.load(file)
             step, steps, apart = (int(found[each]) for each in ("step", "steps", "apart"))
             stacks, detailed, every = (bool(found[each]) for each in ("stacks", "detailed", "every"))

@@ -6,7 +6,6 @@ once, and training goes on. What is done at which step stands in `schedule`.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import inspect
@@ -22,13 +21,14 @@ from typing import Any
 import torch
 
 from steptime.journal import Flag, Kind
-from steptime.probe import backwards, calls, device, identity, loader, switched_off
+from steptime.probe import backwards, calls, device, identity, loader
 from steptime.probe.allowance import Allowance
 from steptime.probe.bars import BarMark
-from steptime.probe.deadline import handler_of
 from steptime.probe.inlay import Inlay
 from steptime.probe.memory import exhausted
+from steptime.probe.messages import switched_off
 from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners, torch_optimizer, unasked
+from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.patches import (
     BackwardTimer,
     Follower,
@@ -117,6 +117,7 @@ def guarding(method: Callable[..., None]) -> Callable[..., None]:
             method(self, *arguments)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
             self.failed(error)
+            pass_on(error)
 
     return guarded
 
@@ -195,10 +196,10 @@ class Session:
         self.watch_off()
 
     def failed(self, error: Exception) -> None:
-        """Ours never reaches the user. What a signal's handler of the job's has raised in the middle of it does."""
+        """Something of ours has raised `error`, which who tries us out wants to see."""
         if not os.environ.get("STEPTIME_DEBUG"):
             self.switch_off(f"{type(error).__name__}: {error}")
-        if self.active or handler_of(error):
+        elif self.active:
             raise error
 
     def _open(self) -> None:
@@ -347,7 +348,7 @@ class Session:
         if os.getpid() != self._pid or not self.recorder.folder:
             return
         begin = time.perf_counter_ns()
-        try:
+        with suppressed(Exception):  # the probe's boundary: the interpreter is going down, nobody could be told
             end_script(self._script)
             self._garbage.write()
             self.catching.finish()
@@ -355,8 +356,6 @@ class Session:
             self.housekeeping.finish()
             self.recorder.pause(begin)
             self.recorder.journal.close()
-        except Exception:  # noqa: BLE001 - the probe's boundary: the interpreter is going down, nobody could be told
-            return
 
     @guarding
     def out_of_memory(self) -> None:
@@ -425,7 +424,7 @@ class Housekeeping:
         """Those on which the process has a context since the last look: what looks at devices from outside is to look
         at no others. One that is lost is the job's to find out."""
         found: dict[int, str] = {}
-        with contextlib.suppress(RuntimeError):
+        with suppressed(RuntimeError):
             found = device.told_apart()
         for number, uuid in found.items():
             if self._devices.get(number) != uuid:
@@ -467,8 +466,6 @@ def resume(script: Stage, recorder: Recorder, boundary: int) -> None:
 def end_script(stage: Stage | None) -> None:
     """Ends a script where it waits, and with it a profiler that is on: nobody else would. One that is running ends at
     its next `yield`: whoever resumed it looks for that."""
-    try:
+    with suppressed(Exception):  # the probe's boundary: what cannot be ended stays; the job goes on
         if stage is not None and inspect.getgeneratorstate(stage) != inspect.GEN_RUNNING:
             stage.close()
-    except Exception:  # noqa: BLE001 - the probe's boundary: what cannot be ended stays; the job goes on
-        return

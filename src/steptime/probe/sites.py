@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from steptime.probe.deadline import handler_of
 from steptime.probe.objects import SideTable
+from steptime.probe.ours import pass_on
 
 USER, LIBRARY, INNER = 2, 1, 0
 """Whose code a file is: the user's own, an installed package's, or the language's, torch's and ours."""
@@ -134,10 +134,9 @@ def install() -> None:
         if arguments and arguments[0] in BUILT and not failed:
             try:
                 _remember(frame_of(1))
-            except Exception as error:  # the probe's boundary: without a site the report has a line less
+            except Exception as error:  # noqa: BLE001 - the probe's boundary: without a site the report has a line less
                 failed = True
-                if handler_of(error):
-                    raise
+                pass_on(error)
         return log(*arguments)
 
     torch._C._log_api_usage_once = _log_api_usage_once

@@ -8,7 +8,8 @@ import os
 import signal
 from typing import Any
 
-from steptime.probe import switched_off
+from steptime.probe.messages import switched_off
+from steptime.probe.ours import pass_on
 
 NUMBER = signal.SIGRTMIN + 7
 """Of the signals that no program is known to use. A job that uses it keeps it: then we stand by for nothing."""
@@ -37,6 +38,7 @@ def wake(number: int, frame: Any) -> None:
         exec(compile(text, "<steptime>", "exec"), {"__name__": "steptime-attach"})
     except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
         switched_off(f"{type(error).__name__}: {error}")
+        pass_on(error)
 
 
 def stand_by() -> None:

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from steptime.journal import WORDS, Flag, Kind
-from steptime.probe import device, say
+from steptime.probe import device
+from steptime.probe.messages import say
+from steptime.probe.ours import pass_on
 from steptime.probe.patches import Follower
 from steptime.probe.steps import Untrained
 
@@ -224,6 +226,7 @@ class StepMetrics(Follower):
         except Exception as error:  # noqa: BLE001 - the probe's boundary: a logger's failure never reaches the job
             self.end()
             say(f"no more numbers are logged ({type(error).__name__}: {error}); the job goes on")
+            pass_on(error)
         self._session.recorder.pause(begin)
 
     def end(self) -> None:

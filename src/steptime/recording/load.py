@@ -36,7 +36,9 @@ NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 """JSON has no such numbers."""
 LARGEST_STEP = 1 << 62
 """A larger step or size would not fit the columns."""
-
+SKETCH = 16
+"""Numbers of a sketch: BUCKETS of probe/changes/sketches."""
+SHAPE = re.compile(r"[0-9]{1,12}(x[0-9]{1,12}){0,63}")
 
 Numbers = tuple[float | Literal["nan"], ...]
 
@@ -60,6 +62,14 @@ class _ParityLine(msgspec.Struct):
     directions: tuple[tuple[str, Numbers], ...] = ()
     iterators: int = 0
     without: tuple[str, ...] = ()
+    options: tuple[tuple[str, int], ...] = ()
+    samples: Numbers = ()
+    dropout: float | None = None
+    training: float | None = None
+    drew: bool | None = None
+    moving: int | None = None
+    ways: tuple[tuple[str, str, float | Literal["nan"], Numbers], ...] = ()
+    carried: tuple[tuple[str, Numbers], ...] = ()
 
 
 _decoder = msgspec.json.Decoder(_ParityLine)
@@ -101,6 +111,14 @@ def _work(row: _ParityLine) -> StepWork:
         _named(row.directions),
         row.iterators,
         row.without,
+        row.options,
+        _numbers(row.samples),
+        row.dropout,
+        row.training,
+        row.drew,
+        row.moving,
+        tuple((name, dtype, _number(length), _numbers(way)) for name, dtype, length, way in row.ways),
+        _named(row.carried),
     )
 
 
@@ -124,6 +142,11 @@ def _decode(data: bytes) -> _ParityLine:
     counts = (line.step, line.backwards, line.peak_bytes, line.began_ns, line.end_ns)
     if not all(0 <= number < LARGEST_STEP for number in counts):
         raise ValueError("a number is out of range")
+    sketches = [each for batch in line.batches for each in batch]
+    sketches += [each for *_, each in (*line.updates, *line.directions, *line.carried)]
+    sketches += [each for *_, each in line.weights] + [each for *_, each in line.ways]
+    if any(len(each) != SKETCH for each in sketches) or not all(SHAPE.fullmatch(shape) for shape, _ in line.carried):
+        raise ValueError(f"a sketch has not {SKETCH} numbers, or a shape is none")
     return line
 
 

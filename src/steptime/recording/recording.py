@@ -434,6 +434,14 @@ class StepWork:
     first seen here. updates: how each parameter moved in the step before. directions: each parameter's gradient.
     iterators: of loaders, that were begun until the step's end. without: parameters that have no gradient, or one of
     zero, in the steps that are looked at.
+
+    In the steps that are looked at: options: of each group of an optimizer that has updated, what it was told, as JSON,
+    and of how many numbers. samples: a number for each sample that a root got. dropout: sum of the probabilities of the
+    dropouts in training mode, and training: share of modules in that mode, at the first forward. drew: whether the
+    forwards drew random numbers. moving, in some steps of a timed run: numbers in the carried tensors that changed in
+    it. Of a rehearsal's last step: ways: name and format of each parameter, the length of its first weights' sketch,
+    and the sketch of how far it has moved. carried: shape and sketch of each other tensor, as large as a parameter,
+    that has changed since the first step.
     """
 
     inputs: tuple[str, ...] = ()
@@ -446,6 +454,14 @@ class StepWork:
     directions: tuple[tuple[str, tuple[float, ...]], ...] = ()
     iterators: int = 0
     without: tuple[str, ...] = ()
+    options: tuple[tuple[str, int], ...] = ()
+    samples: tuple[float, ...] = ()
+    dropout: float | None = None
+    training: float | None = None
+    drew: bool | None = None
+    moving: int | None = None
+    ways: tuple[tuple[str, str, float, tuple[float, ...]], ...] = ()
+    carried: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from steptime.advice.evidence import Case, record_of
 from steptime.advice.rule import Finding
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.what_if.elsewhere import Elsewhere
+from steptime.answer.json import document
 from steptime.quantities import Estimate, SourceLine
-from steptime.report.json import COMPACT, document
+from steptime.report.json import COMPACT
 from steptime.report.report import Cost, ProcessReport, Report, Throughput
 from steptime.report.sentences import price_rate
 

@@ -48,6 +48,15 @@ class FlameThread:
     label_column: str
     self_column: str
 
+    def __post_init__(self) -> None:
+        """Raises ValueError where a column holds no whole numbers, or a stack has no caller before it: a report's file
+        may be anybody's."""
+        parent, label, own = stacks_of(self)
+        if not len(parent) == len(label) == len(own):
+            raise ValueError("the columns of a flame graph have different lengths")
+        if any(not -1 <= caller < row for row, caller in enumerate(parent)):
+            raise ValueError("a stack of a flame graph has no caller before it")
+
 
 @dataclass(frozen=True, slots=True)
 class FlameGraph:
@@ -56,6 +65,12 @@ class FlameGraph:
     stacks: bool
     labels: tuple[FlameLabel, ...]
     threads: tuple[FlameThread, ...]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where a thread has a stack without a label."""
+        for thread in self.threads:
+            if any(not 0 <= label < len(self.labels) for label in stacks_of(thread)[1]):
+                raise ValueError("a stack of a flame graph has no label")
 
 
 def stacks_of(thread: FlameThread) -> tuple[list[int], list[int], list[int]]:

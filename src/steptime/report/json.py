@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from steptime.answer.json import document
 from steptime.errors import RecordingError
 from steptime.quantities import SourceLine, format_source
 from steptime.report.report import SCHEMA_VERSION, Report
@@ -180,23 +181,3 @@ class _ReportHead(msgspec.Struct):
     schema_version: int
     schema: str = ""
     source: str = "RECORDING"
-
-
-def document(value: Any) -> str:
-    """Any value as one indented JSON document and a line feed. Halves of surrogate pairs, which no JSON can hold, are
-    escaped."""
-    try:
-        encoded = msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(value)))
-    return msgspec.json.format(encoded, indent=2).decode() + "\n"
-
-
-def _encodable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encodable(item) for item in value]
-    return value

@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 from steptime.advice.explain import find_rule, page_of
 from steptime.advice.rule import Finding, Weight
+from steptime.answer.json import document
+from steptime.answer.printable import one_line, reachable
 from steptime.quantities import SourceLine, format_duration, format_share
-from steptime.report.json import document
-from steptime.report.printable import one_line, reachable
 from steptime.report.report import Report
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -16,6 +16,7 @@ from steptime.advice.run_uses import StepSummary
 from steptime.advice.verdict import steps_text
 from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.analysis.what_if.what_if import Prediction
+from steptime.answer.printable import one_line, reachable
 from steptime.quantities import (
     Estimate,
     SourceLine,
@@ -27,7 +28,6 @@ from steptime.quantities import (
     format_source,
 )
 from steptime.report.json import sources_of
-from steptime.report.printable import one_line, reachable
 from steptime.report.report import Cost, ProcessReport, Report, Throughput
 from steptime.report.steps import DISTURBING, MOST_MARKS, THINNED
 

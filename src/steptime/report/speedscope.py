@@ -4,8 +4,8 @@ each thread and stream, its stacks with their times in the order in which they f
 from __future__ import annotations
 
 from steptime._version import __version__
+from steptime.answer.json import document
 from steptime.errors import OutputError
-from steptime.report import json
 from steptime.report.flame import FlameThread, stacks_of
 from steptime.report.report import Report
 
@@ -21,7 +21,7 @@ def render(report: Report) -> str:
         {"name": label.name} | ({"file": label.source.file, "line": label.source.line} if label.source else {})
         for label in flame.labels
     ]
-    return json.document({
+    return document({
         "$schema": SCHEMA,
         "name": report.environment.command or report.source,
         "exporter": f"steptime {__version__}",

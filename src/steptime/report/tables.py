@@ -1,11 +1,11 @@
-"""Tables, each described once as columns over rows of one kind, and shown by Markdown, the page and its CSV alike."""
+"""The tables of a report."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 from steptime.advice.device_uses import KernelUse
 from steptime.advice.evidence import Case, CompilerEventUse
@@ -13,6 +13,7 @@ from steptime.advice.kernels import by_name, short_kernel
 from steptime.advice.run_uses import CategoryUse
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.stragglers.comparison import RankComparison
+from steptime.answer.tables import Cell, Column, Table, count, duration, integer, number, share, size, table_of, word
 from steptime.quantities import SourceLine, format_bytes, format_change, format_duration, format_rate, format_share
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import interval_text, place_text, predictions
@@ -20,8 +21,6 @@ from steptime.report.trials import TrialReport
 
 Row = TypeVar("Row")
 
-MOST_ROWS = 400
-"""What takes longer to scroll through than to filter in the JSON."""
 MOST_RANKS = 16
 """Ranks of a large job that are listed one by one, the slowest ones; all are in the JSON."""
 ELSEWHERE = (
@@ -29,140 +28,6 @@ ELSEWHERE = (
     "between an H100 and an MI300X were off. As many ranks as here: more are not predicted, as no traces of one job at "
     "two sizes were at hand to check it on."
 )
-LONGEST = 300
-"""Characters of a name: templates of C++ have kilobytes of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """text: for a reader. value: raw, for sorting and CSV, "" where it is unknown. short: the text where there is
-    little room, "" for the same. bar: percent of the column's largest value, None for no bar."""
-
-    text: str
-    value: float | str
-    short: str = ""
-    bar: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Column(Generic[Row]):
-    """raw: what the column is called in CSV, with its unit. number: aligned right, and sorted by value. kind: "code"
-    (names), "source" (the user's code), "category", "bound" or "". barred: the page draws a bar behind each value.
-    detail: only where there is much room."""
-
-    title: str
-    raw: str
-    cell: Callable[[Row], Cell]
-    number: bool = True
-    kind: str = ""
-    barred: bool = False
-    detail: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """identity: unique on a page. note: a sentence under the title. hidden: rows that were left out; rest: those of
-    them that are known, for who wants all. depths: of a tree, how deep each row lies; the first column then has a name
-    as its text, and the whole path as its value."""
-
-    identity: str
-    title: str
-    note: str
-    columns: tuple[Column[Any], ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    hidden: int = 0
-    depths: tuple[int, ...] = ()
-    rest: tuple[tuple[Cell, ...], ...] = ()
-
-
-def table_of(
-    identity: str, title: str, note: str, rows: Iterable[Row], *columns: Column[Row], most: int = MOST_ROWS
-) -> Table:
-    """The table, of which the first `most` rows are shown; columns without any text are left out."""
-    every = list(rows)
-    made = [(column, [column.cell(row) for row in every]) for column in columns]
-    kept = [(column, _barred(cells) if column.barred else cells) for column, cells in made
-            if any(cell.text for cell in cells)]  # fmt: skip
-    cells = tuple(zip(*(cells for _, cells in kept), strict=True))
-    titles, hidden = tuple(column for column, _ in kept), max(len(every) - most, 0)
-    return Table(identity, title, note, titles, cells[:most], hidden, rest=cells[most:])
-
-
-def values_of(table: Table) -> dict[str, list[float | str | None]]:
-    """All rows by column, under the names of CSV: raw numbers, None where one is not known."""
-    rows = (*table.rows, *table.rest)
-    return {
-        column.raw or column.title: [_value(column, row[place]) for row in rows]
-        for place, column in enumerate(table.columns)
-    }
-
-
-def _value(column: Column[Any], cell: Cell) -> float | str | None:
-    return None if column.number and cell.value == "" else cell.value
-
-
-def _barred(cells: list[Cell]) -> list[Cell]:
-    values = [cell.value if isinstance(cell.value, float | int) else 0.0 for cell in cells]
-    largest = max(values, default=0.0)
-    if largest <= 0:
-        return cells
-    return [replace(cell, bar=100 * max(value, 0.0) / largest) for cell, value in zip(cells, values, strict=True)]
-
-
-def word(
-    title: str,
-    raw: str,
-    get: Callable[[Row], str],
-    kind: str = "",
-    *,
-    short: Callable[[str], str] | None = None,
-    detail: bool = False,
-) -> Column[Row]:
-    """A column of words. short: makes the text for where there is little room."""
-
-    def cell(row: Row) -> Cell:
-        text = " ".join(get(row).split())
-        shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-        return Cell(shown, text[:LONGEST], short(text)[:LONGEST] if short is not None else "")
-
-    return Column(title, raw, cell, number=False, kind=kind, detail=detail)
-
-
-def number(
-    title: str, raw: str, get: Callable[[Row], float | None], words: Callable[[float], str], *, barred: bool = False
-) -> Column[Row]:
-    """A column of numbers, empty where one is not known. words: of a number."""
-
-    def cell(row: Row) -> Cell:
-        value = get(row)
-        return Cell("", "") if value is None else Cell(words(value), value)
-
-    return Column(title, raw, cell, barred=barred)
-
-
-def duration(title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False) -> Column[Row]:
-    """A column of ns."""
-    return number(title, raw, get, format_duration, barred=barred)
-
-
-def share(title: str, raw: str, get: Callable[[Row], float | None]) -> Column[Row]:
-    """A column of fractions, shown as percent."""
-    return number(title, raw, get, format_share)
-
-
-def count(title: str, raw: str, get: Callable[[Row], float | None]) -> Column[Row]:
-    """A column of counts, which may be means."""
-    return number(title, raw, get, lambda value: f"{value:.4g}")
-
-
-def integer(title: str, raw: str, get: Callable[[Row], int]) -> Column[Row]:
-    """A column of whole numbers."""
-    return number(title, raw, get, lambda value: f"{value:.0f}")
-
-
-def size(title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False) -> Column[Row]:
-    """A column of bytes."""
-    return number(title, raw, get, format_bytes, barred=barred)
 
 
 def _rate(get: Callable[[Row], float | None]) -> Column[Row]:
@@ -207,10 +72,10 @@ def _categories(identity: str, title: str, name: str, uses: tuple[CategoryUse, .
     return table_of(
         identity, title, "", uses,
         word(name, "name", lambda use: use.name),
-        duration("a step", "duration_ns", lambda use: use.duration.value, barred=True),
-        share("share", "share", lambda use: use.duration.value / step),
-        word("95 % interval", "interval", lambda use: interval_text(use.duration)),
-        duration("saves up to", "recoverable_ns", lambda use: use.recoverable.value),
+        duration("a step", "duration_ns", lambda use: use.duration.value),
+        share("share", "share", lambda use: use.duration.value / step, barred=True),
+        word("95 % interval", "interval", lambda use: interval_text(use.duration), room="document"),
+        duration("saves up to", "recoverable_ns", lambda use: use.recoverable.value, room="document"),
     )  # fmt: skip
 
 
@@ -384,7 +249,7 @@ def _kernels(case: Case) -> Table:
         word("format", "format", lambda use: use.dtype),
         word("matrix unit", "matrix_unit", lambda use: {True: "yes", False: "no", None: ""}[use.matrix_unit]),
         *_counters(),
-        word("shapes", "shapes", lambda use: use.shapes, kind="code", detail=True),
+        word("shapes", "shapes", lambda use: use.shapes, kind="code", room="page"),
         _place(lambda use: use.source),
     )  # fmt: skip
 
@@ -405,7 +270,7 @@ def _counters() -> Iterable[Column[KernelUse]]:
     yield share("memory", "memory_throughput", of("memory"))
     yield share("DRAM", "dram_throughput", of("dram"))
     yield share("arithmetic", "compute_throughput", of("compute"))
-    yield word("waits for", "stall", waits, detail=True)
+    yield word("waits for", "stall", waits, room="page")
 
 
 def _operators(case: Case) -> Table:

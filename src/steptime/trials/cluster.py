@@ -4,9 +4,9 @@ Ray decides where; what runs there is a `lane` in a process of its own, with the
 
     python -m steptime.trials.cluster [--detached]
 
-A line of JSON on its standard input is an `Order`, one on its standard output an `Answer`. One law: when standard input
-ends, for whatever reason, what is running is ended with everything that it started, and so is the lane. The folders of
-job and trial are shared.
+A line of JSON on its standard input is an `Order`, one on its standard output a `ClusterReply`. One law: when standard
+input ends, for whatever reason, what is running is ended with everything that it started, and so is the lane. The
+folders of job and trial are shared.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ClusterReply:
     """What came of an order: a run; or the budget was spent; or why no turn can be run, as (slug, sentence)."""
 
     run: Run | None = None
@@ -66,10 +66,10 @@ class Answer:
     refusal: tuple[str, str] | None = None
 
 
-Kind = TypeVar("Kind", Order, Answer)
+Kind = TypeVar("Kind", Order, ClusterReply)
 
 
-def encode(document: Order | Answer) -> bytes:
+def encode(document: Order | ClusterReply) -> bytes:
     """As a line."""
     return msgspec.json.encode(document, enc_hook=_text) + b"\n"
 
@@ -91,7 +91,7 @@ def _path(kind: type, value: Any) -> Any:
     raise NotImplementedError  # as above
 
 
-def answer(order: Order) -> Answer:
+def answer(order: Order) -> ClusterReply:
     """Runs an order."""
     stand = order.stand
     for folder in (stand.directory, stand.folder):
@@ -100,13 +100,13 @@ def answer(order: Order) -> Answer:
                 f"The folder {folder} is not there on {socket.gethostname()}: machines of a cluster try a job in a "
                 "folder that all of them share."
             )
-            return Answer(refusal=("folder-gone", sentence))
+            return ClusterReply(refusal=("folder-gone", sentence))
     try:
-        return Answer(run=execute(stand, order.turn))
+        return ClusterReply(run=execute(stand, order.turn))
     except Spent:
-        return Answer(spent=True)
+        return ClusterReply(spent=True)
     except SteptimeError as error:
-        return Answer(refusal=(error.slug, error.sentence))
+        return ClusterReply(refusal=(error.slug, error.sentence))
 
 
 def _listen(source: BinaryIO, orders: queue.SimpleQueue[bytes]) -> None:
@@ -226,9 +226,9 @@ class RayExecutor:
 
     def _read(self, reference: Any, place: str) -> Run:
         try:
-            answer = decode(self._ray.get(reference), Answer)
+            answer = decode(self._ray.get(reference), ClusterReply)
         except (self._ray.exceptions.RayError, msgspec.DecodeError):
-            answer = Answer()
+            answer = ClusterReply()
         if answer.spent:
             raise Spent
         if answer.refusal is not None:

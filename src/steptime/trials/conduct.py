@@ -20,7 +20,15 @@ from steptime.recording.inventory import VARIANTS
 from steptime.trials.containment import Workspace, named
 from steptime.trials.execute import FEWEST_STEPS, ScheduledRun
 from steptime.trials.executor import Block, Executor, LocalExecutor
-from steptime.trials.judge import LEAST_ROUNDS, asks_for_rehearsal, beside_each_other, cannot_win, judge, overtaken
+from steptime.trials.judge import (
+    LEAST_ROUNDS,
+    asks_for_rehearsal,
+    beside_each_other,
+    cannot_win,
+    judge,
+    next_in_float64,
+    overtaken,
+)
 from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import (
     AS_IT_IS,
@@ -154,8 +162,7 @@ class TrialRunner:
         executor: Executor | None = None,
         tell: Callable[[Notice | None], None] = lambda _: None,
     ) -> None:
-        self.stand, self.plan = stand, plan
-        self.runs = list(runs)
+        self.stand, self.plan, self.runs = stand, plan, list(runs)
         self._end = 0  # position behind the last process of the rounds that are needed, or of a later one that runs
         self.budget = budget or Budget()
         self._executor: Executor = executor or LocalExecutor()
@@ -218,6 +225,8 @@ class TrialRunner:
                 break
             new = [variant for variant in several if not self._known(stage, variant.name)]
             self._go([[self._rehearsal(stage, variant, number)] for number, variant in enumerate(new)])
+            while self.plan.compared is None and (asked := next_in_float64(several, self.of(stage), baseline)):
+                self._go([[self._rehearsal(stage, each, number, exact=True)] for number, each in enumerate(asked)])
             while asks_for_rehearsal(several, self.of(stage)):
                 self._go([[self._rehearsal(stage, baseline, 0)]])
             tried += several
@@ -304,29 +313,24 @@ class TrialRunner:
         position, ends = self.next_position(stage) + len(planned), (self.deadline(), self.budget.until())
         return ScheduledRun(variant, stage, round_, position, options, False, *ends, self.plan.metric, self._usual())
 
-    def _rehearsal(self, stage: int, variant: Variant, ahead: int) -> ScheduledRun:
+    def _rehearsal(self, stage: int, variant: Variant, ahead: int, *, exact: bool = False) -> ScheduledRun:
         """A short process with dropout off, whose gradients are written."""
         steps, limit = FINGERPRINTS, self._limit()
-        options = VariantOptions(REHEARSED_STEPS, steps, limit, dropout=False, fingerprint_steps=steps)
+        options = VariantOptions(REHEARSED_STEPS, steps, limit, dropout=False, fingerprint_steps=steps, exact=exact)
         ends = self.deadline(), self.budget.until()
         return ScheduledRun(variant, stage, 0, self.next_position(stage) + ahead, options, True, *ends)
 
     def _known(self, stage: int, variant: str) -> bool:
         """Whether its rehearsal is over; a baseline that failed may go well the next time."""
-        rehearsed = [run for run in self.of(stage) if run.variant == variant and run.rehearsal]
-        return any(variant != BASELINE or not run.failure for run in rehearsed)
+        own = (run for run in self.of(stage) if run.variant == variant and run.rehearsal and not run.exact)
+        return any(variant != BASELINE or not run.failure for run in own)
 
     def next_position(self, stage: int) -> int:
         """Behind all that have run."""
         return 1 + max((run.position for run in self.of(stage)), default=-1)
 
     def _usual(self) -> float:
-        """Seconds of a step of the job as it is: of the recording, whose steps are many; of the few rehearsed ones
-        where these take far longer, as on another machine. Shorter ones say little: a host runs ahead of a device."""
-        recorded = self.plan.step_seconds
-        rehearsed = next((run for run in self.runs if run.variant == BASELINE and run.rehearsal and run.step_ns), None)
-        here = fmean(rehearsed.step_ns) / 1e9 if rehearsed is not None else recorded
-        return here if here > ELSEWHERE * recorded else recorded
+        return usual_seconds(self.plan.step_seconds, self.runs)
 
     def _limit(self) -> float:
         if self.plan.until_loss is not None:
@@ -335,10 +339,7 @@ class TrialRunner:
 
     def deadline(self) -> float:
         """Seconds after which a process is taken to hang."""
-        took = max((run.seconds for run in self.runs if run.variant == BASELINE), default=0.0)
-        if self.plan.metric is not None and not took:
-            return inf  # nobody knows how long it takes: the budget ends it
-        return max(DEADLINE, DEADLINE_FACTOR * took, DEADLINE_FACTOR * self.plan.start_seconds) + self._limit()
+        return deadline_of(self.plan, self.runs) + self._limit()
 
     def _settled(self, stage: int, variant: Variant) -> bool:
         judgement = self._proved(stage, variant)
@@ -392,6 +393,23 @@ class TrialRunner:
         return ()
 
 
+def usual_seconds(recorded: float, runs: Sequence[Run]) -> float:
+    """Seconds of a step of the job as it is: of the recording, whose steps are many; of the few rehearsed ones where
+    these take far longer, as on another machine. Shorter ones say little: a host runs ahead of a device."""
+    plain = (run for run in runs if run.variant == BASELINE and run.rehearsal and not run.exact)
+    rehearsed = next((run for run in plain if run.step_ns), None)
+    here = fmean(rehearsed.step_ns) / 1e9 if rehearsed is not None else recorded
+    return here if here > ELSEWHERE * recorded else recorded
+
+
+def deadline_of(plan: Plan, runs: Sequence[Run]) -> float:
+    """Seconds beside the steps after which a process is taken to hang."""
+    took = max((run.seconds for run in runs if run.variant == BASELINE), default=0.0)
+    if plan.metric is not None and not took:
+        return inf  # nobody knows how long it takes: the budget ends it
+    return max(DEADLINE, DEADLINE_FACTOR * took, DEADLINE_FACTOR * plan.start_seconds)
+
+
 def keep(runner: TrialRunner, stage: int, judgements: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
     """Writes judgements of a stage down."""
     for each in judgements:
@@ -416,7 +434,7 @@ def _checked(run: Run, stand: Workspace, plan: Plan) -> None:
             f"A process of the trial changed {named(run.outside)}, outside of its workspace: the trial was ended. "
             "Look at what is there; --uncontained goes on all the same.",
         )
-    if run.variant == BASELINE and run.failure:
+    if run.variant == BASELINE and run.failure and not run.exact:
         raise NothingMeasuredError(
             "trial-baseline-failed",
             f"The job as it is could not be run for a trial: {run.failure}. Its output is in "

@@ -147,7 +147,8 @@ def execute(
 
 def folder_of(turn: ScheduledRun) -> str:
     """The name of its recording."""
-    return f"{turn.stage}-{turn.position:03d}-{turn.variant.name}{'-rehearsal' * turn.rehearsal}"
+    kind = "-exact" if turn.options.exact else "-rehearsal" if turn.rehearsal else ""
+    return f"{turn.stage}-{turn.position:03d}-{turn.variant.name}{kind}"
 
 
 def _unguarded(stand: Workspace) -> Tree:
@@ -170,6 +171,7 @@ def read_run(turn: ScheduledRun, outcome: Outcome, seconds: float, rests: Sequen
         seconds,
         folder=outcome.recording.name,
         alternated=bool(rests),
+        exact=turn.options.exact,
     )
     if turn.metric is not None:
         return _with_metric(run, turn, turn.metric, outcome)

@@ -26,6 +26,7 @@ from steptime.advice.fix import Goal, Promise
 from steptime.arrays import Float64, Int64
 from steptime.quantities import Estimate, autocorrelation_time, format_share, median_of, student
 from steptime.trials import parity
+from steptime.trials.exact import exactness, in_float64
 from steptime.trials.results import Metric
 from steptime.trials.same_work import beyond_roofline, other_training, suspicion
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, NumbersCheck, Run, TrialVerdict, Variant
@@ -158,7 +159,7 @@ def judge(
     compared in place of steps. least_ns: as of `beyond_roofline`."""
     target = metric if isinstance(metric, LossTarget) else None
     own = [run for run in runs if run.variant == variant.name]
-    failed = [run for run in own if run.failure]
+    failed = [run for run in own if run.failure and not run.exact]
     if failed:
         return Judgement(variant, TrialVerdict.FAILED, Agreement.NOT_SEEN, failed[-1].failure)
     idle = not_exercised(variant, own) if own else ""
@@ -338,6 +339,9 @@ def agreement_of(variant: Variant, runs: Sequence[Run], target: LossTarget | Non
             Agreement.NOT_SEEN, "No losses to compare were seen, so that nothing is known of its numbers"
         )
     numbers = _losses(variant, own, plain)
+    exact = exactness([run for run in runs if run.variant == variant.name], _plain(runs)) if variant.foreign else None
+    if exact is not None and exact.same:
+        numbers = replace(numbers, sentence=f"{numbers.sentence}. {exact.sentence}")
     return replace(numbers, sentence=f"{numbers.sentence}; {widened}") if widened else numbers
 
 
@@ -359,8 +363,8 @@ def _plain(runs: Sequence[Run]) -> list[Run]:
 def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool:
     """Whether the job as it is must be rehearsed once more to tell a variant's gradients from what differs by
     itself."""
-    done = sum(run.variant == BASELINE and run.rehearsal for run in runs)
-    if done == 1 and any(each.foreign for each in variants):
+    done = sum(run.variant == BASELINE and run.rehearsal and not run.exact for run in runs)
+    if done == 1 and any(each.foreign and not is_proved(each, runs) for each in variants):
         return True
     if all(each.speed_alone for each in variants):
         return False
@@ -371,8 +375,37 @@ def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool
     return any(numbers is not None and numbers.agreement in BROKEN for numbers in found)
 
 
+def next_in_float64(variants: Sequence[Variant], runs: Sequence[Run], baseline: Variant) -> Sequence[Variant]:
+    """What is rehearsed in float64 next: the job as it is; where it can be, the candidates that came through their
+    other rehearsal; and the job once more where one of these differs, to tell what differs by itself."""
+    exact = [run for run in runs if run.exact]
+    plain = [run for run in exact if run.variant == BASELINE]
+    known = {run.variant for run in exact}
+    through = {run.variant for run in runs if run.rehearsal and not run.exact and not run.failure}
+    asked = [
+        each
+        for each in variants
+        if each.foreign and not each.speed_alone and not each.low_precision and each.name in through - known
+    ]
+    if not plain:
+        return asked and (baseline,)
+    if not any(map(in_float64, plain)):
+        return ()
+    if asked or len(plain) > 1:
+        return asked
+    found = [exactness([run for run in runs if run.variant == each.name], _plain(runs)) for each in variants]
+    return (baseline,) if any(each is not None and not each.same and each.repeats is None for each in found) else ()
+
+
+def is_proved(variant: Variant, runs: Sequence[Run]) -> bool:
+    """Whether it came to the job's own parameters in float64."""
+    exact = exactness([run for run in runs if run.variant == variant.name], _plain(runs))
+    return exact is not None and exact.same
+
+
 def _rehearsals(variant: str, runs: Sequence[Run]) -> list[Run]:
-    return [run for run in runs if run.variant == variant and run.rehearsal and run.norms and not run.failure]
+    rehearsed = [run for run in runs if run.variant == variant and run.rehearsal and not run.exact]
+    return [run for run in rehearsed if run.norms and not run.failure]
 
 
 def _gradients(variant: Variant, runs: Sequence[Run]) -> tuple[NumbersCheck | None, str]:

@@ -20,6 +20,15 @@ import numpy as np
 from steptime.arrays import Float64
 from steptime.quantities import format_duration
 from steptime.recording.recording import StepWork
+from steptime.trials.exact import (
+    carried_less,
+    exactness,
+    kept_samples,
+    left_out,
+    other_modes,
+    other_options,
+    other_parameters,
+)
 from steptime.trials.trial import Agreement, NumbersCheck, Run, Variant
 
 Sketches = Mapping[str, Sequence[float]]
@@ -30,6 +39,8 @@ ATTAINABLE = 0.9
 """Of the time that the largest rate asks for: that rate is a measurement, and counts of FLOPs are a model's."""
 SLACK = 0.99
 """Of what the job as it is evaluates, and of its dropout: beneath it there is less."""
+
+OTHER_SAMPLES = "trains on other samples than the job as it is: --any-training judges the speed alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +80,7 @@ def suspicion(own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
         return _suspicious(replaced)
     for run in own:
         beside = _beside(run, plain)
-        for check in (_early_end, _no_backward, no_forward, _still, _without, _repeated, _passes, _less_evaluated):
+        for check in LESS:
             sentence = check(run, beside) if beside else ""
             if sentence:
                 return _suspicious(sentence)
@@ -98,21 +109,31 @@ def beyond_roofline(own: Sequence[Run], plain: Sequence[Run], least_ns: float) -
 def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
     """What shows in the runs themselves, before any loss is compared, that another training is done."""
     precision = precision_of(variant)
-    rehearsed = [run for run in own if run.rehearsal and run.work]
-    before = [run for run in plain if run.rehearsal and run.work]
+    rehearsed = [run for run in own if run.rehearsal and run.work and not run.exact]
+    before = [run for run in plain if run.rehearsal and run.work and not run.exact]
+    exact = exactness(own, plain)
+    proved = exact is not None and exact.same
+    otherwise = False  # trained on other shapes, and the same for all that
     if rehearsed and before:
         run, steady = rehearsed[-1], repeats(before, precision)
+        shapes = _shapes(run, before)
+        otherwise = proved and bool(shapes)
         for sentence in (
             _parameters(run, before[0]),
-            _shapes(run, before),
+            other_options(run, before),
+            "" if proved else shapes,
             _dropout(run, before[0]),
-            *(_values(run, before[0], precision) if steady and not variant.other_data else ()),
+            other_modes(run, before),
+            *(_values(run, before[0], precision) if steady and not proved and not variant.other_data else ()),
+            other_parameters(variant, own, plain),
         ):
             if sentence:
                 return _different(sentence)
     for run in own:
         beside = _beside(run, plain)
-        sentence = _shapes(run, beside) if not run.rehearsal and beside else ""
+        sentence = (other_options(run, beside) or other_modes(run, beside)) if beside else ""
+        if not sentence and not run.rehearsal and beside and not otherwise:
+            sentence = _shapes(run, beside)
         if not sentence and not run.rehearsal and beside and not variant.other_data and rehearsed and before:
             sentence = _later_batches(run, beside[0], precision, (rehearsed[-1], before[0]))
         if sentence:
@@ -127,7 +148,7 @@ def repeats(rehearsals: Sequence[Run], precision: Precision) -> bool:
 
 def _beside(run: Run, plain: Sequence[Run]) -> list[Run]:
     """Runs of the job as it is that should do what this one does: from the same seed, where there is one."""
-    alike = [each for each in plain if each.rehearsal == run.rehearsal and each.work]
+    alike = [each for each in plain if (each.rehearsal, each.exact) == (run.rehearsal, run.exact) and each.work]
     return ([each for each in alike if each.seed == run.seed] or alike) if run.work else []
 
 
@@ -327,7 +348,7 @@ def _values(run: Run, before: Run, precision: Precision) -> Iterable[str]:
         return
     first, *later = _same_batches(run, before, precision)
     if first and not all(later):
-        yield f"Step {2 + later.index(False)} trains on other samples than the job as it is"
+        yield f"Step {2 + later.index(False)} {OTHER_SAMPLES}"
 
 
 def other_weights(run: Run, before: Run, precision: Precision) -> str:
@@ -351,7 +372,7 @@ def _first(run: Run, which: str) -> Sketches:
 
 def _other_batch(run: Run, before: Run, precision: Precision) -> str:
     same = same_batch(run.work[0], before.work[0], precision)
-    return "" if same else "Step 1 trains on other samples than the job as it is"
+    return "" if same else f"Step 1 {OTHER_SAMPLES}"
 
 
 def same_batch(one: StepWork, other: StepWork, precision: Precision) -> bool:
@@ -372,8 +393,24 @@ def _later_batches(run: Run, beside: Run, precision: Precision, rehearsed: tuple
         if one.iterators != run.work[0].iterators or other.iterators != beside.work[0].iterators:
             return ""
         if not same_batch(one, other, precision):
-            return f"Step {number} trains on other samples than the job as it is"
+            return f"Step {number} {OTHER_SAMPLES}"
     return ""
+
+
+LESS = (
+    _early_end,
+    _no_backward,
+    no_forward,
+    _still,
+    _without,
+    _repeated,
+    _passes,
+    _less_evaluated,
+    left_out,
+    carried_less,
+    kept_samples,
+)
+"""What shows that less is done under the same name."""
 
 
 def _apart(own: Sketches, usual: Sketches, precision: Precision) -> list[str]:

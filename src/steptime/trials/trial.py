@@ -165,7 +165,8 @@ class Run:
     torch's that it replaced. ended_early: it came to its own end before its steps were taken. metric: what is judged in
     place of its steps: the number that it printed, or the seconds to a loss. samples: of the largest dataset that it
     trains on, 0 where that is not known. alternated: it took turns with the other processes of its round. switched: of
-    a process that runs several variants in blocks, what it measured; switched_names: theirs.
+    a process that runs several variants in blocks, what it measured; switched_names: theirs. exact: a rehearsal in
+    float64.
     """
 
     variant: str
@@ -197,6 +198,7 @@ class Run:
     alternated: bool = False
     switched: BlockRecord = NO_BLOCKS
     switched_names: tuple[str, ...] = ()
+    exact: bool = False
 
     def __post_init__(self) -> None:
         for name in filter(None, (self.variant, self.folder, *self.switched_names)):

@@ -5,9 +5,13 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from probe.variants import JOBS, run
+
+from steptime.changes import VariantOptions
 
 torch = pytest.importorskip("torch")
 
@@ -73,3 +77,17 @@ def test_a_copy_of_a_changed_model_is_torchs_own_and_computes_by_itself(model: A
         assert [type(each) for each in other.modules()] == [type(each) for each in alone.modules()]
     assert not torch.equal(model(x).float(), expected)
     applier.boundary(2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(VariantOptions(100, 5), id="timed"),
+        pytest.param(VariantOptions(100, 2, dropout=False, fingerprint_steps=2), id="rehearsal"),
+        pytest.param(VariantOptions(100, 2, dropout=False, fingerprint_steps=2, exact=True), id="in float64"),
+    ],
+)
+def test_a_variant_copies_saves_and_traces_its_models_as_without_us(tmp_path: Path, options: VariantOptions) -> None:
+    ended = run(tmp_path, JOBS / "copied.py", variant=options)
+    assert ended.status == 0
+    assert "the end" in ended.output

@@ -16,7 +16,7 @@ import torch
 
 from steptime.probe import calls
 from steptime.probe.inlay import THROUGH, Inlay
-from steptime.probe.objects import SideTable, parameters_of
+from steptime.probe.objects import SideTable, being_traced, parameters_of
 
 
 class Applier:
@@ -156,7 +156,7 @@ class RootWatch(calls.CallWatch):
         depth = self._depth[thread] = self._depth.get(thread, 0) + 1
         if depth > 1 or self.in_backward or torch.utils.data.get_worker_info() is not None:
             return thread
-        unknown = torch.is_grad_enabled() and not self._seen.of(module)
+        unknown = torch.is_grad_enabled() and not being_traced() and not self._seen.of(module)
         if unknown and any(parameter.requires_grad for parameter in parameters_of(module)):
             self._seen.keep(module, True)
             self._found(module)

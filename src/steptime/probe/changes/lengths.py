@@ -13,6 +13,7 @@ from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler
 
 from steptime.probe.changes.loading import Arguments, LoaderChange, same_random_numbers, spread
 from steptime.probe.identity import process_group
+from steptime.probe.ours import pass_on
 
 WINDOW, FEWEST_WINDOWS = 50, 4
 """Batches that are drawn at a time and sorted by length, and how many such draws an epoch has at least: as
@@ -108,7 +109,8 @@ class LengthSampler:
             if number not in self._lengths:
                 self._lengths[number] = _length(self._dataset[index])
             return self._lengths[number]
-        except Exception:  # noqa: BLE001 - the probe's boundary: the user's __getitem__ may raise anything
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: the user's __getitem__ may raise anything
+            pass_on(error)
             return None
 
 

@@ -10,7 +10,6 @@ import os
 import random
 import sys
 import time
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from steptime.probe import sites
 from steptime.probe.changes.applier import Applier, count, with_arguments
 from steptime.probe.items import random_states
+from steptime.probe.objects import SideTable
 
 Arguments = dict[str, Any]
 
@@ -36,7 +36,7 @@ class LoaderChange(Applier, ABC):
 
     def __init__(self, target: str, arguments: Arguments) -> None:
         super().__init__(target, arguments)
-        self._changed: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._changed: SideTable[bool] = SideTable()
         self._others = 0
         self._reason = ""
         self._used: set[int] = set()
@@ -76,13 +76,13 @@ class LoaderChange(Applier, ABC):
             else:
                 self.applied = True
                 bound.arguments.update(settings)
-                self._changed.add(loader)
+                self._changed.keep(loader, True)
 
         DataLoader.__init__ = with_arguments(self, DataLoader.__init__, edit)
         original = DataLoader._get_iterator
 
         def _get_iterator(loader: Any) -> Any:
-            if loader not in self._changed:
+            if not self._changed.of(loader):
                 return original(loader)
             self._used.add(id(loader))
             return self.iterator(loader, original)

@@ -15,6 +15,7 @@ from steptime.probe import calls
 from steptime.probe.changes import traceable
 from steptime.probe.changes.applier import Applier, count, with_arguments, wrap_root
 from steptime.probe.objects import parameters_of
+from steptime.probe.ours import pass_on
 
 UNTRAINED = "no model has been trained"
 
@@ -294,6 +295,7 @@ class Compile(Applier):
             try:
                 return compiled(module, *args, **kwargs)
             except Exception as error:  # an error of the compiler's own; the user's goes on
+                pass_on(error)
                 if not type(error).__module__.startswith(COMPILERS):
                     raise
                 self._failed = True

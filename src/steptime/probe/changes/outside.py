@@ -14,7 +14,6 @@ OUTSIDE; temporary files, caches and devices do not count.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import os
@@ -25,6 +24,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
+from steptime.probe.ours import pass_on, suppressed
 
 OUTSIDE = "changed outside of its folder: "
 MOST = 64
@@ -80,7 +81,7 @@ class OutsideWrites:
                 self._note(OUTSIDE + place)
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
-        with contextlib.suppress(Exception):  # the probe's boundary: an error in an audit hook would be the user's
+        with suppressed(Exception):  # the probe's boundary: an error in an audit hook would be the user's
             if event == "open":
                 path, mode, flags = arguments
                 writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else (flags or 0) & WRITING
@@ -100,7 +101,7 @@ class OutsideWrites:
     def _wrote(self, path: Any, *, keeps: bool) -> None:
         """keeps: whether what is in the file may be read, or written behind."""
         if isinstance(path, str | bytes | os.PathLike):
-            with contextlib.suppress(OSError):  # the link stays, and what is behind it is told
+            with suppressed(OSError):  # the link stays, and what is behind it is told
                 self._copy.take(os.fsdecode(path), keeps=keeps)
             self._remember(os.path.realpath(os.fsdecode(path)))
 
@@ -109,7 +110,7 @@ class OutsideWrites:
         relative to, where it is a number that is none of the usual ones."""
         if isinstance(folder, int) and folder > 2:
             path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), os.fsdecode(path))
-        with contextlib.suppress(OSError):  # as above
+        with suppressed(OSError):  # as above
             self._copy.own_folder(os.fsdecode(path))
         self._remember(os.fsdecode(path))
 
@@ -124,7 +125,8 @@ def _state(place: str) -> tuple[int, ...]:
     """What any change of a file or of a folder's entries shows in; () for none."""
     try:
         found = os.lstat(place)
-    except OSError:
+    except OSError as error:
+        pass_on(error)
         return ()
     return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
@@ -209,7 +211,8 @@ def is_large_and_old(path: Any, began: int) -> bool:
     """Whether it is a large file that this trial has not written."""
     try:
         known = os.stat(path) if isinstance(path, str | bytes | os.PathLike) else None
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        pass_on(error)
         return False
     return known is not None and known.st_size >= LARGE and known.st_ctime_ns < began
 
@@ -244,6 +247,7 @@ def _renaming(original: Callable[..., None]) -> Callable[..., None]:
         try:
             original(src, dst, **kwargs)
         except OSError as error:
+            pass_on(error)
             if error.errno != errno.EXDEV or kwargs or os.path.islink(src) or not os.path.isdir(src):
                 raise
             partial = f"{os.fsdecode(dst)}.{os.getpid()}.partial"

@@ -20,15 +20,19 @@ import torch
 from steptime.journal import append_to
 from steptime.probe import device
 from steptime.probe.changes.applier import keep_unscaled, losses_of, unscaled
+from steptime.probe.changes.carried import options_of
 from steptime.probe.changes.loss_course import LossCourse
+from steptime.probe.changes.sketches import sketch
 from steptime.probe.changes.variant import ProcessVariant
-from steptime.probe.changes.work import REPLACED, WorkRecorder, numbers, replaced, sketch
+from steptime.probe.changes.work import REPLACED, WorkRecorder, numbers, replaced
 from steptime.probe.objects import each_once, local_values, parameters_of
 from steptime.probe.recorder import Recorder, json_number
 
 NORM_PERIOD = 16
 """Of every so manieth step behind the warm-up the gradient norm is taken, and what was kept is written: each look at
 the gradients costs a step that is then not timed."""
+MOST_SCANS = 8
+"""Looks for modules that average the weights: they are made before the first steps, or soon after."""
 ROOTS = 0
 """Owner of norms that were taken of the root modules' parameters; others are an optimiser's id."""
 
@@ -52,7 +56,10 @@ class ParityRecorder:
         self._rows: list[dict[str, Any]] = []
         self._names: dict[int, str] = {}
         self._path = ""
+        self._last = variant.warm_up + variant.steps if variant.fingerprint_steps else None
+        self._options: list[tuple[str, int]] = []
         self.work = WorkRecorder()
+        self._scans = 0
         self._replaced: set[str] = set()
 
     def install(self) -> None:
@@ -85,6 +92,7 @@ class ParityRecorder:
         begun = losses_of(tensors)
         before = [unscaled.of(tensor) for tensor in begun]
         self._scaled = any(each is not None for each in before)
+        self.work.backward()
         for tensor, known in zip(begun, before, strict=True):
             loss = (tensor if known is None else known).detach()
             # A copy: a captured graph, or the user, may write over the original before it is read.
@@ -100,6 +108,8 @@ class ParityRecorder:
 
     def updated(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimiser's step is done; where it was made inside the backward, its gradients are only here."""
+        if self._is_due():
+            self._options += options_of(optimizer)
         if self._is_due() and ROOTS not in self._norms:
             self._look([parameter for group in optimizer.param_groups for parameter in group["params"]], id(optimizer))
 
@@ -115,16 +125,23 @@ class ParityRecorder:
             "end": time.perf_counter_ns(),
             "peak": _peak_bytes(),
             "directions": list(self._directions.items()),
+            "options": self._options,
             **self.work.row(),
         }
-        self._losses, self._norms, self._directions = [], {}, {}
+        self._losses, self._norms, self._directions, self._options = [], {}, {}, []
         self._rows.append(row)
         self._look_at_work()
+        row |= self.work.carried_state(steps, self._last)  # last: what fails in it costs nothing else
 
     def _look_at_work(self) -> None:
         self.work.looking, self.work.in_full = self._is_due(), self._steps + 1 <= self._fingerprints
         if self.work.looking:
             self._replaced.update(replaced())
+            if self._steps and self._scans < MOST_SCANS:
+                self._scans += 1
+                begin = time.perf_counter_ns()
+                self.work.find_others()
+                self.work.pause(begin)
 
     def restart(self) -> None:
         """What was written so far were no steps: step 1 comes again."""

@@ -12,6 +12,7 @@ import torch
 from steptime.probe.changes import traceable
 from steptime.probe.changes.applier import Applier, count, wrap_root
 from steptime.probe.objects import parameters_of
+from steptime.probe.ours import pass_on
 
 FIRST_SCALE, LARGEST_SCALE = 2.0**16, 2.0**24
 GROWTH_INTERVAL = 2000
@@ -191,9 +192,10 @@ class MatmulPrecision(Applier):
                 torch.set_float32_matmul_precision(self._precision)
             else:
                 self._before = theirs
-        except RuntimeError:
+        except RuntimeError as error:
             self.applied = False
             self.detail = "the job uses the newer interface (fp32_precision), which must not be mixed with this one"
+            pass_on(error)
             return
         devices = {parameter.device for parameter in parameters_of(module)}
         capable = [each for each in devices if each.type == "cuda" and torch.cuda.get_device_capability(each) >= AMPERE]

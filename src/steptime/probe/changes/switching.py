@@ -23,6 +23,7 @@ from steptime.probe.changes.trained_state import NoRoomError, TrainedState
 from steptime.probe.changes.trial import ROOT_STEPS, Trial, make_applier
 from steptime.probe.identity import process_group
 from steptime.probe.loader import ready
+from steptime.probe.ours import pass_on
 
 BLOCKS, GOING = "blocks.jsonl", "going"
 """Files in the recording: what was measured, and which variants go on, a line each (a bit for each that is on)."""
@@ -83,6 +84,7 @@ class SwitchingTrial(Trial):
         except Exception as error:  # noqa: BLE001 - the probe's boundary: the trial goes on with processes
             self._write(refused=f"{type(error).__name__}: {error}")
             self.variant.end()
+            pass_on(error)
         self.variant.boundary(steps)
 
     def _write_facts(self, final: bool) -> None:
@@ -128,9 +130,10 @@ class SwitchingTrial(Trial):
         try:
             with open(self._going, encoding="ascii") as file:
                 return [int(line) for line in file.read().split()]
-        except OSError:
+        except OSError as error:
             singles = [1 << number for number in range(len(self.variants))]
             plain = [mask for mask in singles if not any(isinstance(each, Compile) for each in self._of(mask))]
+            pass_on(error)
             return plain or singles[:1]
 
     def _of(self, mask: int) -> list[Applier]:

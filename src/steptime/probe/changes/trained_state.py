@@ -12,6 +12,7 @@ import torch
 
 from steptime.probe import device
 from steptime.probe.objects import each_once, modules_of, parameters_of, tensors_in, updated_by
+from steptime.probe.ours import pass_on
 
 ROOM = 2.0
 """Times what is kept must be free where it is kept: the job goes on beside it."""
@@ -84,7 +85,8 @@ def _free_on_host() -> float:
         with open("/proc/meminfo", encoding="ascii") as file:
             found = dict(line.split(":", 1) for line in file)
         return float(found["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
+    except (OSError, KeyError, ValueError) as error:
+        pass_on(error)
         return float("inf")  # a system that does not tell
 
 

@@ -14,12 +14,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from steptime.probe import backwards, identity
 from steptime.probe.backwards import BackwardWatch
-from steptime.probe.changes import lengths, loading, models, precision, process, seeds, updates
+from steptime.probe.changes import exact, lengths, loading, models, precision, process, seeds, updates
 from steptime.probe.changes.applier import Applier, RootWatch
 from steptime.probe.changes.outside import OutsideWrites
 from steptime.probe.changes.parity import ParityRecorder
 from steptime.probe.changes.variant import ProcessVariant
 from steptime.probe.objects import ConstructionWatch
+from steptime.probe.ours import pass_on
 from steptime.probe.patches import Follower
 from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER
 
@@ -87,6 +88,8 @@ class Trial(Follower):
             seeds.install(self.variant.seed, self.variant.seed_offset)
             if not self.variant.dropout:
                 precision.switch_off()
+            if self.variant.exact:
+                exact.install()
             if self.plan.get("contained") != "overlay":
                 self._guard(self._listen)
         self._prepare()
@@ -156,6 +159,8 @@ class Trial(Follower):
             self._ask(applier, "root", module)
         if self.variant is not None and not self.variant.dropout:
             self._guard(precision.switch_off_in, module)
+        if self.variant is not None and self.variant.exact:
+            self._guard(exact.root, module)
         self._keep("root", module)  # beneath the session's own wrapper, which would not know itself under another one
         self._guard(self._session.add_root, module)
 
@@ -232,6 +237,7 @@ class Trial(Follower):
             return getattr(applier, method)(*arguments)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: the change is not exercised, the job goes on
             applier.failed(error)
+            pass_on(error)
             return None
 
     def _keep(self, method: str, *arguments: Any) -> None:
@@ -247,6 +253,7 @@ class Trial(Follower):
             if text not in self._said:
                 self._said.add(text)
                 self._session.recorder.note(text)
+            pass_on(error)
 
 
 class _Gate(BackwardWatch):
@@ -277,4 +284,5 @@ def make_applier(change: dict[str, Any]) -> Applier:
         return APPLIERS[kind](target, arguments)
     except Exception as error:  # noqa: BLE001 - the probe's boundary: arguments that make no sense change nothing
         none.failed(error)
+        pass_on(error)
         return none

@@ -7,12 +7,13 @@ import importlib
 import importlib.util
 import inspect
 import itertools
-import weakref
 from typing import Any
 
 import torch
 
 from steptime.probe.changes.applier import Applier, count, with_arguments
+from steptime.probe.objects import SideTable
+from steptime.probe.ours import pass_on
 
 VARIANTS = ("fused", "foreach")
 
@@ -25,7 +26,7 @@ class OptimizerVariant(Applier):
     def __init__(self, target: str, arguments: dict[str, Any]) -> None:
         super().__init__(target, arguments)
         self._name = next(name for name in VARIANTS if arguments.get(name))
-        self._made: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._made: SideTable[bool] = SideTable()
         self._used: dict[int, str] = {}
         self._reason = f"no optimiser of torch's own with the option {self._name}"
         self._switched: list[tuple[Any, list[dict[str, Any]], list[tuple[Any, Any]]]] = []
@@ -44,7 +45,7 @@ class OptimizerVariant(Applier):
             if self._name == "fused":
                 optimizer._step_supports_amp_scaling = True
             self.applied = True
-            self._made.add(optimizer)
+            self._made.keep(optimizer, True)
 
     def off(self) -> None:
         super().off()
@@ -85,6 +86,7 @@ class OptimizerVariant(Applier):
                 bound.arguments.update({**none, self._name: True})
                 original(*bound.args, **bound.kwargs)
             except (RuntimeError, TypeError, ValueError) as error:
+                pass_on(error)
                 self._reason = f"{cls.__name__} has no {self._name} variant here: {error}"
                 original(*args, **kwargs)
                 return
@@ -92,13 +94,13 @@ class OptimizerVariant(Applier):
                 self._reason = f"{cls.__name__} was made with {self._name}={given} already"
             else:
                 self.applied = True
-                self._made.add(optimizer)
+                self._made.keep(optimizer, True)
 
         return __init__
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Looks whether it holds where a step is taken."""
-        if optimizer in self._made and all(each.get(self._name) is True for each in optimizer.param_groups):
+        if self._made.of(optimizer) and all(each.get(self._name) is True for each in optimizer.param_groups):
             self._used[id(optimizer)] = type(optimizer).__name__
 
     def boundary(self, steps: int) -> None:
@@ -183,6 +185,7 @@ class Optimizer8Bit(Applier):
             known = inspect.signature(cls).parameters
             made = cls(**{key: value for key, value in given.items() if key in known})
         except Exception as error:  # noqa: BLE001 - the probe's boundary: the job gets the optimiser that it asked for
+            pass_on(error)
             self.failed(error)
             return None
         self.applied = True

@@ -6,7 +6,6 @@ Ranks of one job on one host end at the same step: the first whose time is up na
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import multiprocessing
 import multiprocessing.process
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from steptime.probe.identity import process_group
+from steptime.probe.ours import pass_on, suppressed
 
 SECOND = 1_000_000_000
 LATER = 3
@@ -49,11 +49,12 @@ class ProcessVariant:
         until_loss: float | None = None,
         alternating: bool = False,
         switched: Any = (),
+        exact: bool = False,
     ) -> None:
         self.steps, self.warm_up, self.limit_seconds = steps, warm_up, limit_seconds
         self.seed, self.seed_offset, self.dropout = seed, seed_offset, dropout
         self.fingerprint_steps, self.until_loss = fingerprint_steps, until_loss
-        self.switched = switched
+        self.switched, self.exact = switched, exact
         self.reached: Callable[[], bool] = lambda: False
         """Whether the loss has come down to that."""
         self.finish: Callable[[], None] = lambda: None
@@ -102,7 +103,7 @@ class ProcessVariant:
         boundary of a step, and belongs to the time of the steps that launched it. Where nobody asks, it goes on at
         once: all that begins and ends with an idle device is one measurement."""
         drain()
-        with contextlib.suppress(OSError):  # without a first time the job is not asked
+        with suppressed(OSError):  # without a first time the job is not asked
             self._say_when()
             while os.path.exists(self._request):
                 time.sleep(NAP)
@@ -116,7 +117,7 @@ class ProcessVariant:
     def _say_warm(self) -> None:
         """That the warm-up is over: who we are, in which namespace that number is ours, and whether we work on a
         device, and are to be asked before we are stopped."""
-        with contextlib.suppress(OSError):  # then it is not stopped, and nothing is taken from its run
+        with suppressed(OSError):  # then it is not stopped, and nothing is taken from its run
             asked = int(self.drain is not None)
             text = f"{os.getpid()}\n{os.stat('/proc/self/ns/pid').st_ino}\n{asked}\n"
             file = os.open(os.path.join(self._recording, WARM), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -150,7 +151,7 @@ class ProcessVariant:
             self._name_end(steps)
         self.finish()
         if multiprocessing.parent_process() is not None:
-            with contextlib.suppress(OSError):  # the recording is gone: the parent waits for itself
+            with suppressed(OSError):  # the recording is gone: the parent waits for itself
                 os.close(os.open(self._ended + str(os.getppid()), os.O_CREAT | os.O_WRONLY, 0o644))
         self._name_end(0)
         _leave()
@@ -158,7 +159,7 @@ class ProcessVariant:
     def _name_end(self, steps: int) -> None:
         if not self._file:
             return
-        with contextlib.suppress(FileExistsError):
+        with suppressed(FileExistsError):
             file = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             os.write(file, str(steps).encode())
             os.close(file)
@@ -167,7 +168,8 @@ class ProcessVariant:
         try:
             with open(self._file, encoding="ascii") as file:
                 return int(file.read() or 0) or float("inf")
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            pass_on(error)
             return float("inf")
 
     def _follow(self) -> None:
@@ -188,15 +190,17 @@ def _drain_of_device() -> Callable[[], None] | None:
 
 def _leave() -> None:
     """Status 0, at once: no handler at exit, no final save. Loader workers would outlive us by seconds."""
-    with contextlib.suppress(Exception):  # a stream that is closed or broken loses what it held
-        sys.stdout.flush()
-    with contextlib.suppress(Exception):  # the same
-        sys.stderr.flush()
-    with contextlib.suppress(Exception):  # no C library to ask: what C code has printed may be lost
-        ctypes.CDLL(None).fflush(None)
-    with contextlib.suppress(ValueError):  # torch's handler raises for each worker's end; it is the main thread's alone
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for child in multiprocessing.active_children():
-        if child.daemon:
-            child.kill()
-    os._exit(0)
+    try:
+        with suppressed(Exception):  # a stream that is closed or broken loses what it held
+            sys.stdout.flush()
+        with suppressed(Exception):  # the same
+            sys.stderr.flush()
+        with suppressed(Exception):  # no C library to ask: what C code has printed may be lost
+            ctypes.CDLL(None).fflush(None)
+        with suppressed(ValueError):  # torch's handler raises for each worker's end; it is the main thread's alone
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for child in multiprocessing.active_children():
+            if child.daemon:
+                child.kill()
+    finally:
+        os._exit(0)

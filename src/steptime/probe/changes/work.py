@@ -1,30 +1,33 @@
 """What a variant's steps do, so that less work is not taken for faster work: which batches the model gets, how each
 parameter moves, what is evaluated, and whether clocks and torch's own functions are what they were.
 
-Tensors are kept as *sketches*: some sums of all their numbers with fixed signs, alike for alike tensors, whatever their
-memory layout. The cosine of two gradients' sketches is about that of the gradients. They are taken in the steps that
-are not timed, stay on the device, and are read together.
+Tensors are kept as sketches, which are taken in the steps that are not timed, stay on the device, and are read
+together.
 """
 
 from __future__ import annotations
 
-import functools
+import gc
 import os
 import time
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from steptime.probe.changes.applier import wrap_root
+from steptime.probe.changes.carried import CarriedState, active_dropout, random_state, rows_of, training_share
+from steptime.probe.changes.sketches import sketch
 from steptime.probe.changes.traceable import dropped
-from steptime.probe.objects import local_values, parameters_of, tensors_in
+from steptime.probe.objects import SideTable, being_traced, modules_of, parameters_of, tensors_in
 
-BUCKETS = 16
-"""Numbers of a sketch."""
-MOST = 1 << 22
-"""Numbers of a tensor that a sketch looks at; of a larger one every so manieth."""
+AS_THEY_ARE = ("dropout", "training", "drew", "options", "moving")
+"""Of a row, what needs no reading."""
+CARRIED_AT = (17, 34, 51, 68)
+"""Steps behind which a timed run looks at what it carries on: of what is left out in some steps of four, eight or 16,
+one of them shows it."""
 REPLACED = "replaced: "
 """How notes begin on functions that are no longer Python's or torch's own."""
 CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
@@ -48,6 +51,11 @@ class WorkRecorder:
         self._parameters: dict[str, Any] = {}
         self._weights: dict[str, Any] = {}
         self._moves: dict[str, Any] = {}
+        self.carried = CarriedState()
+        self._roots: list[weakref.ref[torch.nn.Module]] = []
+        self._others: SideTable[bool] = SideTable()
+        self._state: dict[str, Any] = {}
+        self._drawn: Any = None
 
     def root(self, module: torch.nn.Module, names: Callable[[Any], str]) -> None:
         """Before a root module is called for the first time."""
@@ -55,11 +63,35 @@ class WorkRecorder:
             name = names(parameter)
             if parameter.requires_grad:
                 self._parameters[name] = parameter
+        if self.in_full:
+            self.carried.first(self._parameters)
+        self._roots.append(weakref.ref(module))
+        self._others.keep(module, True)
         wrap_root(module, self._around)
+
+    def find_others(self) -> None:
+        """Modules of the same class as a root that is trained, and what holds one (averages of weights): their
+        evaluations are counted, too."""
+        roots = [each for reference in self._roots if (each := reference()) is not None]
+        kinds, inside = {type(each) for each in roots}, {id(part) for root in roots for part in modules_of(root)}
+        for each in gc.get_objects():
+            if not issubclass(type(each), torch.nn.Module) or id(each) in inside or self._others.of(each):
+                continue
+            if any(type(part) in kinds for part in (each, *each.__dict__.get("_modules", {}).values())):
+                self._others.keep(each, True)
+                wrap_root(each, self._around_other)
+
+    def _around_other(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        counted = self._around(call)
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return (call if torch.is_grad_enabled() else counted)(*args, **kwargs)
+
+        return called
 
     def _around(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
-            if self._depth or torch.compiler.is_compiling():
+            if self._depth or torch.compiler.is_compiling() or being_traced():  # a graph would have our operators
                 return call(*args, **kwargs)
             self._see(args, kwargs)
             self._depth += 1
@@ -85,9 +117,45 @@ class WorkRecorder:
                     self._batches.append([sketch(each) for each in tensors])
                     if not self._moves:
                         self._moved()
+                    self._look_at_state((args, kwargs))
                 self.pause(begin)
         except Exception:  # noqa: BLE001 - the probe's boundary: a batch of a kind that we cannot read goes unseen
             self._inputs.append("?")
+
+    def _look_at_state(self, arguments: Any) -> None:
+        """Of the first call of a step: modes of the modules, and where random numbers stand; of each: its samples."""
+        try:
+            if not self._state:
+                roots = [each for reference in self._roots if (each := reference()) is not None]
+                self._state = {"dropout": active_dropout(roots), "training": training_share(roots), "samples": []}
+                self._drawn = random_state()
+            self._state["samples"] += rows_of(arguments)
+        except Exception:  # noqa: BLE001 - the probe's boundary: what is not seen is not compared
+            self._drawn = None
+
+    def backward(self) -> None:
+        """A backward begins: whether the forwards before it drew random numbers."""
+        if self._drawn is not None:
+            self._state["drew"], self._drawn = random_state() != self._drawn, None
+
+    def carried_state(self, steps: int, last: int | None) -> dict[str, Any]:
+        """Between two steps. last: of a rehearsal the last step, whose row has what was carried since the first; None
+        for a timed run, in which it is told of some steps how much changes in them."""
+        looks = steps in CARRIED_AT if last is None else steps == 1
+        ends = steps - 1 in CARRIED_AT if last is None else steps == last
+        if not (looks or ends):
+            return {}
+        begin = time.perf_counter_ns()
+        with torch.no_grad():
+            if looks:
+                self.carried.look(self._parameters)
+                row = {}
+            elif last is None:
+                row = {"moving": self.carried.moving(self._parameters)}
+            else:
+                row = self.carried.moved(self._parameters)
+        self.pause(begin)
+        return row
 
     def _moved(self) -> None:
         """How the parameters have moved since the last look, and what new ones start from."""
@@ -103,8 +171,8 @@ class WorkRecorder:
     def row(self) -> dict[str, Any]:
         """Of the step that has ended."""
         row = {"inputs": self._inputs, "batches": self._batches, "evaluated": list(self._evaluated.items())}
-        row |= self._moves | {"dropped": sum(dropped)}
-        self._inputs, self._batches, self._evaluated, self._moves = [], [], {}, {}
+        row |= self._moves | self._state | {"dropped": sum(dropped)}
+        self._inputs, self._batches, self._evaluated, self._moves, self._state = [], [], {}, {}, {}
         dropped.clear()
         return row
 
@@ -116,49 +184,14 @@ def numbers(row: dict[str, Any]) -> dict[str, Any]:
         written["batches"] = [[_rounded(each) for each in batch] for batch in row["batches"]]
     if "still" in row:
         written["still"] = [name for name, still in row["still"] if still]
+    written |= {name: row[name] for name in AS_THEY_ARE if name in row}
+    written["samples"] = list(map(_finite, row.get("samples", ())))
+    for name in ("ways", "carried"):
+        written[name] = [(*known, list(map(_finite, values))) for *known, values in row.get(name, ())]
     for name in ("weights", "updates", "directions"):
         if row.get(name):
             written[name] = [(*known, _rounded(values)) for *known, values in row[name]]
     return written
-
-
-def sketch(tensor: torch.Tensor) -> Any:
-    """BUCKETS sums of a tensor's numbers, with fixed signs. Linear: the sketch of a difference is that of sketches."""
-    tensor = tensor.detach()
-    if tensor.is_sparse and tensor.sparse_dim() == 1 and not tensor.is_complex():
-        return _sketch_of_rows(tensor.coalesce())
-    values = local_values(tensor)
-    if values.is_complex():
-        values = torch.view_as_real(values)
-    flat = values.reshape(-1)
-    if flat.numel() > MOST:
-        flat = flat[:: -(-flat.numel() // MOST) | 1]
-    flat = flat.to(torch.float32 if flat.device.type == "mps" else torch.float64)
-    flat = torch.nn.functional.pad(flat, (0, -flat.numel() % BUCKETS))
-    return _signs(flat.numel() // BUCKETS, flat.device, flat.dtype) @ flat.view(-1, BUCKETS)
-
-
-def _sketch_of_rows(tensor: torch.Tensor) -> Any:
-    """The sketch of a tensor of which only some rows are there (the gradient of a sparse embedding): that of the whole
-    one, which is not made."""
-    rows, values = tensor.indices()[0], tensor.values().flatten(1)
-    places = rows[:, None] * values.shape[1] + torch.arange(values.shape[1], device=rows.device)
-    every = -(-tensor.numel() // MOST) | 1 if tensor.numel() > MOST else 1
-    seen = places % every == 0
-    places, numbers_ = places[seen] // every, values[seen]
-    dtype = torch.float32 if values.device.type == "mps" else torch.float64
-    signed = numbers_.to(dtype) * _sign(places // BUCKETS).to(dtype)
-    return torch.zeros(BUCKETS, dtype=dtype, device=values.device).index_add_(0, places % BUCKETS, signed)
-
-
-@functools.lru_cache(64)
-def _signs(count: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    return _sign(torch.arange(count, device=device, dtype=torch.int64)).to(dtype)
-
-
-def _sign(rows: torch.Tensor) -> torch.Tensor:
-    """1 or -1 for each row, always the same."""
-    return ((rows * 2654435761) >> 15 & 1) * 2 - 1
 
 
 def replaced() -> list[str]:
@@ -190,6 +223,10 @@ def _shape(tensor: torch.Tensor, first: int = 0) -> str:
     return "x".join(map(str, tensor.shape[first:])) or "1"
 
 
+def _finite(value: float) -> float | str:
+    return value if abs(value) < float("inf") else "nan"
+
+
 def _rounded(values: Any) -> list[float | str]:
     found = values.tolist()
-    return [float(f"{each:.7g}") if abs(each) < float("inf") else "nan" for each in found]
+    return [_finite(float(f"{each:.7g}")) for each in found]

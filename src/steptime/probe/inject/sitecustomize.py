@@ -71,6 +71,7 @@ class TorchFinder(object):  # noqa: UP004 - must parse in Python 2 as a new-styl
             start(self.folder)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
             self.give_up(type(error).__name__ + ": " + str(error))
+            pass_on(error)
 
     def give_up(self, reason):
         # type: (str) -> None
@@ -80,8 +81,21 @@ class TorchFinder(object):  # noqa: UP004 - must parse in Python 2 as a new-styl
         try:
             if sys.stderr is not None:
                 sys.stderr.write("steptime: switched off: " + reason + "; the job goes on\n")
-        except Exception:  # noqa: BLE001 - a full disk behind standard error, or whatever the user has put there
-            return
+        except Exception as error:  # noqa: BLE001 - a full disk behind standard error, or whatever the user has put there
+            pass_on(error)
+
+
+def pass_on(error):
+    # type: (BaseException) -> None
+    """As that of steptime.probe.ours, which may not be there yet: raises again what a signal's handler has raised."""
+    import signal
+
+    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()]
+    trace = error.__traceback__
+    while trace is not None:
+        if any(trace.tb_frame.f_code is code for code in handlers):
+            raise error
+        trace = trace.tb_next
 
 
 def start(folder):
@@ -153,8 +167,8 @@ def mark(what):
                 os.write(file, b"%d\n" % os.getpid())
             finally:
                 os.close(file)
-        except (OSError, ValueError):
-            return  # the recording is gone or the disk is full: the launcher will say so
+        except (OSError, ValueError) as error:  # the recording is gone or the disk is full: the launcher will say so
+            pass_on(error)
 
 
 def unescaped(text):

@@ -12,6 +12,7 @@ import torch
 
 from steptime.probe import device
 from steptime.probe.memory.living import TENSOR, gradient_function, tensors
+from steptime.probe.ours import pass_on
 
 REQUIRES = TENSOR.requires_grad
 ERRORS = 2
@@ -30,7 +31,8 @@ def _level() -> Any:
     library = os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so")
     try:
         return ctypes.c_int.in_dll(ctypes.CDLL(library), "FLAGS_caffe2_log_level")
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        pass_on(error)
         return None
 
 

@@ -23,6 +23,7 @@ from steptime.probe import sites
 from steptime.probe.device import resident_bytes
 from steptime.probe.identity import memory_limit
 from steptime.probe.memory.living import MOST_OBJECTS, TENSOR, size_of, storage_of, tensors
+from steptime.probe.ours import pass_on
 
 ON_HOST = re.compile(r"(?:can't|not enough memory: you) .*?(?:tried to )?allocate (\d+) bytes", re.DOTALL)
 """c10/core/impl/alloc_cpu.cpp."""
@@ -39,7 +40,8 @@ with where a limit of the process is what it ran against."""
 def _reserved() -> mmap.mmap | None:
     try:
         return mmap.mmap(-1, RESERVE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        pass_on(error)
         return None
 
 
@@ -175,8 +177,9 @@ def ran_out(device: int, asked: int, _allocated: int, free: int) -> None:
         with open(_FullDeviceState.path + ".partial", "wb") as file:
             pickle.dump(snapshot, file)
         os.replace(_FullDeviceState.path + ".partial", _FullDeviceState.path)
-    except Exception:  # noqa: BLE001 - the probe's boundary: what is raised here would hide the job's own error
+    except Exception as error:  # noqa: BLE001 - the probe's boundary: what is raised here would hide the job's own error
         _FullDeviceState.path = ""
+        pass_on(error)
     _FullDeviceState.spent += time.perf_counter_ns() - begin
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from steptime.probe.ours import pass_on
+
 TENSOR = torch._C.TensorBase
 GRADIENT_FUNCTION = TENSOR.grad_fn
 MOST_OBJECTS = 3_000_000
@@ -43,7 +45,8 @@ def size_of(tensor: Any) -> int:
     """Bytes of the storage behind a tensor, which views share; 0 for one without."""
     try:
         return int(TENSOR.untyped_storage(tensor).nbytes())
-    except (RuntimeError, NotImplementedError, TypeError, AttributeError):
+    except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
+        pass_on(error)
         return 0
 
 
@@ -52,7 +55,8 @@ def storage_of(tensor: Any) -> int:
     some (FakeTensor)."""
     try:
         return int(TENSOR.untyped_storage(tensor)._cdata)
-    except (RuntimeError, NotImplementedError, TypeError, AttributeError):
+    except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
+        pass_on(error)
         return 0
 
 
@@ -60,7 +64,8 @@ def gradient_function(tensor: Any) -> Any:
     """The node of autograd's graph that made it; None for a leaf."""
     try:
         return GRADIENT_FUNCTION.__get__(tensor)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError) as error:
+        pass_on(error)
         return None
 
 

@@ -23,6 +23,7 @@ from steptime.probe.numerics.values import (
     storage_of,
 )
 from steptime.probe.objects import SideTable, tensors_in
+from steptime.probe.ours import pass_on
 
 MOST_PENDING = 4096
 """Batches whose indices are kept until they arrive."""
@@ -68,8 +69,9 @@ class Batches:
                 self.loading = False
             try:
                 self._arrived(iterator, batch)
-            except Exception:  # noqa: BLE001 - the probe's boundary: a batch that cannot be looked at has no samples to name
+            except Exception as error:  # noqa: BLE001 - the probe's boundary: a batch that cannot be looked at has no samples to name
                 self.indices = []
+                pass_on(error)
             return batch
 
         return __next__
@@ -136,5 +138,6 @@ def _plain(index: Any) -> Any:
         return index
     try:
         return int(index)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        pass_on(error)
         return str(index)[:80]

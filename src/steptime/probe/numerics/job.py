@@ -6,7 +6,6 @@ the job. Nothing of ours reaches the user: what fails is told to `failed`, once,
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from collections.abc import Callable
@@ -16,12 +15,13 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from steptime.probe import backwards, identity, switched_off
+from steptime.probe import backwards, identity
 from steptime.probe.backwards import BackwardWatch
 from steptime.probe.changes.applier import RootWatch, keep_unscaled, losses_of, unscaled
-from steptime.probe.deadline import handler_of
 from steptime.probe.inlay import Inlay
+from steptime.probe.messages import switched_off
 from steptime.probe.objects import ConstructionWatch, ObjectNumbers, torch_optimizer
+from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.patches import OPENED_WITH_OPTIMIZER
 from steptime.probe.recorder import finish_as_child, write_whole
 from steptime.probe.steps import StepCounter
@@ -59,7 +59,7 @@ class GrowingNumerics:
         reason = f"{type(error).__name__}: {error}"
         switched_off(reason)
         self.note(f"{what}: {reason}")
-        with contextlib.suppress(OSError, TypeError, ValueError):
+        with suppressed(OSError, TypeError, ValueError):
             self.write()
 
     def forget(self) -> None:
@@ -172,11 +172,10 @@ class Job(BackwardWatch):
             return
         try:
             method(*arguments)
-        except Exception as error:  # the probe's boundary: nothing of ours may raise into the user's program
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
             self._active = False
             self.role.failed(error)
-            if handler_of(error):  # of a signal of the job's, which came while we were at work
-                raise
+            pass_on(error)
 
     def _mine(self) -> bool:
         """Whether this thread is the one that trains."""

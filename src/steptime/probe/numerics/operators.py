@@ -30,6 +30,7 @@ from steptime.probe.numerics.values import (
     storage_of,
 )
 from steptime.probe.objects import tensors_in
+from steptime.probe.ours import pass_on
 from steptime.probe.recorder import json_number
 
 UNREAD = (
@@ -141,12 +142,14 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
             before = [_before(tensor) for tensor in _written(kind, args)] if not kind.skipped else []
         except Exception as error:  # noqa: BLE001 - the probe's boundary: the job goes on unwatched
             self._fail(error)
+            pass_on(error)
         output = func(*args, **kwargs)
         try:
             if kind is not None and self.active:
                 self._look(kind, args, kwargs, output, before)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: the job goes on unwatched
             self._fail(error)
+            pass_on(error)
         return output
 
     def _fail(self, error: Exception) -> None:

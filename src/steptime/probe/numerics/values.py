@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from steptime.probe import sites
+from steptime.probe.ours import pass_on
 
 MOST_ROWS = 64
 """Rows (of the first dimension) that are named."""
@@ -50,7 +51,8 @@ def storage_of(tensor: Any) -> int:
     """The address of its memory: the same for all its views; 0 where it has none."""
     try:
         return int(tensor.untyped_storage().data_ptr())
-    except (RuntimeError, NotImplementedError):  # a subclass without memory of its own
+    except (RuntimeError, NotImplementedError) as error:  # a subclass without memory of its own
+        pass_on(error)
         return 0
 
 
@@ -58,7 +60,8 @@ def fills_storage(tensor: Any) -> bool:
     """Whether no other element lies in its memory."""
     try:
         return bool(tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size())
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError) as error:
+        pass_on(error)
         return False
 
 

@@ -21,6 +21,7 @@ from steptime.probe.inlay import THROUGH, Inlay
 from steptime.probe.numerics.job import GrowingNumerics, Role
 from steptime.probe.numerics.values import ModuleNames, is_floating
 from steptime.probe.objects import local_values
+from steptime.probe.ours import pass_on
 from steptime.probe.recorder import json_number
 
 MOST_MODULES = 16
@@ -364,6 +365,7 @@ class Watch(Role):
         except Exception as error:  # noqa: BLE001 - the probe's boundary: without this look the others go on
             self._outputs.stride = 0
             self._account.note(f"module outputs were not looked at: {type(error).__name__}: {error}")
+            pass_on(error)
 
 
 def gradient_norm(gradients: list[Any]) -> Any:

@@ -10,10 +10,10 @@ from steptime.advice.device_uses import KernelUse, MachineUse
 from steptime.advice.evidence import Case
 from steptime.advice.kernels import counter_words
 from steptime.analysis.operators import OperatorUse
+from steptime.answer.page.axes import BOX, Decades, Tick, decades, even_ticks
+from steptime.answer.printable import shorten
 from steptime.quantities import format_bytes, format_count, format_duration, format_rate, format_share
 from steptime.report.flame import FlameGraph, FlameLabel, FlameThread, stacks_of
-from steptime.report.page.waterfall import BOX, Decades, Tick, decades, even_ticks
-from steptime.report.printable import shorten
 from steptime.report.report import ProcessReport
 from steptime.report.sentences import place_text, step_text
 from steptime.report.steps import StepSeries

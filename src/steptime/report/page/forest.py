@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from steptime.answer.page.axes import BOX, Tick, decades, middles
+from steptime.answer.page.curves import CurveChart, curve_of
 from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_samples
-from steptime.report.judge_text import word_for
-from steptime.report.page.curves import CurveChart, curve_of
-from steptime.report.page.waterfall import BOX, Tick, decades, middles
-from steptime.report.trial_text import speed_text
 from steptime.report.trials import Curve, TrialReport, Tried
-from steptime.trials.trial import BASELINE, BATCH, TrialVerdict
+from steptime.report.verdict_words import speed_text, trial_headline, tried_word
+from steptime.trials.trial import BASELINE, BATCH
 
 MOST_ROWS = 60
 MOST_CURVES = 8
@@ -27,8 +26,6 @@ _SAME = {True: "same", False: "different", None: "not known"}
 """Of a candidate of somebody's, who promised nothing: whether it is the same training."""
 TITLES = {"try": "What was tried", "judge": "What was judged", "lab": "What the lab ran"}
 ITEMS = {"try": "fix", "judge": "candidate", "lab": "variant"}
-MOST_TOLD = 3
-"""Variants that the headline names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +110,7 @@ def forest(trials: TrialReport | None, own_size: int | None = None, recorded: fl
         base += f", timed in turns with what was tried ({format_duration(recorded)} in the recording)"
     peak = f", peak memory {format_bytes(trials.peak_bytes)}" if trials.peak_bytes else ""
     others = [each for each in rows if not rates or not _SIZE.match(each.name)]
-    told = [_headline(trials, others)] if others else []
+    told = [trial_headline(trials, others)] if others else []
     return ForestPlot(
         headline=" ".join([*_best_size(rates), *told]),
         kind=trials.kind,
@@ -129,35 +126,6 @@ def forest(trials: TrialReport | None, own_size: int | None = None, recorded: fl
         diff=trials.diff,
         hidden=len(rows) - len(shown),
     )
-
-
-def _headline(trials: TrialReport, variants: Sequence[Tried]) -> str:
-    """What the trial came to: the patch where it pays, else each of these with its word, those of one stage."""
-    patch = next((each for each in variants if each.name == "patch" and each.speed is not None), None)
-    if patch is not None and patch.verdict == TrialVerdict.ADOPT.value and patch.speed is not None:
-        return f"The patch pays: {speed_text(patch.speed)} as fast, proved by itself."
-    alone = [each for each in variants if trials.kind != "try" or not each.stage]
-    untimed = [each for each in alone if each.speed is None and each.verdict == TrialVerdict.UNDECIDED.value]
-    best = sorted(
-        (each for each in alone if each not in untimed),
-        key=lambda each: (each.verdict != TrialVerdict.ADOPT.value, not each.speed),
-    )
-    told = [f"{each.label}: {_word(each, trials)}{_speed(each)}" for each in best[:MOST_TOLD]]
-    told += [f"{len(best) - MOST_TOLD} more below"] if len(best) > MOST_TOLD else []
-    told += [f"{len(untimed)} {'more ' if told else ''}not timed"] if untimed else []
-    said = f". {best[0].sentence.rstrip('. ')}" if len(best) == 1 and best[0].sentence else ""
-    return f"{'; '.join(told)}{said}."
-
-
-def _speed(variant: Tried) -> str:
-    return f", {speed_text(variant.speed)}" if variant.speed is not None else ""
-
-
-def _word(variant: Tried, trials: TrialReport) -> str:
-    """The verdict, of a candidate in the words of `steptime judge`."""
-    if trials.kind != "judge":
-        return "pays" if variant.verdict == TrialVerdict.ADOPT.value else variant.verdict
-    return word_for(TrialVerdict(variant.verdict), variant.speed, trials.min_gain)
 
 
 class _Axis:
@@ -200,7 +168,7 @@ def _row(variant: Tried, trials: TrialReport, axis: _Axis) -> ForestRow:
         label=variant.label,
         code=variant.proposal,
         stage="the patch" if variant.name == "patch" else "together" if variant.stage and trials.kind == "try" else "",
-        verdict=_word(variant, trials) if trials.kind == "judge" else variant.verdict,
+        verdict=tried_word(variant, trials) if trials.kind == "judge" else variant.verdict,
         sentence=f"{variant.sentence.rstrip('. ')}." if variant.sentence else "",
         outcome="adopted" if variant.verdict == "adopt" else "worse" if worse else "open",
         speed=told,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from steptime.analysis.memory_samples import OverTime
+from steptime.answer.page.axes import BOX, Tick
 from steptime.quantities import format_bytes, format_duration
-from steptime.report.page.waterfall import BOX, Tick
 from steptime.report.report import MachineOverTime
 
 TONES = 9

@@ -21,15 +21,15 @@ from steptime.advice.savings import per_step
 from steptime.advice.verdict import BALANCED, UNKNOWN
 from steptime.analysis.categories import Category
 from steptime.analysis.memory_samples import CPU_PLACE
+from steptime.answer.page.frame import whole
+from steptime.answer.printable import one_line
 from steptime.quantities import format_bytes, format_duration, format_share
 from steptime.report import json
 from steptime.report.page.charts import flames, kinds_of, roofline_chart, series
 from steptime.report.page.forest import forest
-from steptime.report.page.frame import whole
 from steptime.report.page.over_time import MemoryChart, machine_chart, memory_chart
 from steptime.report.page.ranks import heat_map
 from steptime.report.page.waterfall import BarSegment, stacked, waterfall
-from steptime.report.printable import one_line
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
     cost_text,

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import jinja2
 
+from steptime.answer.page.frame import asset, escaping
+from steptime.answer.printable import one_line, shorten_middle
 from steptime.errors import OutputError
 from steptime.report.page.charts import RooflineChart, SeriesChart, roofline_chart, series
-from steptime.report.page.frame import asset, escaping
 from steptime.report.page.waterfall import Waterfall, waterfall
-from steptime.report.printable import one_line, shorten_middle
 from steptime.report.report import Report
 
 WIDTH, MARGIN = 1200, 40

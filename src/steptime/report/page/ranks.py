@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steptime.analysis.stragglers.comparison import LateRank, LateSeries, RankComparison
+from steptime.answer.page.axes import BOX, Tick
 from steptime.quantities import format_duration, format_share
-from steptime.report.page.waterfall import BOX, Tick
 from steptime.report.report import ProcessReport, Report
 
 MOST_RANKS = 128

@@ -1,0 +1,83 @@
+"""Axes of pictures: places in percent of the plot, so that a picture is as wide as the reader's window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from steptime.quantities import PREFIXES, Estimate, format_duration
+
+BOX = 1000
+"""Side of the square that series, areas and curves are drawn in, which is stretched to the plot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark on an axis. place: percent from its beginning."""
+
+    place: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decades:
+    """A logarithmic axis over whole decades: 10**low to 10**high."""
+
+    low: int
+    high: int
+
+    def place(self, value: float) -> float:
+        """Percent from the beginning of the axis; beyond its ends for values outside."""
+        return 100 * (math.log10(value) - self.low) / (self.high - self.low)
+
+    def ticks(self) -> tuple[Tick, ...]:
+        """Whole decades; every second one where there are many."""
+        stride = 1 + (self.high - self.low) // 8
+        powers = range(self.low, self.high + 1, stride)
+        return tuple(Tick(self.place(10.0**power), _power(power)) for power in powers)
+
+    def every_tick(self, words: Callable[[float], str]) -> tuple[Tick, ...]:
+        """All whole decades, in words of the values."""
+        values = (10.0**power for power in range(self.low, self.high + 1))
+        return tuple(Tick(self.place(value), words(value)) for value in values)
+
+
+def decades(values: list[float]) -> Decades:
+    """The axis that holds all the values, which must be positive."""
+    low = math.floor(math.log10(min(values)) - 1e-9)
+    high = math.ceil(math.log10(max(values)) + 1e-9)
+    return Decades(low, max(high, low + 1))
+
+
+def decades_of(estimates: Iterable[Estimate]) -> Decades:
+    """The axis that holds the intervals of all estimates, from 1 on."""
+    return decades([bound for each in estimates for bound in (max(each.low, 1.0), each.high)])
+
+
+def middles(count: int) -> list[float]:
+    """Percent: the middles of so many equal parts of an axis."""
+    return [100 * (number + 0.5) / count for number in range(count)]
+
+
+def even_ticks(highest: float, about: int = 5) -> tuple[Tick, ...]:
+    """Round durations from nothing to `highest` ns, about so many."""
+    if highest <= 0:
+        return ()
+    rough = highest / about
+    size = 10.0 ** math.floor(math.log10(rough))
+    stride = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= rough * 0.999)
+    count = int(highest / stride + 1e-9)
+    return tuple(
+        Tick(100 * number * stride / highest, format_duration(number * stride) if number else "0")
+        for number in range(count + 1)
+    )
+
+
+def _power(power: int) -> str:
+    """ "0.01", "10", "1 k", "100 G": for the tick of a power of ten; a unit may follow."""
+    value = 10.0**power
+    if value < 1e3:
+        return f"{value:.12f}".rstrip("0").rstrip(".") + " " if power >= -4 else f"1e{power} "
+    size, prefix = next(((size, prefix) for size, prefix in PREFIXES if value >= size), (1.0, ""))
+    return f"{value / size:.0f} {prefix}"

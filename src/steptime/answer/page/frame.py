@@ -1,0 +1,87 @@
+"""What every page has around its content: one file, a style, our one script, and a policy that lets nothing else run.
+
+One law: what strangers wrote (names of kernels, paths, lines of source) is text. The templates escape everything, and
+the page's own policy lets nothing run but our one script and asks no network for anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+
+import jinja2
+from markupsafe import Markup
+
+from steptime._version import __version__
+from steptime.analysis.categories import Category, definition
+from steptime.answer.printable import printable
+
+SCRIPTS = ("page.js", "steps.js", "flame.js", "events.js", "perfetto.js", "timeline.js")
+"""Parts of the one script, in the order in which they run."""
+_STYLES = ("style.css", "parts.css")
+_TONES = {category.name.lower() for category in Category}
+_BOUNDS = {"memory", "compute", "latency"}
+"""Categories and bounds that have a colour of their own; whatever else a report may name shares one."""
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|min|h|[KMGT]?i?B(?:/s)?|[kMGTP]?FLOP/s)(?!\w))")
+"""The space before a unit: a line does not end there."""
+_DANGEROUS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
+"""What could end a script element, or a line of script: JSON may spell it otherwise."""
+
+
+def whole(template: str, *, title: str, data: str, **names: object) -> str:
+    """A page. template: it extends frame.html. data: JSON that the page carries. names: what the template uses."""
+    style, script = "\n".join(map(asset, _STYLES)), "\n".join(map(asset, SCRIPTS))
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    page = _environment().get_template(template).render(
+        title=title, policy=policy, style=Markup(style), script=Markup(script), version=__version__,
+        data=Markup(data.translate(_DANGEROUS)), **names,
+    )  # fmt: skip
+    return page.encode("utf-8", "backslashreplace").decode()
+
+
+def piece(template: str, **names: object) -> str:
+    """A template without the frame."""
+    return _environment().get_template(template).render(**names).encode("utf-8", "backslashreplace").decode()
+
+
+def escaping(read: Callable[[str], str | None]) -> jinja2.Environment:
+    """Templates in which what strangers wrote is text, without characters that no screen should get, and a name that is
+    missing is an error. read: the text of a template by its name."""
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(read),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = escaping(asset)
+    environment.filters["raw"] = lambda value: value if isinstance(value, str) else f"{value:.10g}"
+    environment.filters["unbroken"] = lambda text: _UNIT.sub("\u00a0", text)
+    environment.filters["percent"] = lambda value: f"{value:.2f}%"
+    environment.filters["tone"] = lambda name: f"tone-{name}" if name in _TONES else "tone-other"
+    environment.filters["definition"] = definition
+    environment.filters["bound"] = lambda name: name if name in _BOUNDS else "other"
+    return environment
+
+
+@cache
+def asset(name: str) -> str:
+    """The text of a file of this folder: a template, a style, a script."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """How a policy names a piece of script or style that may stand in the page."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

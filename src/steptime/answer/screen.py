@@ -1,0 +1,109 @@
+"""Text for a person: on a terminal wrapped to its width and coloured; in files and pipes as it is, nothing cut."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import textwrap
+from typing import Any, TextIO
+
+from steptime.answer.printable import plain, printable
+
+USUAL, NARROWEST, WIDEST = 80, 40, 110
+"""Columns: where none are known, and those that bars and titles are laid out for."""
+HANGING = re.compile(r"\s*(?:→ |[A-Z][\w ]{1,12}: +)?")
+"""What further lines of a sentence stand behind."""
+PASTED = re.compile(r"\s*(?:Next|Apply it)\b")
+"""Commands: a line of them is never broken, so that it can be copied whole."""
+
+COLOURS = (
+    (r"(?P<bar>█+)(?P<rest>░*)", {"bar": "cyan", "rest": "dim"}),
+    (r"\A(?P<answer>(?:[^\n]+\n)+?)(?=(?:Confident|Likely|Unclear): |\n|\Z)", {"answer": "bold"}),
+    (
+        r"(?m)^(?:(?P<sure>Confident)|(?P<likely>Likely)|(?P<unclear>Unclear))(?=: )",
+        {"sure": "green", "likely": "yellow", "unclear": "red"},
+    ),
+    (r"(?m)^(?P<code>[A-Z]{2}\d{3} \S+)", {"code": "bold yellow"}),
+    (r"(?m)^ +(?P<place>\S+:\d+)(?=: |$)", {"place": "cyan"}),
+    (r"(?m)^Next: +(?P<command>.+)$", {"command": "bold green"}),
+    (r"(?m) (?:(?P<good>shorter|less|adopt)|(?P<bad>longer|more))$", {"good": "green", "bad": "red"}),
+    (r"(?m)^ .* (?P<late>late: .+)$", {"late": "bold red"}),
+)
+"""Of what is found in a text: patterns, and the styles of their groups."""
+UNIT, NO_BREAK = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|min|[kMGT]?i?B|[kMGT]FLOP)\b)|(?<=±) "), "\xa0"
+"""Between a number and its unit no line ends."""
+
+
+def columns(*, error: bool = False) -> int:
+    """That text is laid out for: the terminal's own, within reason."""
+    return min(max(_width(sys.stderr if error else sys.stdout), NARROWEST), WIDEST)
+
+
+def _width(stream: TextIO) -> int:
+    """Of the terminal."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or USUAL
+    except (OSError, ValueError):
+        return USUAL
+
+
+def show(text: str, *, error: bool = False) -> None:
+    """Text on standard output or standard error. Colours are left out where NO_COLOR is set."""
+    stream = sys.stderr if error else sys.stdout
+    if not stream.isatty():
+        tell(text, error=error)
+        return
+    width = max(_width(stream), NARROWEST)
+    lines = (piece for line in printable(text).splitlines() for piece in folded(line, width))
+    whole = "".join(f"{line}\n" for line in lines)
+    fits = "utf" in (getattr(stream, "encoding", None) or "").lower()
+    _write(whole if fits else plain(whole), stream)
+
+
+def tell(text: str, *, error: bool = False) -> None:
+    """Text on standard output or standard error, in what the stream can show."""
+    stream = sys.stderr if error else sys.stdout
+    fits = "utf" in (getattr(stream, "encoding", None) or "").lower()
+    stream.write(printable(text) if fits else plain(printable(text)))
+    stream.flush()
+
+
+def _write(text: str, stream: TextIO) -> None:
+    """Lines for a terminal, as they are; without colours where NO_COLOR is set."""
+    from rich.console import Console  # rich takes a while
+
+    Console(file=stream, highlight=False).print(styled(text), soft_wrap=True, end="")
+    stream.flush()
+
+
+def styled(text: str) -> Any:
+    """The text with the styles of COLOURS, a `rich.text.Text`."""
+    from rich.text import Text  # rich takes a while
+
+    shown = Text(text)
+    for pattern, styles in COLOURS:
+        for match in re.finditer(pattern, text):
+            for name, style in styles.items():
+                shown.stylize(style, *match.span(name))
+    return shown
+
+
+def folded(line: str, width: int) -> list[str]:
+    """A line in pieces of at most `width` columns, further ones behind its indent or label. Words are not broken: a
+    path stays one that can be opened."""
+    if len(line) <= width or PASTED.match(line):
+        return [line]
+    match = HANGING.match(line)
+    hanging = " " * min(match.end() if match else 0, width // 3)
+    text = line.lstrip()
+    indent = line[: len(line) - len(text)]
+    pieces = textwrap.wrap(
+        UNIT.sub(NO_BREAK, text),
+        width,
+        initial_indent=indent,
+        subsequent_indent=hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [piece.replace(NO_BREAK, " ") for piece in pieces]

@@ -1,0 +1,168 @@
+"""Tables, each described once as columns over rows of one kind, and shown by every renderer and as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from steptime.quantities import format_bytes, format_duration, format_share
+
+Row = TypeVar("Row")
+
+MOST_ROWS = 400
+"""What takes longer to scroll through than to filter in the JSON."""
+LONGEST = 300
+"""Characters of a name: templates of C++ have kilobytes of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """text: for a reader. value: raw, for sorting and CSV, "" where it is unknown. short: the text where there is
+    little room, "" for the same. bar: percent of the column's largest value, None for no bar."""
+
+    text: str
+    value: float | str
+    short: str = ""
+    bar: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """raw: what the column is called in CSV, with its unit. number: aligned right, and sorted by value. kind: "code"
+    (names), "source" (the user's code), "category", "bound" or "". barred: a bar is drawn for each
+    value, of the column's largest, or of `whole` (values are shares of one whole). room: where
+    it is shown, "" for everywhere; "below": in a terminal on a line of its own; "document": not in a terminal; "page":
+    on a page and in CSV only."""
+
+    title: str
+    raw: str
+    cell: Callable[[Row], Cell]
+    number: bool = True
+    kind: str = ""
+    barred: bool = False
+    room: str = ""
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """identity: unique on a page. note: a sentence under the title. hidden: rows that were left out; rest: those of
+    them that are known, for who wants all. depths: of a tree, how deep each row lies; the first column then has a name
+    as its text, and the whole path as its value. first: rows that a terminal shows, None for all."""
+
+    identity: str
+    title: str
+    note: str
+    columns: tuple[Column[Any], ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    hidden: int = 0
+    depths: tuple[int, ...] = ()
+    rest: tuple[tuple[Cell, ...], ...] = ()
+    first: int | None = None
+
+
+def table_of(
+    identity: str,
+    title: str,
+    note: str,
+    rows: Iterable[Row],
+    *columns: Column[Row],
+    most: int = MOST_ROWS,
+    first: int | None = None,
+) -> Table:
+    """The table, of which the first `most` rows are shown; columns without any text are left out."""
+    every = list(rows)
+    made = [(column, [column.cell(row) for row in every]) for column in columns]
+    kept = [(column, _barred(cells, column.whole) if column.barred else cells) for column, cells in made
+            if any(cell.text for cell in cells)]  # fmt: skip
+    cells = tuple(zip(*(cells for _, cells in kept), strict=True))
+    titles, hidden = tuple(column for column, _ in kept), max(len(every) - most, 0)
+    return Table(identity, title, note, titles, cells[:most], hidden, rest=cells[most:], first=first)
+
+
+def values_of(table: Table) -> dict[str, list[float | str | None]]:
+    """All rows by column, under the names of CSV: raw numbers, None where one is not known."""
+    rows = (*table.rows, *table.rest)
+    return {
+        column.raw or column.title: [_value(column, row[place]) for row in rows]
+        for place, column in enumerate(table.columns)
+    }
+
+
+def _value(column: Column[Any], cell: Cell) -> float | str | None:
+    return None if column.number and cell.value == "" else cell.value
+
+
+def _barred(cells: list[Cell], whole: bool) -> list[Cell]:
+    values = [cell.value if isinstance(cell.value, float | int) else 0.0 for cell in cells]
+    largest = 1.0 if whole else max(values, default=0.0)
+    if largest <= 0:
+        return cells
+    return [replace(cell, bar=100 * max(value, 0.0) / largest) for cell, value in zip(cells, values, strict=True)]
+
+
+def word(
+    title: str,
+    raw: str,
+    get: Callable[[Row], str],
+    kind: str = "",
+    *,
+    short: Callable[[str], str] | None = None,
+    room: str = "",
+) -> Column[Row]:
+    """A column of words. short: makes the text for where there is little room."""
+
+    def cell(row: Row) -> Cell:
+        text = " ".join(get(row).split())
+        shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+        return Cell(shown, text[:LONGEST], short(text)[:LONGEST] if short is not None else "")
+
+    return Column(title, raw, cell, number=False, kind=kind, room=room)
+
+
+def number(
+    title: str,
+    raw: str,
+    get: Callable[[Row], float | None],
+    words: Callable[[float], str],
+    *,
+    barred: bool = False,
+    room: str = "",
+) -> Column[Row]:
+    """A column of numbers, empty where one is not known. words: of a number."""
+
+    def cell(row: Row) -> Cell:
+        value = get(row)
+        return Cell("", "") if value is None else Cell(words(value), value)
+
+    return Column(title, raw, cell, barred=barred, room=room)
+
+
+def duration(
+    title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False, room: str = ""
+) -> Column[Row]:
+    """A column of ns."""
+    return number(title, raw, get, format_duration, barred=barred, room=room)
+
+
+def share(title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False) -> Column[Row]:
+    """A column of fractions, shown as percent."""
+    return replace(number(title, raw, get, format_share, barred=barred), whole=barred)
+
+
+def count(title: str, raw: str, get: Callable[[Row], float | None]) -> Column[Row]:
+    """A column of counts, which may be means."""
+    return number(title, raw, get, lambda value: f"{value:.4g}")
+
+
+def integer(title: str, raw: str, get: Callable[[Row], int]) -> Column[Row]:
+    """A column of whole numbers."""
+    return number(title, raw, get, lambda value: f"{value:.0f}")
+
+
+def size(
+    title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False, room: str = ""
+) -> Column[Row]:
+    """A column of bytes."""
+    return number(title, raw, get, format_bytes, barred=barred, room=room)

@@ -1,0 +1,100 @@
+"""An answer as text: the headline first, nothing cut but the ends of long lists, the next command last.
+
+Lines are as long as what they say; a terminal wraps them (`screen`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from steptime.answer.answer import Answer, Item, Section
+from steptime.answer.printable import one_line, printable
+from steptime.answer.tables import Cell, Table
+
+COLUMNS = 80
+BAR, LEAST_BAR = 30, 6
+"""Columns of a bar, at most and at least: where there is less room, there is none."""
+INDENT = "  "
+
+
+def as_text(answer: Answer, columns: int = COLUMNS) -> str:
+    """The whole text, with a line feed at its end. columns: for which bars and right edges are laid out."""
+    blocks = [[one_line(each) for each in (answer.headline, answer.badge) if each], [*map(one_line, answer.head)]]
+    blocks += [list(_part(part, answer.more, columns)) for part in answer.parts]
+    blocks.append([*map(one_line, answer.notes)])
+    last = [f"Next:  {one_line(answer.next_command)}"] if answer.next_command else []
+    if last and answer.notes:
+        blocks[-1] += last
+    else:
+        blocks.append(last)
+    return "\n".join("".join(f"{printable(line)}\n" for line in block) for block in blocks if block)
+
+
+def _part(part: Table | Section, more: str, columns: int) -> Iterator[str]:
+    if isinstance(part, Table):
+        yield from in_columns(part, more, columns) if part.rows else ()
+        return
+    shown = part.items if part.first is None else part.items[: part.first]
+    if part.title and shown:
+        yield part.title
+    for item in shown:
+        yield from _item(item, columns)
+    yield from and_more(len(part.items) - len(shown), more)
+
+
+def _item(item: Item, columns: int) -> Iterator[str]:
+    title, right = one_line(item.title), one_line(item.right)
+    yield f"{title:<{max(columns - len(right) - 1, 0)}} {right}" if right else title
+    advice = f"→ {item.advice}" if item.advice else ""
+    yield from (f"{INDENT}{_kept_indent(line)}" for line in (item.summary, item.place, advice, *item.lines) if line)
+
+
+def and_more(count: int, command: str, indent: str = "") -> Iterator[str]:
+    """The end of a list of which `count` entries are left out."""
+    if count > 0:
+        yield f"{indent}and {count:,} more{f': {one_line(command)}' if command else ''}"
+
+
+def in_columns(table: Table, more: str = "", columns: int = COLUMNS) -> Iterator[str]:
+    """A table under its title; a bar behind rows that have one, and under a row what is too long to stand in it."""
+    first = len(table.rows) if table.first is None else table.first
+    rows = table.rows[:first]
+    places = [place for place, column in enumerate(table.columns) if not column.room]
+    below = [place for place, column in enumerate(table.columns) if column.room == "below"]
+    bars = next((place for place, column in enumerate(table.columns) if column.barred), None)
+    grid = [[table.columns[place].title for place in places]]
+    grid += [[_short(row[place]) for place in places] for row in rows]
+    widths = [max(len(row[place]) for row in grid) for place in range(len(places))]
+    numbers = [table.columns[place].number for place in places]
+    room = min(BAR, columns - sum(widths) - 2 * len(widths) - 2)
+    if table.title:
+        yield one_line(table.title)
+    if table.note:
+        yield f"{INDENT}{one_line(table.note)}"
+    for number, texts in enumerate(grid):
+        cells = zip(texts, widths, numbers, strict=True)
+        line = "  ".join(text.rjust(width) if right else text.ljust(width) for text, width, right in cells)
+        bar = rows[number - 1][bars].bar if number and bars is not None else None
+        drawn = _bar(bar, room, track=bars is not None and table.columns[bars].whole) if bar is not None else ""
+        if number or any(texts):
+            yield f"{INDENT}{line}{INDENT}{drawn}".rstrip()
+        for place in below if number else ():
+            if text := rows[number - 1][place].text:
+                yield f"{INDENT}{INDENT}{one_line(text)}"
+    yield from and_more(len(table.rows) + table.hidden - len(rows), more, INDENT)
+
+
+def _bar(percent: float, room: int, *, track: bool) -> str:
+    """A bar of so many percent of `room` columns; with a track where the whole means something."""
+    filled = round(room * percent / 100)
+    if room < LEAST_BAR or not (percent or track):
+        return ""
+    return "█" * filled + "░" * (room - filled) if track else "█" * max(filled, 1)
+
+
+def _short(cell: Cell) -> str:
+    return one_line(cell.short or cell.text)
+
+
+def _kept_indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())] + one_line(line)

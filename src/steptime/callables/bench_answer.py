@@ -1,0 +1,285 @@
+"""The answer of `steptime bench`: the answer, a table for each setting of inputs, time over inputs or over blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from steptime.answer.answer import Answer, confidence, with_confidence
+from steptime.answer.page.axes import Tick, decades, decades_of, middles
+from steptime.answer.page.curves import COLOURS, CurveChart, curve_figures, curve_of
+from steptime.answer.printable import one_line
+from steptime.answer.tables import Cell, Column, Table, duration, number, size, table_of, word
+from steptime.callables.bench import NOT_TO_BE_TAKEN, Bench, BenchSetting, Contender, Standing
+from steptime.quantities import Estimate, format_bytes, format_count, format_duration, format_rate, format_share
+from steptime.report.sentences import interval_text
+
+LONG_FIRST_CALL = 3.0
+"""First calls over later ones: shorter ones are no compilation."""
+NEAR_ONE, MOST_DECIMALS = 0.5, 4
+"""A ratio between this and its inverse is written with decimals, so many at the most."""
+LAUNCH_BOUND = 0.9
+"""Of a call's time on a device, for which the host launches it: the device waits for the host."""
+
+
+def answer_of(bench: Bench) -> Answer:
+    """How the callables compare."""
+    said, sure = headline(bench), badge(bench)
+    return Answer(
+        f"Bench of {', '.join(bench.wishes.callables)}", said, sure, (_head(bench),), tables(bench),
+        tuple(notes(bench)), figures=curve_figures(chart(bench)),
+        data=with_confidence({"bench": bench}, said, sure),
+    )  # fmt: skip
+
+
+def _head(bench: Bench) -> str:
+    where = bench.device_name or (f"cpu, {format_count(bench.threads, 'thread')}" if bench.device == "cpu" else "")
+    how = ["forward and backward" if bench.wishes.backward else "", f"{'cold' if bench.wishes.cold else 'warm'} caches"]
+    return one_line(" · ".join(filter(None, ("steptime bench", f"torch {bench.torch}", where or bench.device, *how))))
+
+
+def headline(bench: Bench) -> str:
+    """How the callables compare, and which of them are not to be taken."""
+    failed = [each for each in bench.contenders if each.time is None]
+    if failed and len(failed) == len(bench.contenders):
+        return f"Nothing was timed. {failed[0].name} failed: {failed[0].sentence}."
+    if not bench.contenders:
+        return f"Nothing was timed: {bench.settings[0].failed}."
+    bad = {each.name: each.standing.value for each in bench.contenders if each.standing in NOT_TO_BE_TAKEN}
+    told = _one_setting(bench.settings[0]) if len(bench.settings) == 1 else _several(bench)
+    if not bad:
+        return told
+    named = ", ".join(f"{name} ({why})" for name, why in bad.items())
+    return f"{told} Not to be taken: {named}." if told else f"No comparison: {named}."
+
+
+def _one_setting(setting: BenchSetting) -> str:
+    first, *rest = setting.contenders
+    timed = [each for each in rest if each.speed is not None and each.standing not in NOT_TO_BE_TAKEN]
+    best = max(timed, key=lambda each: each.speed.value if each.speed else 0.0, default=None)
+    if best is None or best.speed is None:
+        return "" if rest else f"{first.name} takes {_time(first)}."
+    return f"{_beside(best, best.speed, first.name)}: {_time(best)} against {_time(first)}."
+
+
+def _beside(one: Contender, speed: Estimate, first: str) -> str:
+    if one.standing is Standing.ALIKE:
+        return f"No difference: {one.name} is {reach_text(speed)} times as fast as {first}"
+    times = f"{ratio_text(speed)} times as fast as {first} ({reach_text(speed)} times)"
+    if one.standing is Standing.FASTER:
+        return f"{one.name} is {times}"
+    if one.standing is Standing.SLOWER:
+        return f"{one.name} is slower, {times}"
+    return f"{one.name} may be faster or not, {times}"
+
+
+def ratio_text(speed: Estimate) -> str:
+    """How many times as fast: "12.3", and near 1 with as many decimals as its interval needs."""
+    return f"{speed.value:.{_decimals(speed)}f}" if _near_one(speed) else f"{speed.value:.3g}"
+
+
+def reach_text(speed: Estimate) -> str:
+    """Its interval: "0.98 to 1.02", "0.9996 to 1.0004"."""
+    low, high = speed.low, speed.high
+    if _near_one(speed):
+        return f"{low:.{_decimals(speed)}f} to {high:.{_decimals(speed)}f}"
+    return f"{low:.3g} to {high:.3g}"
+
+
+def _near_one(speed: Estimate) -> bool:
+    return speed.low > NEAR_ONE and speed.high < 1 / NEAR_ONE
+
+
+def _decimals(speed: Estimate) -> int:
+    """Two at least, and so many that the ends of the interval differ, from each other and from 1."""
+    ends = (speed.low, 1.0, speed.high)
+    return next((many for many in range(2, MOST_DECIMALS) if len({f"{end:.{many}f}" for end in ends}) == len(ends)),
+                MOST_DECIMALS)  # fmt: skip
+
+
+def _several(bench: Bench) -> str:
+    """Of several settings: how often each is the fastest, and its reach."""
+    count = len(bench.settings)
+    names = [each.name for each in bench.settings[0].contenders][1:]
+    told = []
+    for place, name in enumerate(names, 1):
+        own = [setting.contenders[place] for setting in bench.settings if setting.contenders]
+        known = [each.speed.value for each in own if each.speed is not None]
+        won = ", ".join(
+            f"{standing.value} on {many} of {count}"
+            for standing in (Standing.FASTER, Standing.SLOWER, Standing.ALIKE, Standing.UNDECIDED)
+            if (many := sum(each.standing is standing for each in own))
+        )
+        if known and not any(each.standing in NOT_TO_BE_TAKEN for each in own):
+            whole = Estimate(known[0], min(known), max(known), 2, "1")
+            told.append(f"{name} is {reach_text(whole)} times as fast ({won} inputs)")
+    first = bench.settings[0].contenders[0].name
+    if not names:
+        times = [each.contenders[0].time for each in bench.settings if each.contenders]
+        low, high = (pick(each.value for each in times if each) for pick in (min, max))
+        return f"{first} takes {format_duration(low)} to {format_duration(high)} on {count} inputs."
+    return f"Beside {first}: {'; '.join(told)}." if told else f"Nothing can be compared with {first}."
+
+
+def _time(contender: Contender) -> str:
+    return format_duration(contender.time.value) if contender.time is not None else "–"
+
+
+def badge(bench: Bench) -> str:
+    """How sure it is, and why."""
+    times = [each.time for setting in bench.settings for each in setting.contenders if each.time is not None]
+    if not times:
+        return "Unclear: nothing was timed."
+    blocks = format_count(min(each.samples for each in times), "block")
+    busy = f"other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile" if bench.disturbed else ""
+    basis = f"{blocks} each in {format_count(bench.processes, 'process')}"
+    return confidence(times, basis, busy, enough=bench.processes > 1)
+
+
+def tables(bench: Bench) -> tuple[Table, ...]:
+    """One for each setting of inputs."""
+    return tuple(_table(bench, setting, place) for place, setting in enumerate(bench.settings) if setting.contenders)
+
+
+def _table(bench: Bench, setting: BenchSetting, place: int) -> Table:
+    return table_of(
+        f"setting-{place}", setting.inputs or "no arguments", "", setting.contenders,
+        word("callable", "callable", lambda each: each.name, kind="code"),
+        duration("time", "time_ns", lambda each: each.time.value if each.time else None, barred=True),
+        word("interval", "interval", lambda each: interval_text(each.time) if each.time else ""),
+        duration("backward", "backward_ns", _backward),
+        Column("speed", "speed", _speed),
+        word("standing", "standing", lambda each: each.standing.value),
+        number("error", "error", lambda each: each.error, lambda value: f"{value:.1g}"),
+        number("FLOP/s", "FLOP/s", lambda each: each.rate, _beside_peaks(bench, setting)),
+        number("B/s at least", "B/s", lambda each: each.bandwidth, _beside_copy(bench)),
+        size("memory", "peak_bytes", lambda each: each.peak_bytes),
+    )  # fmt: skip
+
+
+def _backward(each: Contender) -> float | None:
+    """ns of both passes, less those of the forward pass."""
+    if each.time is None or each.forward is None:
+        return None
+    return max(each.time.value - each.forward.value, 0.0)
+
+
+def _speed(each: Contender) -> Cell:
+    if each.speed is None:
+        return Cell("", "")
+    return Cell(f"{ratio_text(each.speed)}x ({reach_text(each.speed)})", each.speed.value)
+
+
+def _beside_peaks(bench: Bench, setting: BenchSetting) -> Callable[[float], str]:
+    """Writes FLOP/s with their share of the peak in the inputs' format; of TF32's where they are beyond float32's, as
+    convolutions are by themselves."""
+    names = (setting.format, "tf32") if setting.format == "float32" else (setting.format,)
+    machine = bench.machine
+    peaks = [(name, machine.matrix_rate(name)) for name in names] if machine is not None else []
+
+    def words(value: float) -> str:
+        share = next((f" ({format_share(value / peak)} of {_of(bench)}{name} peak)" for name, peak in peaks
+                      if peak and value <= peak), "")  # fmt: skip
+        return f"{format_rate(value)}FLOP/s{share}"
+
+    return words
+
+
+def _beside_copy(bench: Bench) -> Callable[[float], str]:
+    """Writes B/s with their share of what a large copy moves; what a cache holds is quicker."""
+    copy = bench.machine.copy.value if bench.machine is not None and bench.machine.copy is not None else None
+
+    def words(value: float) -> str:
+        if copy is None:
+            return f"{format_rate(value)}B/s"
+        whole = f"{format_share(value / copy)} of" if value <= copy else "more than"
+        return f"{format_rate(value)}B/s ({whole} {_of(bench) or 'a '}copy)"
+
+    return words
+
+
+def _of(bench: Bench) -> str:
+    return "" if bench.machine is None or bench.machine.measured else "the datasheet's "
+
+
+def notes(bench: Bench) -> Iterator[str]:
+    """What the table does not say."""
+    for setting in bench.settings:
+        if setting.failed:
+            yield one_line(f"Left out: {setting.inputs or setting.dtype or 'a setting'}: {setting.failed}.")
+    told = (f"{each.name} ({each.standing.value}): {each.sentence}." for each in bench.contenders if each.sentence)
+    yield from map(one_line, dict.fromkeys(told))
+    yield from _first_calls(each for setting in bench.settings[:1] for each in setting.contenders)
+    yield from _of_calls(bench)
+
+
+def _of_calls(bench: Bench) -> Iterator[str]:
+    """What calls do beside their work."""
+    changing = dict.fromkeys(each.name for each in bench.contenders if each.changes)
+    if changing:
+        yield one_line(
+            f"{_listed(changing)} {'change their' if len(changing) > 1 else 'changes its'} arguments: each call goes "
+            "on with what the last one left."
+        )
+    waiting = dict.fromkeys(each.name for each in bench.contenders if _launch_bound(each))
+    if waiting:
+        yield one_line(
+            f"{_listed(waiting)}: the device waits for the host, which takes nearly all of the time to launch the work."
+        )
+    printed = sum(setting.printed for setting in bench.settings)
+    if printed:
+        yield f"They print while they are timed ({format_bytes(printed)}, not shown), which takes a part of the time."
+
+
+def _launch_bound(each: Contender) -> bool:
+    return each.launch is not None and each.time is not None and each.launch > LAUNCH_BOUND * each.time.value
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def _first_calls(contenders: Iterable[Contender]) -> Iterator[str]:
+    """What compiling costs, and when it is paid back."""
+    for each in contenders:
+        if each.mode == "eager" or each.first_call is None or each.time is None:
+            continue
+        if each.first_call < LONG_FIRST_CALL * each.time.value:
+            continue
+        paid = f", paid back after {each.pays_after:,.0f} calls" if each.pays_after is not None else ""
+        yield one_line(f"{each.name}: the first call took {format_duration(each.first_call)}{paid}.")
+
+
+def chart(bench: Bench) -> CurveChart | None:
+    """Time over inputs; over the blocks, as they were timed, where there is one setting only. None without times."""
+    settings = [setting for setting in bench.settings if setting.contenders]
+    times = [each.time for setting in settings for each in setting.contenders if each.time is not None]
+    if not times:
+        return None
+    if len(settings) < 2:
+        return over_blocks(settings[0])
+    axis, places = decades_of(times), middles(len(settings))
+    curves = []
+    for place, contender in enumerate(settings[0].contenders):
+        known = [(x, setting.contenders[place].time) for x, setting in zip(places, settings, strict=True)]
+        drawn = [(x, each) for x, each in known if each is not None]
+        curves.append(curve_of(contender.name, place % COLOURS, drawn, axis))
+    labels = tuple(Tick(x, setting.inputs) for x, setting in zip(places, settings, strict=True))
+    return CurveChart(tuple(curves), labels, axis.every_tick(format_duration))
+
+
+def over_blocks(setting: BenchSetting) -> CurveChart | None:
+    """What a call took in each block: clocks that rise and other programs show as steps that all curves have."""
+    drawn = [(number, each) for number, each in enumerate(setting.contenders) if each.blocks]
+    axis = decades([max(block, 1.0) for _, each in drawn for block in each.blocks])
+    curves = tuple(
+        curve_of(
+            each.name,
+            number % COLOURS,
+            [(place, Estimate(block, block, block, 1))
+             for place, block in zip(middles(len(each.blocks)), each.blocks, strict=True)],
+            axis,
+        )
+        for number, each in drawn
+    )  # fmt: skip
+    across = (Tick(0.0, "first block"), Tick(100.0, "last"))
+    return CurveChart(curves, across, axis.every_tick(format_duration), "Time of a call, block after block")

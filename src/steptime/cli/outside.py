@@ -1,0 +1,44 @@
+"""The answer of a look at a process from outside: where its main thread was."""
+
+from __future__ import annotations
+
+import linecache
+
+from steptime.answer.answer import Answer
+from steptime.answer.tables import share, table_of, word
+from steptime.launcher.py_spy import LinesFromOutside
+from steptime.quantities import format_bytes, format_share
+from steptime.report.sentences import place_text
+
+SHOWN = 10
+"""Lines that a terminal shows."""
+
+
+def answer_of(pid: int, command: str, found: LinesFromOutside) -> Answer:
+    """The most frequent line first."""
+    lines = [
+        (f"{place_text(source)}: {linecache.getline(source.file, source.line).strip() or source.function}", looks)
+        for source, looks in found.lines
+    ]
+    cpus = f"CPU: this job {found.job_cpus:.1f} cores, other processes {found.other_cpus:.1f}; " if (
+        found.job_cpus is not None) else ""  # fmt: skip
+    most = (
+        "No line was seen."
+        if not lines
+        else (f"{lines[0][0]}: the main thread was there in {format_share(lines[0][1] / found.looks)} of the looks.")
+    )
+    return Answer(
+        title=f"Process {pid}",
+        headline=most,
+        badge="Lines only: from outside no steps are seen, so nothing is known of their parts.",
+        head=(f"Process {pid} · {command}", f"{cpus}{format_bytes(found.memory or 0)} of memory"),
+        parts=(
+            table_of(
+                "lines", f"Where its main thread was ({found.looks:,} looks, waiting included)", "", lines,
+                share("share", "share", lambda line: line[1] / found.looks),
+                word("line", "line", lambda line: line[0], kind="source"),
+                first=SHOWN,
+            ),
+        ),
+        next_command="install gdb, or start the job with STEPTIME_STANDBY=1, and attach again",
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""The answer of a comparison: what changed beyond noise, and where."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from steptime.answer.answer import Answer, Figure
+from steptime.answer.tables import Table, table_of, word
+from steptime.compare.comparison import Check, Comparison, Ruling
+from steptime.compare.gate import render_junit
+from steptime.compare.tables import difference_tables, runs_table, settings_table
+from steptime.quantities import format_share
+from steptime.report.page.waterfall import Moves, moves_of
+
+SMALLEST = 0.002
+"""Of the longer step: categories that moved by less share a row."""
+
+
+def answer_of(comparison: Comparison) -> Answer:
+    """The last run against the first."""
+    first, last = comparison.runs[0].label, comparison.runs[-1].label
+    several = len(comparison.runs) > 2
+    sides = ("the first", "the last") if several else ("before", "now")
+    known = "measured" if comparison.noise.measured else "assumed; --repeat measures it"
+    settings = settings_table(comparison)
+    notes = (comparison.trend.sentence if comparison.trend else "", *comparison.caveats, comparison.noise.sentence)
+    return Answer(
+        title=f"{first} against {last}",
+        headline=comparison.sentence,
+        badge=f"Noise: {format_share(comparison.noise.floor)} of a step is allowed for between runs ({known}).",
+        head=() if settings.rows else ("Settings: no difference is known",),
+        parts=(_gate(comparison), settings, runs_table(comparison), *difference_tables(comparison)),
+        notes=tuple(filter(None, notes)),
+        next_command=comparison.next_command,
+        figures=(
+            Figure("changes", f"One step, from {sides[0]} to {sides[1]}", "differences.html", _moves(comparison)),
+        ),
+        data=comparison,
+        exports={".xml": partial(render_junit, comparison)},
+    )
+
+
+def _gate(comparison: Comparison) -> Table:
+    """The bounds, those that do not hold first."""
+    ordered = sorted(comparison.checks, key=lambda check: check.ruling is Ruling.PASSED)
+    return table_of(
+        "gate", "Gate", "", [with_reason_once(check, comparison) for check in ordered],
+        word("bound", "bound", lambda check: check.bound),
+        word("ruling", "ruling", lambda check: check.ruling.value),
+        word("", "sentence", lambda check: check.sentence, room="below"),
+    )  # fmt: skip
+
+
+def with_reason_once(check: Check, comparison: Comparison) -> Check:
+    """A bound beside the comparison's sentence: a reason that this gives is not given again."""
+    return replace(check, sentence="for the same reason") if check.sentence in comparison.sentence else check
+
+
+def _moves(comparison: Comparison) -> Moves:
+    """Where the blocks of the waterfall lie."""
+    step = comparison.step
+    before, after = (each.value if each is not None else 0.0 for each in (step.before, step.after))
+    least = SMALLEST * max(before, after)
+    moved = [(part.name, part.change) for part in comparison.parts if part.change is not None]
+    return moves_of([(name, change) for name, change in moved if abs(change.value) >= least], before, after)

@@ -1,0 +1,152 @@
+"""The answer of `steptime history`: since when a job has been slow, and its recordings."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from steptime.answer.answer import Answer, Part
+from steptime.answer.tables import Table, duration, table_of, word
+from steptime.compare.compare import level_text
+from steptime.compare.history import Entry, History, JobHistory, slowed
+from steptime.compare.history_index import Doomed
+from steptime.quantities import Jump, format_bytes, format_count, format_duration, format_share
+
+NEWEST = 6
+"""Recordings of a job that are listed where nobody asked for all."""
+MOST_JOBS = 8
+
+
+def answer_of(history: History, *, everything: bool = False) -> Answer:
+    """everything: all recordings of all jobs are listed."""
+    entries, jobs = history.entries, len(history.tracks)
+    size = format_bytes(sum(entry.bytes for entry in entries))
+    count = f"{format_count(len(entries), 'recording')} of {format_count(jobs, 'job')} in {history.folder}, {size}"
+    slow = (each for each in history.tracks if slowed(each) is not None)
+    first = next(slow, next(iter(history.tracks), None))
+    shown = history.tracks if everything else history.tracks[:MOST_JOBS]
+    all_ = f"steptime history {shlex.quote(history.folder)} --all"
+    notes = [f"and {jobs - len(shown)} more jobs: {all_}"] if jobs > len(shown) else []
+    if history.variants:
+        notes.append(f"{format_count(len(history.variants), 'recording')} of trials or of steptime nan, in no trend")
+    return Answer(
+        title=f"Recordings in {history.folder}",
+        headline=_told(first) if first is not None else count,
+        head=(count,) if first is not None else (),
+        parts=tuple(
+            _track(track, number, "" if track is first else sentence_of(track), everything=everything)
+            for number, track in enumerate(shown)
+        ),
+        notes=(*notes, *history.problems),
+        more=all_,
+        next_command=next_command(history),
+        data=history,
+    )
+
+
+def _told(track: JobHistory) -> str:
+    sentence = sentence_of(track)
+    return f"{track.job} on {track.machine}: {sentence[:1].lower()}{sentence[1:]}"
+
+
+def _track(track: JobHistory, number: int, sentence: str, *, everything: bool) -> Part:
+    """The newest recordings of a job, the last one last. sentence: what they say together."""
+    newest = track.entries if everything else track.entries[-NEWEST:]
+    title = f"{track.job} on {track.machine}{f': {sentence}' if sentence else ''}"
+    made = table_of(
+        f"job-{number}", title, "", newest,
+        word("begun", "begun", lambda entry: _when(entry)),
+        word("commit", "commit", lambda entry: entry.commit[:8] + ("+" if entry.commit and entry.dirty else "")),
+        duration("step", "step_ns", lambda entry: entry.step.value if entry.step is not None else None, barred=True),
+        word("", "spread", _spread),
+        word("recording", "recording", lambda entry: Path(entry.path).name),
+        word(" ", "load", lambda entry: "other programs ran" if entry.busy else ""),
+    )  # fmt: skip
+    return replace(made, hidden=len(track.entries) - len(newest))
+
+
+def _spread(entry: Entry) -> str:
+    if entry.step is None:
+        return "still running" if entry.running else entry.problem
+    return f"± {format_duration((entry.step.high - entry.step.low) / 2)}"
+
+
+def _when(entry: Entry) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.started_epoch_ns / 1e9))
+
+
+def sentence_of(track: JobHistory) -> str:
+    """Since when it has been slow, or that it keeps its level."""
+    if len(track.told) < 2:
+        return "One measured recording has no trend." if track.told else "No recording of it has a step."
+    jump, word = slowed(track), "slow"
+    if jump is None and track.levels:
+        jump, word = track.levels[-1], "faster"
+    told = level_text([entry.step.value for entry in track.told if entry.step is not None], "recordings")
+    told = f"It {told}."
+    if jump is not None:
+        told = f"It got {word} with {Path(track.told[jump.at].path).name}: {_change(jump)}, {_since(track, jump)}."
+    busy = sum(bool(entry.busy) for entry in track.told)
+    return f"{told} Other programs ran next to {busy} of them, which may be why." if busy else told
+
+
+def _change(jump: Jump) -> str:
+    word = "longer" if jump.after > jump.before else "shorter"
+    share = format_share(abs(jump.after / jump.before - 1))
+    doubt = "" if jump.confirmed else " (the next run will confirm it or not)"
+    return f"{format_duration(jump.before)} to {format_duration(jump.after)}, {share} {word}{doubt}"
+
+
+def _since(track: JobHistory, jump: Jump) -> str:
+    """What else changed with it."""
+    before, after = track.told[jump.at - 1], track.told[jump.at]
+    changed = [
+        name
+        for name, one, other in (
+            ("the commit", (before.commit, before.dirty), (after.commit, after.dirty)),
+            ("the command", before.command, after.command),
+            ("torch", before.torch, after.torch),
+        )
+        if one != other
+    ]
+    if not changed:
+        return "with the same commit, command and torch"
+    return f"and with it {' and '.join(changed)}"
+
+
+def next_command(history: History) -> str:
+    """What tells most: the comparison around the newest change for the worse; "" where there is nothing to compare."""
+    for track in history.tracks:
+        jump = slowed(track)
+        if jump is not None:
+            paths = (track.told[jump.at - 1].path, track.told[jump.at].path)
+            return f"steptime compare {' '.join(map(shlex.quote, paths))}"
+    for track in history.tracks:
+        if len(track.told) > 1:
+            return f"steptime compare {' '.join(shlex.quote(entry.path) for entry in track.told[-2:])}"
+    return ""
+
+
+def answer_of_doomed(doomed: Sequence[Doomed], *, done: bool) -> Answer:
+    """What is to go, or is gone."""
+    size = format_bytes(sum(each.entry.bytes for each in doomed))
+    head = "Removed" if done else "Would remove"
+    return Answer(
+        title=head,
+        headline=f"{head} {format_count(len(doomed), 'recording')}, {size}",
+        parts=(_doomed(doomed),),
+        notes=("Nothing was removed: add --yes to do it.",) if doomed and not done else (),
+    )
+
+
+def _doomed(doomed: Sequence[Doomed]) -> Table:
+    return table_of(
+        "doomed", "", "", doomed,
+        word("begun", "begun", lambda each: _when(each.entry)),
+        word("size", "size", lambda each: format_bytes(each.entry.bytes)),
+        word("why", "why", lambda each: "too old" if each.why == "old" else "for room"),
+        word("recording", "recording", lambda each: each.entry.path),
+    )  # fmt: skip

@@ -1,0 +1,80 @@
+"""The answer of `steptime hang`: which collective does not end, for whom the job waits, and at which line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from steptime.answer.answer import Answer, Item, Section
+from steptime.hang.triage import HangTriage, Stall, counted_ranks, first_suspects, no_dump
+from steptime.quantities import format_count
+from steptime.report.sentences import place_text
+
+
+def answer_of(found: HangTriage, passed_over: Sequence[str] = (), more: str = "") -> Answer:
+    """passed_over: files that could not be read. more: the command that shows what follows from the causes, too."""
+    head = f"{format_count(len(found.ranks), 'dump')} ({counted_ranks(found.ranks)})"
+    head += f", {format_count(found.checked, 'collective')} compared"
+    shown = _one_of_each_cause(found.stalls)
+    rest = [stall for stall in found.stalls if stall not in shown]
+    return Answer(
+        title="Why the job hangs",
+        headline=_headline(found, shown),
+        head=(f"{head}; {no_dump(found.absent)}." if found.absent else f"{head}.",),
+        parts=(
+            Section("", tuple(_item(stall, first=not number) for number, stall in enumerate(shown))),
+            Section("What follows from these", tuple(_item(stall, first=False) for stall in rest), 0),
+        ),
+        notes=tuple(f"Left out: {each}" for each in passed_over),
+        more=more,
+        data=_data(found),
+    )
+
+
+def _headline(found: HangTriage, shown: Sequence[Stall]) -> str:
+    if not found.stalls:
+        return _nobody_waits(found)
+    waits = f"The job waits for {counted_ranks(found.to_blame)}. " if len(found.to_blame) > 1 else ""
+    place = f" ({place_text(source)})" if (source := shown[0].source) is not None else ""
+    return f"{waits}{shown[0].sentence}{place}"
+
+
+def _one_of_each_cause(stalls: Sequence[Stall]) -> list[Stall]:
+    """Stalls without those that blame only ranks that an earlier one blames."""
+    shown: list[Stall] = []
+    blamed: set[int] = set()
+    for stall in stalls:
+        if not stall.culprits or not blamed.issuperset(stall.culprits):
+            shown.append(stall)
+            blamed.update(stall.culprits)
+    return shown
+
+
+def _nobody_waits(found: HangTriage) -> str:
+    """Where to look instead: at a rank that left no dump first, as gloo ends the calls of the others when one dies."""
+    if found.absent:
+        return (
+            f"No rank with a dump waits in a collective. The {first_suspects(found.absent)}, of which there is no "
+            "dump: dead, or stuck in its own code. Read its output; while it lives: py-spy dump --pid PID"
+        )
+    said = (
+        "No rank waits in a collective, as far as the dumps go: all that was called is done and agrees. "
+        "A rank that hangs elsewhere (input, a lock, a checkpoint) shows in: py-spy dump --pid PID"
+    )
+    unknown = " The dumps do not say how many ranks the job has: with --world-size N those without a dump are named."
+    return said if found.whole else said + unknown
+
+
+def _item(stall: Stall, *, first: bool) -> Item:
+    mark = "Follows:" if stall.consequence else "Cause:" if first else "Also:"
+    function = f", in {stall.source.function}" if stall.source is not None and stall.source.function else ""
+    place = f"{place_text(stall.source)}{function}" if stall.source is not None else ""
+    return Item(f"{mark} {stall.sentence}", place=place, lines=stall.evidence)
+
+
+def _data(found: HangTriage) -> dict[str, Any]:
+    """All of it; each stall with its sentence."""
+    stalls = [{**msgspec.to_builtins(stall), "sentence": stall.sentence} for stall in found.stalls]
+    return {**msgspec.to_builtins(found), "stalls": stalls}

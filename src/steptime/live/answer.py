@@ -1,0 +1,196 @@
+"""The answer of `steptime watch`: the same words for the terminal, for lines in a file and for the page."""
+
+from __future__ import annotations
+
+from steptime.answer.answer import Answer
+from steptime.answer.printable import one_line
+from steptime.answer.tables import Cell, Column, Table, duration, integer, number, share, size, table_of, word
+from steptime.live.view import LiveView, Part, RankView
+from steptime.quantities import format_bytes, format_change, format_count, format_duration, format_samples, format_share
+from steptime.recording.recording import DeviceSample, TelemetrySample
+
+BLOCKS = "·▁▂▃▄▅▆▇█"
+HELD_BACK = ((0x04, "power cap"), (0x08, "hardware slowdown"), (0x20, "heat"), (0x40, "heat"), (0x80, "power brake"))
+"""Bits of NVML's throttle reasons that cost speed."""
+QUIET = 10.0
+"""Seconds without anything new that are worth saying."""
+LEAST = 0.001
+"""Share of the minute that a part is shown from."""
+
+
+def title(view: LiveView) -> str:
+    """Which job it is, and how far."""
+    total = max((rank.total for rank in view.ranks), default=0)
+    far = _steps(total) if total else "no training step yet"
+    silent = f", nothing new for {view.silent:.0f} s" if view.silent > QUIET and view.state == "running" else ""
+    return one_line(f"{view.source} · {view.command} · {_time(view.elapsed)}, {far}{silent}")
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'' if count == 1 else 's'}"
+
+
+def _time(seconds: float) -> str:
+    """The time since the start: whole seconds, minutes from two on, hours."""
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def step_line(view: LiveView) -> str:
+    """The front rank's step over the last minute; "" before there is one."""
+    rank = view.front
+    if rank is None or rank.step is None:
+        return ""
+    step = rank.step
+    spread = f" ± {format_duration((step.high - step.low) / 2)}" if step.samples > 1 else ""
+    rate = f", {format_samples(rank.rate)}" if rank.rate is not None else ""
+    change = f", {format_change(view.change)} since the watch began" if view.change is not None else ""
+    of = f", {rank.name}" if len(view.ranks) > 1 else ""
+    last = format_duration(rank.wall)
+    return f"Step {format_duration(step.value)}{spread}{rate}{change} ({_steps(rank.steps)} in the last {last}{of})"
+
+
+def curve_line(rank: RankView) -> str:
+    """The step time over the last minute, from 0, as a row of blocks; "" where there is none."""
+    most = max(rank.curve, default=0.0)
+    if not most:
+        return ""
+    return "".join(BLOCKS[max(1, round(8 * value / most)) if value else 0] for value in rank.curve)
+
+
+def answer_of(view: LiveView) -> Answer:
+    """What the last minute was like: the front rank's step, where it went, every rank, and the diagnosis so far."""
+    rank = view.front
+    curve = curve_line(rank) if rank is not None else ""
+    left_out = f"{format_count(view.left_out, 'further rank')} not read." if view.left_out else ""
+    return Answer(
+        title=title(view),
+        headline=step_line(view) or title(view),
+        head=(title(view), *([curve] if curve else [])) if step_line(view) else (),
+        parts=(_parts(rank), _ranks(view)),
+        notes=(*notes(view), *filter(None, (left_out, *view.finding, view.notice))),
+    )
+
+
+def _parts(rank: RankView | None) -> Table:
+    """Of the last minute: times of phases are per step, of the rest in all."""
+    found = list[tuple[Part, str]]()
+    if rank is not None and rank.steps:
+        found = [(each, f"{format_duration(each.total / rank.steps)}/step") for each in rank.phases]
+        found += [(each, format_duration(each.total)) for each in rank.between]
+    return table_of(
+        "parts", "", "", [each for each in found if each[0].share >= LEAST],
+        word("", "part", lambda each: each[0].name),
+        Column("", "time", lambda each: Cell(each[1], each[0].total)),
+        share("", "share", lambda each: each[0].share, barred=True),
+    )  # fmt: skip
+
+
+def _ranks(view: LiveView) -> Table:
+    """A row for each rank, the late ones first; none for a single one."""
+    ordered = sorted(view.ranks, key=lambda rank: not rank.late)
+    several = len({rank.host for rank in view.ranks}) > 1
+
+    def doing(rank: RankView) -> str:
+        late = f"late: the others wait {format_duration(view.waiting)}/step for it" if rank.late else ""
+        return late or (f"now: {rank.doing}" if rank.doing else "")
+
+    return table_of(
+        "ranks", "", "", ordered if len(ordered) > 1 else [],
+        word("rank", "rank", lambda rank: rank.name),
+        word("host", "host", lambda rank: rank.host if several else ""),
+        integer("steps", "steps", lambda rank: rank.total),
+        duration("step", "step_ns", lambda rank: rank.step.value if rank.step is not None else None),
+        number("samples/s", "samples_per_s", lambda rank: rank.rate, lambda rate: f"{rate:,.0f}"),
+        share("input", "input", lambda rank: _input(rank) if rank.steps else None),
+        share("between steps", "between", lambda rank: sum(p.share for p in rank.between) if rank.steps else None),
+        size("memory", "bytes", lambda rank: rank.bytes),
+        word(" ", "doing", doing),
+    )  # fmt: skip
+
+
+def _input(rank: RankView) -> float:
+    return next((part.share for part in rank.phases if part.name == "input"), 0.0)
+
+
+def notes(view: LiveView) -> list[str]:
+    """The loader's queue, garbage collections, memory; what the rank is at; the machine."""
+    rank, lines = view.front, []
+    if rank is not None:
+        about = []
+        if rank.doing:
+            about.append(f"now: {rank.doing}")
+        if rank.queue is not None:
+            about.append(f"loader queue: {rank.queue.ready:.1f} of {rank.queue.most} batches ready")
+        if rank.collections:
+            about.append(f"{format_count(rank.collections, 'garbage collection')}, {format_duration(rank.collecting)}")
+        if rank.bytes is not None:
+            about.append(f"{format_bytes(rank.bytes)} of memory")
+        lines.append("; ".join(about))
+    if view.machine is not None:
+        lines += machine_lines(view.machine)
+    return list(filter(None, lines))
+
+
+def machine_lines(sample: TelemetrySample) -> list[str]:
+    """The newest look at the machine: a line for each device of the job, then the CPUs."""
+    cpus = f"CPU: this job {sample.job_cpu:.1f} cores, other processes {sample.other_cpu:.1f}"
+    pressure = f"; CPU pressure {sample.pressure:.0f} %" if sample.pressure else ""
+    return [*filter(None, map(_device_line, sample.devices)), cpus + pressure]
+
+
+def _device_line(device: DeviceSample) -> str:
+    """What the driver tells of it; "" where it tells nothing."""
+    told = []
+    if device.utilization is not None:
+        told.append(f"{device.utilization:.0f} % busy")
+    if device.memory_bytes is not None:
+        most = f" of {format_bytes(device.memory_total_bytes)}" if device.memory_total_bytes else ""
+        told.append(f"{format_bytes(device.memory_bytes)}{most}")
+    if device.clock_mhz is not None:
+        most = f" of {device.max_clock_mhz:,}" if device.max_clock_mhz else ""
+        told.append(f"{device.clock_mhz:,}{most} MHz")
+    if device.power_watts is not None:
+        most = f" of {device.power_limit_watts:.0f}" if device.power_limit_watts else ""
+        told.append(f"{device.power_watts:.0f}{most} W")
+    reasons = [name for bit, name in HELD_BACK if (device.throttle_reasons or 0) & bit]
+    if reasons:
+        told.append(f"held back by {' and '.join(dict.fromkeys(reasons))}")
+    if device.other_processes:
+        told.append(f"{format_count(device.other_processes, 'other program')} on it")
+    return f"{device.name}: {', '.join(told)}" if told else ""
+
+
+def line(view: LiveView) -> str:
+    """All that matters in one line, for where there is no terminal."""
+    rank = view.front
+    total = max((each.total for each in view.ranks), default=0)
+    if rank is None or rank.step is None:
+        return f"{_time(view.elapsed)}: {_steps(total) if total else 'no training step yet'}"
+    shares = sorted((*rank.phases, *rank.between), key=lambda part: -part.share)[:3]
+    told = [f"step {format_duration(rank.step.value)}"]
+    told += [format_samples(rank.rate)] if rank.rate is not None else []
+    told += [f"{part.name} {format_share(part.share)}" for part in shares if part.share >= LEAST]
+    late = [each.name for each in view.ranks if each.late]
+    told += [f"{' and '.join(late)} late ({format_duration(view.waiting)}/step)"] if late else []
+    devices = view.machine.devices if view.machine is not None else ()
+    if busy := sorted(each.utilization for each in devices if each.utilization is not None):
+        shown = "–".join(dict.fromkeys(f"{each:.0f}" for each in (busy[0], busy[-1])))
+        told.append(f"GPU{'s' * (len(busy) > 1)} {shown} % busy")
+    told += [f"nothing new for {view.silent:.0f} s"] if view.silent > QUIET else []
+    return one_line(f"{_time(view.elapsed)}: {_steps(total)}; {', '.join(told)}")
+
+
+def last_line(view: LiveView) -> str:
+    """How it ended."""
+    total = max((each.total for each in view.ranks), default=0)
+    if view.state == "ended":
+        status = f" with status {view.exit_status}" if view.exit_status is not None else ""
+        how = f"The job ended{status} after {_time(view.elapsed)}"
+    else:
+        how = f"Nothing new has come for {view.silent:.0f} s, and the job's end was not recorded"
+    return one_line(f"{how}: {_steps(total)}.")

@@ -1,0 +1,251 @@
+"""The answer of `steptime memory`: who owns the bytes, what leaks, and what would free them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from steptime.answer.answer import Answer, Figure, Item, Part, Section
+from steptime.answer.tables import Table, duration, integer, share, size, table_of, word
+from steptime.memory.leaks import Leak
+from steptime.memory.owners import LABELS, Owner
+from steptime.memory.report import Keeper, MemoryReport
+from steptime.memory.savings import Fit, checked
+from steptime.memory.triage import Fragmentation, MemoryTriage
+from steptime.quantities import SourceLine, format_bytes, format_share
+from steptime.report.page.over_time import memory_chart
+from steptime.report.sentences import place_text
+
+SCHEMA_VERSION = 1
+MOST_ROWS = 40
+FIRST_OWNERS, FIRST_LINES, FIRST_MODULES, FIRST_SAVINGS = 9, 5, 3, 4
+"""Rows that a terminal shows."""
+MOST_TIMES = 99
+"""Of a batch: beyond, a factor says no more than that there is room."""
+OVERLAP = (
+    "These overlap and do not add. The error is the largest of the peak that was left, in pairs of runs without and "
+    "with the change."
+)
+
+
+def answer_of(report: MemoryReport) -> Answer:
+    """Of the device that held most; documents have the others, too."""
+    first = report.devices[:1]
+    problems = (*report.problems, *(problem for found in report.devices for problem in found.problems))
+    cut = tuple(f"Cut: {part}." for found in first for part in found.cut.split("; ") if part)
+    others = f", the largest of {len(report.devices)} devices" if len(report.devices) > 1 else ""
+    said, held = _headline(report), [f"{device_text(found)}{others}" for found in first]
+    charts = [(number, memory_chart(found.over_time)) for number, found in enumerate(report.devices)]
+    return Answer(
+        title=f"Memory of {report.source}",
+        headline=said,
+        badge=" ".join(cut),
+        head=(f"Memory of {report.source}", *(each for each in held if not said.startswith(each))),
+        parts=(
+            Section("", tuple(map(Item, _sentences(report)))),
+            *(part for found in first for part in _device(found, 0)),
+        ),
+        notes=tuple(f"Note: {problem}" for problem in dict.fromkeys(problems)),
+        more=report.next_command if " -o " in report.next_command else "",
+        next_command=report.next_command,
+        figures=tuple(
+            Figure(f"memory-{number}", "Memory over time", "memory.html", chart) for number, chart in charts if chart
+        ),
+        details=partial(_details, report),
+        data=_data(report),
+    )
+
+
+def _headline(report: MemoryReport) -> str:
+    """What will end the job, or has ended it; else who holds most."""
+    return next(_told(report), f"Memory of {report.source} is not known.")
+
+
+def _told(report: MemoryReport) -> Iterator[str]:
+    """Everything that is worth a headline, the gravest first."""
+    yield from (f"Leak: {kept_text(each)}" for each in report.keepers)
+    for found in report.devices:
+        if found.failure is not None:
+            yield f"Out of memory: {failure_text(found)}"
+    for found in report.devices:
+        yield from (f"Leak: {leak_text(leak)}" for leak in found.leaks)
+    yield from (f"Growth: {each.sentence}" for each in report.growth)
+    for found in report.devices[:1]:
+        yield f"{device_text(found)}{_most(found)}."
+
+
+def _most(found: MemoryTriage) -> str:
+    """ "; most of it activations, 1.2 GiB, at model.py:12"."""
+    owned = [entry for entry in by_size(found) if entry[0] < Owner.AWAITING]
+    if not owned:
+        return ""
+    line = next((each for each in found.account.lines if each.source is not None), None)
+    where = f"; most at one line: {place(line.source)}, {format_bytes(line.bytes)}" if line is not None else ""
+    return f"; the largest part: {LABELS[owned[0][0]]}, {format_bytes(owned[0][1])}{where}"
+
+
+def _sentences(report: MemoryReport) -> list[str]:
+    """What a headline could have said of the first device and did not; and what fits it."""
+    headline = _headline(report)
+    shown = [each for each in _told(report) if each != headline and each[: each.find(":")] in ("Leak", "Growth")]
+    out = [f"Out of memory: {failure_text(found)}" for found in report.devices[:1] if found.failure is not None]
+    fits = [each for found in report.devices[:1] for each in fitting(found)]
+    return [*(each for each in out if each != headline), *dict.fromkeys(shown), *fits]
+
+
+def memory_tables(report: MemoryReport) -> tuple[Table, ...]:
+    """Of all devices, the one that held most first."""
+    every = (part for number, found in enumerate(report.devices) for part in _device(found, number))
+    return tuple(part for part in every if isinstance(part, Table) and part.rows)
+
+
+def _device(found: MemoryTriage, number: int) -> Iterator[Part]:
+    account, whole = found.account, max(1, found.account.reserved)
+    yield table_of(
+        f"owners-{number}", f"By owner, {found.moment}", "", by_size(found),
+        word("owner", "owner", lambda entry: LABELS[entry[0]]),
+        size("held", "bytes", lambda entry: entry[1], barred=True),
+        share("share", "share", lambda entry: entry[1] / whole),
+        first=FIRST_OWNERS,
+    )  # fmt: skip
+    placed = sorted(account.lines, key=lambda line: line.source is None)
+    yield table_of(
+        f"lines-{number}", "Lines that held most", "", placed,
+        size("held", "bytes", lambda line: line.bytes, barred=True),
+        word("owner", "owner", lambda line: LABELS[line.owner]),
+        word("line", "line", lambda line: place(line.source)),
+        integer("blocks", "blocks", lambda line: line.blocks),
+        most=MOST_ROWS, first=FIRST_LINES,
+    )  # fmt: skip
+    yield table_of(
+        f"modules-{number}", "Modules whose calls made it", "", account.modules,
+        size("held", "bytes", lambda module: module.bytes, barred=True),
+        word("owner", "owner", lambda module: LABELS[module.owner]),
+        word("module", "module", lambda module: module.path),
+        integer("blocks", "blocks", lambda module: module.blocks),
+        most=MOST_ROWS, first=FIRST_MODULES,
+    )  # fmt: skip
+    yield table_of(
+        f"savings-{number}", "What would free memory of the peak", OVERLAP, found.savings,
+        size("frees", "bytes", lambda saving: saving.frees),
+        word("what", "what", lambda saving: saving.name),
+        word("error", "error", lambda saving: saving.error),
+        word("cost", "cost", lambda saving: saving.cost, room="document"),
+        word("how it was estimated", "how", lambda saving: saving.how, room="document"),
+        first=FIRST_SAVINGS,
+    )  # fmt: skip
+
+
+def _details(report: MemoryReport) -> Iterator[Part]:
+    for number, found in enumerate(report.devices):
+        if number:
+            told = (device_text(found), *fitting(found), *(f"Cut: {found.cut}." for _ in [0] if found.cut))
+            yield Section(found.device, tuple(map(Item, told)))
+            yield from _device(found, number)
+        yield Section("Leaks", tuple(map(Item, _leaks(found))))
+        if found.fragmentation is not None and found.fragmentation.free:
+            yield _fragments(found.fragmentation, number)
+        yield table_of(
+            f"timeline-{number}", "Timeline", "", found.timeline,
+            duration("time", "time_ns", lambda each: each.time),
+            integer("event", "event", lambda each: each.event),
+            size("live", "live", lambda each: each.live),
+            size("reserved", "reserved", lambda each: each.reserved),
+        )  # fmt: skip
+
+
+def _fragments(found: Fragmentation, number: int) -> Table:
+    note = (
+        f"{format_bytes(found.free)} free in {found.pieces} pieces, {format_bytes(found.in_used)} of it in segments "
+        f"that something alive holds; the largest piece is {format_bytes(found.largest)}."
+    )
+    return table_of(
+        f"free-{number}", "Free in the cache", note, found.segments,
+        word("segment", "segment", lambda each: f"{each.address:#x}"),
+        size("size", "size", lambda each: each.size),
+        size("free", "free", lambda each: each.free),
+        size("largest piece", "largest", lambda each: each.largest),
+    )  # fmt: skip
+
+
+def device_text(found: MemoryTriage) -> str:
+    """What was held at the moment."""
+    live, reserved = format_bytes(found.account.live), format_bytes(found.account.reserved)
+    held = f"torch knew of {reserved}" if found.device == "CPU" else f"the process held {reserved}"
+    return f"{found.device}, {found.moment}: {live} of tensors; {held}"
+
+
+def place(source: SourceLine | None) -> str:
+    """Where, in words."""
+    if source is None:
+        return "no Python frame was recorded"
+    return f"{place_text(source)} {source.function}".strip() if source.file else source.function
+
+
+def leak_text(leak: Leak) -> str:
+    return (
+        f"{place(leak.source)} leaves {format_bytes(leak.per_step.value)} behind in each of {leak.steps} steps "
+        f"({leak.blocks:.3g} blocks a step, {format_bytes(leak.held)} by now)"
+    )
+
+
+def failure_text(found: MemoryTriage) -> str:
+    failure = found.failure
+    assert failure is not None
+    where = f" at {place(failure.source)}" if failure.source is not None else ""
+    return f"{format_bytes(failure.asked)} were asked for{where}. In the way: {failure.obstacle}."
+
+
+def fitting(found: MemoryTriage) -> tuple[str, ...]:
+    """How much larger a batch would fit, where the device's size is known; what that counts in, where it matters."""
+    if found.fit is None or found.capacity is None:
+        return ()
+    fits = f"Fits {format_bytes(found.capacity)} with 10 % kept free: {_batch(found.fit)} ({checked(found.fit.kind)})."
+    return (fits, f"{found.fit.note[:1].upper()}{found.fit.note[1:]}.") if found.fit.note else (fits,)
+
+
+def _batch(fit: Fit) -> str:
+    if fit.most <= 0:
+        return "no batch at all, what no batch changes is larger"
+    if fit.most < 1:
+        return f"only {format_share(fit.most)} of this batch"
+    if fit.least >= MOST_TIMES:
+        return f"a batch more than {MOST_TIMES} times as large"
+    least, most = f"{fit.least:.2g}", f"{min(fit.most, MOST_TIMES):.2g}"
+    return f"a batch {least if least == most else f'{least} to {most}'} times as large"
+
+
+def kept_text(keeper: Keeper) -> str:
+    named = f"{keeper.kind} {keeper.name}" if keeper.kind and keeper.name else "something that was not found"
+    where = f" grows at {place_text(keeper.source)}" if keeper.source is not None else " grows"
+    size = f"{format_bytes(keeper.bytes)} in " if keeper.bytes else ""
+    count = f"{keeper.tensors:.3g} tensor{'s' if keeper.tensors > 1 else ''} a step"
+    graph = f", with {'their' if keeper.tensors > 1 else 'its'} graph" if keeper.graph else ""
+    return f"{named}{where}: {size}{count}{graph}" if keeper.tensors >= 1 else f"{named}{where}: a sum{graph}"
+
+
+def _leaks(found: MemoryTriage) -> list[str]:
+    if found.leaks:
+        return [leak_text(leak) for leak in found.leaks]
+    if found.steps < 4:
+        boundaries = "1 boundary" if found.steps == 1 else f"{found.steps} boundaries"
+        return [f"Not examined: {boundaries} of steps in the history, and four are needed."]
+    return [f"None: no line leaves memory behind in every step ({found.steps} boundaries, by {found.boundary_source})."]
+
+
+def by_size(found: MemoryTriage) -> list[tuple[Owner, int]]:
+    """Owners and their bytes, the largest first."""
+    return sorted(found.account.entries, key=lambda entry: -entry[1])
+
+
+def _data(report: MemoryReport) -> dict[str, Any]:
+    """Everything, for a program; owners by their names."""
+    plain: dict[str, Any] = {"schema_version": SCHEMA_VERSION, **msgspec.to_builtins(report)}
+    for account in (device["account"] for device in plain["devices"]):
+        account["entries"] = {LABELS[owner]: size for owner, size in account["entries"]}
+        for use in (*account["lines"], *account["modules"]):
+            use["owner"] = LABELS[use["owner"]]
+    return plain

@@ -1,0 +1,146 @@
+"""What a job carries from step to step, apart from the parameters of its top modules: averages of weights, statistics,
+an optimizer's options, modes of modules, random numbers. A candidate that leaves some of it out is no faster."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections import Counter
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+import torch
+
+from steptime.probe.changes.sketches import sketch
+from steptime.probe.objects import local_values, modules_of, tensors_in
+
+MOST_CARRIED = 4096
+"""Tensors of which sketches are taken: of more, none."""
+FLAT = 0.2
+"""Of all numbers that are trained: a vector of so many may be an average of the weights in one piece."""
+IGNORED_OPTIONS = frozenset({"params", "foreach", "fused", "capturable", "differentiable", "initial_lr", "maximize"})
+"""Of an optimizer's groups: how it computes, or what a scheduler keeps there."""
+
+
+class CarriedState:
+    """Tensors alive between two steps that look like a parameter or a buffer of the job's: averages of weights, running
+    statistics, an optimizer's state. Whose they are is not asked, so that a copy kept by hand is seen, too."""
+
+    def __init__(self) -> None:
+        self._before: set[tuple[str, tuple[float, ...]]] = set()
+        self._first: dict[str, Any] = {}
+
+    def first(self, parameters: dict[str, Any]) -> None:
+        """Before the first step: the weights that it starts from."""
+        for name, parameter in parameters.items():
+            if name not in self._first:
+                self._first[name] = sketch(parameter)
+
+    def look(self, parameters: dict[str, Any]) -> None:
+        """Between two steps: what is there; a later `moved` tells what has changed since."""
+        self._before = set(self._carried(parameters))
+
+    def moved(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Between two steps: how far each parameter is from its first weights, with the length of these and its format;
+        and the carried tensors that have changed since the last look."""
+        ways = []
+        for name, parameter in parameters.items():
+            if name in self._first:
+                way = sketch(parameter) - self._first[name]
+                ways.append((name, str(parameter.dtype), float(self._first[name].norm()), way.tolist()))
+        changed = [each for each in self._carried(parameters) if each not in self._before] if self._before else []
+        return {"ways": ways, "carried": changed}
+
+    def moving(self, parameters: dict[str, Any]) -> int:
+        """Numbers in the carried tensors that have changed since the last look."""
+        return sum(prod(map(int, shape.split("x"))) for shape, _ in set(self._carried(parameters)) - self._before)
+
+    def _carried(self, parameters: dict[str, Any]) -> list[tuple[str, tuple[float, ...]]]:
+        """Tensors of a parameter's shape, and vectors of FLAT of all parameters at least."""
+        own = {id(each) for each in parameters.values()}
+        gradients = {id(each.grad) for each in parameters.values()}
+        shapes = {tuple(each.shape) for each in parameters.values() if each.numel() > 1}
+        flat = FLAT * sum(each.numel() for each in parameters.values())
+        tensors = [each for each in gc.get_objects() if type(each) in (torch.Tensor, torch.nn.Parameter)]
+        others = [each for each in tensors if id(each) not in own and id(each) not in gradients]
+        found = [each for each in others if _is_like(each, shapes, flat)]
+        return list(filter(None, map(_carried_tensor, found))) if len(found) <= MOST_CARRIED else []
+
+
+def _is_like(tensor: torch.Tensor, shapes: set[tuple[int, ...]], flat: float) -> bool:
+    """Whether a tensor may be an average of parameters of these shapes, and there is something to read."""
+    try:
+        if tuple(tensor.shape) not in shapes and not (tensor.dim() == 1 and tensor.numel() >= flat > 0):
+            return False
+        plain = tensor.is_floating_point() and tensor.layout is torch.strided and tensor.grad_fn is None
+        # A sharded model frees the storage of what it has gathered.
+        return plain and tensor.device.type != "meta" and tensor.untyped_storage().nbytes() > 0
+    except Exception:  # noqa: BLE001 - the probe's boundary: of what vmap or a captured graph has left, nothing is read
+        return False
+
+
+def _carried_tensor(tensor: torch.Tensor) -> tuple[str, tuple[float, ...]] | None:
+    try:
+        return "x".join(map(str, tensor.shape)), tuple(sketch(local_values(tensor)).tolist())
+    except Exception:  # noqa: BLE001 - the probe's boundary: what cannot be read after all is left out
+        return None
+
+
+def options_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, int]]:
+    """Options of each group of an optimizer as JSON, and how many numbers the group holds."""
+    found: Counter[str] = Counter()
+    for group in optimizer.param_groups:
+        options = {name: _plain(value) for name, value in group.items() if name not in IGNORED_OPTIONS}
+        text = json.dumps({name: value for name, value in sorted(options.items()) if value is not None})
+        found[text] += sum(each.numel() for each in group["params"])
+    return list(found.items())
+
+
+def _plain(value: Any) -> Any:
+    """A number, a text or a list of these; None for what is none."""
+    if isinstance(value, torch.Tensor):  # of a device it is not asked: a graph may be captured
+        value = value.item() if value.numel() == 1 and value.device.type == "cpu" else None
+    if isinstance(value, float):
+        return float(f"{value:.7g}")
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, bool | int | str) else None
+
+
+def active_dropout(modules: Iterable[torch.nn.Module]) -> float:
+    """Sum of the probabilities of the dropouts of modules that are in training mode."""
+    return float(sum(_dropout_of(each) for module in modules for each in modules_of(module) if each.training))
+
+
+def _dropout_of(module: torch.nn.Module) -> float:
+    if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+        return float(module.p)
+    return float(module.dropout) if isinstance(module, torch.nn.RNNBase | torch.nn.MultiheadAttention) else 0.0
+
+
+def training_share(modules: Iterable[torch.nn.Module]) -> float:
+    """Share of the modules that are in training mode."""
+    modes = [each.training for module in modules for each in modules_of(module)]
+    return sum(modes) / len(modes) if modes else 1.0
+
+
+def random_state() -> tuple[bytes, ...]:
+    """State of torch's random generators, of the CPU and of each device in use."""
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():
+        states += torch.cuda.get_rng_state_all()
+    return tuple(bytes(each.numpy()) for each in states)
+
+
+def rows_of(values: Any) -> list[float]:
+    """A number for each sample of a batch: the sum of its numbers with fixed signs."""
+    tensors = [each for each in tensors_in(values) if each.dim() > 1 and not isinstance(each, torch.nn.Parameter)]
+    if not tensors:
+        return []
+    largest = max(tensors, key=lambda each: each.numel())
+    if not largest.numel() or largest.is_complex() or largest.layout is not torch.strided:
+        return []
+    flat = largest.detach().reshape(len(largest), -1).to(torch.float64)
+    signs = torch.arange(flat.shape[1], device=flat.device).mul_(2654435761).bitwise_right_shift_(15).bitwise_and_(1)
+    return [float(f"{each:.9g}") for each in (flat @ (signs * 2 - 1).to(torch.float64)).tolist()]

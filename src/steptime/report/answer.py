@@ -1,0 +1,283 @@
+"""The answer of a report: where the time of a step goes, what to change, and how sure that is."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from steptime.advice.kernels import by_name, short_kernel
+from steptime.advice.rule import Finding, Weight
+from steptime.advice.savings import in_step, per_step
+from steptime.advice.verdict import MADE_OF, NOT_IN_TRACE, UNRECORDED
+from steptime.answer.answer import Answer, Item, Part, Section
+from steptime.answer.printable import one_line
+from steptime.answer.tables import Table, table_of, word
+from steptime.quantities import format_duration
+from steptime.report import json
+from steptime.report.report import ProcessReport, Report
+from steptime.report.sentences import (
+    bounds_text,
+    cost_text,
+    elsewhere_text,
+    gpu_busy_text,
+    interval_text,
+    left_out_text,
+    placed,
+    prediction_text,
+    predictions,
+    price_text,
+    reached_text,
+    roofline_sentences,
+    source_text,
+    step_text,
+    throughput_text,
+)
+from steptime.report.tables import (
+    MOST_RANKS,
+    case_tables,
+    category_tables,
+    process_table,
+    rank_tables,
+    replay_tables,
+    trial_table,
+)
+
+PICTURES = (".speedscope.json", ".html", ".svg", ".png")
+"""Formats that show a step's timeline and memory over time."""
+ASKED_FOR = "caught-steps"
+"""A note on what was asked for (run --catch) comes before the others."""
+PROFILER = "ProfilerStep"
+"""In words on how steps were found: nothing that needs to be said."""
+FIRST, FIRST_ASIDES, FIRST_KERNELS = 5, 4, 3
+"""Findings, notes and kernels that a terminal shows."""
+LEAST_COMPUTE = 0.2
+"""Of the step: where the device computes less, its roofline is not what to look at."""
+
+
+def show_pictures(outputs: Iterable[str], *, full: bool) -> bool:
+    """Whether one of the formats shows a step's timeline and memory over time."""
+    return full or any(each.lower().endswith(PICTURES) for each in outputs)
+
+
+def answer_of(report: Report, *, full: bool = False) -> Answer:
+    """full: JSON with everything that is known, which can be read back."""
+    process = placed(report.processes[0])
+    return Answer(
+        title=one_line(report.environment.command or report.source),
+        headline=process.verdict.sentence,
+        badge=process.verdict.badge,
+        head=(_header(report), *_step(report, process)),
+        parts=(
+            _shown_categories(process),
+            _sentences("", _computing(process)),
+            Section("", tuple(_finding(each, process) for each in _told(process)), FIRST),
+            Section("", tuple(_asides(report, process)), FIRST_ASIDES),
+            *_trials(report),
+        ),
+        notes=tuple(_notes(report, process)),
+        more=f"steptime report {shlex.quote(report.source)} -o report.html",
+        next_command=report.next_command,
+        details=partial(_details, report),
+        exports={
+            ".json": partial(json.render, report) if full else partial(_compact, report),
+            ".html": partial(_page, report),
+            ".sarif": partial(_sarif, report),
+            ".speedscope.json": partial(_speedscope, report),
+            ".svg": partial(_svg, report),
+            ".png": partial(_png, report),
+        },
+    )
+
+
+def _compact(report: Report) -> str:
+    from steptime.report import compact
+
+    return compact.render(report)
+
+
+def _page(report: Report) -> str:
+    from steptime.report.page import page  # templates take a while to import
+
+    return page.render(report)
+
+
+def _sarif(report: Report) -> str:
+    from steptime.report import sarif
+
+    return sarif.render(report)
+
+
+def _speedscope(report: Report) -> str:
+    from steptime.report import speedscope
+
+    return speedscope.render(report)
+
+
+def _svg(report: Report) -> str:
+    from steptime.report.page import pictures
+
+    return pictures.render_svg(report)
+
+
+def _png(report: Report) -> bytes:
+    from steptime.report.page import pictures
+
+    return pictures.render_png(report)
+
+
+def _header(report: Report) -> str:
+    """The job as it was typed, and what ran it."""
+    environment = report.environment
+    facts = [f"steptime {environment.steptime}", environment.command or report.source]
+    facts += [f"torch {environment.torch}" if environment.torch else "", environment.device, environment.ended]
+    if environment.ranks > 1:
+        facts.append(f"{report.processes[0].name} of {environment.ranks}")
+    return " · ".join(filter(None, facts))
+
+
+def _step(report: Report, process: ProcessReport) -> Iterator[str]:
+    """The step, and what the steps of a trace were found by, where it does not mark them."""
+    step = process.case.step
+    left_out = left_out_text(process)
+    yield f"Step {step_text(step)}{f' (left out: {left_out})' if left_out else ''}"
+    found = one_line(step.how).partition(", because")[0]
+    if found and PROFILER not in found:
+        yield f"Steps: {found}"
+    rates = filter(None, (throughput_text(process.throughput, step.device), gpu_busy_text(process.case)))
+    yield from filter(None, ("; ".join(rates), f"Price: {price}" if (price := price_text(report)) else ""))
+
+
+def _shown_categories(process: ProcessReport) -> Table:
+    """The categories that take time, the longest first."""
+    spent = [use for use in process.case.categories if use.duration.value > 0]
+    ordered = tuple(sorted(spent, key=lambda use: -use.duration.value))
+    made = category_tables(replace(process.case, categories=ordered, phases=()))
+    return replace(made[0], title="") if made else NO_TABLE
+
+
+def _sentences(title: str, sentences: Iterable[str]) -> Section:
+    return Section(title, tuple(Item(each) for each in sentences))
+
+
+NO_TABLE = Table("none", "", "", (), ())
+
+
+def _computing(process: ProcessReport) -> Iterator[str]:
+    """What the device's computing is bound by, what it reached and which kernels it is, where that is a considerable
+    part of the step; then the replay's predictions, and the step on other devices."""
+    case, step = process.case, process.case.step.duration.value
+    compute = next((use.duration.value for use in case.categories if use.name == "compute"), 0.0)
+    if compute >= LEAST_COMPUTE * step:
+        if case.roofline is not None:
+            yield from filter(None, (bounds_text(case.roofline, case), reached_text(case)))
+        named = by_name(
+            replace(use, name=short_kernel(use.name)) for use in case.kernels if use.bound != "communication"
+        )[:FIRST_KERNELS]
+        told = ", ".join(f"{each.name} {format_duration(each.duration)}" for each in named)
+        yield from [f"Kernels: {told} {per_step(case.step)}"] if told else []
+    told = "; ".join(prediction_text(each, step) for each in predictions(case.replay, step)[:FIRST_KERNELS])
+    yield from [f"If: {told}"] if told else []
+    yield from (f"On {elsewhere_text(each, step)}" for each in (case.replay.elsewhere if case.replay else ()))
+
+
+def _told(process: ProcessReport) -> list[Finding]:
+    """What is told with what to do: findings; a note where it comes first; and what most of the step is made of."""
+    first = [each for each in process.findings[:1] if each.weight is Weight.NOTE and each.name != MADE_OF]
+    found = first + [each for each in process.findings if each.weight is Weight.FINDING]
+    return found + [each for each in process.findings if each.name == MADE_OF]
+
+
+def _finding(finding: Finding, process: ProcessReport) -> Item:
+    """A finding with what it would save; what the headline has said is not said again."""
+    saving, step = finding.savings, process.case.step
+    worth = f"up to {in_step(saving.value, step)}" if saving is not None else ""
+    return Item(
+        f"{finding.code} {finding.name}",
+        worth,
+        finding.summary if finding.summary not in process.verdict.sentence else "",
+        source_text(finding.source) if finding.source is not None else "",
+        finding.advice,
+        details=(*([f"Savings: {format_duration(saving.value)} ({interval_text(saving)})"] if saving else ()),
+                 *finding.evidence),
+    )  # fmt: skip
+
+
+def _asides(report: Report, process: ProcessReport) -> Iterator[Item]:
+    """Doubts, then notes that no headline has told; what was asked for comes first."""
+    told, verdict = _told(process), process.verdict
+    said = f"{verdict.reason} {verdict.sentence}".lower()
+    asides = [each for each in process.findings if each.weight is not Weight.FINDING and each not in told
+              and not (verdict.bottleneck == UNRECORDED and each.name == NOT_IN_TRACE)]  # fmt: skip
+    for weight, word_ in ((Weight.DOUBT, "Doubt"), (Weight.NOTE, "Note")):
+        shown = [each for each in asides if each.weight is weight and each.summary.lower() not in said]
+        for aside in sorted(shown, key=lambda each: each.name != ASKED_FOR):
+            yield Item(f"{word_}: {aside.code} {aside.summary}", details=(aside.advice, *aside.evidence))
+    yield from (Item(f"Left out: {problem}") for problem in report.problems)
+
+
+def _trials(report: Report) -> Iterator[Part]:
+    """What was tried on the job, and the patch."""
+    trials = report.trials
+    if trials is None:
+        return
+    from steptime.report.trial_answer import trial_items  # brings all of the trials' room
+
+    yield Section("Tried", trial_items(trials))
+
+
+def _notes(report: Report, process: ProcessReport) -> Iterator[str]:
+    if process.cost is not None:
+        yield f"Cost: {cost_text(process.cost, process.case.step.duration.value)}"
+    yield f"From: {report.source}"
+
+
+def _details(report: Report) -> Iterator[Part]:
+    """All that is known, for documents."""
+    yield _environment(report)
+    several = len(report.processes) > 1
+    if several:
+        yield from (process_table(report), *rank_tables(report.ranks, len(report.processes)))
+    for number, process in enumerate(map(placed, report.processes[:MOST_RANKS])):
+        if several and not number:  # the parts of the answer tell of it
+            yield _sentences(f"{process.name}, further", [])
+        elif several:
+            verdict = process.verdict
+            lines = (f"Step {step_text(process.case.step)}", verdict.sentence, verdict.badge)
+            yield _sentences(process.name, filter(None, lines))
+            yield from category_tables(process.case)[:1]
+            yield Section("Findings", tuple(_finding(each, process) for each in process.findings))
+        yield from _of_process(process)
+    if report.trials is not None:
+        yield trial_table(report.trials)
+
+
+def _of_process(process: ProcessReport) -> Iterator[Part]:
+    case = process.case
+    yield from category_tables(case)[1:]
+    yield _sentences("", roofline_sentences(case))
+    yield from (*case_tables(case), *replay_tables(case))
+    lists = (
+        ("Notes", process.notes),
+        ("Not examined", [f"{code}: {reason}" for code, reason in process.not_examined]),
+        ("Rules and plug-ins that failed", [f"{code}: {why}" for code, why in process.failed]),
+    )
+    for title, sentences in lists:
+        if sentences:
+            yield _sentences(title, sentences)
+
+
+def _environment(report: Report) -> Table:
+    environment, step = report.environment, report.processes[0].case.step
+    facts = (
+        ("Source", report.source), ("Host", environment.host), ("Device", environment.device),
+        ("Python", environment.python), ("torch", environment.torch), ("steptime", environment.steptime),
+        ("Ranks", str(environment.ranks)), ("Job", environment.ended), ("Steps in all", str(step.total)),
+        ("Boundaries", step.how or step.mode), ("Price", price_text(report)),
+    )  # fmt: skip
+    return table_of(
+        "environment", "Environment", "", [fact for fact in facts if fact[1]],
+        word("", "what", lambda fact: fact[0]),
+        word(" ", "value", lambda fact: fact[1]),
+    )  # fmt: skip

@@ -1,0 +1,175 @@
+"""The answer of `steptime judge`: what each candidate came to; and the same for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from steptime.answer.answer import Answer
+from steptime.answer.tables import Table, table_of, word
+from steptime.quantities import Estimate, format_duration
+from steptime.report.trials import trial_report
+from steptime.report.verdict_words import (
+    WORDS,
+    certainty,
+    judged,
+    memory_text,
+    power_of,
+    reason_text,
+    seconds_to_decide,
+    speed_text,
+    trial_headline,
+    word_of,
+)
+from steptime.trials.judge import usual_metric, usual_step
+from steptime.trials.results import PatchResult, Results
+from steptime.trials.trial import Judgement, Run, batch_of
+
+VERSION = 1
+"""Of the document."""
+LONG_COMPILATION = 0.5
+"""Seconds."""
+
+
+def answer_of(results: Results, folder: str, next_command: str = "") -> Answer:
+    """folder: that the results are in."""
+    trials = trial_report(results, folder)
+    every = judged(results)
+    return Answer(
+        title=f"Judged: {trials.command}",
+        headline=trial_headline(trials, trials.variants),
+        badge=certainty(results, every),
+        head=(f"Judged: {trials.command}", _as_it_is(results), *_compared(results)),
+        parts=(_table(results, every),),
+        notes=(power,) if (power := power_of(results)) else (),
+        next_command=next_command,
+        data=as_document(results),
+    )
+
+
+def _table(results: Results, every: Sequence[Judgement]) -> Table:
+    def why(judgement: Judgement) -> str:
+        told = _sentences(judgement, results.runs)
+        further = seconds_to_decide(judgement, results)
+        told += [f"About {format_duration(further * 1e9)} more would decide it"] if further is not None else []
+        return ". ".join(told)
+
+    return table_of(
+        "candidates", "", "", every,
+        word("verdict", "verdict", lambda each: word_of(each, results.plan.min_gain)),
+        word("speed-up", "speed", lambda each: speed_text(each.speed) if each.speed is not None else "–"),
+        word("candidate", "candidate", lambda each: each.variant.label),
+        word("why", "why", why, room="below"),
+    )  # fmt: skip
+
+
+def as_document(results: Results) -> dict[str, Any]:
+    """The verdicts for programs: speed-ups with 95 % intervals, steps in ns."""
+    step = usual_step(results.runs)
+    return {
+        "version": VERSION,
+        "command": list(results.plan.command),
+        "step_ns": step.value if step is not None else None,
+        "metric": _metric(results),
+        "until_loss": _until_loss(results),
+        "power": power_of(results),
+        "candidates": [
+            {
+                "name": each.variant.name,
+                "label": each.variant.label,
+                "verdict": word_of(each, results.plan.min_gain),
+                "speed_up": _interval(each.speed),
+                "peak_memory_ratio": _interval(each.memory),
+                "training": each.agreement.value,
+                "sentences": _sentences(each, results.runs),
+                "rounds": each.rounds,
+                "seconds_to_decide": seconds_to_decide(each, results),
+                **_items(each, step),
+            }
+            for each in judged(results)
+        ],
+        "patch": _patch(results.patch) if results.patch is not None else None,
+    }
+
+
+def _metric(results: Results) -> dict[str, Any] | None:
+    metric, value = results.plan.metric, usual_metric(results.runs)
+    if metric is None:
+        return None
+    better = {"pattern": metric.pattern, "lower_is_better": metric.lower_is_better}
+    return {**better, "value": value.value if value is not None else None}
+
+
+def _until_loss(results: Results) -> dict[str, Any] | None:
+    target, value = results.plan.until_loss, usual_metric(results.runs)
+    if target is None:
+        return None
+    return {"loss": target.loss, "seconds": value.value if value is not None else None}
+
+
+def _compared(results: Results) -> list[str]:
+    """What is compared where that is no step."""
+    if results.plan.until_loss is None:
+        return []
+    return [
+        "Compared: the time from the import of torch until the training loss, as a mean over the last tenth of the "
+        f"steps, is {results.plan.until_loss.loss:g} or less; evaluations and checkpoints are not counted. Candidates "
+        "may train otherwise."
+    ]
+
+
+def _patch(patch: PatchResult) -> dict[str, Any]:
+    """What was adopted of our own fixes, as it was run by itself."""
+    proved = patch.judgement
+    return {
+        "diff": patch.diff,
+        "apply": patch.apply,
+        "environment": dict(patch.environment),
+        "yours": list(patch.snippets),
+        "verdict": WORDS[proved.verdict] if proved is not None else None,
+        "speed_up": _interval(proved.speed) if proved is not None else None,
+    }
+
+
+def _interval(estimate: Estimate | None) -> dict[str, float] | None:
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high} if estimate is not None else None
+
+
+def _items(judgement: Judgement, step: Estimate | None) -> dict[str, Any]:
+    """Of a batch size: what it is, and the items a second."""
+    size, speed = batch_of(judgement.variant), judgement.speed
+    if size is None:
+        return {}
+    rate = size / step.value * 1e9 if step is not None else None
+    ends = {name: rate * each for name, each in (_interval(speed) or {}).items()} if rate is not None else {}
+    told = {"batch_size": size, "items_per_second": ends or None, "peak_bytes": judgement.peak_bytes}
+    return {"verdict": "timed", **told} if ends else told  # a longer step says nothing of larger batches
+
+
+def _as_it_is(results: Results) -> str:
+    step, printed, metric = usual_step(results.runs), usual_metric(results.runs), results.plan.metric
+    target = results.plan.until_loss
+    if printed is None and (step is None or target is not None):
+        return "The job as it is was not timed"
+    if metric is not None and printed is not None:
+        better = "lower" if metric.lower_is_better else "higher"
+        value = f"{printed.value:,.0f}" if printed.value >= 1000 else f"{printed.value:.4g}"
+        what = f"{value} by {metric.pattern}, {better} is better"
+    elif target is not None and printed is not None:
+        what = f"{format_duration(printed.value * 1e9)} to a loss of {target.loss:g}"
+    else:
+        what = f"{format_duration(step.value)} per step" if step is not None else ""
+    return f"As it is: {what}"
+
+
+def _sentences(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
+    told = [reason_text(judgement)]
+    if judgement.memory is not None:
+        told.append(f"Peak memory {memory_text(judgement.memory)}")
+    compiling = max((run.compile_seconds for run in runs if run.variant == judgement.variant.name), default=0.0)
+    step, speed = usual_step(runs), judgement.speed
+    by_steps = not any(run.metric is not None for run in runs)
+    if by_steps and compiling >= LONG_COMPILATION and step is not None and speed is not None and speed.low > 1:
+        saved = step.value * (1 - 1 / speed.value)
+        told.append(f"It compiles for {compiling:.1f} s, paid back after {compiling * 1e9 / saved:,.0f} steps")
+    return told

@@ -1,0 +1,227 @@
+"""The answer of `steptime lab`: what precision, compilation, a perfect input and other batch sizes would bring."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, quantiles
+
+from steptime.answer.answer import Answer
+from steptime.answer.tables import Cell, Column, Table, duration, integer, size, table_of, word
+from steptime.quantities import format_bytes, format_samples, format_share
+from steptime.report.judge_answer import as_document
+from steptime.report.trial_answer import format_rate_of
+from steptime.report.verdict_words import certainty, speed_text
+from steptime.trials.judge import MIN_GAIN, usual_step
+from steptime.trials.plan import NO_INPUT, BatchSizePoint, plateau, points_of
+from steptime.trials.results import Results
+from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict, batch_of
+
+NO_TIME = "no time was left for it"
+WORTH = 1.1
+"""An upper bound below this is not worth looking for."""
+EXPLAINED = frozenset({TrialVerdict.BROKE_PROMISE, TrialVerdict.NOT_EXERCISED, TrialVerdict.FAILED})
+
+
+def answer_of(
+    results: Results,
+    batch_size: int | None,
+    next_command: str,
+    capacity: int | None = None,
+    samples: float | None = None,
+) -> Answer:
+    """batch_size: the job's own, None where it is not known; capacity: bytes that it may have, likewise; samples: that
+    a step of it reads, likewise."""
+    judgements = [each for stage, each in results.judgements if stage == 0 and batch_of(each.variant) is None]
+    timed = [run for run in results.runs if not run.rehearsal and run.step_ns]
+    points, step = size_points(results, batch_size), usual_step(timed)
+    rate = f": {format_samples(samples / step.value * 1e9)} as it is" if samples and step is not None else ""
+    return Answer(
+        title=f"Lab of {shlex.join(results.plan.command)}",
+        headline=reading(judgements, points, capacity) if timed else NOTHING,
+        badge=certainty(results, [each for each in judgements if each.variant.name != NO_INPUT]) if timed else "",
+        head=(f"Lab of {shlex.join(results.plan.command)}{rate}",),
+        parts=(_variants(judgements, timed), _by_size(points)),
+        notes=(*_reasons(judgements, timed), *_drifted(judgements, timed), *_compilation(judgements, timed)),
+        next_command=next_command,
+        data=as_document(results),
+    )
+
+
+NOTHING = "Nothing was timed: the budget was too short for a first round."
+
+
+@dataclass(frozen=True, slots=True)
+class LabRow:
+    """Runs of variants together: step and spread are means over the runs, memory their largest peak, bytes."""
+
+    label: str
+    step: float | None
+    spread: float | None
+    speed: str
+    peak: int | None
+
+
+def _variants(judgements: Sequence[Judgement], timed: Sequence[Run]) -> Table:
+    rows = [_row("as it is", timed, (BASELINE, CONTROL), "1")]
+    for each in judgements:
+        untimed = each.verdict is TrialVerdict.UNDECIDED and not any(run.variant == each.variant.name for run in timed)
+        speed = speed_text(each.speed) if each.speed is not None else NO_TIME if untimed else each.verdict.value
+        rows.append(_row(each.variant.label, timed, (each.variant.name,), speed))
+    return table_of(
+        "lab", "", "", rows,
+        word("variant", "variant", lambda row: row.label),
+        duration("mean", "step_ns", lambda row: row.step),
+        duration("IQR", "iqr_ns", lambda row: row.spread),
+        word("speed-up", "speed", lambda row: row.speed),
+        size("peak", "peak_bytes", lambda row: row.peak),
+    )  # fmt: skip
+
+
+def _row(label: str, timed: Sequence[Run], variants: Sequence[str], speed: str) -> LabRow:
+    runs = [run for run in timed if run.variant in variants]
+    if not runs:
+        return LabRow(label, None, None, speed, None)
+    peak = max(run.peak_bytes or 0 for run in runs) or None
+    return LabRow(label, _mean_step(runs), fmean(_spread(run.step_ns) for run in runs), speed, peak)
+
+
+def _reasons(judgements: Sequence[Judgement], timed: Sequence[Run]) -> Iterator[str]:
+    """Why variants came to nothing; what the headline says of all is not said again."""
+    for each in judgements:
+        if each.verdict in EXPLAINED and (timed or "nothing was timed" not in each.sentence):
+            yield f"{each.variant.label}: {each.verdict.value}: {each.sentence}"
+
+
+def _by_size(points: Sequence[BatchSizePoint]) -> Table:
+    """Items per second by batch size; out of memory is one of the results."""
+
+    def rate(point: BatchSizePoint) -> Cell:
+        if point.rate is None:
+            return Cell("out of memory" if point.out_of_memory else point.failure or NO_TIME, "")
+        return Cell(format_rate_of(point.rate.value), point.rate.value)
+
+    def interval(point: BatchSizePoint) -> str:
+        if point.rate is None:
+            return ""
+        between = f"({format_rate_of(point.rate.low)}–{format_rate_of(point.rate.high)})"
+        return between if point.rate.samples > 1 else "(as it is)"
+
+    return table_of(
+        "sizes", "Items per second by batch size", "", points,
+        integer("batch", "batch", lambda point: point.size),
+        Column("items/s", "items_per_s", rate, barred=True),
+        word("", "interval", interval),
+        size("peak", "peak_bytes", lambda point: point.peak),
+    )  # fmt: skip
+
+
+def _mean_step(runs: Sequence[Run]) -> float:
+    """ns."""
+    return fmean(fmean(run.step_ns) for run in runs)
+
+
+def _drifted(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[str]:
+    """A sentence for rows whose speed-up says another thing than their steps: it compares each run with the runs of the
+    job as it is right before and after it, and the machine's pace has changed in between."""
+    base = [run for run in timed if run.variant in (BASELINE, CONTROL)]
+    rows = []
+    for each in judgements:
+        runs = [run for run in timed if run.variant == each.variant.name]
+        if each.speed is None or not runs or not base:
+            continue
+        of_means = _mean_step(base) / _mean_step(runs)
+        if (of_means - 1) * (each.speed.value - 1) < 0 and max(abs(of_means - 1), abs(each.speed.value - 1)) >= 0.005:
+            rows.append(each.variant.label)
+    if not rows:
+        return []
+    them = "it is" if len(rows) == 1 else "they are"
+    return [f"{', '.join(rows)}: {them} compared with the runs right before and after, as the machine's pace changed"]
+
+
+def _spread(values: Sequence[int]) -> float:
+    """Interquartile range."""
+    if len(values) < 2:
+        return 0.0
+    low, _, high = quantiles(values, n=4)
+    return high - low
+
+
+def _compilation(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[str]:
+    """What compiling costs once, and after how many steps that is paid back."""
+    base = usual_step(timed)
+    lines = []
+    for judgement in judgements:
+        seconds = [
+            run.compile_seconds for run in timed if run.variant == judgement.variant.name and run.compile_seconds > 0
+        ]
+        if not seconds or base is None or judgement.speed is None:
+            continue
+        saved = base.value * (1 - 1 / judgement.speed.value)
+        spent = fmean(seconds)
+        sure = judgement.speed.low > 1
+        paid = f"paid back after {spent * 1e9 / saved:,.0f} steps" if sure else "not known ever to be paid back"
+        lines.append(f"{judgement.variant.label}: compiles {spent:.1f} s, {paid}")
+    return lines
+
+
+def size_points(results: Results, batch_size: int | None) -> tuple[BatchSizePoint, ...]:
+    """The batch sizes of a lab, the job's own among them; nothing where none other was tried."""
+    timed = [run for run in results.runs if not run.rehearsal and run.step_ns]
+    sizes = [each for _, each in results.judgements if batch_of(each.variant) is not None]
+    base = usual_step(timed)
+    peak = max((run.peak_bytes or 0 for run in timed if run.variant in (BASELINE, CONTROL)), default=0)
+    return points_of(sizes, base.value, batch_size, peak or None) if sizes and base is not None else ()
+
+
+def reading(judgements: Sequence[Judgement], points: Sequence[BatchSizePoint] = (), capacity: int | None = None) -> str:
+    """What the lab came to, in a sentence."""
+    parts = [*_peaks(judgements), *_paying(judgements), *_sizes(points), *_margin(points, capacity)]
+    text = "; ".join(parts) or "nothing could be timed"
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _peaks(judgements: Sequence[Judgement]) -> list[str]:
+    """What no input, and on CUDA no launch, would bring."""
+    upper_bound = next((each.speed for each in judgements if each.variant.name == NO_INPUT), None)
+    if upper_bound is None:
+        return []
+    if upper_bound.low > WORTH:
+        return [f"a perfect input would make steps {upper_bound.value:.2f}× as fast"]
+    return ["the input costs next to nothing"] if upper_bound.high < WORTH else []
+
+
+def _paying(judgements: Sequence[Judgement]) -> list[str]:
+    adopted = [each for each in judgements if each.verdict is TrialVerdict.ADOPT and each.speed is not None]
+    best = max(adopted, key=lambda each: each.speed.value if each.speed is not None else 0.0, default=None)
+    if best is not None and best.speed is not None:
+        return [f"{best.variant.label} pays ({best.speed.value:.2f}×)"]
+    tried = any(each.speed is not None or each.verdict is not TrialVerdict.UNDECIDED for each in judgements)
+    return ["no precision or compilation tried here is faster beyond doubt"] if tried else []
+
+
+FEWER_UPDATES = "with larger batches an epoch makes fewer updates: tune the learning rate anew"
+
+
+def _sizes(points: Sequence[BatchSizePoint]) -> list[str]:
+    known = [point for point in points if point.rate is not None]
+    if len(known) < 2:
+        return []
+    size, out = plateau(points), next((point.size for point in points if point.out_of_memory), None)
+    if size is not None:
+        (rate,) = (point.rate.value for point in known if point.size == size and point.rate is not None)
+        wide = any(point.rate.high > rate * (1 + MIN_GAIN) for point in known if point.size > size and point.rate)
+        unsure = ", as far as the intervals tell (a longer --budget narrows them)" if wide else ""
+        return [f"beyond batches of {size} throughput hardly grows{unsure}", FEWER_UPDATES]
+    end = f" to {known[-1].size}, and {out} runs out of memory" if out is not None else f" up to {known[-1].size}"
+    return [f"throughput still grows{end}", FEWER_UPDATES]
+
+
+def _margin(points: Sequence[BatchSizePoint], capacity: int | None) -> list[str]:
+    """How much of the memory the largest size leaves that fits."""
+    largest = next((point for point in reversed(points) if point.rate is not None and point.peak), None)
+    if len(points) < 2 or largest is None or largest.peak is None or not capacity:
+        return []
+    left = format_share(max(0.0, 1 - largest.peak / capacity))
+    return [f"the largest batch that was timed, {largest.size}, leaves {left} of {format_bytes(capacity)} free"]

@@ -1,0 +1,231 @@
+"""The answer of `steptime try`: which fixes pay, by how much, and the patch.
+
+A gain is shown with its interval, or not at all; what trains something else (no input, other batches) is an upper bound
+or a throughput, never a win.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from steptime.advice.fix import Goal
+from steptime.answer.answer import Answer, Item, Section
+from steptime.answer.tables import Table, integer, number, table_of, word
+from steptime.quantities import Estimate, format_bytes, format_change, format_count, format_duration, format_share
+from steptime.report.judge_answer import LONG_COMPILATION, as_document
+from steptime.report.trials import TrialReport, Tried, trial_report
+from steptime.report.verdict_words import certainty, gain_text, reason_text, speed_text, trial_headline
+from steptime.trials.judge import usual_step
+from steptime.trials.plan import workers_of
+from steptime.trials.results import Results
+from steptime.trials.trial import BASELINE, CONTROL, PATCH, Judgement, Run, TrialVerdict
+
+ORDER = (
+    TrialVerdict.ADOPT,
+    TrialVerdict.UNDECIDED,
+    TrialVerdict.NO_EFFECT,
+    TrialVerdict.SLOWER,
+    TrialVerdict.MORE_MEMORY,
+    TrialVerdict.SUSPICIOUS,
+    TrialVerdict.NOT_REACHED,
+    TrialVerdict.BROKE_PROMISE,
+    TrialVerdict.NOT_EXERCISED,
+    TrialVerdict.FAILED,
+)
+AT = {Goal.SPEED: "at", Goal.MEMORY: "with peak"}
+FEWEST_PREDICTED = 2
+FIRST = 12
+"""Variants that a terminal shows."""
+
+
+def answer_of(results: Results, folder: str, advice: Sequence[str] = (), next_command: str = "") -> Answer:
+    """advice: sentences on what only the user can do."""
+    goal, trials = results.plan.goal, trial_report(results, folder)
+    singles = [judgement for stage, judgement in results.judgements if stage == 0]
+    ordered = sorted(singles, key=lambda each: (ORDER.index(each.verdict), -_gain(each, goal)))
+    command = shlex.join(results.plan.command)
+    return Answer(
+        title=f"Trials of {command}",
+        headline=_headline(results, ordered) if goal is Goal.MEMORY else trial_headline(trials, trials.variants),
+        badge=certainty(results, singles),
+        head=(f"Trials of {command}", _baseline(results.runs, goal)),
+        parts=(
+            _variants(ordered, results.runs, goal),
+            _by_workers(results),
+            Section("", (*_combined(results), *(Item(f"Yours: {each}") for each in advice), *_patch(results))),
+        ),
+        notes=(*_optimum(results), *_predictions(singles), *_crowded(results.runs, goal)),
+        more=f"steptime report {shlex.quote(folder)} -o trial.html",
+        next_command=next_command,
+        data=as_document(results),
+    )
+
+
+def _headline(results: Results, ordered: Sequence[Judgement]) -> str:
+    """Of a trial for memory: what took less."""
+    first = next((each for each in ordered if each.verdict is TrialVerdict.ADOPT), None)
+    if first is None:
+        return "Nothing that was tried takes less memory beyond doubt."
+    return f"{first.variant.label} pays: peak memory {gain_text(first, Goal.MEMORY)}."
+
+
+def _variants(ordered: Sequence[Judgement], runs: Sequence[Run], goal: Goal) -> Table:
+    def why(judgement: Judgement) -> str:
+        pays = _pays_from(judgement, runs) if goal is Goal.SPEED else ""
+        return f"{_extra(judgement, goal)}{pays}{reason_text(judgement)}"
+
+    return table_of(
+        "tried", "", "", ordered,
+        word("fix", "fix", lambda each: f"{each.variant.proposal} {each.variant.label}"),
+        word("speed-up" if goal is Goal.SPEED else "peak", "gain", lambda each: gain_text(each, goal) or "–"),
+        word("verdict", "verdict", lambda each: each.verdict.value),
+        word("why", "why", why, room="below"),
+        first=FIRST,
+    )  # fmt: skip
+
+
+def _baseline(runs: Sequence[Run], goal: Goal) -> str:
+    first = [run for run in runs if run.stage == 0]
+    step = usual_step(first)
+    if step is None:
+        return "The job as it is was not timed"
+    peak = max((run.peak_bytes or 0 for run in first if run.variant in (BASELINE, CONTROL)), default=0)
+    memory = f"peak memory {format_bytes(peak)}; " if goal is Goal.MEMORY and peak else ""
+    return f"As it is: {memory}step {format_duration(step.value)}"
+
+
+def _extra(judgement: Judgement, goal: Goal) -> str:
+    if goal is Goal.MEMORY:
+        return f"{judgement.speed.value:.2f}× as fast; " if judgement.speed is not None else ""
+    predicted, speed = judgement.variant.predicted, judgement.speed
+    if predicted is None or speed is None:
+        return ""
+    return f"predicted {predicted.value:.2f}× ({format_change(predicted.value / speed.value - 1)}); "
+
+
+def _predictions(judgements: Sequence[Judgement]) -> list[str]:
+    """How far the predictions were from what was measured, where there are several."""
+    known = [(each.variant.predicted, each.speed) for each in judgements]
+    errors = [predicted.value / speed.value - 1 for predicted, speed in known if predicted and speed]
+    if len(errors) < FEWEST_PREDICTED:
+        return []
+    off, worst = median(map(abs, errors)), max(errors, key=abs)
+    told = f"{format_share(off)} in the median, {format_change(worst)} at most"
+    return [f"Predicted against measured: off by {told}, of {len(errors)}"]
+
+
+def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:
+    """From which step on the time that it compiles is paid back, where that is considerable. The longest compilation
+    counts: the others found it in a cache."""
+    step, speed = usual_step([run for run in runs if run.stage == 0]), judgement.speed
+    if step is None or speed is None or judgement.verdict is not TrialVerdict.ADOPT:
+        return ""
+    longest = {
+        variant: max((run.compile_seconds for run in runs if run.variant == variant), default=0.0)
+        for variant in (judgement.variant.name, BASELINE)
+    }
+    compiling = longest[judgement.variant.name] - longest[BASELINE]
+    saved = step.value * (1 - 1 / speed.value)
+    return f"pays from step {compiling * 1e9 / saved:,.0f} on; " if compiling >= LONG_COMPILATION else ""
+
+
+def trial_items(trials: TrialReport) -> tuple[Item, ...]:
+    """A trial in the report of its recording: what was tried and what came out, and the lines of the patch."""
+    names = [verdict.value for verdict in ORDER]
+    singles = [each for each in trials.variants if each.stage == 0 and each.name != PATCH]
+    ordered = sorted(singles, key=lambda each: (names.index(each.verdict), -(each.speed.value if each.speed else 0)))
+    items = [Item(f"Tried: {f'{each.proposal} {each.label} {_came_out(each)}'.strip()}") for each in ordered]
+    if trials.step_ns is not None and items:
+        items.append(Item(f"As it is: step {format_duration(trials.step_ns)} ({trials.processes} processes)"))
+    if not trials.diff:
+        return tuple(items)
+    patch = next((each for each in trials.variants if each.name == PATCH), None)
+    changed = [line for line in trials.diff.splitlines() if re.match(r"[-+](?![-+]{2} )", line)]
+    lines = tuple(f"{line[0]} {line[1:].strip()}" for line in changed)
+    return (*items, Item(f"Patch: {_came_out(patch) if patch is not None else 'not timed'}", lines=lines))
+
+
+def _came_out(variant: Tried) -> str:
+    """ "1.66× (1.60–1.73), adopt"."""
+    return f"{speed_text(variant.speed)}, {variant.verdict}" if variant.speed is not None else variant.verdict
+
+
+def _speeds_by_workers(results: Results) -> dict[int, Estimate]:
+    """Speed-ups by number of workers, of a sweep only."""
+    tried = {workers_of(each.variant): each.speed for stage, each in results.judgements if stage == 0}
+    speeds = {workers: speed for workers, speed in tried.items() if workers is not None and speed is not None}
+    return {} if len(speeds) < 2 or None in tried else dict(sorted(speeds.items()))
+
+
+def _by_workers(results: Results) -> Table:
+    """Steps per second by number of workers."""
+    step, speeds = usual_step([run for run in results.runs if run.stage == 0]), _speeds_by_workers(results)
+    rate = 1e9 / step.value if step is not None else 0.0
+    return table_of(
+        "workers", f"Steps per second by workers (as it is: {format_rate_of(rate)})", "",
+        list(speeds.items()) if rate else [],
+        integer("workers", "workers", lambda each: each[0]),
+        number("steps/s", "steps_per_s", lambda each: rate * each[1].value, format_rate_of, barred=True),
+        word("", "interval",
+             lambda each: f"({format_rate_of(rate * each[1].low)}–{format_rate_of(rate * each[1].high)})"),
+    )  # fmt: skip
+
+
+def _optimum(results: Results) -> list[str]:
+    """Of a sweep: the smallest number of workers that no other one beats beyond doubt."""
+    speeds = _speeds_by_workers(results)
+    if not speeds:
+        return []
+    surest = max(speed.low for speed in speeds.values())
+    if surest <= 1:
+        return ["Optimum: the job's own number, as none of these is faster beyond doubt"]
+    optimum = min(workers for workers, speed in speeds.items() if speed.high >= surest)
+    further = ", the most that were tried: more may bring more" if optimum == max(speeds) else ""
+    return [f"Optimum: {format_count(optimum, 'worker')}{further}"]
+
+
+def format_rate_of(value: float) -> str:
+    """ "1,234", "12.3": something per second."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _combined(results: Results) -> list[Item]:
+    later = [judgement for stage, judgement in results.judgements if stage > 0 and judgement.variant.name != PATCH]
+    gained = gain_text(later[-1], results.plan.goal) if later else ""
+    return [Item(f"Together: {later[-1].variant.label}: {gained} {later[-1].verdict.value}")] if gained else []
+
+
+def _patch(results: Results) -> Iterator[Item]:
+    patch = results.patch
+    if patch is None:
+        return
+    if patch.diff:
+        gained = gain_text(patch.judgement, results.plan.goal) if patch.judgement is not None else ""
+        ran = f"ran {AT[results.plan.goal]} {gained}" if gained else "was not timed"
+        yield Item(f"Patch: this diff {ran}: patch.diff beside the results", lines=patch.replaced)
+    elif patch.judgement is not None and patch.judgement.verdict in (TrialVerdict.FAILED, TrialVerdict.BROKE_PROMISE):
+        yield Item(f"Patch: none, as it failed when it ran by itself: {patch.judgement.sentence}")
+    if patch.environment:
+        yield Item("Environment: " + " ".join(f"{name}={value}" for name, value in patch.environment))
+    for snippet in patch.snippets:
+        first, *further = snippet.split("\n")
+        yield Item(f"To write yourself: {first}", lines=tuple(each.rstrip() for each in further))
+    if patch.apply:
+        timed = not patch.diff or patch.judgement is not None
+        yield Item(f"Apply it{'' if timed else ' untimed'}: {patch.apply}")
+
+
+def _crowded(runs: Sequence[Run], goal: Goal) -> list[str]:
+    """What the machine did besides, where that was considerable."""
+    busiest = max((run.load.other_cpu for run in runs), default=0.0)
+    peak = max((run.peak_bytes or 0 for run in runs), default=0)
+    lines = [f"Other load on the machine: up to {busiest:.1f} CPUs during a process"] if busiest > 0.25 else []
+    return [*lines, f"Peak memory: {format_bytes(peak)}"] if peak and not lines and goal is Goal.SPEED else lines
+
+
+def _gain(judgement: Judgement, goal: Goal) -> float:
+    gain = judgement.gain(goal)
+    return gain.value if gain is not None else 0.0

@@ -1,0 +1,197 @@
+"""Verdicts of trials in words: of how a variant compares, why, and what would decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import ceil, log
+
+from steptime.advice.fix import Goal
+from steptime.quantities import Estimate, format_change, format_count, format_duration
+from steptime.report.trials import TrialReport, Tried
+from steptime.trials import parity
+from steptime.trials.judge import KEPT, LEAST_ROUNDS
+from steptime.trials.results import Results
+from steptime.trials.trial import (
+    BASELINE,
+    CONTROL,
+    MAX_ROUNDS,
+    PATCH,
+    Agreement,
+    Judgement,
+    Run,
+    TrialVerdict,
+    batch_of,
+    processes_of,
+)
+
+WORDS = {
+    TrialVerdict.ADOPT: "faster",
+    TrialVerdict.NO_EFFECT: "no difference",
+    TrialVerdict.SLOWER: "slower",
+    TrialVerdict.MORE_MEMORY: "more memory",
+    TrialVerdict.SUSPICIOUS: "suspicious",
+    TrialVerdict.NOT_REACHED: "not reached",
+    TrialVerdict.BROKE_PROMISE: "different training",
+    TrialVerdict.NOT_EXERCISED: "broken",
+    TrialVerdict.FAILED: "broken",
+    TrialVerdict.UNDECIDED: "undecided",
+}
+"""In the words of `steptime judge`."""
+NOT_FASTER = "not faster"
+"""Nothing worth having is gained, and the interval does not exclude that something is lost."""
+NO_VERDICT = "no verdict"
+"""What a headline says of a candidate that is not decided."""
+MOST_TOLD = 3
+"""Variants that a headline names."""
+
+
+def word_of(judgement: Judgement, min_gain: float) -> str:
+    """The verdict in a word or two. min_gain: relative, the least that matters, in either direction."""
+    return word_for(judgement.verdict, judgement.speed, min_gain)
+
+
+def word_for(verdict: TrialVerdict, speed: Estimate | None, min_gain: float) -> str:
+    """The word of a verdict on a candidate with such a speed-up."""
+    if verdict is TrialVerdict.NO_EFFECT and speed is not None and speed.low < 1 / (1 + min_gain):
+        return NOT_FASTER
+    return WORDS[verdict]
+
+
+def speed_text(speed: Estimate) -> str:
+    """ "2.90× (2.70–3.10)"."""
+    return f"{speed.value:.2f}× ({speed.low:.2f}–{speed.high:.2f})"
+
+
+def memory_text(memory: Estimate) -> str:
+    """A ratio of peaks, the baseline's over the variant's, as what the peak changed by: "−38 % (−40 to −36)"."""
+    value, low, high = (format_change(1 / max(each, 1e-9) - 1) for each in (memory.value, memory.high, memory.low))
+    return f"{value} ({low.removesuffix(' %')} to {high.removesuffix(' %')})"
+
+
+def gain_text(judgement: Judgement, goal: Goal) -> str:
+    """What was gained at the goal, "" where that is not known."""
+    gain = judgement.gain(goal)
+    if gain is None:
+        return ""
+    return memory_text(gain) if goal is Goal.MEMORY else speed_text(gain)
+
+
+def reason_text(judgement: Judgement) -> str:
+    """Why a judgement is what it is; of one that stays open, that nothing further is run."""
+    ended = judgement.verdict is TrialVerdict.UNDECIDED and judgement.rounds >= MAX_ROUNDS
+    sentence = judgement.sentence.rstrip(".")
+    return f"{sentence}; {MAX_ROUNDS} rounds, the most that are run, did not decide it" if ended else sentence
+
+
+def trial_headline(trials: TrialReport, variants: Sequence[Tried]) -> str:
+    """What a trial came to: the patch where it pays, else each of these with its word, those of one stage."""
+    patch = next((each for each in variants if each.name == PATCH and each.speed is not None), None)
+    if patch is not None and patch.verdict == TrialVerdict.ADOPT.value and patch.speed is not None:
+        return f"The patch pays: {speed_text(patch.speed)} as fast, proved by itself."
+    alone = [each for each in variants if trials.kind != "try" or not each.stage]
+    untimed = [each for each in alone if each.speed is None and each.verdict == TrialVerdict.UNDECIDED.value]
+    best = sorted(
+        (each for each in alone if each not in untimed),
+        key=lambda each: (each.verdict != TrialVerdict.ADOPT.value, not each.speed),
+    )
+    told = [f"{each.label}: {_headline_word(each, trials)}{_speed(each)}" for each in best[:MOST_TOLD]]
+    told += [f"{len(best) - MOST_TOLD} more below"] if len(best) > MOST_TOLD else []
+    told += [f"{len(untimed)} {'more ' if told else ''}not timed"] if untimed else []
+    said = f". {best[0].sentence.rstrip('. ')}" if len(best) == 1 and best[0].sentence else ""
+    return f"{'; '.join(told)}{said}."
+
+
+def _speed(variant: Tried) -> str:
+    return f", {speed_text(variant.speed)}" if variant.speed is not None else ""
+
+
+def _headline_word(variant: Tried, trials: TrialReport) -> str:
+    return NO_VERDICT if variant.verdict == TrialVerdict.UNDECIDED.value else tried_word(variant, trials)
+
+
+def tried_word(variant: Tried, trials: TrialReport) -> str:
+    """The verdict, of a candidate in the words of `steptime judge`."""
+    if trials.kind != "judge":
+        return "pays" if variant.verdict == TrialVerdict.ADOPT.value else variant.verdict
+    return word_for(TrialVerdict(variant.verdict), variant.speed, trials.min_gain)
+
+
+def judged(results: Results) -> list[Judgement]:
+    """Candidates by themselves; a lab's batch sizes behind the others."""
+    own = [judgement for stage, judgement in results.judgements if stage == 0 and batch_of(judgement.variant) is None]
+    return own + sorted(
+        (judgement for _, judgement in results.judgements if batch_of(judgement.variant) is not None),
+        key=lambda each: batch_of(each.variant) or 0,
+    )
+
+
+def certainty(results: Results, judgements: Iterable[Judgement]) -> str:
+    """How sure the verdicts are, and what they rest on: "Confident: 12 processes in 3 rounds, 4 min."."""
+    rounds = sum(run.variant == CONTROL and not run.rehearsal and not run.stage for run in results.runs)
+    spent = format_duration(sum(run.seconds for run in results.runs) * 1e9)
+    basis = f"{format_count(len(results.runs), 'process')} in {format_count(rounds, 'round')}, {spent}"
+    every = list(judgements)
+    unsure = sum(each.verdict is TrialVerdict.UNDECIDED for each in every)
+    if unsure or not rounds:
+        open_ = f"; {unsure} of {len(every)} not decided" if unsure else ""
+        return f"{'Unclear' if unsure == len(every) else 'Likely'}: {basis}{open_}."
+    return f"Confident: {basis}."
+
+
+def seconds_to_decide(judgement: Judgement, results: Results) -> float | None:
+    """How long further rounds would take until the interval leaves the least gain on one side; None where that is
+    decided, where nothing was timed, or where no further round is run. A half-width shrinks with the root of the
+    rounds."""
+    speed = judgement.speed
+    if not may_go_on(judgement) or speed is None or speed.low <= 0 or not judgement.rounds:
+        return None
+    half = (log(speed.high) - log(speed.low)) / 2
+    gap = abs(log(speed.value) - log(1 + results.plan.min_gain))
+    if not gap:
+        return None
+    further = ceil(judgement.rounds * (half / gap) ** 2) - judgement.rounds
+    timed = sum(run.seconds for run in results.runs if not run.rehearsal)
+    return max(1, further) * timed / judgement.rounds
+
+
+def seconds_to_begin(results: Results) -> float | None:
+    """How long the first rounds of a trial take of which none was run: without them nothing is known of any speed. None
+    where some were run, and where not even a process was."""
+    whole = [run.seconds for run in results.runs if run.stage == 0 and not run.failure]
+    if not whole or any(not run.rehearsal for run in results.runs):
+        return None
+    return LEAST_ROUNDS * processes_of(1) * max(whole)
+
+
+def may_go_on(judgement: Judgement) -> bool:
+    """Whether further rounds would be run."""
+    return judgement.verdict is TrialVerdict.UNDECIDED and judgement.rounds < MAX_ROUNDS
+
+
+def power_of(results: Results) -> str:
+    """Which difference of the losses would have been seen in every candidate that trains the same; "" where the losses
+    of none were compared."""
+    same = [each for each in judged(results) if each.agreement in KEPT]
+    if not same:
+        return ""
+    plain = _losses(results.runs, BASELINE, CONTROL)
+    steps = min((len(losses) for losses in plain.values()), default=0)
+    banded = [each for each in same if each.agreement is not Agreement.SAME_BITS]
+    if not banded:
+        return f"Power: losses were equal bit by bit for {steps} steps, so that any difference in them would be seen."
+    drifts = [parity.visible_drift(_losses(results.runs, each.variant.name), plain) for each in banded]
+    known = [drift for drift in drifts if drift is not None]
+    if not known:
+        return ""
+    return (
+        f"Power: after {steps} steps, a loss that lies {100 * max(known):.2g} % off would be seen with 80 % "
+        f"(band of {len(plain)} seeds)."
+    )
+
+
+def _losses(runs: Sequence[Run], *variants: str) -> dict[int, parity.Losses]:
+    """Of timed runs, by seed."""
+    timed = [
+        run for run in runs if run.variant in variants and run.stage == 0 and not run.rehearsal and not run.failure
+    ]
+    return {run.seed: run.losses for run in timed if parity.seen(run.losses)}

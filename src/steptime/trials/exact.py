@@ -1,0 +1,302 @@
+"""Whether a candidate's rehearsal in float64 comes to the job's own parameters, and what it leaves out of what the job
+carries from step to step.
+
+Measured on three jobs that learn, as a share of the way that the parameters moved: 13 honest changes (vectorised
+losses, fused attention, foreach averages, pads left out …) differ by 0 to 7e-14 in float64 and by 3.6e-5 at most in
+float32 (on another job, 3.3e-4); a term of the loss that is gone by 8e-4, other betas by 1.5e-2, no weight decay by
+4e-2; half of a model in bfloat16 by 2.8e-3 in float32, and not at all in float64.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import isfinite, prod
+from operator import itemgetter
+
+import numpy as np
+
+from steptime.arrays import Float64
+from steptime.recording.recording import StepWork
+from steptime.trials.trial import BASELINE, Run, Variant
+
+FLOAT64 = "torch.float64"
+EXACT = 1e-8
+"""Of the way: between what rounding explains in float64 and the least that was seen of another training, 1e5 each."""
+EXACT_EACH = 1e-5
+"""The same for one parameter by itself, whose way may be short."""
+SINGLE = 1e-3
+"""The same in float32. Fused attention came to 3.3e-4, half of a model in bfloat16 to 2.8e-3."""
+OTHER_DRAWS = 10 * SINGLE
+"""So far apart in float64, and not in float32: not the training differs but the random numbers that it got, as float64
+draws them by function and shape."""
+ROUNDED = 1e-13
+"""Of the weights' length: what their sum's rounding leaves of a way."""
+NEGLIGIBLE = 1e-5
+"""Of the whole gradient's length: where it is less, it is rounding, and Adam makes full steps of it."""
+CARRIED = 0.2
+"""Of the numbers that are trained: so much that was carried on, and is not, is an average of the weights."""
+ALIKE = {True: 1e-6, False: 1e-3}
+"""Relative distance of two carried tensors that are the same, by whether they are in float64."""
+FEW_REPEATS, MANY_REPEATS, LEAST_REPEATS = 0.01, 0.05, 8
+"""Shares of the samples that come again: of a job that makes them afresh, and of a candidate that keeps them."""
+Way = Mapping[str, tuple[float, Float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Exactness:
+    """What rehearsals in float64 show. distance: of the parameters, as a share of their way. steps: behind which.
+    worst: the parameter that differs most of its own way, and by how much. repeats: whether the job comes to the same
+    twice; None where it was run once."""
+
+    distance: float
+    steps: int
+    worst: tuple[str, float]
+    repeats: bool | None
+
+    @property
+    def same(self) -> bool:
+        return self.distance <= EXACT and self.worst[1] <= EXACT_EACH
+
+    @property
+    def sentence(self) -> str:
+        """For a verdict that it is the same training."""
+        within = f" within {self.distance:.0e} of their way" if self.distance > ROUNDED else ""
+        return f"Parameters are equal{within} after {self.steps} steps in float64"
+
+
+def exactness(own: Sequence[Run], plain: Sequence[Run]) -> Exactness | None:
+    """None where one of the two did not go through in float64, or trains other parameters."""
+    mine, theirs = ([run for run in runs if in_float64(run)] for runs in (own, plain))
+    theirs = [run for run in theirs if run.variant == BASELINE]
+    if not mine or not theirs:
+        return None
+    found = min((each for run in theirs if (each := apart(mine[-1], run))), key=lambda each: each[0], default=None)
+    pairs = [apart(*pair) for pair in combinations(theirs, 2)]
+    repeats = all(pair is not None and pair[0] <= EXACT and pair[1][1] <= EXACT_EACH for pair in pairs)
+    return Exactness(found[0], len(mine[-1].work), found[1], repeats if pairs else None) if found else None
+
+
+def other_parameters(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> str:
+    """What the rehearsals show of the parameters that no rounding explains, "" for nothing."""
+    exact = exactness(own, plain)
+    if exact is None or variant.low_precision or variant.other_data:
+        return ""
+    mine, theirs = ([run for run in runs if run.rehearsal and not run.exact and run.work] for runs in (own, plain))
+    single = apart(mine[-1], theirs[0]) if mine and theirs else None
+    if not exact.same:
+        if not exact.repeats or (single is not None and single[0] <= SINGLE and exact.distance > OTHER_DRAWS):
+            return ""
+        name, by = exact.worst
+        return (
+            f"After {exact.steps} steps in float64 its parameters are {exact.distance:.1e} of their way from the "
+            f"job's ({name} {by:.1e}), where rounding explains {EXACT:.0e}"
+        )
+    if single is None or single[0] <= SINGLE:
+        return ""
+    return (
+        f"In float64 it trains the same, and in float32 its parameters are {single[0]:.1e} of their way from the job's "
+        f"after {len(mine[-1].work)} steps, where rounding explains {SINGLE:.0e}: it computes in a lower format, which "
+        "--low-precision allows"
+    )
+
+
+def apart(run: Run, before: Run) -> tuple[float, tuple[str, float]] | None:
+    """How far the parameters of two rehearsals are apart, as a share of the way they moved, and the parameter that is
+    most of its own way off. None for other parameters, or those that did not move."""
+    mine, theirs = _ways(run), _ways(before)
+    if not mine or mine.keys() != theirs.keys():
+        return None
+    known = [name for name in mine if name not in _negligible(before)]
+    gaps = {name: max(0.0, _length(mine[name][1] - theirs[name][1]) - ROUNDED * theirs[name][0]) for name in known}
+    ways = {name: _length(theirs[name][1]) for name in known}
+    whole = float(np.hypot.reduce(list(ways.values()) or [0.0]))
+    if not whole or not isfinite(whole):
+        return None
+    each = {name: gaps[name] / ways[name] if ways[name] else float(gaps[name] > 0) for name in known}
+    worst = max(each, key=lambda name: each[name] if isfinite(each[name]) else np.inf)
+    total = float(np.hypot.reduce(list(gaps.values()))) / whole
+    return (total if isfinite(total) else np.inf), (worst, each[worst])
+
+
+def in_float64(run: Run) -> bool:
+    """Whether it is a rehearsal that computed in float64 to its end."""
+    rows = run.work[-1].ways if run.exact and not run.failure and run.work else ()
+    return bool(rows) and all(dtype == FLOAT64 for _, dtype, *_ in rows)
+
+
+def _ways(run: Run) -> Way:
+    return {name: (length, np.array(way, np.float64)) for name, _, length, way in run.work[-1].ways}
+
+
+def _negligible(run: Run) -> set[str]:
+    """Parameters whose first gradient is rounding."""
+    first: Iterable[tuple[str, tuple[float, ...]]] = next((s.directions for s in run.work if s.directions), ())
+    lengths = {name: _length(np.array(values, np.float64)) for name, values in first}
+    least = NEGLIGIBLE * float(np.hypot.reduce(list(lengths.values()) or [0.0]))
+    return {name for name, length in lengths.items() if length <= least}
+
+
+def _length(values: Float64) -> float:
+    return float(np.linalg.norm(values))
+
+
+# -- what is carried on ------------------------------------------------------------------------------------------------
+
+
+def left_out(run: Run, references: Sequence[Run]) -> str:
+    """Of rehearsals: tensors like the parameters that the job changes in each step, and the candidate does not."""
+    if not run.rehearsal or not run.work or not references[0].work:
+        return ""
+    if _trained(run) != _trained(references[0]) or other_options(run, references):
+        return ""  # other checks report that
+    mine, theirs = run.work[-1].carried, references[0].work[-1].carried
+    lost, more = _unmatched(theirs, mine, ALIKE[run.exact]), _unmatched(mine, theirs, ALIKE[run.exact])
+    trained = _trained(run)
+    numbers = sum(_size(shape) for shape, _ in lost)
+    others = Counter(shape for shape, _ in lost) & Counter(shape for shape, _ in more)
+    gap = apart(run, references[0]) if run.exact else None
+    same = gap is not None and gap[0] <= EXACT  # else they differ as the parameters do
+    if same and sum(_size(shape) * count for shape, count in others.items()) >= CARRIED * trained:
+        return (
+            f"{others.total()} tensors of the parameters' shapes, which the job updates in each step, have other "
+            "values here: an average of the weights?"
+        )
+    if not trained or numbers - sum(_size(shape) for shape, _ in more) < CARRIED * trained:
+        return ""  # as much of it lies there in another form
+    return (
+        f"{len(lost)} tensors of the parameters' shapes ({numbers:,} numbers), which the job updates in each step, "
+        "are not updated here, or are gone: an average of the weights?"
+    )
+
+
+def carried_less(run: Run, references: Sequence[Run]) -> str:
+    """Of timed runs: whether in some steps less of what is carried changes than in others, unlike in the job."""
+    mine, theirs = ([(n, step.moving) for n, step in enumerate(each.work, 1)] for each in (run, references[0]))
+    own, usual = ([(n, count) for n, count in each if count is not None] for each in (mine, theirs))
+    slack = CARRIED * _trained(run)
+    if not own or not usual or not slack or max(usual, key=_second)[1] - min(usual, key=_second)[1] > slack / 4:
+        return ""
+    (number, least), most = min(own, key=_second), max(own, key=_second)[1]
+    if most - least < slack:
+        return ""
+    return (
+        f"In step {number}, {most - least:,} numbers in tensors of the parameters' shapes are not updated, and are in "
+        "each step of the job: an average of the weights?"
+    )
+
+
+_second = itemgetter(1)
+
+
+Carried = Sequence[tuple[str, tuple[float, ...]]]
+
+
+def _unmatched(wanted: Carried, among: Carried, within: float) -> Carried:
+    """Those of which the other has not the like: of that shape, and with these values."""
+    known: dict[str, list[tuple[float, ...]]] = {}
+    for shape, values in among:
+        known.setdefault(shape, []).append(values)
+    columns = {shape: np.array(values, np.float64) for shape, values in known.items()}
+    return [each for each in wanted if not _is_among(np.array(each[1], np.float64), columns.get(each[0]), within)]
+
+
+def _is_among(values: Float64, others: Float64 | None, within: float) -> bool:
+    if others is None:
+        return False
+    longest = np.maximum(_length(values), np.linalg.norm(others, axis=1))
+    return bool((np.linalg.norm(others - values, axis=1) <= within * longest).any())
+
+
+def _trained(run: Run) -> int:
+    """Numbers in its parameters."""
+    return sum(size for step in run.work for _, size, _ in step.weights)
+
+
+def _size(shape: str) -> int:
+    return prod(map(int, shape.split("x")))
+
+
+def other_options(run: Run, references: Sequence[Run]) -> str:
+    """Whether an optimizer has other options in any recorded step."""
+    for number, (one, other) in enumerate(zip(run.work, references[0].work, strict=False), 1):
+        mine, theirs = _options(one), _options(other)
+        if not mine or not theirs:
+            continue
+        known = set.intersection(*({name for name, _ in group} for group in (*mine, *theirs)))
+        if _only(mine, known) != _only(theirs, known):
+            return f"In step {number} its optimizer has {_differing(mine, theirs, known)}"
+    return ""
+
+
+Group = tuple[tuple[str, str], ...]
+
+
+def _options(step: StepWork) -> Counter[Group]:
+    found: Counter[Group] = Counter()
+    for text, count in step.options:
+        try:
+            parsed = json.loads(text)
+        except (ValueError, RecursionError):
+            return Counter()
+        if isinstance(parsed, dict):
+            found[tuple((name, json.dumps(value)) for name, value in parsed.items())] += count
+    return found
+
+
+def _only(groups: Counter[Group], names: set[str]) -> Counter[Group]:
+    found: Counter[Group] = Counter()
+    for group, count in groups.items():
+        found[tuple(each for each in group if each[0] in names)] += count
+    return found
+
+
+def _differing(mine: Counter[Group], theirs: Counter[Group], known: set[str]) -> str:
+    """The first options that differ, in words."""
+    for name in sorted(known):
+        own, usual = ({dict(group)[name] for group in groups} for groups in (mine, theirs))
+        if own != usual:
+            return f"{name} {', '.join(sorted(own))} in place of {', '.join(sorted(usual))}"
+    return "its options for other parameters"
+
+
+def other_modes(run: Run, references: Sequence[Run]) -> str:
+    """Whether modules leave their training mode, dropouts get weaker, or forwards stop to draw random numbers."""
+    pairs = [(number, *pair) for number, pair in enumerate(zip(run.work, references[0].work, strict=False), 1)]
+    looked = [(number, one, other) for number, one, other in pairs if None not in (one.training, other.training)]
+    if not looked:
+        return ""
+    strongest = max(one.dropout or 0.0 for _, one, _ in looked)
+    usual = max(other.dropout or 0.0 for _, _, other in looked)
+    steady = all((other.dropout or 0.0) >= usual for _, _, other in looked)
+    constant = len({other.training for _, _, other in looked}) == 1
+    for number, one, other in looked:
+        # Beside modules that stay in evaluation mode, a candidate with fewer modules has another share of them.
+        usual_share = 1.0 if other.training == 1 else (looked[0][1].training or 0.0) if constant else 0.0
+        if (one.training or 0.0) < usual_share - 1e-3:
+            own = 100 * (one.training or 0.0)
+            return f"In step {number}, {own:.0f} % of its modules are in training mode, not {100 * usual_share:.0f} %"
+        if steady and usual and (one.dropout or 0.0) < 0.99 * strongest:
+            return f"From step {number} on its dropout is weaker than before"
+        if one.drew is False and other.drew and not run.compile_seconds and not run.rehearsal:
+            return f"The forward of step {number} draws no random numbers, and does in the job as it is"
+    return ""
+
+
+def kept_samples(run: Run, references: Sequence[Run]) -> str:
+    """Whether samples come again that the job makes afresh."""
+    if run.rehearsal:
+        return ""
+    again, seen = _repeated(run)
+    usual = max(repeated / max(1, count) for repeated, count in map(_repeated, references))
+    if usual > FEW_REPEATS or again < max(LEAST_REPEATS, MANY_REPEATS * seen):
+        return ""
+    return f"{again} of the {seen} samples that were looked at come again, and are made afresh in the job as it is"
+
+
+def _repeated(run: Run) -> tuple[int, int]:
+    counts = Counter(value for step in run.work for value in step.samples)
+    return sum(count - 1 for count in counts.values()), counts.total()

@@ -1,0 +1,58 @@
+"""What a job carries from step to step is compared: options, modes, averages; and honest changes of structure pass."""
+
+from __future__ import annotations
+
+import json
+
+from steptime.recording.recording import StepWork
+from steptime.trials.exact import exactness, left_out, other_modes, other_options
+from steptime.trials.trial import BASELINE, Run
+
+FIRST = [1.0, *[0.0] * 15]
+
+
+def run(*work: StepWork, rehearsal: bool = False, exact: bool = False, variant: str = "diff-1") -> Run:
+    return Run(variant, 0, 0, 0, 0, rehearsal, "", 1.0, work=work, exact=exact)
+
+
+def moved(by: float, dtype: str = "torch.float64") -> StepWork:
+    return StepWork(ways=(("weight", dtype, 1.0, (by, *FIRST[1:])),))
+
+
+def test_the_same_parameters_in_float64_are_the_same_training_and_others_are_not() -> None:
+    job = run(moved(1.0), rehearsal=True, exact=True, variant=BASELINE)
+    same, other = (exactness([run(moved(by), rehearsal=True, exact=True)], [job]) for by in (1.0 + 1e-12, 1.001))
+    assert same is not None
+    assert same.same
+    assert other is not None
+    assert not other.same
+    assert other.repeats is None  # the job was rehearsed once: what differs by itself is not known
+
+
+def test_nothing_is_proved_by_a_rehearsal_that_was_not_in_float64() -> None:
+    job = run(moved(1.0), rehearsal=True, exact=True, variant=BASELINE)
+    assert exactness([run(moved(1.0, "torch.float32"), rehearsal=True, exact=True)], [job]) is None
+
+
+def test_fewer_modules_beside_frozen_ones_are_no_other_mode() -> None:
+    job = run(*[StepWork(training=0.8, dropout=0.0)] * 3)
+    assert other_modes(run(*[StepWork(training=0.75, dropout=0.0)] * 3), [job]) == ""
+    later = [StepWork(training=0.75, dropout=0.0), StepWork(training=0.5, dropout=0.0)]
+    assert "In step 2, 50 % of its modules are in training mode, not 75 %" in other_modes(run(*later), [job])
+
+
+def test_groups_that_are_merged_have_the_same_options() -> None:
+    several = StepWork(options=((json.dumps({"lr": 0.1}), 3), (json.dumps({"lr": 0.1}), 4)))
+    merged = StepWork(options=((json.dumps({"lr": 0.1, "eps": 1e-8}), 7),))
+    assert other_options(run(merged), [run(several)]) == ""
+    other = StepWork(options=((json.dumps({"lr": 0.2}), 7),))
+    assert "lr 0.2 in place of 0.1" in other_options(run(other), [run(several)])
+
+
+def test_an_average_in_one_piece_is_the_average_and_none_is_none() -> None:
+    weights = (("weight", 32, tuple(FIRST)),)
+    job = run(StepWork(weights=weights, carried=(("4x8", tuple(FIRST)),)), rehearsal=True, variant=BASELINE)
+    flat = run(StepWork(weights=weights, carried=(("32", tuple(FIRST)),)), rehearsal=True)
+    assert left_out(flat, [job]) == ""
+    gone = run(StepWork(weights=weights), rehearsal=True)
+    assert "an average of the weights" in left_out(gone, [job])
