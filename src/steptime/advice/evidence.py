@@ -331,8 +331,9 @@ class Case:
 
 ABSENT: Mapping[str, Mapping[str, str]] = {each.name: each.metadata for each in fields(Case) if each.metadata}
 """Fields that may be missing, with the sentences for that."""
-PARAMETERS = frozenset({each.name for each in fields(Case)} | {"compiled", "between_runs"})
-"""What a rule or a fix may ask for: fields of a case, and what it tells by several of them."""
+PARAMETERS = frozenset({each.name for each in fields(Case)} | {"compiled", "between_runs", "case"})
+"""What a rule or a fix may ask for: fields of a case, what it tells by several of them, and the case itself, for what
+looks at much that may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +350,7 @@ class Evidence:
 
     def of(self, case: Case) -> dict[str, Any]:
         """The arguments for the function."""
-        return {name: getattr(case, name) for name in self.names}
+        return {name: case if name == "case" else getattr(case, name) for name in self.names}
 
 
 def evidence_of(function: Callable[..., object], owner: str) -> Evidence:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from steptime.advice.evidence import Case, Evidence, LineUse, OptimizerUse, RootUse, evidence_of
+from steptime.advice.evidence import Case, Evidence, LineUse, evidence_of
 from steptime.advice.rule import KEBAB_CASE, Page, as_tuple, read_page
 from steptime.changes import Change
 from steptime.quantities import Estimate, SourceLine
@@ -310,19 +310,13 @@ def training_lines(lines: tuple[LineUse, ...]) -> tuple[SourceLine | None, Sourc
 
 
 def model_edit(
-    lines: tuple[LineUse, ...],
-    optimizers: tuple[OptimizerUse, ...],
-    roots: tuple[RootUse, ...],
-    statement: str,
-    example: str,
-    batch: str = "",
-    in_place: str | None = None,
+    case: Case, statement: str, example: str, batch: str = "", in_place: str | None = None
 ) -> ModelEdit | Snippet:
     """A statement about the model where the loop that calls it is known; else its example. in_place: see `ModelEdit`;
     None where the statement keeps the parameters' names. A module of torch's own is not compiled in place."""
-    forward, _ = training_lines(lines)
-    if forward is None or sum(root.parameters > 0 for root in roots) > 1:  # the change acts on all of them
+    forward, _ = training_lines(case.lines)
+    if forward is None or sum(root.parameters > 0 for root in case.roots) > 1:  # the change acts on all of them
         return Snippet(example)
-    site = optimizers[0].site if optimizers else None
-    usable = in_place if in_place and not any(root.own for root in roots) else ""
+    site = case.optimizers[0].site if case.optimizers else None
+    usable = in_place if in_place and not any(root.own for root in case.roots) else ""
     return ModelEdit(statement, forward, site, example, batch, in_place is not None, usable)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from steptime.advice.device_uses import CopyUse, GradientUse, MachineUse
-from steptime.advice.evidence import LineUse, OptimizerUse, RootUse
+from steptime.advice.evidence import Case, OptimizerUse
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import UPDATED, LineTime, function_of, line_times, profile_scale
 from steptime.advice.memory_evidence import memory_rate
@@ -107,20 +107,14 @@ def _collecting(use: OptimizerUse, machine: MachineUse | None) -> float:
     return HOST_CALLS.get(use.type, USUAL_HOST_CALLS) * machine.dispatch * use.parameters
 
 
-def hand_made_update(
-    phases: tuple[CategoryUse, ...],
-    lines: tuple[LineUse, ...],
-    operators: tuple[OperatorUse, ...],
-    optimizers: tuple[OptimizerUse, ...],
-    roots: tuple[RootUse, ...],
-) -> list[LineTime]:
+def hand_made_update(case: Case) -> list[LineTime]:
     """The lines of a function that apply the gradients, one parameter after the other, where no optimiser of torch's
     does: of the lines outside of the model that run for each parameter, those with most time."""
-    updates = any(use.phase == "optimizer" for use in operators)
-    if optimizers or not roots or not updates:
+    updates = any(use.phase == "optimizer" for use in case.operators)
+    if case.optimizers or not case.roots or not updates:
         return []
-    often = max(1.0, UPDATED * max(root.parameters for root in roots))
-    timed = line_times(lines, phases)
+    often = max(1.0, UPDATED * max(root.parameters for root in case.roots))
+    timed = line_times(case.lines, case.phases)
     times = [time for time in timed if time.line.role == "python" and time.line.hits >= often]
     function = max(times, key=lambda time: time.duration.value).line.source if times else None
     return [time for time in times if function is not None and function_of(time.line.source) == function_of(function)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from steptime.advice.evidence import Case
 from steptime.advice.fix import ArgumentEdit, Edit, Option, Promise, Snippet, fix
 from steptime.advice.loader_model import supply
-from steptime.advice.run_uses import Contention, LoaderUse, MemoryUse, SettingsUse, StepSummary
+from steptime.advice.run_uses import LoaderUse, MemoryUse, StepSummary
 from steptime.advice.savings import partly
 from steptime.changes import Change
 from steptime.quantities import Estimate, format_bytes, format_duration
@@ -47,13 +48,7 @@ ON_DISK = '''class Kept(torch.utils.data.Dataset):
 
 
 @fix("RM110", "cached-items", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=3)
-def cached_items(
-    step: StepSummary,
-    loader: LoaderUse,
-    settings: SettingsUse | None = None,
-    contention: Contention | None = None,
-    memory: MemoryUse | None = None,
-) -> Option | None:
+def cached_items(step: StepSummary, loader: LoaderUse, case: Case) -> Option | None:
     """Items that are made once and kept in memory
 
     What it changes: The training DataLoader gets a list of all items instead of the dataset: each is made once, before
@@ -80,12 +75,12 @@ def cached_items(
         return None
     if loader.items.drawn or loader.items.bytes is None:
         return None
-    trainers = settings.trainers_on_host if settings is not None else 1
+    trainers = case.settings.trainers_on_host if case.settings is not None else 1
     needed, filling = trainers * loader.length * loader.items.bytes, loader.length * loader.item.value
     told = f"{format_bytes(needed)}, made in {format_duration(filling)} before the first step"
-    room = _room(step, memory, loader.items.available)
+    room = _room(step, case.memory, loader.items.available)
     fits = room is not None and needed <= MEMORY * room
-    saving, label = _saving(step, settings, contention, loader), f"{loader.length:,} items kept in memory"
+    saving, label = _saving(case, loader), f"{loader.length:,} items kept in memory"
     if fits and filling <= LONGEST:
         place = (("site", f"{loader.site.file}:{loader.site.line}"),) if loader.site is not None else ()
         change = Change("cached-items", arguments=place)
@@ -107,18 +102,16 @@ def _room(step: StepSummary, memory: MemoryUse | None, available: int | None) ->
     return min(left, default=None)
 
 
-def _saving(
-    step: StepSummary, settings: SettingsUse | None, contention: Contention | None, loader: LoaderUse
-) -> Estimate | None:
+def _saving(case: Case, loader: LoaderUse) -> Estimate | None:
     """ns a step, by the model of the loader: the step with items that are there."""
-    now = supply(step, loader, settings, contention)
+    now = supply(case, loader)
     there = replace(loader, item=Estimate(LOOKED_UP, LOOKED_UP, LOOKED_UP, loader.item.samples if loader.item else 1))
-    kept = supply(step, there, settings, contention)
+    kept = supply(case, there)
     if now is None or kept is None:
         return None
     alone = now.production - kept.production
-    gain = min(step.duration.value - kept.step(loader.workers) if loader.workers else alone, loader.wait.value)
-    return partly(gain, LIKELY, SURE, step) if gain > 0 else None
+    gain = min(case.step.duration.value - kept.step(loader.workers) if loader.workers else alone, loader.wait.value)
+    return partly(gain, LIKELY, SURE, case.step) if gain > 0 else None
 
 
 def _edit(loader: LoaderUse) -> Edit:

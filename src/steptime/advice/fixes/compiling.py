@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from steptime.advice.activations import Activation, activation_in
-from steptime.advice.device_uses import ChainUse, KernelUse, MachineUse, ReplayUse
-from steptime.advice.evidence import CompilationUse, LineUse, OptimizerUse, RecomputeUse, RootUse
+from steptime.advice.device_uses import ChainUse, KernelUse
+from steptime.advice.evidence import Case, CompilationUse, LineUse, RecomputeUse
 from steptime.advice.fix import (
     ActivationEdit,
     CallEdit,
@@ -20,7 +20,7 @@ from steptime.advice.fix import (
 )
 from steptime.advice.kernels import POINTWISE, moving, plain_name
 from steptime.advice.line_evidence import AT_WORK, function_of, loop_functions, steady_time
-from steptime.advice.run_uses import CategoryUse, StepSummary
+from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import modelled, named, of_kernels, partly, ratio
 from steptime.analysis.operators import OperatorUse
 from steptime.changes import Change
@@ -93,21 +93,7 @@ LIKELY_DYNAMIC_SHAPES, SURE_DYNAMIC_SHAPES = 0.8, 0.3
     risk=4,
     phases=MODEL,
 )
-def compiled_model(
-    step: StepSummary,
-    compiled: bool,
-    categories: tuple[CategoryUse, ...] = (),
-    phases: tuple[CategoryUse, ...] = (),
-    lines: tuple[LineUse, ...] = (),
-    operators: tuple[OperatorUse, ...] = (),
-    optimizers: tuple[OptimizerUse, ...] = (),
-    machine: MachineUse | None = None,
-    kernels: tuple[KernelUse, ...] = (),
-    replay: ReplayUse | None = None,
-    chains: tuple[ChainUse, ...] = (),
-    roots: tuple[RootUse, ...] = (),
-    changing_work: bool | None = None,
-) -> Iterator[Option]:
+def compiled_model(step: StepSummary, case: Case) -> Iterator[Option]:
     """The model compiled by torch.compile
 
     What it changes: The module that your loop calls is compiled (TorchInductor, default mode). The first steps take
@@ -129,51 +115,36 @@ def compiled_model(
 
     When to leave it: When shapes change all the time, or runs are shorter than the compilation.
     """
-    if compiled:
+    if case.compiled:
         return
-    saving, reach = (
-        _saving(step, categories, phases, operators, machine, kernels, replay, chains)
-        if not changing_work
-        else (None, 0.0)
-    )
-    edit = model_edit(
-        lines, optimizers, roots, STATEMENT_COMPILED_MODEL, EXAMPLE_COMPILED_MODEL, in_place="{model}.compile()"
-    )
+    saving, reach = _saving(case) if not case.changing_work else (None, 0.0)
+    edit = model_edit(case, STATEMENT_COMPILED_MODEL, EXAMPLE_COMPILED_MODEL, in_place="{model}.compile()")
     yield Option("torch.compile(model)", (Change("compile"),), saving, edit, MASKS, reach=reach)
-    if step.device.startswith("cuda") and not changing_work:
+    if step.device.startswith("cuda") and not case.changing_work:
         change = Change("compile", arguments=(("mode", TUNED),))
         in_place = f'{{model}}.compile(mode="{TUNED}")'
-        tuned = model_edit(lines, optimizers, roots, STATEMENT_TUNED_MODEL, EXAMPLE_TUNED_MODEL, in_place=in_place)
+        tuned = model_edit(case, STATEMENT_TUNED_MODEL, EXAMPLE_TUNED_MODEL, in_place=in_place)
         yield Option(f'torch.compile(model, mode="{TUNED}")', (change,), None, tuned, MASKS, reach=reach)
 
 
-def _saving(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...],
-    phases: tuple[CategoryUse, ...],
-    operators: tuple[OperatorUse, ...],
-    machine: MachineUse | None,
-    kernels: tuple[KernelUse, ...],
-    replay: ReplayUse | None,
-    chains: tuple[ChainUse, ...],
-) -> tuple[Estimate | None, float]:
+def _saving(case: Case) -> tuple[Estimate | None, float]:
     """(what compiling saves, the time of all that it acts on), ns a step."""
-    calibration = replay.calibration if replay is not None else None
+    calibration = case.replay.calibration if case.replay is not None else None
     if calibration is not None and calibration.known:
-        fused = _in_chains(categories, operators, machine, chains)
+        fused = _in_chains(case)
         likely = calibration.saved_by_kernels(
-            LIKELY_COMPILED_MODEL * fused, {"dispatch": 1 - _fewer_launches(kernels, chains)}
+            LIKELY_COMPILED_MODEL * fused, {"dispatch": 1 - _fewer_launches(case.kernels, case.chains)}
         )
         most = calibration.saved_by_kernels(fused, {"dispatch": 1 - LIKELY_COMPILED_MODEL})
-        return (modelled(likely, 0.0, most, step.steady), most) if most else (None, 0.0)
-    launch = named(categories, "overhead")
+        return (modelled(likely, 0.0, most, case.step.steady), most) if most else (None, 0.0)
+    launch = named(case.categories, "overhead")
     dispatching = launch.duration.value if launch is not None else 0.0
-    around = min(dispatching, _between(categories, phases, operators, machine)) if step.device == "cpu" else 0.0
-    fused = _in_chains(categories, operators, machine, chains) + around
+    around = min(dispatching, _between(case)) if case.step.device == "cpu" else 0.0
+    fused = _in_chains(case) + around
     gain = dispatching + fused
-    share = LIKELY_ON_CPU if step.device == "cpu" else LIKELY_COMPILED_MODEL
-    likely = share * dispatching + LIKELY_COMPILED_MODEL * fused - _slower(step, categories, operators, machine)
-    return modelled(likely, 0.0, gain, step.steady) if gain else None, gain
+    share = LIKELY_ON_CPU if case.step.device == "cpu" else LIKELY_COMPILED_MODEL
+    likely = share * dispatching + LIKELY_COMPILED_MODEL * fused - _slower(case)
+    return modelled(likely, 0.0, gain, case.step.steady) if gain else None, gain
 
 
 def _fewer_launches(kernels: tuple[KernelUse, ...], chains: tuple[ChainUse, ...]) -> float:
@@ -184,58 +155,36 @@ def _fewer_launches(kernels: tuple[KernelUse, ...], chains: tuple[ChainUse, ...]
     return min(LIKELY_COMPILED_MODEL, ratio(sum(each.kernels - each.calls for each in chains), launches))
 
 
-def _in_chains(
-    categories: tuple[CategoryUse, ...],
-    operators: tuple[OperatorUse, ...],
-    machine: MachineUse | None,
-    chains: tuple[ChainUse, ...],
-) -> float:
+def _in_chains(case: Case) -> float:
     """ns a step of what fusion makes less of: what a device's chains move in between, else pointwise operators that
     move bytes, on the scale of the steady steps."""
-    if chains:
-        return sum(chain.duration * ratio(chain.saved, chain.bytes) for chain in chains)
-    return _steady(categories, operators, machine, moving(operators, machine))
+    if case.chains:
+        return sum(chain.duration * ratio(chain.saved, chain.bytes) for chain in case.chains)
+    return _steady(case, moving(case.operators, case.machine))
 
 
-def _slower(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...],
-    operators: tuple[OperatorUse, ...],
-    machine: MachineUse | None,
-) -> float:
+def _slower(case: Case) -> float:
     """ns a step that code compiled for a CPU takes longer for what torch's own kernels do quicker."""
-    if step.device != "cpu":
+    if case.step.device != "cpu":
         return 0.0
-    kernels = [use for use in operators if plain_name(use.name) == TANH]
+    kernels = [use for use in case.operators if plain_name(use.name) == TANH]
     moved = sum(use.bytes or 0.0 for use in kernels)
-    fused = set(moving(operators, machine)) & set(kernels)
-    left = _steady(categories, operators, machine, kernels) - LIKELY_COMPILED_MODEL * _steady(
-        categories, operators, machine, fused
-    )
+    fused = set(moving(case.operators, case.machine)) & set(kernels)
+    left = _steady(case, kernels) - LIKELY_COMPILED_MODEL * _steady(case, fused)
     return max(0.0, TANHS * COMPILED_TANH * moved / TANH_BYTES - left)
 
 
-def _steady(
-    categories: tuple[CategoryUse, ...],
-    operators: tuple[OperatorUse, ...],
-    machine: MachineUse | None,
-    chosen: Iterable[OperatorUse],
-) -> float:
-    return steady_time(chosen, operators, categories, machine)
+def _steady(case: Case, chosen: Iterable[OperatorUse]) -> float:
+    return steady_time(chosen, case.operators, case.categories, case.machine)
 
 
-def _between(
-    categories: tuple[CategoryUse, ...],
-    phases: tuple[CategoryUse, ...],
-    operators: tuple[OperatorUse, ...],
-    machine: MachineUse | None,
-) -> float:
+def _between(case: Case) -> float:
     """ns a step of forward and backward in which no operator runs: modules that are called, autograd's own work."""
-    inside = sum(phase.duration.value for phase in phases if phase.name in MODEL)
-    at_work = sum(category.duration.value for category in categories if category.name in AT_WORK)
-    elsewhere = [use for use in operators if use.phase not in MODEL]
-    at_work -= _steady(categories, operators, machine, elsewhere)
-    host = named(categories, "python")
+    inside = sum(phase.duration.value for phase in case.phases if phase.name in MODEL)
+    at_work = sum(category.duration.value for category in case.categories if category.name in AT_WORK)
+    elsewhere = [use for use in case.operators if use.phase not in MODEL]
+    at_work -= _steady(case, elsewhere)
+    host = named(case.categories, "python")
     return min(max(0.0, inside - at_work), host.duration.value if host is not None else 0.0)
 
 
@@ -246,15 +195,7 @@ def _between(
     promise=Promise.SAME_CURVE,
     risk=2,
 )
-def channels_last(
-    step: StepSummary,
-    lines: tuple[LineUse, ...] = (),
-    operators: tuple[OperatorUse, ...] = (),
-    optimizers: tuple[OptimizerUse, ...] = (),
-    kernels: tuple[KernelUse, ...] = (),
-    replay: ReplayUse | None = None,
-    roots: tuple[RootUse, ...] = (),
-) -> Option | None:
+def channels_last(step: StepSummary, case: Case) -> Option | None:
     """Images with their channels innermost in memory
 
     What it changes: Weights of 2-D convolutions and the batches that enter the model are stored as channels_last;
@@ -268,14 +209,14 @@ def channels_last(
 
     When to leave it: When the model reshapes its features with view(), which asks for the usual order.
     """
-    device = sum(use.duration for use in kernels if "convolution" in use.operator or "conv2d" in use.operator)
-    host = sum(use.duration for use in operators if "convolution" in use.name or "conv2d" in use.name)
+    device = sum(use.duration for use in case.kernels if "convolution" in use.operator or "conv2d" in use.operator)
+    host = sum(use.duration for use in case.operators if "convolution" in use.name or "conv2d" in use.name)
     spent = device or host  # on a device the host's operators only launch
     if spent < LEAST_SHARE * step.duration.value:
         return None
     saving = modelled(LIKELY_CHANNELS_LAST * spent, 0.0, 2 * LIKELY_CHANNELS_LAST * spent, step.steady)
-    saving = of_kernels(saving, replay)
-    edit = model_edit(lines, optimizers, roots, STATEMENT_CHANNELS_LAST, f"{EXAMPLE_CHANNELS_LAST}\n{IMAGES}", BATCH)
+    saving = of_kernels(saving, case.replay)
+    edit = model_edit(case, STATEMENT_CHANNELS_LAST, f"{EXAMPLE_CHANNELS_LAST}\n{IMAGES}", BATCH)
     return Option("channels_last", (Change("channels-last"),), saving, edit, "where dropout masks land")
 
 
@@ -306,15 +247,7 @@ def no_checkpointing(recompute: RecomputeUse) -> Option | None:
     risk=5,
     phases=MODEL,
 )
-def cuda_graphs(
-    step: StepSummary,
-    compiled: bool,
-    categories: tuple[CategoryUse, ...] = (),
-    lines: tuple[LineUse, ...] = (),
-    optimizers: tuple[OptimizerUse, ...] = (),
-    replay: ReplayUse | None = None,
-    roots: tuple[RootUse, ...] = (),
-) -> Option | None:
+def cuda_graphs(step: StepSummary, case: Case) -> Option | None:
     """The model's kernels launched as one graph
 
     What it changes: The module that your loop calls is compiled with mode="reduce-overhead": forward and backward are
@@ -330,18 +263,18 @@ def cuda_graphs(
     When to leave it: When memory is short (graphs keep their own), when shapes change, or when outputs of a step are
     kept beyond the next one without a copy.
     """
-    if not step.device.startswith("cuda") or compiled:
+    if not step.device.startswith("cuda") or case.compiled:
         return None
-    predictions = replay.predictions if replay is not None else ()
+    predictions = case.replay.predictions if case.replay is not None else ()
     replayed = next((each.saved for each in predictions if each.change == "one graph launch"), None)
-    launch = named(categories, "overhead")
+    launch = named(case.categories, "overhead")
     gain = replayed or (launch.duration if launch is not None else None)
     if gain is not None and gain.value < LEAST_CUDA_GRAPHS * step.duration.value:
         return None
     saving = modelled(LIKELY_CUDA_GRAPHS * gain.value, 0.0, gain.high, step.steady) if gain is not None else None
     change = Change("compile", arguments=(("mode", "reduce-overhead"),))
     example = 'model = torch.compile(model, mode="reduce-overhead")'
-    edit = model_edit(lines, optimizers, roots, STATEMENT_CUDA_GRAPHS, example, in_place=IN_PLACE)
+    edit = model_edit(case, STATEMENT_CUDA_GRAPHS, example, in_place=IN_PLACE)
     return Option(example.partition("= ")[2], (change,), saving, edit, MASKS)
 
 
@@ -405,13 +338,7 @@ def dynamic_shapes(step: StepSummary, compilations: tuple[CompilationUse, ...]) 
     risk=3,
     phases=("rest",),
 )
-def compiled_function(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...] = (),
-    lines: tuple[LineUse, ...] = (),
-    operators: tuple[OperatorUse, ...] = (),
-    machine: MachineUse | None = None,
-) -> Option | None:
+def compiled_function(step: StepSummary, case: Case) -> Option | None:
     """A function beside the model compiled by torch.compile
 
     What it changes: The function of yours outside of the model in which pointwise operators take most of the step, a
@@ -426,14 +353,14 @@ def compiled_function(
     When to leave it: When its arguments change their shapes all the time, or when it decides by values of tensors, at
     which the compiler has to stop.
     """
-    within = _outside_model(lines, operators)
+    within = _outside_model(case.lines, case.operators)
     if not within:
         return None
     chosen = max(within, key=lambda key: sum(use.duration for use in within[key]))
-    spent = _steady(categories, operators, machine, within[chosen])
+    spent = _steady(case, within[chosen])
     if spent < LEAST_OF_FUNCTION * step.duration.value:
         return None
-    timed = [each.source for each in lines if function_of(each.source) == chosen]
+    timed = [each.source for each in case.lines if function_of(each.source) == chosen]
     timed += [use.line for use in within[chosen] if use.line is not None]
     saving = modelled(LIKELY_COMPILED_MODEL * spent, 0.0, spent, step.steady)
     name, example = chosen[1], f"@torch.compile\ndef {chosen[1]}(…):"
@@ -441,7 +368,7 @@ def compiled_function(
         return Option(f"torch.compile({name})", saving=saving, edit=Snippet(example), advice=f"Compile {name}.")
     edit = JointEdit((DecoratorEdit(timed[0], name),), Snippet(example, timed[0]))
     advice = f"Put @torch.compile before {name}."
-    called = {plain_name(use.name) for use in operators if use.source and function_of(use.source) == chosen}
+    called = {plain_name(use.name) for use in case.operators if use.source and function_of(use.source) == chosen}
     streams = "its random numbers" if called & RANDOM else ""
     return Option(f"@torch.compile {name}", (), saving, edit, streams, advice=advice, as_written=True)
 
@@ -454,12 +381,7 @@ def compiled_function(
     risk=2,
     phases=(*MODEL, "rest"),
 )
-def ready_made_activation(
-    step: StepSummary,
-    lines: tuple[LineUse, ...] = (),
-    operators: tuple[OperatorUse, ...] = (),
-    roots: tuple[RootUse, ...] = (),
-) -> Option | None:
+def ready_made_activation(step: StepSummary, case: Case) -> Option | None:
     """An activation that is written out, as one function
 
     What it changes: A formula of one variable in your source whose values are those of gelu (exact, or by tanh) or silu
@@ -475,9 +397,9 @@ def ready_made_activation(
 
     When to leave it: When the model is compiled, which fuses the formula as well.
     """
-    if any(root.compiled for root in roots):
+    if any(root.compiled for root in case.roots):
         return None
-    places = [use.place for use in operators if use.place is not None] + [each.source for each in lines]
+    places = [use.place for use in case.operators if use.place is not None] + [each.source for each in case.lines]
     known: dict[SourceLine, Activation] = {}
     for line in dict.fromkeys(places):
         found = activation_in(line.text) if line.text else None
@@ -485,7 +407,7 @@ def ready_made_activation(
             known[line] = found
     if not known:
         return None
-    forward = sum(each.duration.value for each in lines if each.source in known and each.role == "forward")
+    forward = sum(each.duration.value for each in case.lines if each.source in known and each.role == "forward")
     spent = min(2 * forward, step.duration.value) if step.device == "cpu" else 0.0
     saving = modelled(LIKELY_READY_MADE * spent, 0.0, spent, step.steady) if spent else None
     first, activation = next(iter(known.items()))

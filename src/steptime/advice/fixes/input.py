@@ -22,7 +22,7 @@ from steptime.advice.fix import (
     training_lines,
 )
 from steptime.advice.loader_model import Supply, opening, supply
-from steptime.advice.run_uses import CategoryUse, Contention, GarbageUse, LoaderUse, SettingsUse, StepSummary
+from steptime.advice.run_uses import CategoryUse, GarbageUse, LoaderUse, StepSummary
 from steptime.advice.savings import less, more, named, partly, scaled
 from steptime.changes import Change, Scalar
 from steptime.quantities import Estimate
@@ -109,13 +109,7 @@ DataLoader(…, sampler=LengthSampler([len(row) for row in rows], batch_size))  
 
 
 @fix("RM101", "fitting-workers", addresses={"ST101", "ST102", "ST103", "ST106"}, promise=Promise.SAME_BITS, risk=2)
-def fitting_workers(
-    step: StepSummary,
-    loader: LoaderUse,
-    categories: tuple[CategoryUse, ...] = (),
-    settings: SettingsUse | None = None,
-    contention: Contention | None = None,
-) -> Iterator[Option]:
+def fitting_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Iterator[Option]:
     """As many loader workers as the items need
 
     What it changes: num_workers of the training DataLoader, up or down, and persistent_workers=True where there are
@@ -142,13 +136,13 @@ def fitting_workers(
     own at least), or when making the item itself cheaper is easy. torch warns of more workers than CPUs whatever they
     do: a job that turns warnings into errors must let that one pass.
     """
-    model = supply(step, loader, settings, contention)
+    model = supply(case, loader)
     if model is None or model.best == loader.workers:
         return
     if (loader.iterable and not loader.workers) or (model.best > loader.workers and loader.in_memory_tensors):
         return
     for workers in _worth_trying(loader, model):
-        most = _waited(step, categories, loader) + (0.0 if workers else model.beside)
+        most = _waited(step, case.categories, loader) + (0.0 if workers else model.beside)
         gain = min(step.duration.value - model.step(workers), most)
         saving = partly(gain, 1.0, SURE_FITTING_WORKERS, step)
         if not workers:
@@ -174,7 +168,7 @@ def worker_option(case: Case, workers: int) -> Option | None:
         return None
     if not workers:
         return _option(loader, (("num_workers", 0),), None, STREAMS, WITHOUT_WORKERS)
-    model = supply(case.step, loader, case.settings, case.contention)
+    model = supply(case, loader)
     saving = None
     if model is not None:
         gain = min(case.step.duration.value - model.step(workers), _waited(case.step, case.categories, loader))
@@ -237,9 +231,7 @@ def persistent_workers(loader: LoaderUse) -> Option | None:
 
 
 @fix("RM103", "deeper-prefetch", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=1)
-def deeper_prefetch(
-    step: StepSummary, loader: LoaderUse, settings: SettingsUse | None = None, contention: Contention | None = None
-) -> Option | None:
+def deeper_prefetch(step: StepSummary, loader: LoaderUse, case: Case) -> Option | None:
     """More batches in store
 
     What it changes: prefetch_factor of the training DataLoader, which has workers: each keeps four times as many
@@ -257,7 +249,7 @@ def deeper_prefetch(
         return None
     now, duration = loader.prefetch_factor or USUAL, step.duration.value
     deeper = min(DEEPEST, FACTOR * now)
-    model = supply(step, loader, settings, contention)
+    model = supply(case, loader)
     if deeper <= now or model is None or max(model.production / loader.workers, model.processor) > ENOUGH * duration:
         return None
     gain = min(duration - model.step(loader.workers), loader.wait.value)
@@ -396,9 +388,7 @@ def whole_tensor() -> Option:
 
 
 @fix("RM109", "file-system-sharing", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=2)
-def file_system_sharing(
-    step: StepSummary, loader: LoaderUse, settings: SettingsUse | None = None, contention: Contention | None = None
-) -> Option | None:
+def file_system_sharing(step: StepSummary, loader: LoaderUse, case: Case) -> Option | None:
     """Batches handed over by name
 
     What it changes: torch.multiprocessing.set_sharing_strategy("file_system") before training: a loader's worker tells
@@ -414,7 +404,7 @@ def file_system_sharing(
     When to leave it: Where jobs are often killed: torch's manager process (torch_shm_manager) frees what a dead process
     shared, and where that is killed too, the memory stays in /dev/shm.
     """
-    model = supply(step, loader, settings, contention)
+    model = supply(case, loader)
     if model is None or not loader.workers:
         return None
     at_once = replace(model, handover=0.0, lateness=0.0).step(loader.workers)

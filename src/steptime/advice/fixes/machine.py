@@ -6,10 +6,10 @@ import os
 import platform
 from collections.abc import Iterator
 
-from steptime.advice.device_uses import AllocationUse, KernelUse
+from steptime.advice.evidence import Case
 from steptime.advice.fix import EnvironmentEdit, Option, Promise, StatementEdit, SwitchEdit, fix
 from steptime.advice.models import fitting_threads, idle_cpus
-from steptime.advice.run_uses import Contention, LoaderUse, MemoryUse, SettingsUse, StepSummary
+from steptime.advice.run_uses import Contention, LoaderUse, SettingsUse, StepSummary
 from steptime.advice.savings import modelled, partly
 from steptime.analysis.operators import OperatorUse
 from steptime.changes import Change
@@ -104,12 +104,7 @@ def _makes_large_tensors(use: OperatorUse) -> bool:
 
 
 @fix("RM403", "expandable-segments", addresses={"ST306", "ST703", "ST705"}, promise=Promise.SAME_BITS, risk=1)
-def expandable_segments(
-    step: StepSummary,
-    settings: SettingsUse | None = None,
-    allocations: tuple[AllocationUse, ...] = (),
-    memory: MemoryUse | None = None,
-) -> Option | None:
+def expandable_segments(step: StepSummary, case: Case) -> Option | None:
     """Device memory in segments that grow
 
     What it changes: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, beside what is set there: the allocator maps more
@@ -122,14 +117,14 @@ def expandable_segments(
 
     When to leave it: When tensors are shared between processes by their handles (older versions of torch refuse that).
     """
-    if not step.device.startswith("cuda") or not (allocations or memory is not None):
+    if not step.device.startswith("cuda") or not (case.allocations or case.memory is not None):
         return None
-    if sum(use.calls for use in allocations) >= UNCACHED:
+    if sum(use.calls for use in case.allocations) >= UNCACHED:
         return None
-    present = settings.allocator if settings is not None else ""
+    present = case.settings.allocator if case.settings is not None else ""
     if "expandable_segments" in present:
         return None
-    idle = sum(use.idle.value for use in allocations)
+    idle = sum(use.idle.value for use in case.allocations)
     value = ",".join(filter(None, (present, VALUE)))
     saving, variables = partly(idle, LIKELY_EXPANDABLE_SEGMENTS, 0.0, step), ((NAME, value),)
     return Option(VALUE, (Change("environment", arguments=variables),), saving, EnvironmentEdit(variables))
@@ -142,12 +137,7 @@ def expandable_segments(
     promise=Promise.SAME_CURVE,
     risk=1,
 )
-def cudnn_benchmark(
-    step: StepSummary,
-    settings: SettingsUse,
-    operators: tuple[OperatorUse, ...] = (),
-    kernels: tuple[KernelUse, ...] = (),
-) -> Option | None:
+def cudnn_benchmark(step: StepSummary, settings: SettingsUse, case: Case) -> Option | None:
     """Convolutions by the algorithm that is fastest here
 
     What it changes: torch.backends.cudnn.benchmark = True: cuDNN tries its algorithms for every new shape and keeps the
@@ -164,8 +154,8 @@ def cudnn_benchmark(
         return None
     if settings.deterministic:
         return None
-    device = sum(use.duration for use in kernels if "convol" in use.operator)
-    spent = device or sum(use.duration for use in operators if "convol" in use.name)
+    device = sum(use.duration for use in case.kernels if "convol" in use.operator)
+    spent = device or sum(use.duration for use in case.operators if "convol" in use.name)
     if spent < LEAST_SHARE_CUDNN_BENCHMARK * step.duration.value:
         return None
     statement = "torch.backends.cudnn.benchmark = True"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from steptime.advice.device_uses import MachineUse, ReplayUse
-from steptime.advice.evidence import LineUse, OptimizerUse
+from steptime.advice.evidence import Case, LineUse, OptimizerUse
 from steptime.advice.fix import CallEdit, Edit, JointEdit, Option, Promise, Snippet, fix
 from steptime.advice.line_evidence import steady_time
 from steptime.advice.models import FOREACH, FUSABLE, floor, zeroing
-from steptime.advice.run_uses import CategoryUse, SettingsUse, StepSummary
+from steptime.advice.run_uses import SettingsUse, StepSummary
 from steptime.advice.savings import as_decided, modelled, partly
-from steptime.analysis.operators import OperatorUse
 from steptime.changes import Change
 
 LIKELY, LIKELY_ON_CPU, SURE = 0.6, 1.0, 0.2
@@ -36,12 +34,7 @@ SMALL = 1_000_000
 
 
 @fix("RM201", "fused-optimizer", addresses={"ST501", "ST503"}, promise=Promise.SAME_CURVE, risk=1, frees=0.03)
-def fused_optimizer(
-    step: StepSummary,
-    optimizers: tuple[OptimizerUse, ...],
-    machine: MachineUse | None = None,
-    replay: ReplayUse | None = None,
-) -> Option | None:
+def fused_optimizer(step: StepSummary, optimizers: tuple[OptimizerUse, ...], case: Case) -> Option | None:
     """An optimiser that updates in one pass
 
     What it changes: fused=True of the torch optimiser where it has that (Adam, AdamW, SGD, Adagrad), else foreach=True.
@@ -61,11 +54,11 @@ def fused_optimizer(
         return None
     use = max(known, key=lambda each: each.duration.value)
     name = _better(use, step.device)
-    gain = max(0.0, use.duration.value - floor(use, machine))
+    gain = max(0.0, use.duration.value - floor(use, case.machine))
     label = f"{use.type}({name}=True)"
     edit = _edit_fused_optimizer([each for each in known if _better(each, step.device) == name], name, label)
     likely = LIKELY_ON_CPU if step.device == "cpu" else LIKELY
-    saving = as_decided(partly(gain, likely, SURE, step), "compute" if use.kernels else "overhead", replay)
+    saving = as_decided(partly(gain, likely, SURE, step), "compute" if use.kernels else "overhead", case.replay)
     return Option(label, (Change("optimizer", arguments=((name, True),)),), saving, edit)
 
 
@@ -126,13 +119,7 @@ def eight_bit_optimizer(
 
 
 @fix("RM203", "dropped-gradients", addresses={"ST504"}, promise=Promise.SAME_BITS, risk=1, frees=0.1)
-def dropped_gradients(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...] = (),
-    lines: tuple[LineUse, ...] = (),
-    operators: tuple[OperatorUse, ...] = (),
-    optimizers: tuple[OptimizerUse, ...] = (),
-) -> Option | None:
+def dropped_gradients(step: StepSummary, case: Case) -> Option | None:
     """Gradients that are dropped instead of filled with zeros
 
     What it changes: zero_grad(set_to_none=False) of optimisers and modules becomes zero_grad(): the gradients are let
@@ -145,12 +132,12 @@ def dropped_gradients(
 
     When to leave it: When the loop reads gradients of parameters that the loss does not reach.
     """
-    elements = sum(use.elements for use in optimizers)
-    filling, adding = zeroing(operators, categories, elements, step.micro_batches)
+    elements = sum(use.elements for use in case.optimizers)
+    filling, adding = zeroing(case.operators, case.categories, elements, step.micro_batches)
     if not filling:
         return None
     saving = modelled(filling + adding, filling, filling + adding, step.steady)
-    return Option("zero_grad()", (Change("zero-grad"),), saving, _edit_dropped_gradients(lines))
+    return Option("zero_grad()", (Change("zero-grad"),), saving, _edit_dropped_gradients(case.lines))
 
 
 def _edit_dropped_gradients(lines: tuple[LineUse, ...]) -> Edit:
@@ -166,13 +153,7 @@ def _edit_dropped_gradients(lines: tuple[LineUse, ...]) -> Edit:
 
 
 @fix("RM204", "sparse-embeddings", addresses={"ST502"}, promise=Promise.SAME_CURVE, risk=3)
-def sparse_embeddings(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...] = (),
-    operators: tuple[OperatorUse, ...] = (),
-    optimizers: tuple[OptimizerUse, ...] = (),
-    machine: MachineUse | None = None,
-) -> Option | None:
+def sparse_embeddings(step: StepSummary, case: Case) -> Option | None:
     """Embeddings whose gradient has only the rows that were looked up
 
     What it changes: The Embedding gets sparse=True: backward returns the rows that were looked up instead of a table
@@ -190,15 +171,15 @@ def sparse_embeddings(
     not support for sparse gradients: the trial fails then, and says so. When an output layer shares the table. When
     most rows are looked up in each batch.
     """
-    use = max(optimizers, key=lambda each: each.dense_embedding_elements, default=None)
+    use = max(case.optimizers, key=lambda each: each.dense_embedding_elements, default=None)
     if use is None or not use.dense_embedding_elements or use.fused:
         return None
     if use.type not in SPARSE:
         advice = f"Train the table by SparseAdam, the rest by {use.type}: another training, for you to decide on."
         return Option("sparse embeddings", edit=Snippet(EXAMPLE_TWO.format(kind=use.type), use.site), advice=advice)
     part = min(1.0, use.dense_embedding_elements / max(use.elements, 1))
-    making = steady_time([each for each in operators if LOOKED_UP in each.name], operators, categories,
-                         machine)  # fmt: skip
+    making = steady_time([each for each in case.operators if LOOKED_UP in each.name], case.operators, case.categories,
+                         case.machine)  # fmt: skip
     gain = part * use.duration.value + making
     saving = partly(gain, LIKELY_SPARSE, SURE_SPARSE, step)
     edit = JointEdit((CallEdit("Embedding", (("sparse", "True"),)),), Snippet(EXAMPLE_SPARSE))

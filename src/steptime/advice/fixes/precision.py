@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from steptime.advice.device_uses import KernelUse, MachineUse, ReplayUse
-from steptime.advice.evidence import LineUse
+from steptime.advice.device_uses import KernelUse, MachineUse
+from steptime.advice.evidence import Case, LineUse
 from steptime.advice.fix import AutocastEdit, Option, Promise, Snippet, StatementEdit, fix, training_lines
 from steptime.advice.kernels import is_matrix_product, moving, spent
 from steptime.advice.line_evidence import steady_time
-from steptime.advice.run_uses import CategoryUse, SettingsUse, StepSummary
+from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import modelled, named, of_kernels, partly
-from steptime.analysis.operators import OperatorUse
 from steptime.changes import Change
 from steptime.quantities import Estimate
 
@@ -53,15 +52,7 @@ scaler.update()"""
     low_precision=True,
     frees=0.3,
 )
-def bfloat_autocast(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...] = (),
-    lines: tuple[LineUse, ...] = (),
-    operators: tuple[OperatorUse, ...] = (),
-    machine: MachineUse | None = None,
-    kernels: tuple[KernelUse, ...] = (),
-    replay: ReplayUse | None = None,
-) -> Option | None:
+def bfloat_autocast(step: StepSummary, case: Case) -> Option | None:
     """Matrix products in bfloat16
 
     What it changes: Forward and loss run under torch.autocast with bfloat16; parameters, gradients and the optimiser
@@ -79,47 +70,41 @@ def bfloat_autocast(
     When to leave it: When the job is not limited by matrix products, or its loss is sensitive (then keep that part in
     float32).
     """
-    rates = dict(machine.rates) if machine is not None else {}
-    low, full = rates.get("bfloat16"), rates.get("float32") or (machine.matrix_flops if machine else None)
+    rates = dict(case.machine.rates) if case.machine is not None else {}
+    low, full = rates.get("bfloat16"), rates.get("float32") or (case.machine.matrix_flops if case.machine else None)
     faster = 1 - full / low if low and full and low > full else 0.0
-    products = not operators or any(use.flops for use in operators)
+    products = not case.operators or any(use.flops for use in case.operators)
     if step.device == "cpu" and not (faster and products):
         return None
-    wide = _wide_products(machine, kernels, "bfloat16")
+    wide = _wide_products(case.machine, case.kernels, "bfloat16")
     if wide == NOTHING_WIDE:
         return None  # they are in 16 bits already
     saving, reach = None, 0.0
-    if faster and (compute := named(categories, "compute")) is not None:
+    if faster and (compute := named(case.categories, "compute")) is not None:
         reach = compute.duration.value
         saving = partly(faster * reach, LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, step)
         if wide is not None:
             saving, reach = partly(wide[0], LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, step), wide[1]
-        saving, reach = _by_operators(step, categories, operators, machine, faster) or (
-            of_kernels(saving, replay, CASTS),
+        saving, reach = _by_operators(case, faster) or (
+            of_kernels(saving, case.replay, CASTS),
             reach,
         )
     change = Change("autocast", arguments=(("dtype", "bfloat16"),))
-    return Option("bfloat16 autocast", (change,), saving, _edit(step, lines), reach=reach)
+    return Option("bfloat16 autocast", (change,), saving, _edit(step, case.lines), reach=reach)
 
 
-def _by_operators(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...],
-    operators: tuple[OperatorUse, ...],
-    machine: MachineUse | None,
-    faster: float,
-) -> tuple[Estimate, float] | None:
+def _by_operators(case: Case, faster: float) -> tuple[Estimate, float] | None:
     """(saving, what is acted on) on a CPU, ns per step; None where its operators are not known. faster: the share of a
     product that a higher upper bound makes less of. Products that wait for memory read weights in single precision all
     the same, to cast them."""
-    if step.device != "cpu" or not operators:
+    if case.step.device != "cpu" or not case.operators:
         return None
-    at = (operators, categories, machine)
-    products = steady_time([use for use in operators if use.flops and use.bound == "compute"], *at)
-    moved = steady_time(moving(operators, machine), *at)
+    at = (case.operators, case.categories, case.machine)
+    products = steady_time([use for use in case.operators if use.flops and use.bound == "compute"], *at)
+    moved = steady_time(moving(case.operators, case.machine), *at)
     gain, less = faster * products, NARROWER * moved
     likely = PRODUCTS * gain + MOVING * less
-    return modelled(likely, SURE_BFLOAT_AUTOCAST * (gain + less), gain + less, step.steady), products + moved
+    return modelled(likely, SURE_BFLOAT_AUTOCAST * (gain + less), gain + less, case.step.steady), products + moved
 
 
 KNOWN = 0.5
@@ -156,14 +141,7 @@ def _edit(step: StepSummary, lines: tuple[LineUse, ...]) -> AutocastEdit | Snipp
 
 
 @fix("RM302", "tensor-float", addresses={"ST403", "ST908"}, promise=Promise.SAME_CURVE, risk=1, low_precision=True)
-def tensor_float(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...] = (),
-    settings: SettingsUse | None = None,
-    machine: MachineUse | None = None,
-    kernels: tuple[KernelUse, ...] = (),
-    replay: ReplayUse | None = None,
-) -> Option | None:
+def tensor_float(step: StepSummary, case: Case) -> Option | None:
     """TensorFloat-32 for products in float32
 
     What it changes: torch.set_float32_matmul_precision("high") before training: matrix units take float32 products with
@@ -178,37 +156,27 @@ def tensor_float(
     """
     if not step.device.startswith("cuda"):
         return None
-    if settings is not None and settings.matmul_precision != "highest":
+    if case.settings is not None and case.settings.matmul_precision != "highest":
         return None
-    if _wide_products(machine, kernels, "tf32") == NOTHING_WIDE:
+    if _wide_products(case.machine, case.kernels, "tf32") == NOTHING_WIDE:
         return None
-    saving = _by_rate(step, categories, machine, kernels, replay, "tf32", LIKELY_TENSOR_FLOAT, SURE_TENSOR_FLOAT, 1.0)
+    saving = _by_rate(case, "tf32", LIKELY_TENSOR_FLOAT, SURE_TENSOR_FLOAT, 1.0)
     statement = 'torch.set_float32_matmul_precision("high")'
     change = Change("matmul-precision", arguments=(("precision", "high"),))
     return Option(statement.removeprefix("torch."), (change,), saving, StatementEdit(statement, "torch"))
 
 
-def _by_rate(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...],
-    machine: MachineUse | None,
-    kernels: tuple[KernelUse, ...],
-    replay: ReplayUse | None,
-    dtype: str,
-    likely: float,
-    sure: float,
-    casts: float,
-) -> Estimate | None:
+def _by_rate(case: Case, dtype: str, likely: float, sure: float, casts: float) -> Estimate | None:
     """Of the products, by their rates in a format and in their own, or of all computing where the kernels do not tell;
     as far as the step gets shorter by it. None where the format is no faster. casts: as of `of_kernels`."""
-    rates = dict(machine.rates) if machine is not None else {}
-    fast, full, compute = rates.get(dtype), rates.get("float32"), named(categories, "compute")
-    if (wide := _wide_products(machine, kernels, dtype)) is not None:
-        return of_kernels(partly(wide[0], likely, sure, step), replay, casts)
+    rates = dict(case.machine.rates) if case.machine is not None else {}
+    fast, full, compute = rates.get(dtype), rates.get("float32"), named(case.categories, "compute")
+    if (wide := _wide_products(case.machine, case.kernels, dtype)) is not None:
+        return of_kernels(partly(wide[0], likely, sure, case.step), case.replay, casts)
     if compute is None or not fast or not full or fast <= full:
         return None
-    saving = partly(compute.duration.value * (1 - full / fast), likely, sure, step)
-    return of_kernels(saving, replay, casts)
+    saving = partly(compute.duration.value * (1 - full / fast), likely, sure, case.step)
+    return of_kernels(saving, case.replay, casts)
 
 
 @fix(
@@ -220,13 +188,7 @@ def _by_rate(
     low_precision=True,
     frees=0.3,
 )
-def half_autocast(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...] = (),
-    machine: MachineUse | None = None,
-    kernels: tuple[KernelUse, ...] = (),
-    replay: ReplayUse | None = None,
-) -> Option | None:
+def half_autocast(step: StepSummary, case: Case) -> Option | None:
     """Matrix products in float16, with a scaled loss
 
     What it changes: Forward and loss run under torch.autocast with float16, and the loss is scaled so that small
@@ -241,14 +203,12 @@ def half_autocast(
     When to leave it: When bfloat16 is as fast (RM301): it needs no scaling. When gradients are used otherwise between
     backward and step (clipping must unscale first).
     """
-    rates = dict(machine.rates) if machine is not None else {}
+    rates = dict(case.machine.rates) if case.machine is not None else {}
     half, brain, full = rates.get("float16"), rates.get("bfloat16", 0.0), rates.get("float32")
     if not step.device.startswith("cuda") or not half or not full or half <= max(full, WORTH_IT * brain):
         return None
-    if _wide_products(machine, kernels, "float16") == NOTHING_WIDE:
+    if _wide_products(case.machine, case.kernels, "float16") == NOTHING_WIDE:
         return None
-    saving = _by_rate(
-        step, categories, machine, kernels, replay, "float16", LIKELY_HALF_AUTOCAST, SURE_HALF_AUTOCAST, CASTS
-    )
+    saving = _by_rate(case, "float16", LIKELY_HALF_AUTOCAST, SURE_HALF_AUTOCAST, CASTS)
     change = Change("autocast", arguments=(("dtype", "float16"), ("device", "cuda")))
     return Option("float16 autocast, scaled loss", (change,), saving, Snippet(EXAMPLE_HALF_AUTOCAST))

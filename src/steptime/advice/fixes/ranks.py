@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from steptime.advice.device_uses import CollectiveUse, CopyUse, GapUse, GradientUse, ReplayUse
-from steptime.advice.evidence import LineUse, RootUse
+from steptime.advice.device_uses import CollectiveUse, CopyUse, GapUse
+from steptime.advice.evidence import Case, LineUse, RootUse
 from steptime.advice.fix import CallEdit, Option, Promise, Snippet, fix, training_lines
-from steptime.advice.run_uses import CategoryUse, StepSummary
+from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import modelled, named, scaled, total
 from steptime.changes import Change, Scalar
 from steptime.quantities import Estimate
@@ -52,16 +52,7 @@ EXAMPLE_FEWER_UPDATES = """for number, (batch, target) in enumerate(loader, 1):
     promise=Promise.SAME_CURVE,
     risk=2,
 )
-def data_parallel_settings(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...] = (),
-    gaps: tuple[GapUse, ...] = (),
-    copies: tuple[CopyUse, ...] = (),
-    collectives: tuple[CollectiveUse, ...] = (),
-    replay: ReplayUse | None = None,
-    gradients: GradientUse | None = None,
-    roots: tuple[RootUse, ...] = (),
-) -> Iterator[Option]:
+def data_parallel_settings(step: StepSummary, case: Case) -> Iterator[Option]:
     """DistributedDataParallel set up for what the model is
 
     What it changes: static_graph=True and gradient_as_bucket_view=True (the order of gradients is learned once, and
@@ -76,19 +67,19 @@ def data_parallel_settings(
     When to leave it: static_graph, and no search: when parameters are left unused in some steps (torch raises an error
     then, and the trial says so). The view: when gradients are replaced instead of written to.
     """
-    used = gradients
-    if used is None and not any(root.type == WRAPPER for root in roots):
+    used = case.gradients
+    if used is None and not any(root.type == WRAPPER for root in case.roots):
         return
-    predictions = replay.predictions if replay is not None else ()
+    predictions = case.replay.predictions if case.replay is not None else ()
     hidden = next((each.saved for each in predictions if each.change == "communication overlapped"), None)
-    category = named(categories, "communication")
+    category = named(case.categories, "communication")
     most = hidden or (category.recoverable if category is not None else None)
     saving = modelled(LIKELY * most.value, 0.0, most.high, step.steady) if most is not None else None
     if used is not None and used.search.value > 0:
         yield _option((("find_unused_parameters", False),), used.search)
-    parts = [each for each in (saving, _copied(gaps, copies)) if each is not None]
+    parts = [each for each in (saving, _copied(case.gaps, case.copies)) if each is not None]
     yield _option((("static_graph", True), ("gradient_as_bucket_view", True)), total(parts) if parts else None)
-    calls = used.buckets if used is not None else sum(use.calls for use in collectives)
+    calls = used.buckets if used is not None else sum(use.calls for use in case.collectives)
     yield _option((("bucket_cap_mb", FIRST_MEGABYTES if calls >= MANY else LAST_MEGABYTES),), saving)
 
 
@@ -106,14 +97,7 @@ def _option(arguments: tuple[tuple[str, Scalar], ...], saving: Estimate | None) 
 
 
 @fix("RM702", "fewer-exchanges", addresses={"ST805", "ST811"}, promise=Promise.SAME_CURVE, risk=2)
-def fewer_exchanges(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...] = (),
-    lines: tuple[LineUse, ...] = (),
-    collectives: tuple[CollectiveUse, ...] = (),
-    gradients: GradientUse | None = None,
-    roots: tuple[RootUse, ...] = (),
-) -> Option | None:
+def fewer_exchanges(step: StepSummary, case: Case) -> Option | None:
     """Gradients exchanged once for each update
 
     What it changes: A job that accumulates gradients over several backwards under DistributedDataParallel exchanges
@@ -127,25 +111,23 @@ def fewer_exchanges(
     When to leave it: When memory is short: gradients are kept unsharded, and with FSDP its no_sync keeps them so
     between backwards.
     """
-    backwards = round(gradients.micro_batches if gradients is not None else step.micro_batches)
-    if backwards < 2 or not _each_time(collectives, gradients, roots):
+    backwards = round(case.gradients.micro_batches if case.gradients is not None else step.micro_batches)
+    if backwards < 2 or not _each_time(case):
         return None
-    category = named(categories, "communication")
+    category = named(case.categories, "communication")
     saving = scaled(category.recoverable, 1 - 1 / backwards) if category is not None else None
-    _, backward = training_lines(lines)
+    _, backward = training_lines(case.lines)
     snippet = Snippet(EXAMPLE_FEWER_EXCHANGES, backward)
     return Option(f"no_sync() in {backwards - 1} of {backwards} backwards", (Change("no-sync"),), saving, snippet)
 
 
-def _each_time(
-    collectives: tuple[CollectiveUse, ...], gradients: GradientUse | None, roots: tuple[RootUse, ...]
-) -> bool:
+def _each_time(case: Case) -> bool:
     """Whether gradients are exchanged behind nearly every backward: by the trace's marks, else by the bytes."""
-    used = gradients
+    used = case.gradients
     if used is not None:
         return used.synchronised >= ONCE
-    wrapped = [root for root in roots if root.type == WRAPPER]
-    exchanged = [use.bytes for use in collectives if use.bytes is not None]
+    wrapped = [root for root in case.roots if root.type == WRAPPER]
+    exchanged = [use.bytes for use in case.collectives if use.bytes is not None]
     once = sum(root.parameter_bytes for root in wrapped)
     return bool(wrapped) and not (exchanged and sum(exchanged) < ONCE * once)
 

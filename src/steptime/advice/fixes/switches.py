@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from steptime.advice.device_uses import AllocationUse
-from steptime.advice.evidence import LineUse, OptimizerUse, RecomputeUse, RootUse
+from steptime.advice.evidence import Case
 from steptime.advice.fix import Edit, EnvironmentEdit, ModelEdit, Option, Promise, Snippet, SwitchEdit, fix, model_edit
-from steptime.advice.run_uses import MemoryUse, SettingsUse, StepSummary
+from steptime.advice.run_uses import SettingsUse, StepSummary
 from steptime.analysis.modules import ModuleUse
 from steptime.changes import Change
 from steptime.debug_switches import acting
@@ -118,15 +117,7 @@ def no_debug_switches(step: StepSummary, settings: SettingsUse) -> Option | None
     risk=4,
     frees=0.6,
 )
-def activation_checkpointing(
-    lines: tuple[LineUse, ...] = (),
-    optimizers: tuple[OptimizerUse, ...] = (),
-    recompute: RecomputeUse | None = None,
-    allocations: tuple[AllocationUse, ...] = (),
-    memory: MemoryUse | None = None,
-    roots: tuple[RootUse, ...] = (),
-    modules: tuple[ModuleUse, ...] = (),
-) -> Option | None:
+def activation_checkpointing(case: Case) -> Option | None:
     """Activations computed again instead of kept
 
     What it changes: Each of the model's repeated blocks (children of one class in a ModuleList or Sequential) keeps
@@ -141,31 +132,28 @@ def activation_checkpointing(
 
     When to leave it: When memory is to spare (then see RM305).
     """
-    if recompute is not None:
+    if case.recompute is not None:
         return None
-    full = memory is not None and bool(memory.retries or (memory.capacity and memory.peak > NEARLY * memory.capacity))
-    if not full and not any(FREES in use.name for use in allocations):
+    full = case.memory is not None and bool(
+        case.memory.retries or (case.memory.capacity and case.memory.peak > NEARLY * case.memory.capacity)
+    )
+    if not full and not any(FREES in use.name for use in case.allocations):
         return None
     return Option(
         "activation checkpointing",
         (Change("checkpointing"),),
         None,
-        _edit_checkpointing(lines, optimizers, roots, modules),
+        _edit_checkpointing(case),
     )
 
 
-def _edit_checkpointing(
-    lines: tuple[LineUse, ...],
-    optimizers: tuple[OptimizerUse, ...],
-    roots: tuple[RootUse, ...],
-    modules: tuple[ModuleUse, ...],
-) -> Edit:
+def _edit_checkpointing(case: Case) -> Edit:
     """In a loop over the blocks, where all that are known to repeat lie in one holder and are of one class."""
-    holders = _holders(modules)
+    holders = _holders(case.modules)
     if len(holders) != 1:
         return Snippet(EXAMPLE)
     statement = STATEMENT.format(holder=".".join(["{model}", *holders[0]]))
-    edit = model_edit(lines, optimizers, roots, statement, EXAMPLE)
+    edit = model_edit(case, statement, EXAMPLE)
     return replace(edit, module="functools") if isinstance(edit, ModelEdit) else edit
 
 

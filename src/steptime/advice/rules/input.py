@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from steptime.advice.device_uses import CopyUse, GapUse
-from steptime.advice.evidence import LineUse, PathUse, SiteUse
+from steptime.advice.device_uses import CopyUse
+from steptime.advice.evidence import Case, LineUse, PathUse, SiteUse
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import LineTime, calls_function, line_times
 from steptime.advice.loader_model import Supply, handover, production, supply, usable_text
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
-from steptime.advice.run_uses import CategoryUse, Contention, LoaderUse, SettingsUse, StepSummary
+from steptime.advice.run_uses import CategoryUse, LoaderUse, StepSummary
 from steptime.advice.savings import (
     capped,
     in_step,
@@ -64,17 +64,7 @@ SCALING = ("forward", "backward")
 
 
 @rule("ST101", "input-wait")
-def input_wait(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...],
-    phases: tuple[CategoryUse, ...] = (),
-    loader: LoaderUse | None = None,
-    operators: tuple[OperatorUse, ...] = (),
-    settings: SettingsUse | None = None,
-    contention: Contention | None = None,
-    gaps: tuple[GapUse, ...] = (),
-    paths: tuple[PathUse, ...] = (),
-) -> Finding | None:
+def input_wait(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Finding | None:
     """The training step waits for the next batch
 
     What it means: The training thread stands in the loader's next() and does nothing else. No faster model, no lower
@@ -96,17 +86,18 @@ def input_wait(
     When to ignore it: When the data really arrives at this pace (a stream, a simulator), or in a job that will run on a
     slower device.
     """
-    if loader is None:
-        return None if phases else _from_trace(step, categories, gaps)
-    wait = loader.wait
+    if case.loader is None:
+        return None if case.phases else _from_trace(case)
+    wait = case.loader.wait
     share = share_of_step(wait.value, step)
-    summary = f"Each step waits {format_duration(wait.value)} ({share}) for the loader{_parts(loader)}"
-    received = handover(loader, contention) if loader.workers or _is_one_read(loader) else 0.0
-    savings = capped(more(less(wait, received), 0.0 if loader.workers else min(received, _own(operators, paths))), wait)
-    source = loader.item_site or loader.site
-    return input_wait.finding(
-        summary, _advice_on_wait(step, loader, settings, contention), savings, category="input", source=source
+    summary = f"Each step waits {format_duration(wait.value)} ({share}) for the loader{_parts(case.loader)}"
+    received = handover(case.loader, case.contention) if case.loader.workers or _is_one_read(case.loader) else 0.0
+    savings = capped(
+        more(less(wait, received), 0.0 if case.loader.workers else min(received, _own(case.operators, case.paths))),
+        wait,
     )
+    source = case.loader.item_site or case.loader.site
+    return input_wait.finding(summary, _advice_on_wait(case, case.loader), savings, category="input", source=source)
 
 
 def _is_one_read(loader: LoaderUse) -> bool:
@@ -120,15 +111,15 @@ def _own(operators: tuple[OperatorUse, ...], paths: tuple[PathUse, ...]) -> floa
     return max(0.0, sum(path.duration for path in paths if path.part == "input") - copying)
 
 
-def _from_trace(step: StepSummary, categories: tuple[CategoryUse, ...], gaps: tuple[GapUse, ...]) -> Finding | None:
+def _from_trace(case: Case) -> Finding | None:
     """What a trace alone can tell: the category, and the annotation of the loader."""
-    category = named(categories, "input")
+    category = named(case.categories, "input")
     if category is None:
         return None
-    waits = (gap for gap in gaps if gap.category == "input")
+    waits = (gap for gap in case.gaps if gap.category == "input")
     gap = max(waits, key=lambda gap: gap.duration.value, default=None)
-    wait = in_step(category.duration.value, step)
-    what = f"The device idles {wait}" if step.device != "cpu" else f"Training waits {wait}"
+    wait = in_step(category.duration.value, case.step)
+    what = f"The device idles {wait}" if case.step.device != "cpu" else f"Training waits {wait}"
     inside = f", mostly in {gap.inside}" if gap and gap.inside else ""
     evidence: tuple[str, ...] = ()
     if gap:
@@ -167,17 +158,13 @@ def _parts(loader: LoaderUse) -> str:
     return text
 
 
-def _supply(
-    step: StepSummary, loader: LoaderUse, settings: SettingsUse | None, contention: Contention | None
-) -> Supply | None:
+def _supply(case: Case, loader: LoaderUse) -> Supply | None:
     """The model of the loader, None where its items were not timed."""
-    return supply(step, loader, settings, contention)
+    return supply(case, loader)
 
 
-def _advice_on_wait(
-    step: StepSummary, loader: LoaderUse, settings: SettingsUse | None, contention: Contention | None
-) -> str:
-    model = _supply(step, loader, settings, contention)
+def _advice_on_wait(case: Case, loader: LoaderUse) -> str:
+    model = _supply(case, loader)
     if model is None:
         return "Find out what next() waits for: the items of this dataset were not timed."
     if 2 * loader.collector * loader.demand > loader.wait.value:
@@ -190,9 +177,7 @@ def _advice_on_wait(
 
 
 @rule("ST102", "too-few-workers", instead_of=("input-wait",))
-def too_few_workers(
-    step: StepSummary, loader: LoaderUse, settings: SettingsUse | None = None, contention: Contention | None = None
-) -> Finding | None:
+def too_few_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Finding | None:
     """The loader has too few workers for its items
 
     What it means: Making the batches of a step takes longer than the step itself, and there are idle CPUs that could
@@ -215,7 +200,7 @@ def too_few_workers(
     When to ignore it: When memory is short (each worker holds its own copy of what the dataset touches), or when making
     the item itself cheaper is easy: that helps with any number of workers.
     """
-    duration, model = step.duration.value, _supply(step, loader, settings, contention)
+    duration, model = step.duration.value, _supply(case, loader)
     if model is None or loader.in_memory_tensors or model.best <= loader.workers:
         return None
     gain, wait = duration - model.step(model.best), loader.wait
@@ -257,9 +242,7 @@ def _room(loader: LoaderUse, model: Supply) -> str:
 
 
 @rule("ST103", "too-many-workers", instead_of=("input-wait", "slow-collate", "too-few-workers"), of_setting=True)
-def too_many_workers(
-    step: StepSummary, loader: LoaderUse, settings: SettingsUse | None = None, contention: Contention | None = None
-) -> Finding | None:
+def too_many_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Finding | None:
     """The loader's workers cost more than they bring
 
     What it means: A batch from a worker has to be put into shared memory, announced through a queue and rebuilt; for
@@ -276,7 +259,7 @@ def too_many_workers(
 
     When to ignore it: When the training device is so much faster elsewhere that the items become the bottleneck there.
     """
-    model = _supply(step, loader, settings, contention)
+    model = _supply(case, loader)
     if model is None or loader.workers == 0:
         return None
     dearer, crowded = _dearer_than_none(loader, model), _more_than_processors(loader, model)
@@ -417,16 +400,7 @@ def slow_collate(loader: LoaderUse) -> Finding | None:
 
 
 @rule("ST107", "slow-transfer")
-def slow_transfer(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...],
-    phases: tuple[CategoryUse, ...] = (),
-    loader: LoaderUse | None = None,
-    lines: tuple[LineUse, ...] = (),
-    sites: tuple[SiteUse, ...] = (),
-    gaps: tuple[GapUse, ...] = (),
-    copies: tuple[CopyUse, ...] = (),
-) -> Finding | None:
+def slow_transfer(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Finding | None:
     """Moving the batch to the device takes time
 
     What it means: The copy of each batch from the host's to the device's memory stands in the way of training: it is
@@ -445,16 +419,16 @@ def slow_transfer(
     """
     if step.device == "cpu":
         return None
-    line = _moving_line(lines, sites)
-    sent = [copy for copy in copies if copy.kind == "HtoD"]
+    line = _moving_line(case.lines, case.sites)
+    sent = [copy for copy in case.copies if copy.kind == "HtoD"]
     if sent:
-        return _from_copies(step, categories, loader, gaps, copies, sent, line)
-    phase, copying = named(phases, "transfer"), named(categories, "copy")
+        return _from_copies(case, sent, line)
+    phase, copying = named(case.phases, "transfer"), named(categories, "copy")
     if phase is None:
         return None
     saving = capped(copying.duration, copying.recoverable) if copying is not None else phase.duration
     summary = f"Moving the batch to the device costs {in_step(saving.value, step)}"
-    return slow_transfer.finding(summary, _advice_on_copies(loader, line), saving, category="copy", source=line)
+    return slow_transfer.finding(summary, _advice_on_copies(case.loader, line), saving, category="copy", source=line)
 
 
 def _moving_line(lines: tuple[LineUse, ...], sites: tuple[SiteUse, ...]) -> SourceLine | None:
@@ -474,23 +448,15 @@ def _moving_line(lines: tuple[LineUse, ...], sites: tuple[SiteUse, ...]) -> Sour
     return max(sending, key=lambda site: site.calls).source if sending else None
 
 
-def _from_copies(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...],
-    loader: LoaderUse | None,
-    gaps: tuple[GapUse, ...],
-    copies: tuple[CopyUse, ...],
-    sent: list[CopyUse],
-    line: SourceLine | None,
-) -> Finding | None:
+def _from_copies(case: Case, sent: list[CopyUse], line: SourceLine | None) -> Finding | None:
     """By the copies of a trace: what they leave exposed, and what staging pageable memory keeps the device from. The
     device idles or copies, so that no instant is in both."""
-    operators, waits = staging_operators(copies), [gap for gap in gaps if gap.category == "sync"]
+    operators, waits = staging_operators(case.copies), [gap for gap in case.gaps if gap.category == "sync"]
     staging = [gap.duration for gap in waits if gap.cause in operators]
-    exposed, waited = _sum(copy.exposed for copy in copies), _sum(gap.duration for gap in waits)
-    parts = [of_usual_steps(total(each.exposed for each in sent), exposed, named(categories, "copy"))]
+    exposed, waited = _sum(copy.exposed for copy in case.copies), _sum(gap.duration for gap in waits)
+    parts = [of_usual_steps(total(each.exposed for each in sent), exposed, named(case.categories, "copy"))]
     if staging:
-        parts.append(of_usual_steps(total(staging), waited, named(categories, "sync")))
+        parts.append(of_usual_steps(total(staging), waited, named(case.categories, "sync")))
     saving = total(parts)
     if not saving.value:
         return None
@@ -498,8 +464,8 @@ def _from_copies(
     pageable = sum(copy.bytes for copy in sent if copy.memory == "pageable") > moved / 2
     pinned = top.memory == "pinned" and not pageable
     kind = "pageable " if pageable else "pinned " if pinned else ""
-    costs = in_step(saving.value, step)
-    advice = _advice_on_copies(loader, line)
+    costs = in_step(saving.value, case.step)
+    advice = _advice_on_copies(case.loader, line)
     if pinned:
         advice = "The memory is pinned: copy the next batch on a stream of its own while this one computes"
         advice += ", or send fewer bytes."

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from steptime.advice.device_uses import ChainUse, CopyUse, GapUse, KernelUse, MachineUse
-from steptime.advice.evidence import CompilationUse, LineUse, OptimizerUse
+from steptime.advice.device_uses import ChainUse, CopyUse, KernelUse, MachineUse
+from steptime.advice.evidence import Case, CompilationUse, LineUse
 from steptime.advice.kernels import (
     COPIES,
     MATRIX,
@@ -27,7 +27,7 @@ from steptime.advice.kernels import (
 )
 from steptime.advice.line_evidence import calls_function, profile_scale, steady_time
 from steptime.advice.rule import Finding, Weight, rule
-from steptime.advice.run_uses import CategoryUse, Contention, SettingsUse, StepSummary
+from steptime.advice.run_uses import Contention, SettingsUse, StepSummary
 from steptime.advice.savings import capped, in_step, modelled, partly, ratio, total
 from steptime.advice.step_evidence import FULL
 from steptime.analysis.modules import ModuleUse
@@ -143,15 +143,7 @@ denormal number."""
 
 
 @rule("ST401", "memory-bound-pointwise", instead_of=("outside-model",))
-def memory_bound_pointwise(
-    step: StepSummary,
-    operators: tuple[OperatorUse, ...],
-    categories: tuple[CategoryUse, ...] = (),
-    settings: SettingsUse | None = None,
-    compilations: tuple[CompilationUse, ...] = (),
-    machine: MachineUse | None = None,
-    chains: tuple[ChainUse, ...] = (),
-) -> Finding | None:
+def memory_bound_pointwise(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) -> Finding | None:
     """Chains of pointwise operators move bytes and compute nothing
 
     What it means: Activations, norms, masks and arithmetic between the matrix products read a whole tensor and write a
@@ -172,21 +164,25 @@ def memory_bound_pointwise(
     When to ignore it: When the tensors are small enough to stay in the cache: then dispatch is the price, see ST301 and
     ST302.
     """
-    if chains:
-        return _from_chains(step, compilations, chains)
-    forced = FILL if settings is not None and settings.deterministic else ""
-    chain = [use for use in moving(operators, machine) if plain_name(use.name) != forced]
-    spent = steady_time(chain, operators, categories, machine)
+    if case.chains:
+        return _from_chains(case)
+    forced = FILL if case.settings is not None and case.settings.deterministic else ""
+    chain = [use for use in moving(operators, case.machine) if plain_name(use.name) != forced]
+    spent = steady_time(chain, operators, case.categories, case.machine)
     calls = sum(use.calls for use in chain)
     if ratio(spent, step.duration.value) < LEAST_SHARE_POINTWISE or calls < FEWEST_CALLS:
         return None
     largest = sorted(chain, key=_duration, reverse=True)
     moved, profiled = sum(use.bytes or 0.0 for use in chain), sum(use.duration for use in chain)
-    rate = f" at {format_bytes(ratio(moved, profiled) * 1e9)}/s" if machine is not None and machine.copy_bytes else ""
+    rate = (
+        f" at {format_bytes(ratio(moved, profiled) * 1e9)}/s"
+        if case.machine is not None and case.machine.copy_bytes
+        else ""
+    )
     traffic = f", moving {format_bytes(moved)}{rate}" if moved else ""
     return memory_bound_pointwise.finding(
         f"{calls:.0f} pointwise operators take {in_step(spent, step)}{traffic}",
-        _fuse(step, compilations),
+        _fuse(step, case.compilations),
         partly(spent, FUSION_SAVES, FUSION_SAVES_AT_LEAST, step),
         category="compute",
         source=largest[0].place,
@@ -200,21 +196,21 @@ def _duration(use: OperatorUse) -> float:
     return use.duration
 
 
-def _from_chains(step: StepSummary, compilations: tuple[CompilationUse, ...], chains: tuple[ChainUse, ...]) -> Finding:
+def _from_chains(case: Case) -> Finding:
     """By the kernels that follow one another: what the tensors in between cost."""
-    ordered = sorted(chains, key=_wasted, reverse=True)
-    moved, saved = sum(chain.bytes for chain in chains), sum(chain.saved for chain in chains)
-    duration, kernels = sum(chain.duration for chain in chains), sum(chain.kernels for chain in chains)
+    ordered = sorted(case.chains, key=_wasted, reverse=True)
+    moved, saved = sum(chain.bytes for chain in case.chains), sum(chain.saved for chain in case.chains)
+    duration, kernels = sum(chain.duration for chain in case.chains), sum(chain.kernels for chain in case.chains)
     evidence = (
         f"{' → '.join(map(plain_name, chain.operators[:6]))}: {format_duration(chain.duration)} in {chain.calls:.3g} "
         f"chains a step, {format_bytes(chain.saved)} in between"
         for chain in ordered[:3]
     )
     return memory_bound_pointwise.finding(
-        f"{kernels:.0f} pointwise kernels in chains take {in_step(duration, step)}; "
+        f"{kernels:.0f} pointwise kernels in chains take {in_step(duration, case.step)}; "
         f"fused, they move {format_bytes(moved - saved)}, not {format_bytes(moved)}",
-        _fuse(step, compilations),
-        partly(sum(map(_wasted, chains)), NOT_FOR_BACKWARD, FUSION_SAVES_AT_LEAST, step),
+        _fuse(case.step, case.compilations),
+        partly(sum(map(_wasted, case.chains)), NOT_FOR_BACKWARD, FUSION_SAVES_AT_LEAST, case.step),
         category="compute",
         source=next((chain.source for chain in ordered if chain.source is not None), None),
         evidence=tuple(evidence),
@@ -233,12 +229,7 @@ def _wasted(chain: ChainUse) -> float:
 
 
 @rule("ST402", "copies-and-casts", instead_of=("outside-model",))
-def copies_and_casts(
-    step: StepSummary,
-    operators: tuple[OperatorUse, ...],
-    categories: tuple[CategoryUse, ...] = (),
-    kernels: tuple[KernelUse, ...] = (),
-) -> Finding | None:
+def copies_and_casts(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) -> Finding | None:
     """Copies and type conversions take part of the step
 
     What it means: Tensors are copied to another layout or type between the operators that use them: contiguous() after
@@ -253,12 +244,12 @@ def copies_and_casts(
     When to ignore it: When they belong to autocast on large matrix products: the products gain more than the copies
     cost.
     """
-    if kernels:
-        return _copy_kernels(step, kernels)
+    if case.kernels:
+        return _copy_kernels(step, case.kernels)
     chosen = (use for use in _usual(operators) if plain_name(use.name) in COPIES)
     inside = (use for use in chosen if use.phase in ("", "forward", "backward"))
     copies = [use for use in inside if ratio(use.duration, use.calls) >= SHORTEST_COPY]
-    time = sum(use.duration for use in copies) * profile_scale(operators, categories)
+    time = sum(use.duration for use in copies) * profile_scale(operators, case.categories)
     if ratio(time, step.duration.value) < LEAST_SHARE_COPIES:
         return None
     top = max(copies, key=_duration)
@@ -386,7 +377,7 @@ def _passes_over(use: KernelUse, weights: frozenset[tuple[int, int]]) -> bool:
 
 
 @rule("ST406", "exposed-copies")
-def exposed_copies(step: StepSummary, copies: tuple[CopyUse, ...], gaps: tuple[GapUse, ...] = ()) -> Iterator[Finding]:
+def exposed_copies(step: StepSummary, copies: tuple[CopyUse, ...], case: Case) -> Iterator[Finding]:
     """Copies run while nothing else does
 
     What it means: The device's copy engines move data while its arithmetic units idle: results on their way to the
@@ -404,7 +395,7 @@ def exposed_copies(step: StepSummary, copies: tuple[CopyUse, ...], gaps: tuple[G
 
     When to ignore it: When it is a checkpoint or an evaluation that happened to fall into the trace.
     """
-    yield from _out_of_buckets(step, gaps, copies)
+    yield from _out_of_buckets(case)
     others = [use for use in copies if use.operator != BUCKET_TO_GRADIENT]
     shown = [use for use in others if use.kind in COPIES_OF and use.exposed.value > 0]
     if not shown:
@@ -419,11 +410,11 @@ def exposed_copies(step: StepSummary, copies: tuple[CopyUse, ...], gaps: tuple[G
     yield exposed_copies.finding(summary, advice, saving, category="copy", source=top.source, evidence=evidence)
 
 
-def _out_of_buckets(step: StepSummary, gaps: tuple[GapUse, ...], copies: tuple[CopyUse, ...]) -> Iterator[Finding]:
+def _out_of_buckets(case: Case) -> Iterator[Finding]:
     """What DistributedDataParallel copies from its buckets into .grad, in the category that has more of its time: the
     copies alone, or idle time while the host launches them."""
-    copied = [use for use in copies if use.operator == BUCKET_TO_GRADIENT]
-    waited = [gap for gap in gaps if gap.cause == BUCKET_TO_GRADIENT and gap.category == "overhead"]
+    copied = [use for use in case.copies if use.operator == BUCKET_TO_GRADIENT]
+    waited = [gap for gap in case.gaps if gap.cause == BUCKET_TO_GRADIENT and gap.category == "overhead"]
     if not copied:
         return
     alone, idle = total(use.exposed for use in copied), total(gap.duration for gap in waited)
@@ -432,7 +423,7 @@ def _out_of_buckets(step: StepSummary, gaps: tuple[GapUse, ...], copies: tuple[C
     saving = idle if launched else alone
     gradients = f"{format_count(count, 'gradient')} ({moved})"
     yield exposed_copies.finding(
-        f"DistributedDataParallel copies {gradients} out of its buckets: {in_step(saving.value, step)}",
+        f"DistributedDataParallel copies {gradients} out of its buckets: {in_step(saving.value, case.step)}",
         "Set gradient_as_bucket_view=True in DistributedDataParallel: a gradient is a part of its bucket then.",
         saving,
         category="overhead" if launched else "copy",
@@ -444,13 +435,7 @@ def _out_of_buckets(step: StepSummary, gaps: tuple[GapUse, ...], copies: tuple[C
 
 
 @rule("ST407", "dominant-operator", weight=Weight.NOTE)
-def dominant_operator(
-    step: StepSummary,
-    operators: tuple[OperatorUse, ...],
-    categories: tuple[CategoryUse, ...] = (),
-    machine: MachineUse | None = None,
-    kernels: tuple[KernelUse, ...] = (),
-) -> Finding | None:
+def dominant_operator(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) -> Finding | None:
     """One operator takes most of the time
 
     What it means: Whatever else is made faster, this operator decides how long the step is.
@@ -465,15 +450,15 @@ def dominant_operator(
     When to ignore it: When it is the matrix product that the model is made of, near its upper bound: then it is the
     work itself.
     """
-    if not kernels:
-        return _longest_operator(step, categories, operators, machine)
+    if not case.kernels:
+        return _longest_operator(case)
     groups: dict[str, list[KernelUse]] = defaultdict(list)
-    for use in kernels:
+    for use in case.kernels:
         if use.operator and use.bound != "communication" and not is_compiled(use.operator):
             groups[use.operator].append(use)  # a compiled region is no operator
     name, uses = max(groups.items(), key=lambda item: spent(item[1]), default=("", []))
     time = spent(uses)
-    if ratio(time, spent(kernels)) < LEAST_PART or ratio(time, step.duration.value) < LEAST_STEP:
+    if ratio(time, spent(case.kernels)) < LEAST_PART or ratio(time, step.duration.value) < LEAST_STEP:
         return None
     summary = f"{name} takes {in_step(time, step)}, more than any other operator"
     lost = above_peaks(uses)
@@ -488,20 +473,15 @@ def dominant_operator(
     return dominant_operator.finding(summary, advice, source=first_source(uses), evidence=evidence)
 
 
-def _longest_operator(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...],
-    operators: tuple[OperatorUse, ...],
-    machine: MachineUse | None,
-) -> Finding | None:
+def _longest_operator(case: Case) -> Finding | None:
     """On a processor. Products that compute are what a model is made of."""
-    longest_one = max(operators, key=_duration)
-    taken = steady_time([longest_one], operators, categories, machine)
-    part = ratio(longest_one.duration, sum(use.duration for use in operators))
-    least = part < LEAST_PART or ratio(taken, step.duration.value) < LEAST_STEP
+    longest_one = max(case.operators, key=_duration)
+    taken = steady_time([longest_one], case.operators, case.categories, case.machine)
+    part = ratio(longest_one.duration, sum(use.duration for use in case.operators))
+    least = part < LEAST_PART or ratio(taken, case.step.duration.value) < LEAST_STEP
     if least or longest_one.bound == "compute" or longest_one.source is None:
         return None
-    summary = f"{longest_one.name} takes {in_step(taken, step)}, more than any other operator"
+    summary = f"{longest_one.name} takes {in_step(taken, case.step)}, more than any other operator"
     return dominant_operator.finding(
         summary, "Look at this operator first.", category="compute", source=longest_one.place
     )
@@ -509,15 +489,7 @@ def _longest_operator(
 
 @rule("ST408", "slow-arithmetic", instead_of=("memory-bound-pointwise", "optimizer-share", "outside-model"))
 def slow_arithmetic(
-    step: StepSummary,
-    operators: tuple[OperatorUse, ...],
-    settings: SettingsUse,
-    machine: MachineUse,
-    categories: tuple[CategoryUse, ...] = (),
-    lines: tuple[LineUse, ...] = (),
-    optimizers: tuple[OptimizerUse, ...] = (),
-    contention: Contention | None = None,
-    kernels: tuple[KernelUse, ...] = (),
+    operators: tuple[OperatorUse, ...], settings: SettingsUse, machine: MachineUse, case: Case
 ) -> Finding | None:
     """Simple arithmetic takes many times as long as its bytes
 
@@ -541,18 +513,18 @@ def slow_arithmetic(
 
     When to ignore it: When the values below 1.2e-38 matter.
     """
-    if kernels or not machine.measured or not machine.copy_bytes:
+    if case.kernels or not machine.measured or not machine.copy_bytes:
         return None
     threads = settings.intra_op_threads
-    had = 1.0 if contention is None else _share_of_processors(contention, threads)
+    had = 1.0 if case.contention is None else _share_of_processors(case.contention, threads)
     if had < (LEAST_HAD if threads == 1 else LEAST_HAD_TOGETHER):  # there is no rate to hold its operators against
         return None
-    together = ratio(sum(each.parameters for each in optimizers), len(optimizers))
+    together = ratio(sum(each.parameters for each in case.optimizers), len(case.optimizers))
     rate = _Rate(machine.copy_bytes * had, threads, max(1.0, together))
-    scale = profile_scale(operators, categories)
+    scale = profile_scale(operators, case.categories)
     slow = sorted((use for use in _usual(operators) if _is_slow(use, rate)), key=_duration, reverse=True)
     above = scale * sum(use.duration - NEEDED * rate.copied(use) - rate.shortest(use) for use in slow)
-    if ratio(above, step.duration.value) < LEAST_SHARE_ARITHMETIC:
+    if ratio(above, case.step.duration.value) < LEAST_SHARE_ARITHMETIC:
         return None
     top, flushed = slow[0], settings.denormals_flushed
     name, times = plain_name(top.name), ratio(top.duration, rate.copied(top))
@@ -566,12 +538,12 @@ def slow_arithmetic(
         for use in slow[:3]
     )
     return slow_arithmetic.finding(
-        f"{name} takes {in_step(scale * top.duration, step)}, "
+        f"{name} takes {in_step(scale * top.duration, case.step)}, "
         f"{times:.0f}× a copy of its {format_bytes(top.bytes or 0.0)}: {cause}",
         advice,
-        partly(above, LIKELY_ARITHMETIC, SURE_ARITHMETIC, step),
+        partly(above, LIKELY_ARITHMETIC, SURE_ARITHMETIC, case.step),
         category="compute",
-        source=top.place or _line_that_names(name, lines),
+        source=top.place or _line_that_names(name, case.lines),
         evidence=evidence,
     )
 
@@ -624,13 +596,7 @@ def _is_slow(use: OperatorUse, rate: _Rate) -> bool:
     instead_of=("dominant-operator", "memory-bound-pointwise", "copies-and-casts"),
     by_line=True,
 )
-def work_without_gradient(
-    step: StepSummary,
-    operators: tuple[OperatorUse, ...],
-    categories: tuple[CategoryUse, ...] = (),
-    machine: MachineUse | None = None,
-    modules: tuple[ModuleUse, ...] = (),
-) -> Finding | None:
+def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) -> Finding | None:
     """The forward pass computes what no gradient flows through
 
     What it means: Some operators of the model's forward depend on no parameter that is trained: a mask, a position
@@ -651,14 +617,14 @@ def work_without_gradient(
     When to ignore it: When it depends on the batch and must be made on the device, as augmentations are.
     """
     alone = [use for use in operators if not use.differentiated]
-    spent = steady_time(alone, operators, categories, machine)
+    spent = steady_time(alone, operators, case.categories, case.machine)
     if ratio(spent, step.duration.value) < LEAST_WITHOUT_GRADIENT:
         return None
     longest_first = sorted(alone, key=_duration, reverse=True)
     source = next((use.place for use in longest_first if use.place is not None), None)
     names = ", ".join(dict.fromkeys(use.name for use in longest_first[:MOST_NAMES]))
     saving = partly(spent, 1.0, CONSTANT, step)
-    if (model := _called_besides(operators, modules, alone)) is not None:
+    if (model := _called_besides(operators, case.modules, alone)) is not None:
         summary = f"{model.path} is called {model.calls:.3g} times a step, not always for the loss: "
         summary += f"{in_step(spent, step)} that backward does not go through"
         advice = "For a metric use the outputs that the loss is made of, or look every n-th step under torch.no_grad()."

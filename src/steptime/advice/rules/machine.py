@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from steptime.advice.device_uses import GpuUse
+from steptime.advice.evidence import Case
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.loader_model import production
 from steptime.advice.models import at_once, fitting_threads, how_to_record, idle_cpus
@@ -297,12 +298,7 @@ def graph_launches(step: StepSummary) -> Finding | None:
 
 @rule("ST808", "too-few-threads")
 def too_few_threads(
-    step: StepSummary,
-    operators: tuple[OperatorUse, ...],
-    settings: SettingsUse,
-    contention: Contention,
-    categories: tuple[CategoryUse, ...] = (),
-    loader: LoaderUse | None = None,
+    operators: tuple[OperatorUse, ...], settings: SettingsUse, contention: Contention, case: Case
 ) -> Finding | None:
     """Operators are held to fewer threads than there are CPUs idle
 
@@ -320,18 +316,18 @@ def too_few_threads(
     When to ignore it: When the idle CPUs belong to somebody else, or the step consists of operators too small to be
     shared.
     """
-    best, threads = fitting_threads(settings, loader), max(1, settings.intra_op_threads)
-    if settings.omp_num_threads != str(threads) or best < SPEEDUP * threads or step.device != "cpu":
+    best, threads = fitting_threads(settings, case.loader), max(1, settings.intra_op_threads)
+    if settings.omp_num_threads != str(threads) or best < SPEEDUP * threads or case.step.device != "cpu":
         return None
     if idle_cpus(contention) < (best - threads) / SPEEDUP:
         return None
     profiled = sum(operator.duration for operator in operators if operator.bound in SPREADING)
-    spent = profiled * profile_scale(operators, categories)
+    spent = profiled * profile_scale(operators, case.categories)
     upper_bound = spent * (1 - at_once(threads, contention) / at_once(best, contention))
     if not upper_bound:
         return None
     held = f"operators of {format_duration(spent)} a step to {threads} of {best} CPUs"
-    saving = partly(upper_bound, LIKELY, SURE, step)
+    saving = partly(upper_bound, LIKELY, SURE, case.step)
     summary = f"OMP_NUM_THREADS={threads} holds {held}"
     return too_few_threads.finding(summary, f"Set OMP_NUM_THREADS={best}.", saving, category="compute")
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 
 from steptime.advice.device_uses import GapUse, KernelUse, MachineUse
-from steptime.advice.evidence import LineUse, OptimizerUse, PathUse, RootUse
+from steptime.advice.evidence import Case, LineUse, OptimizerUse, PathUse, RootUse
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import calls_function
 from steptime.advice.models import BYTES_PER_ELEMENT, FOREACH, FUSABLE, ITERATIVE, floor, hand_made_update, zeroing
 from steptime.advice.rule import Finding, rule
-from steptime.advice.run_uses import CategoryUse, SettingsUse, StepSummary
+from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.advice.savings import in_step, modelled, named, ratio, scaled, share_of_step, total
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
@@ -49,12 +49,7 @@ LEAST_SHARE_OF_ZEROS = 0.03
 
 
 @rule("ST501", "optimizer-share")
-def optimizer_share(
-    step: StepSummary,
-    optimizers: tuple[OptimizerUse, ...],
-    machine: MachineUse | None = None,
-    paths: tuple[PathUse, ...] = (),
-) -> Finding | None:
+def optimizer_share(step: StepSummary, optimizers: tuple[OptimizerUse, ...], case: Case) -> Finding | None:
     """The optimiser takes a large part of the step
 
     What it means: Updating the parameters takes long in comparison with forward and backward: the batch is small for
@@ -83,10 +78,10 @@ def optimizer_share(
     rarely = "step less often (accumulate gradients), enlarge the batch, or train fewer parameters"
     fusable = any(use.type in FUSABLE and not use.fused for use in optimizers)
     advice = f"Use fused=True, or {rarely}." if fusable else f"No faster implementation is left to switch on: {rarely}."
-    own = _own_line(optimizers, paths)
+    own = _own_line(optimizers, case.paths)
     if own is not None:
         advice = f"Make this line cheaper, or do it every n-th step; else {rarely}."
-    saving = _above_floor(duration, optimizers, machine)
+    saving = _above_floor(duration, optimizers, case.machine)
     return optimizer_share.finding(summary, advice, saving, category=_category(top), source=own or top.site)
 
 
@@ -196,12 +191,7 @@ def _single_tensor(use: OptimizerUse, device: str) -> bool:
 
 @rule("ST504", "zeroed-gradients")
 def zeroed_gradients(
-    step: StepSummary,
-    operators: tuple[OperatorUse, ...],
-    optimizers: tuple[OptimizerUse, ...],
-    categories: tuple[CategoryUse, ...] = (),
-    lines: tuple[LineUse, ...] = (),
-    settings: SettingsUse | None = None,
+    operators: tuple[OperatorUse, ...], optimizers: tuple[OptimizerUse, ...], case: Case
 ) -> Finding | None:
     """Gradients are filled with zeros and then added to
 
@@ -217,32 +207,30 @@ def zeroed_gradients(
     When to ignore it: When the loop reads gradients of parameters that the loss does not reach, or relies on momentum
     and weight decay moving parameters without a gradient.
     """
-    if settings is not None and settings.deterministic:
+    if case.settings is not None and case.settings.deterministic:
         return None  # it fills new memory, too
     elements = sum(use.elements for use in optimizers)
-    filling, adding = zeroing(operators, categories, elements, step.micro_batches)
+    filling, adding = zeroing(operators, case.categories, elements, case.step.micro_batches)
     both = filling + adding
-    if ratio(both, step.duration.value) < LEAST_SHARE_OF_ZEROS:
+    if ratio(both, case.step.duration.value) < LEAST_SHARE_OF_ZEROS:
         return None
     summary = (
         f"Filling {elements:,} gradients with zeros takes {format_duration(filling)} a step, adding to them "
-        f"{format_duration(adding)} ({share_of_step(both, step)} together)"
+        f"{format_duration(adding)} ({share_of_step(both, case.step)} together)"
     )
-    saving = modelled(both, filling, both, step.steady)
+    saving = modelled(both, filling, both, case.step.steady)
     advice = "Call zero_grad() without set_to_none=False: gradients are then dropped."
-    source = next((use.source for use in lines if calls_function(use.calls, "zero_grad")), None)
+    source = next((use.source for use in case.lines if calls_function(use.calls, "zero_grad")), None)
     return zeroed_gradients.finding(summary, advice, saving, category="compute", source=source)
 
 
 @rule("ST505", "update-by-hand")
 def update_by_hand(
-    step: StepSummary,
     phases: tuple[CategoryUse, ...],
     lines: tuple[LineUse, ...],
     operators: tuple[OperatorUse, ...],
     roots: tuple[RootUse, ...],
-    optimizers: tuple[OptimizerUse, ...] = (),
-    machine: MachineUse | None = None,
+    case: Case,
 ) -> Finding | None:
     """The loop updates the parameters itself, one tensor at a time
 
@@ -258,27 +246,23 @@ def update_by_hand(
 
     When to ignore it: When the update is the subject of the work, and each tensor needs another one.
     """
-    own = hand_made_update(phases, lines, operators, optimizers, roots)
+    own = hand_made_update(case)
     if not own:
         return None
     model = max(roots, key=lambda root: root.parameter_bytes)
     spent = total(time.duration for time in own)
-    if ratio(spent.value, step.duration.value) < LEAST_SHARE_OF_SINGLE_TENSORS:
+    if ratio(spent.value, case.step.duration.value) < LEAST_SHARE_OF_SINGLE_TENSORS:
         return None
     use = OptimizerUse("", spent, model.parameters, model.parameter_bytes // BYTES_PER_ELEMENT)
-    summary = f"The loop updates {model.parameters} parameters itself, one by one: {in_step(spent.value, step)}"
+    summary = f"The loop updates {model.parameters} parameters itself, one by one: {in_step(spent.value, case.step)}"
     advice = "Use the optimiser of torch.optim with fused=True, or torch._foreach_add_ on lists of tensors."
     source = max(own, key=lambda time: time.duration.value).line.source
-    return update_by_hand.finding(summary, advice, _above_floor(spent, [use], machine), source=source)
+    return update_by_hand.finding(summary, advice, _above_floor(spent, [use], case.machine), source=source)
 
 
 @rule("ST506", "gradients-for-nothing", instead_of=("dominant-operator",))
 def gradients_for_nothing(
-    step: StepSummary,
-    phases: tuple[CategoryUse, ...],
-    modules: tuple[ModuleUse, ...],
-    lines: tuple[LineUse, ...] = (),
-    optimizers: tuple[OptimizerUse, ...] = (),
+    phases: tuple[CategoryUse, ...], modules: tuple[ModuleUse, ...], case: Case
 ) -> Finding | None:
     """Gradients are computed for parameters that no optimiser has
 
@@ -306,15 +290,15 @@ def gradients_for_nothing(
     trained_before = any(_is_trained_before(use, modules) for use in unused)
     spent = scale * sum(use.backward for use in unused)
     share, least = (OF_WEIGHTS, OF_WEIGHTS_AT_LEAST) if trained_before else (1.0, SURELY_UNUSED)
-    if ratio(share * spent, step.duration.value) < LEAST_UNUSED:
+    if ratio(share * spent, case.step.duration.value) < LEAST_UNUSED:
         return None
     where = first.path + (f" and {format_count(len(unused) - 1, 'other module')}" if len(unused) > 1 else "")
-    summary = f"Backward computes gradients of {where}, which no optimiser has: {in_step(share * spent, step)}"
+    summary = f"Backward computes gradients of {where}, which no optimiser has: {in_step(share * spent, case.step)}"
     advice = "Set requires_grad_(False) on them"
     advice += "; gradients still flow through." if trained_before else ", or call it under torch.no_grad()."
-    saving = modelled(share * spent, least * spent, spent, step.steady)
+    saving = modelled(share * spent, least * spent, spent, case.step.steady)
     evidence = (f"{numbers:,} numbers have a gradient and are in no optimiser.",)
-    source = _called_at(first, lines, optimizers)
+    source = _called_at(first, case.lines, case.optimizers)
     return gradients_for_nothing.finding(summary, advice, saving, category="compute", source=source, evidence=evidence)
 
 

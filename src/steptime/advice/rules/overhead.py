@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from steptime.advice.device_uses import AllocationUse, CopyUse, GapUse, KernelUse, ReplayUse, RooflineUse, ScalingUse
-from steptime.advice.evidence import CompilationUse, CompilerEventUse, CompilerUse, LineUse, PathUse, SiteUse
+from steptime.advice.device_uses import AllocationUse, GapUse, KernelUse, RooflineUse, ScalingUse
+from steptime.advice.evidence import Case, CompilerEventUse, CompilerUse, LineUse, PathUse, SiteUse
 from steptime.advice.kernels import EMPTY_KERNEL, as_evidence, first_source, longest, plain_name, spent
 from steptime.advice.line_evidence import calls_function, function_of, lines_around, sampled_lines
 from steptime.advice.memory_evidence import has_room
@@ -117,15 +117,7 @@ class _Site:
     instead_of=("overhead-bound", "python-time", "memory-bound-pointwise", "outside-model"),
     by_line=True,
 )
-def dispatch_loop(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...],
-    lines: tuple[LineUse, ...] = (),
-    operators: tuple[OperatorUse, ...] = (),
-    compilations: tuple[CompilationUse, ...] = (),
-    roofline: RooflineUse | None = None,
-    paths: tuple[PathUse, ...] = (),
-) -> Iterator[Finding]:
+def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Iterator[Finding]:
     """A Python loop calls many tiny operators
 
     What it means: One line of Python calls hundreds of operators in each step (a loop over time steps, samples,
@@ -150,12 +142,10 @@ def dispatch_loop(
     if launch is None:
         return
     advice = "Replace the loop by one operator on the whole tensor, or compile the function that holds it."
-    if compilations or step.compiled:
+    if case.compilations or step.compiled:
         advice = "Replace the loop by one operator on the whole tensor; the compiler has left this line as it is."
-    everything = sum(operator.calls for operator in operators)
-    for site in sorted(_sites(step, lines, operators, roofline, paths), key=lambda site: site.calls, reverse=True)[
-        :MOST_SITES
-    ]:
+    everything = sum(operator.calls for operator in case.operators)
+    for site in sorted(_sites(case), key=lambda site: site.calls, reverse=True)[:MOST_SITES]:
         part = ratio(site.calls, max(everything, site.calls))
         if site.each > LARGEST_OPERATOR or part < LEAST_PART_OF_OPERATORS:
             continue
@@ -169,8 +159,8 @@ def dispatch_loop(
         summary = f"{where} {site.calls:,.0f} of the step's {whole:,.0f} operators: "
         summary += in_step(saving.value, step)
         category, text = "overhead" if on_device else "", (source.text,) if source.text else ()
-        beside = any(line.source == source and line.role == "python" for line in lines)
-        told = ON_A_LIST if beside and not (compilations or step.compiled) else advice
+        beside = any(line.source == source and line.role == "python" for line in case.lines)
+        told = ON_A_LIST if beside and not (case.compilations or step.compiled) else advice
         yield dispatch_loop.finding(summary, told, saving, category=category, source=source, evidence=text)
 
 
@@ -182,35 +172,29 @@ def _with_the_loop(dispatch: Estimate, site: _Site) -> Estimate:
     return total((dispatch, sure, modelled(likely, 0.0, site.idle + site.slow, dispatch.samples)))
 
 
-def _sites(
-    step: StepSummary,
-    lines: tuple[LineUse, ...],
-    operators: tuple[OperatorUse, ...],
-    roofline: RooflineUse | None,
-    paths: tuple[PathUse, ...],
-) -> Iterator[_Site]:
+def _sites(case: Case) -> Iterator[_Site]:
     """Lines that run in a loop within the step, and functions whose lines were not timed."""
     functions: dict[SourceLine, list[OperatorUse]] = {}
-    for use in operators:
+    for use in case.operators:
         if use.source is not None and use.phase not in ("optimizer", "input"):  # what the loader does is no overhead
             functions.setdefault(use.source, []).append(use)
     for source, uses in functions.items():
         calls = sum(use.calls for use in uses)
-        timed = lines_around(lines, paths, source)
+        timed = lines_around(case.lines, case.paths, source)
         if timed:
             small = [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls]
-            yield from _looping(timed, small, _slow(roofline, uses), step.micro_batches)
+            yield from _looping(timed, small, _slow(case.roofline, uses), case.step.micro_batches)
         elif calls >= FEWEST_OPERATORS and source.function != "<module>" and _may_loop(uses):
             each = ratio(sum(use.duration for use in uses), calls)
             name = function_of(source)[1]
-            callers = [use for use in lines if use.role in CALLERS and calls_function(use.calls, name)]
+            callers = [use for use in case.lines if use.role in CALLERS and calls_function(use.calls, name)]
             if len(callers) == 1:  # its own lines are not timed, the call of it is
                 host = callers[0].host.value
-                yield _Site(callers[0].source, calls, each, _idle(uses), host, _slow(roofline, uses))
+                yield _Site(callers[0].source, calls, each, _idle(uses), host, _slow(case.roofline, uses))
             else:
-                sampled = sampled_lines(paths, source)
+                sampled = sampled_lines(case.paths, source)
                 line = max(sampled, key=lambda line: sampled[line], default=source)
-                yield _Site(line, calls, each, _idle(uses), slow=_slow(roofline, uses), lines=max(1, len(sampled)))
+                yield _Site(line, calls, each, _idle(uses), slow=_slow(case.roofline, uses), lines=max(1, len(sampled)))
 
 
 def _may_loop(uses: Iterable[OperatorUse]) -> bool:
@@ -252,17 +236,7 @@ def _looping(lines: list[LineUse], uses: list[OperatorUse], slow: float, batches
 
 
 @rule("ST302", "overhead-bound")
-def overhead_bound(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...],
-    operators: tuple[OperatorUse, ...] = (),
-    compilations: tuple[CompilationUse, ...] = (),
-    kernels: tuple[KernelUse, ...] = (),
-    gaps: tuple[GapUse, ...] = (),
-    replay: ReplayUse | None = None,
-    memory: MemoryUse | None = None,
-    compiler: CompilerUse | None = None,
-) -> Finding | None:
+def overhead_bound(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Finding | None:
     """The step is bound by dispatching its operators
 
     What it means: The host cannot hand out the operators as fast as they are computed: Python, the dispatcher, autograd
@@ -282,20 +256,20 @@ def overhead_bound(
     fast enough.
     """
     launch = named(categories, "overhead")
-    by_host = replay is not None and replay.decides == HOST
+    by_host = case.replay is not None and case.replay.decides == HOST
     least = LEAST_OF_HOST_BOUND if by_host else LEAST_OVERHEAD
     if launch is None or ratio(launch.recoverable.value, step.duration.value) < least:
         return None
-    launched = [use for use in kernels if use.bound != "communication"]
+    launched = [use for use in case.kernels if use.bound != "communication"]
     often, idle = sum(use.calls for use in launched), launch.duration.value
-    if kernels and often < FEWEST_KERNELS:
+    if case.kernels and often < FEWEST_KERNELS:
         return None
-    idlest = _gaps(gaps, "overhead")
+    idlest = _gaps(case.gaps, "overhead")
     stalls = [gap for gap in idlest if gap.longest >= STALL]
     if stalls and sum(min(gap.longest, gap.duration.value) for gap in stalls) >= STALLED * idle:
         return _stall(step, stalls, launch.recoverable)
-    calls = sum(operator.calls for operator in operators)
-    if not often and 0 < calls < FEWEST_KERNELS and not (compilations or step.compiled):
+    calls = sum(operator.calls for operator in case.operators)
+    if not often and 0 < calls < FEWEST_KERNELS and not (case.compilations or step.compiled):
         return None
     many = f" of {calls:,.0f} operators" if calls else ""
     summary = f"Dispatch{many} takes {in_step(idle, step)}"
@@ -304,17 +278,17 @@ def overhead_bound(
         if not _replays(step):
             summary += f", each of which runs for {format_duration(ratio(spent(launched), often))}"
     graphs = ' (mode="reduce-overhead")' if step.device != "cpu" else ""
-    larger = f"enlarge the batch{_free_memory(memory)}"
+    larger = f"enlarge the batch{_free_memory(case.memory)}"
     if step.micro_batches >= FEWEST_MICRO_BATCHES:
         larger = f"accumulate over fewer, larger micro-batches ({step.micro_batches:.0f} a step now)"
     advice = f"Compile the model{graphs}, or {larger} so that each operator does more."
-    if compilations or step.compiled:
-        advice = f"Part of the job is compiled: {_left_eager(compiler)}{graphs}; or {larger}."
+    if case.compilations or step.compiled:
+        advice = f"Part of the job is compiled: {_left_eager(case.compiler)}{graphs}; or {larger}."
     if _replays(step):
         advice = f"Graphs are in use already: {_outside_graphs(step)}; or {larger}."
-    if calls and sum(operator.recurrent for operator in operators) >= MOST_OF_OPERATORS * calls:
+    if calls and sum(operator.recurrent for operator in case.operators) >= MOST_OF_OPERATORS * calls:
         advice = "Enlarge the batch: most of them are in torch's recurrent layers, which no compiler takes apart."
-    source = _idlest(idlest) or _busiest(operators)
+    source = _idlest(idlest) or _busiest(case.operators)
     evidence = tuple(
         f"{gap.cause or 'between operators'}: {format_duration(gap.duration.value)} idle a step "
         f"in {format_count(gap.count, 'gap')}"
@@ -406,14 +380,7 @@ def _stall(step: StepSummary, gaps: list[GapUse], launch: Estimate) -> Finding:
 
 
 @rule("ST303", "host-sync")
-def host_sync(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...],
-    sites: tuple[SiteUse, ...] = (),
-    gaps: tuple[GapUse, ...] = (),
-    copies: tuple[CopyUse, ...] = (),
-    scaling: ScalingUse | None = None,
-) -> Iterator[Finding]:
+def host_sync(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Iterator[Finding]:
     """The host waits for the device, and then the device for the host
 
     What it means: A value is read from the device (item, cpu, tolist, nonzero, a boolean mask, a print): the host
@@ -429,14 +396,14 @@ def host_sync(
 
     When to ignore it: When the device has enough work queued: then no idle time follows and the rule does not fire.
     """
-    staging = staging_operators(copies)  # the matter of ST107
-    waits = (gap for gap in _gaps(gaps, "sync") if gap.cause and gap.cause not in staging)
-    shorter = (_without_scaler(scaling, gap) for gap in waits)
+    staging = staging_operators(case.copies)  # the matter of ST107
+    waits = (gap for gap in _gaps(case.gaps, "sync") if gap.cause and gap.cause not in staging)
+    shorter = (_without_scaler(case.scaling, gap) for gap in waits)
     idle = [gap for gap in shorter if gap.duration.value > 0]
-    yield from (_after_gap(step, sites, gap) for gap in idle[:MOST_SITES])
+    yield from (_after_gap(step, case.sites, gap) for gap in idle[:MOST_SITES])
     if idle:
         return
-    reading = (site for site in sites if site.device != "cpu" and site.calls > 0)
+    reading = (site for site in case.sites if site.device != "cpu" and site.calls > 0)
     suspects = [site for site in reading if site.name not in HARMLESS]
     sync = named(categories, "sync")
     if suspects and sync is not None:
@@ -480,13 +447,7 @@ def _at_site(step: StepSummary, site: SiteUse, saving: Estimate) -> Finding:
 
 
 @rule("ST304", "recompilation")
-def recompilation(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...] = (),
-    lines: tuple[LineUse, ...] = (),
-    compilations: tuple[CompilationUse, ...] = (),
-    compiler: CompilerUse | None = None,
-) -> Finding | None:
+def recompilation(step: StepSummary, case: Case) -> Finding | None:
     """torch.compile compiles again in the middle of training
 
     What it means: A guard of the compiled code failed (another shape, another Python value, another set of gradients),
@@ -502,15 +463,15 @@ def recompilation(
 
     When to ignore it: When it happens once per stage (first evaluation, last batch of an epoch) in a long run.
     """
-    if not compilations:
-        return _compiling_in_trace(step, categories, compiler) if step.mode == "trace" else None
-    again = [compilation for compilation in compilations if compilation.after_warm_up]
+    if not case.compilations:
+        return _compiling_in_trace(case) if step.mode == "trace" else None
+    again = [compilation for compilation in case.compilations if compilation.after_warm_up]
     steps = max(1, step.total - step.warm_up)
     if not again:
         return None
     took = sum(compilation.duration for compilation in again)
     source = max(again, key=lambda compilation: compilation.duration).source
-    forwards = [line for line in lines if line.role == "forward"]
+    forwards = [line for line in case.lines if line.role == "forward"]
     if forwards and not is_user_file(source.file):  # a module of torch's was compiled: the line that called it
         source = max(forwards, key=lambda line: line.duration.value).source
     reasons = Counter(compilation.reason for compilation in again if compilation.reason)
@@ -524,15 +485,13 @@ def recompilation(
     return recompilation.finding(summary, advice, saving, source=source, evidence=evidence)
 
 
-def _compiling_in_trace(
-    step: StepSummary, categories: tuple[CategoryUse, ...], compiler: CompilerUse | None
-) -> Finding | None:
-    category = named(categories, "compile")
+def _compiling_in_trace(case: Case) -> Finding | None:
+    category = named(case.categories, "compile")
     if category is None:
         return None
-    summary = f"Compiling takes {in_step(category.duration.value, step)}"
+    summary = f"Compiling takes {in_step(category.duration.value, case.step)}"
     advice = "If these are no first steps, look at the reasons: TORCH_LOGS=recompiles names the guard that failed."
-    again = compiler.recompilations if compiler is not None else ()
+    again = case.compiler.recompilations if case.compiler is not None else ()
     if again:
         advice = "Look at the guards that failed and keep what changes out of the compiled code."
     source = max(again, key=lambda each: each.count).source if again else None
@@ -600,12 +559,7 @@ def recompile_limit(compiler: CompilerUse) -> Finding | None:
 
 
 @rule("ST305", "tiny-kernels")
-def tiny_kernels(
-    step: StepSummary,
-    kernels: tuple[KernelUse, ...],
-    categories: tuple[CategoryUse, ...] = (),
-    compilations: tuple[CompilationUse, ...] = (),
-) -> Finding | None:
+def tiny_kernels(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) -> Finding | None:
     """The device is busy with kernels that are too small for it
 
     What it means: Hundreds of kernels of a few microseconds each follow one another. Each one fills the device, works
@@ -621,7 +575,7 @@ def tiny_kernels(
 
     When to ignore it: When the batch is small by design (inference for one request, reinforcement learning).
     """
-    launch = named(categories, "overhead")
+    launch = named(case.categories, "overhead")
     if launch is not None and ratio(launch.duration.value, step.duration.value) >= HELD_BACK:
         return None
     tiny = [use for use in kernels if ratio(use.duration, use.calls) < TINY]
@@ -631,7 +585,7 @@ def tiny_kernels(
     each = format_duration(ratio(busy, calls))
     empty = sum(use.calls * min(EMPTY_KERNEL, ratio(use.duration, use.calls)) for use in tiny)
     advice = "Compile the model, and use a fused or foreach optimiser, so that neighbours become one kernel."
-    if compilations or step.compiled:
+    if case.compilations or step.compiled:
         advice = "Part of the job is compiled: bring what runs eagerly into it, or batch small operators into one."
     return tiny_kernels.finding(
         f"{calls:.0f} kernels of {each} each take {in_step(busy, step)}",
@@ -688,13 +642,7 @@ def allocator_stalls(step: StepSummary, allocations: tuple[AllocationUse, ...]) 
 
 
 @rule("ST307", "indexing-in-loop", instead_of=("memory-bound-pointwise", "dominant-operator", "outside-model"))
-def indexing_in_loop(
-    step: StepSummary,
-    operators: tuple[OperatorUse, ...],
-    phases: tuple[CategoryUse, ...] = (),
-    lines: tuple[LineUse, ...] = (),
-    paths: tuple[PathUse, ...] = (),
-) -> Finding | None:
+def indexing_in_loop(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) -> Finding | None:
     """A loop indexes a tensor, and backward pays for all of it in each round
 
     What it means: The loop takes x[:, t] (or x[a:b]) of a tensor that needs a gradient. The derivative of each such
@@ -718,7 +666,7 @@ def indexing_in_loop(
         return None
     backward = [use for use in operators if use.phase == "backward"]
     filled, added = (_some(count - 1, [use for use in backward if plain_name(use.name) in names]) for names in BEHIND)
-    phase, profiled = named(phases, "backward"), sum(use.duration for use in backward)
+    phase, profiled = named(case.phases, "backward"), sum(use.duration for use in backward)
     scale = min(1.0, ratio(phase.duration.value, profiled)) if phase is not None else 1.0
     own = sum(use.duration * (1 - ratio(use.recurrent, use.calls)) for use in slices)
     most = scale * (own + filled + added)
@@ -730,7 +678,7 @@ def indexing_in_loop(
         "Take the tensor apart once before the loop, by unbind() or split(), and index what that returns.",
         modelled(once * taken, once * least, once * most, step.steady),
         category="compute",
-        source=_slicing_line(lines, paths, slices),
+        source=_slicing_line(case.lines, case.paths, slices),
     )
 
 

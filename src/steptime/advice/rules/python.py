@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePath
 
-from steptime.advice.device_uses import GapUse
-from steptime.advice.evidence import LineUse, OptimizerUse, PathUse, RepeatedForward, RootUse
+from steptime.advice.evidence import Case, LineUse, PathUse
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import (
     LineKind,
@@ -70,17 +69,7 @@ LEAST_CONVERSION = 200_000.0
 
 
 @rule("ST201", "python-time", instead_of=("outside-model",), by_line=True)
-def python_time(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...] = (),
-    phases: tuple[CategoryUse, ...] = (),
-    lines: tuple[LineUse, ...] = (),
-    operators: tuple[OperatorUse, ...] = (),
-    garbage: GarbageUse | None = None,
-    gaps: tuple[GapUse, ...] = (),
-    paths: tuple[PathUse, ...] = (),
-    functions: tuple[FunctionUse, ...] = (),
-) -> Iterator[Finding]:
+def python_time(step: StepSummary, case: Case) -> Iterator[Finding]:
     """Python code in the step keeps the model waiting
 
     What it means: The training thread runs Python or a library that is not torch: no operator, no kernel, no loader.
@@ -100,26 +89,26 @@ def python_time(
     When to ignore it: When the device is still busy meanwhile: then the breakdown has no host time and the rule does
     not fire.
     """
-    times = [time for time in line_times(lines, phases) if time.line.role in LOOP_ROLES]
-    unprofiled = named(categories, UNPROFILED)
-    host = named(categories, "python") or unprofiled
+    times = [time for time in line_times(case.lines, case.phases) if time.line.role in LOOP_ROLES]
+    unprofiled = named(case.categories, UNPROFILED)
+    host = named(case.categories, "python") or unprofiled
     spent = sum(map(_host, times))
     # Lines hold operators outside the model too (a loss, an index), of which the category knows the part.
     part = min(1.0, ratio(host.duration.value, spent)) if host is not None and spent > 0 else 1.0
     groups = [
         (scaled(total(time.host for time in group), part), group)
-        for group in _by_function(times, loop_functions(lines))
+        for group in _by_function(times, loop_functions(case.lines))
     ]
     if host is not None and unprofiled is None and step.device == "cpu":
-        collected = garbage.duration.value if garbage is not None else 0.0
-        groups += _in_phases(operators, paths, functions, times, less(host.duration, part * spent + collected))
+        collected = case.garbage.duration.value if case.garbage is not None else 0.0
+        groups += _in_phases(case, times, less(host.duration, part * spent + collected))
         groups.sort(key=lambda each: -each[0].value)
     for saving, group in groups[:MOST_LINES]:
         least = LEAST_LINE if is_user_file(group[0].line.source.file) else LEAST_SHARE
         if ratio(saving.value, step.duration.value) >= least:
             yield _finding(step, group, saving, unprofiled is not None)
     if not times:
-        yield from _whole_breakdown(step, categories, gaps, paths)
+        yield from _whole_breakdown(case)
 
 
 def _by_function(times: list[LineTime], loops: frozenset[tuple[str, str]]) -> list[list[LineTime]]:
@@ -158,23 +147,17 @@ def _behind(group: Sequence[LineTime]) -> str:
     return words + (f", called at {' and '.join(calls)}" if calls else "")
 
 
-def _in_phases(
-    operators: tuple[OperatorUse, ...],
-    paths: tuple[PathUse, ...],
-    functions: tuple[FunctionUse, ...],
-    times: list[LineTime],
-    left: Estimate,
-) -> Iterator[tuple[Estimate, list[LineTime]]]:
+def _in_phases(case: Case, times: list[LineTime], left: Estimate) -> Iterator[tuple[Estimate, list[LineTime]]]:
     """Lines that run inside of forward, backward and update and run no operators, by function, as far as the breakdown
     has Python left for them; the longest first. In a function with operators a line must have been seen to call other
     things only: arithmetic of tensors is no call."""
-    if functions:
-        yield from _by_stacks(paths, functions, times, left)
+    if case.functions:
+        yield from _by_stacks(case.paths, case.functions, times, left)
         return
     inside = [time for time in times if time.line.role in IN_PHASES] if any(time.line.calls for time in times) else []
     loops = loop_functions(time.line for time in times)  # where the lines of these roles call backward and update
     inside = [each for each in inside if each.line.role == "forward" or _function(each) not in loops]
-    holding = {function_of(use.source) for use in operators if use.source is not None}
+    holding = {function_of(use.source) for use in case.operators if use.source is not None}
     silent = {function_of(time.line.source) for time in inside} - holding if holding else set()
     silent -= {function_of(time.line.source) for time in inside if _calls_torch(time)}
     silent_lines: dict[tuple[str, str], list[LineTime]] = defaultdict(list)
@@ -254,24 +237,22 @@ def _finding(step: StepSummary, group: list[LineTime], saving: Estimate, unprofi
     return python_time.finding(summary, advice, saving, category=category, source=source, evidence=evidence)
 
 
-def _whole_breakdown(
-    step: StepSummary, categories: tuple[CategoryUse, ...], gaps: tuple[GapUse, ...], paths: tuple[PathUse, ...]
-) -> Iterator[Finding]:
-    host = named(categories, "python")
-    if host is None or ratio(host.duration.value, step.duration.value) < LEAST_SHARE:
+def _whole_breakdown(case: Case) -> Iterator[Finding]:
+    host = named(case.categories, "python")
+    if host is None or ratio(host.duration.value, case.step.duration.value) < LEAST_SHARE:
         return
-    own = _own_lines(paths)
+    own = _own_lines(case.paths)
     line = max(own, key=lambda each: own[each], default=None)
     if line is not None and own[line] >= MOST_OF_IT * host.duration.value:
         taken = capped(modelled(own[line], own[line], own[line]), host.duration)
-        yield _finding(step, [_as_time(line, taken)], taken, unprofiled=False)
+        yield _finding(case.step, [_as_time(line, taken)], taken, unprofiled=False)
         return
-    idle_behind = [gap for gap in gaps if gap.category == "python" and gap.cause]
+    idle_behind = [gap for gap in case.gaps if gap.category == "python" and gap.cause]
     idle_behind.sort(key=lambda gap: gap.duration.value, reverse=True)
     idle = [f"{format_duration(gap.duration.value)} idle a step behind {gap.cause}" for gap in idle_behind[:MOST_LINES]]
     held = [f"{format_duration(spent)} a step in {name}" for gap in idle_behind[:1] for name, spent in gap.functions]
     yield python_time.finding(
-        f"Python outside torch takes {in_step(host.duration.value, step)}",
+        f"Python outside torch takes {in_step(host.duration.value, case.step)}",
         "Look for loops, logging and conversions in the step.",
         host.recoverable,
         category="python",
@@ -476,16 +457,7 @@ def list_conversion(
 
 
 @rule("ST207", "outside-model", by_line=True)
-def outside_model(
-    step: StepSummary,
-    lines: tuple[LineUse, ...],
-    phases: tuple[CategoryUse, ...] = (),
-    operators: tuple[OperatorUse, ...] = (),
-    optimizers: tuple[OptimizerUse, ...] = (),
-    roots: tuple[RootUse, ...] = (),
-    functions: tuple[FunctionUse, ...] = (),
-    repeated: RepeatedForward | None = None,
-) -> Iterator[Finding]:
+def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> Iterator[Finding]:
     """Code beside the model and the optimiser takes part of the step
 
     What it means: A line of the loop, or a function that it calls (a loss, a callback, a logger), takes a good part of
@@ -504,24 +476,22 @@ def outside_model(
     """
     if step.device != "cpu":  # a device only waits for what the host cannot hide
         return
-    times = [time for time in line_times(lines, phases) if time.line.role == "python"]
-    loops, updating = loop_functions(lines), hand_made_update(phases, lines, operators, optimizers, roots)
+    times = [time for time in line_times(lines, case.phases) if time.line.role == "python"]
+    loops, updating = loop_functions(lines), hand_made_update(case)
     for group in _by_function([time for time in times if time not in updating], loops):
         own = [each for each in group if _function(each) == _function(group[0])]
         group.sort(key=lambda time: (time in own, time.duration.value), reverse=True)
         source, spent = group[0].line.source, total(time.duration for time in group)
-        backward = (
-            _in_backward(phases, operators, functions, source) if (source.file, source.function) not in loops else 0.0
-        )
+        backward = _in_backward(case, source) if (source.file, source.function) not in loops else 0.0
         if (source.file, source.function) not in loops:
-            spent = more(less(spent, _needed(operators, source)), backward)
+            spent = more(less(spent, _needed(case.operators, source)), backward)
         elif any(map(LOSS_CALL.fullmatch, group[0].line.calls)):
-            spent = less(spent, _needed_in_loop(operators, group[0], times, loops))
+            spent = less(spent, _needed_in_loop(case.operators, group[0], times, loops))
         if is_user_file(source.file) and ratio(spent.value, step.duration.value) >= LEAST_OUTSIDE:
-            advice = _advice_outside(phases, group, backward >= TRAINED_THROUGH * spent.value, loops)
+            advice = _advice_outside(case.phases, group, backward >= TRAINED_THROUGH * spent.value, loops)
             yield _outside(step, group, spent, advice)
-    if repeated is not None:
-        again = repeated
+    if case.repeated is not None:
+        again = case.repeated
         where = f"{format_source(again.source)} runs" if again.source is not None else "The loop runs"
         yield outside_model.finding(
             f"{where} a model again without gradients: {in_step(again.duration.value, step)}",
@@ -561,19 +531,14 @@ def _in_operators(time: LineTime) -> float:
     return max(0.0, time.duration.value - time.host.value)
 
 
-def _in_backward(
-    phases: tuple[CategoryUse, ...],
-    operators: tuple[OperatorUse, ...],
-    functions: tuple[FunctionUse, ...],
-    source: SourceLine,
-) -> float:
+def _in_backward(case: Case, source: SourceLine) -> float:
     """ns per step of what autograd runs for the operators of a function, but for losses."""
-    backward = [use for use in functions if use.phase == "backward"]
-    phase, whole = named(phases, "backward"), sum(use.operators for use in backward)
+    backward = [use for use in case.functions if use.phase == "backward"]
+    phase, whole = named(case.phases, "backward"), sum(use.operators for use in backward)
     own = sum(use.operators for use in backward if use.source and function_of(use.source) == function_of(source))
     needed = sum(
         use.duration
-        for use in operators
+        for use in case.operators
         if use.phase == "backward"
         and use.source is not None
         and plain_name(use.name).removesuffix("_data").removesuffix("_backward") in LOSSES

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from steptime.advice.device_uses import CollectiveUse, GradientUse, RankUse
-from steptime.advice.evidence import LineUse
+from steptime.advice.evidence import Case, LineUse
 from steptime.advice.line_evidence import LineTime, calls_function, line_times
 from steptime.advice.models import late_reason, straggler_text, uneven
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, rule
@@ -58,14 +58,7 @@ LEAST_EXCHANGE = 0.05
 
 
 @rule("ST805", "exposed-communication", instead_of=("outside-model", "python-time"), by_line=True)
-def exposed_communication(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...],
-    phases: tuple[CategoryUse, ...] = (),
-    lines: tuple[LineUse, ...] = (),
-    collectives: tuple[CollectiveUse, ...] = (),
-    ranks: tuple[RankUse, ...] = (),
-) -> Iterator[Finding]:
+def exposed_communication(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Iterator[Finding]:
     """Collectives run while nothing hides them
 
     What it means: The ranks exchange gradients, weights or activations, and no computation runs meanwhile. A collective
@@ -88,20 +81,20 @@ def exposed_communication(
     if category is None:
         return
     left = category.recoverable
-    for time in _own_exchanges(step, phases, lines):
+    for time in _own_exchanges(case):
         saving = capped(time.duration, left)
         if ratio(saving.value, step.duration.value) >= LEAST_EXCHANGE:
             left = less(left, saving.value)
             yield _own_exchange(step, time, saving)
     if left is not category.recoverable and ratio(left.value, step.duration.value) < LEAST_EXCHANGE:
         return
-    longest = sorted(collectives, key=lambda use: use.exposed.value, reverse=True)
+    longest = sorted(case.collectives, key=lambda use: use.exposed.value, reverse=True)
     most = f", most in {longest[0].name}" if longest else ""
     rest = "Further communication" if left is not category.recoverable else "Communication"
     spent = category.duration.value if left is category.recoverable else left.value
     summary = f"{rest} that nothing hides takes {in_step(spent, step)}{most}"
     advice = "Diagnose the traces of all ranks together, to tell a slow network from a late rank."
-    if ranks:
+    if case.ranks:
         advice = "Compute more for each exchange (a larger batch, accumulation under no_sync), or exchange bfloat16."
     evidence = tuple(map(_collective, longest[:3]))
     if any(use.bus_bandwidth for use in longest[:3]):
@@ -109,12 +102,12 @@ def exposed_communication(
     yield exposed_communication.finding(summary, advice, left, category="communication", evidence=evidence)
 
 
-def _own_exchanges(step: StepSummary, phases: tuple[CategoryUse, ...], lines: tuple[LineUse, ...]) -> list[LineTime]:
+def _own_exchanges(case: Case) -> list[LineTime]:
     """Lines of the user's that call torch.distributed themselves, the longest first. On a device the host's lines say
     where it waits, not what takes long."""
-    if step.device != "cpu" or not lines:
+    if case.step.device != "cpu" or not case.lines:
         return []
-    times = line_times(lines, phases)
+    times = line_times(case.lines, case.phases)
     own = (time for time in times if any(OWN_EXCHANGE.fullmatch(each) for each in time.line.calls))
     return sorted(own, key=lambda time: -time.duration.value)
 

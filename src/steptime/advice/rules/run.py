@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from steptime.advice.device_uses import KernelUse, MachineUse, RooflineUse
-from steptime.advice.evidence import CompilationUse
+from steptime.advice.evidence import Case
 from steptime.advice.kernels import first_source, plain_name, short_kernel
 from steptime.advice.line_evidence import steady_time
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight, rule
@@ -351,15 +351,7 @@ LIBRARIES = ("cudnn_", "miopen_", "native_", "mkldnn_")
 
 
 @rule("ST908", "compute-share", instead_of=("dominant-operator",), weight=Weight.NOTE, of_remainder=True)
-def compute_share(
-    step: StepSummary,
-    categories: tuple[CategoryUse, ...],
-    operators: tuple[OperatorUse, ...] = (),
-    compilations: tuple[CompilationUse, ...] = (),
-    machine: MachineUse | None = None,
-    kernels: tuple[KernelUse, ...] = (),
-    roofline: RooflineUse | None = None,
-) -> Finding | None:
+def compute_share(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Finding | None:
     """Computing is most of the step, and nothing that was found shortens it much
 
     What it means: The device (on a CPU: the operators themselves) is at work for half of the step or more, and no
@@ -379,7 +371,7 @@ def compute_share(
     compute = named(categories, "compute")
     if compute is None or ratio(compute.duration.value, step.duration.value) < LEAST_COMPUTING:
         return None
-    parts = _on_device(categories, kernels) if kernels else _on_cpu(categories, operators, machine)
+    parts = _on_device(categories, case.kernels) if case.kernels else _on_cpu(case)
     shown = [part for part in parts if part[1] >= LEAST_PART * compute.duration.value][:MOST_PARTS]
     if not shown:
         return None
@@ -394,7 +386,7 @@ def compute_share(
         for name, spent, _ in parts[: 2 * MOST_PARTS]
         if spent >= LEAST_PART * compute.duration.value
     )
-    advice = _how_it_runs(kernels, roofline) + _what_to_try(step, compilations, machine, kernels, roofline, parts)
+    advice = _how_it_runs(case.kernels, case.roofline) + _what_to_try(case, parts)
     return compute_share.finding(summary, advice, category="compute", source=shown[0][2], evidence=rows)
 
 
@@ -415,20 +407,18 @@ def _on_device(categories: tuple[CategoryUse, ...], kernels: tuple[KernelUse, ..
     return sorted(parts, key=lambda part: -part[1])
 
 
-def _on_cpu(
-    categories: tuple[CategoryUse, ...], operators: tuple[OperatorUse, ...], machine: MachineUse | None
-) -> list[_Part]:
+def _on_cpu(case: Case) -> list[_Part]:
     """By the operator, at what it takes in a usual step."""
-    if not operators:
+    if not case.operators:
         return []
     groups = defaultdict[str, list[OperatorUse]](list)
-    for use in operators:
+    for use in case.operators:
         groups[_operator(use.name)].append(use)
     parts = []
     for name, uses in groups.items():
         place = next((each.place for each in sorted(uses, key=lambda use: -use.duration) if each.place), None)
-        spent = steady_time(uses, operators, categories, machine)
-        parts.append((name, min(spent, _computing(categories)), place))
+        spent = steady_time(uses, case.operators, case.categories, case.machine)
+        parts.append((name, min(spent, _computing(case.categories)), place))
     return sorted(parts, key=lambda part: -part[1])
 
 
@@ -472,28 +462,21 @@ def _layout(kernels: tuple[KernelUse, ...]) -> str:
     return known.upper()
 
 
-def _what_to_try(
-    step: StepSummary,
-    compilations: tuple[CompilationUse, ...],
-    machine: MachineUse | None,
-    kernels: tuple[KernelUse, ...],
-    roofline: RooflineUse | None,
-    parts: list[_Part],
-) -> str:
+def _what_to_try(case: Case, parts: list[_Part]) -> str:
     """The fixes that steptime tries for it; where none is left, less work."""
     whole = sum(spent for _, spent, _ in parts)
     convolutions = sum(spent for name, spent, _ in parts if "conv" in name)
     tries = []
-    if _dtype(roofline) in ("", SINGLE) and not _lower_by_name(kernels, roofline):
-        tries += [f"{each} autocast" for each in _lower(machine, kernels)[:1]]
-    if convolutions >= CONVOLUTIONS * whole and _layout(kernels) != "NHWC":
+    if _dtype(case.roofline) in ("", SINGLE) and not _lower_by_name(case.kernels, case.roofline):
+        tries += [f"{each} autocast" for each in _lower(case.machine, case.kernels)[:1]]
+    if convolutions >= CONVOLUTIONS * whole and _layout(case.kernels) != "NHWC":
         tries.append("channels_last")
-    if not (compilations or step.compiled):
+    if not (case.compilations or case.step.compiled):
         tries.append("torch.compile")
     if not tries:
         return "Only less work makes it faster: a smaller model, batch or resolution."
     told = f"{', '.join(tries[:-1])} and {tries[-1]}" if len(tries) > 1 else tries[0]
-    first = "Record the job with steptime run: then " if step.mode == "trace" else ""
+    first = "Record the job with steptime run: then " if case.step.mode == "trace" else ""
     return f"{first}steptime try runs the job with {told}, and says what pays."
 
 

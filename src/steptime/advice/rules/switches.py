@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from steptime.advice.evidence import Case
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.rule import Finding, Weight, rule
-from steptime.advice.run_uses import CategoryUse, SettingsUse, StepSummary
+from steptime.advice.run_uses import SettingsUse, StepSummary
 from steptime.advice.savings import in_step, modelled, ratio, scaled
-from steptime.analysis.operators import OperatorUse
 from steptime.debug_switches import acting
 from steptime.quantities import Estimate, format_duration, format_share
 
@@ -92,12 +92,7 @@ def profiler_left_on(step: StepSummary, settings: SettingsUse) -> Finding | None
 
 
 @rule("ST603", "deterministic-left-on")
-def deterministic_left_on(
-    step: StepSummary,
-    settings: SettingsUse,
-    categories: tuple[CategoryUse, ...] = (),
-    operators: tuple[OperatorUse, ...] = (),
-) -> Finding | None:
+def deterministic_left_on(step: StepSummary, settings: SettingsUse, case: Case) -> Finding | None:
     """Deterministic algorithms were left on
 
     What it means: torch.use_deterministic_algorithms(True) makes scatters, index writes and some convolutions take
@@ -114,8 +109,8 @@ def deterministic_left_on(
     if not settings.deterministic:
         return None
     advice = "Switch torch.use_deterministic_algorithms off unless the run must repeat bit by bit."
-    changed = [use for use in operators if plain_name(use.name) in SLOWER_IF_DETERMINISTIC]
-    scale = profile_scale(operators, categories)
+    changed = [use for use in case.operators if plain_name(use.name) in SLOWER_IF_DETERMINISTIC]
+    scale = profile_scale(case.operators, case.categories)
     spent = sum(use.duration for use in changed) * scale
     if ratio(spent, step.duration.value) < LEAST_SHARE_DETERMINISTIC:
         summary = "Deterministic algorithms are on; what they cost here is small or was not measured"
