@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from steptime.advice.evidence import Case, OptimizerUse
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import UPDATED, LineTime, function_of, line_times, profile_scale
 from steptime.advice.memory_evidence import memory_rate
-from steptime.advice.run_uses import CategoryUse, Contention, LoaderUse, NormUse, SettingsUse, StepSummary
+from steptime.advice.run_uses import Contention, LoaderUse, NormUse, SettingsUse, StepSummary
 from steptime.advice.savings import ratio
-from steptime.analysis.operators import OperatorUse, operator_events
+from steptime.analysis.operators import operator_events
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.analysis.stragglers.summary import gradients_of
 from steptime.analysis.timeline import Steps
@@ -159,20 +159,18 @@ MOST_OF_THEM = 0.8
 """Of the parameters' bytes must be filled: what an optimiser or a metric fills besides is small."""
 
 
-def zeroing(
-    operators: Sequence[OperatorUse], categories: Sequence[CategoryUse], elements: int, micro_batches: float
-) -> tuple[float, float]:
+def zeroing(case: Case, elements: int, micro_batches: float) -> tuple[float, float]:
     """(ns a step to fill gradients with zeros, ns a step to add to them in backward); (0, 0) where the operators
     outside of forward and backward do not fill as many bytes as the gradients of so many elements have.
 
     Over several backwards gradients are added anyway: then only the filling counts.
     """
-    filling = [use for use in operators if plain_name(use.name) in FILLING and use.phase not in INSIDE]
+    filling = [use for use in case.operators if plain_name(use.name) in FILLING and use.phase not in INSIDE]
     if not elements or sum(use.bytes or 0.0 for use in filling) < MOST_OF_THEM * BYTES * elements:
         return 0.0, 0.0
-    scale = profile_scale(operators, categories)
+    scale = profile_scale(case.operators, case.categories)
     filled = sum(use.calls for use in filling)
-    adding = [use for use in operators if plain_name(use.name) == "add" and use.phase == "backward"]
+    adding = [use for use in case.operators if plain_name(use.name) == "add" and use.phase == "backward"]
     added = sum(use.duration for use in adding) if micro_batches < 1.5 else 0.0
     share = min(1.0, filled / max(filled, sum(use.calls for use in adding)))
     return scale * sum(use.duration for use in filling), scale * added * share

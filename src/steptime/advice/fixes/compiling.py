@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from steptime.advice.activations import Activation, activation_in
 from steptime.advice.device_uses import ChainUse, KernelUse
-from steptime.advice.evidence import Case, CompilationUse, LineUse, RecomputeUse
+from steptime.advice.evidence import Case, CompilationUse, RecomputeUse
 from steptime.advice.fix import (
     ActivationEdit,
     CallEdit,
@@ -353,7 +353,7 @@ def compiled_function(step: StepSummary, case: Case) -> Option | None:
     When to leave it: When its arguments change their shapes all the time, or when it decides by values of tensors, at
     which the compiler has to stop.
     """
-    within = _outside_model(case.lines, case.operators)
+    within = _outside_model(case)
     if not within:
         return None
     chosen = max(within, key=lambda key: sum(use.duration for use in within[key]))
@@ -417,15 +417,13 @@ def ready_made_activation(step: StepSummary, case: Case) -> Option | None:
     return Option(label, (), saving, edit, advice=advice, as_written=True)
 
 
-def _outside_model(
-    lines: tuple[LineUse, ...], operators: tuple[OperatorUse, ...]
-) -> dict[tuple[str, str], list[OperatorUse]]:
+def _outside_model(case: Case) -> dict[tuple[str, str], list[OperatorUse]]:
     """Pointwise operators by the function that calls them, and those that autograd runs for them: of functions that run
     outside of the model, and are not the loop itself."""
-    loops = {function_of(SourceLine(file, 0, name)) for file, name in loop_functions(lines)}
-    loops |= {function_of(each.source) for each in lines if each.role != "python"}
+    loops = {function_of(SourceLine(file, 0, name)) for file, name in loop_functions(case.lines)}
+    loops |= {function_of(each.source) for each in case.lines if each.role != "python"}
     found: dict[tuple[str, str], list[OperatorUse]] = {}
-    for use in operators:
+    for use in case.operators:
         if use.source is not None and plain_name(use.name) in FUSED:
             found.setdefault(function_of(use.source), []).append(use)
     phases = {function: {use.phase for use in uses} for function, uses in found.items()}

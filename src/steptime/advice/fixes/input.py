@@ -257,9 +257,7 @@ def deeper_prefetch(step: StepSummary, loader: LoaderUse, case: Case) -> Option 
 
 
 @fix("RM104", "pinned-memory", addresses={"ST107", "ST406"}, promise=Promise.SAME_BITS, risk=1)
-def pinned_memory(
-    step: StepSummary, loader: LoaderUse, categories: tuple[CategoryUse, ...] = (), lines: tuple[LineUse, ...] = ()
-) -> Option | None:
+def pinned_memory(step: StepSummary, loader: LoaderUse, case: Case) -> Option | None:
     """Batches in pinned memory, copied while the device computes
 
     What it changes: pin_memory=True of the training DataLoader, and copies of pinned tensors to the device do not wait
@@ -273,11 +271,11 @@ def pinned_memory(
     """
     if loader.pin_memory or step.device == "cpu":
         return None
-    copies = named(categories, "copy")
+    copies = named(case.categories, "copy")
     exposed = copies.recoverable.value if copies is not None else 0.0
     saving = partly(exposed, LIKELY_PINNED_MEMORY, 0.0, step) if exposed else None
     change = _change(loader, (("pin_memory", True), ("non_blocking", True)))
-    return Option("pin_memory=True, non_blocking=True", (change,), saving, _edit(lines, loader))
+    return Option("pin_memory=True, non_blocking=True", (change,), saving, _edit(case.lines, loader))
 
 
 def _edit(lines: tuple[LineUse, ...], loader: LoaderUse) -> Edit:

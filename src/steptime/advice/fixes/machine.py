@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from steptime.advice.evidence import Case
 from steptime.advice.fix import EnvironmentEdit, Option, Promise, StatementEdit, SwitchEdit, fix
 from steptime.advice.models import fitting_threads, idle_cpus
-from steptime.advice.run_uses import Contention, LoaderUse, SettingsUse, StepSummary
+from steptime.advice.run_uses import SettingsUse, StepSummary
 from steptime.advice.savings import modelled, partly
 from steptime.analysis.operators import OperatorUse
 from steptime.changes import Change
@@ -36,9 +36,7 @@ LIKELY_CUDNN_BENCHMARK, MOST = 0.1, 0.4
 
 
 @fix("RM401", "fitting-threads", addresses={"ST801", "ST808"}, promise=Promise.SAME_CURVE, risk=1)
-def threads_for_cpus(
-    settings: SettingsUse, loader: LoaderUse | None = None, contention: Contention | None = None
-) -> Option | None:
+def threads_for_cpus(settings: SettingsUse, case: Case) -> Option | None:
     """As many threads as there are CPUs for them
 
     What it changes: The number of threads of one operator on the CPU: fewer, so that those of all training processes
@@ -52,8 +50,8 @@ def threads_for_cpus(
     When to leave it: When the other load on the machine is the reason, and goes away; when idle CPUs are somebody
     else's.
     """
-    best, threads = fitting_threads(settings, loader), settings.intra_op_threads
-    room = idle_cpus(contention) if contention is not None else 0.0
+    best, threads = fitting_threads(settings, case.loader), settings.intra_op_threads
+    room = idle_cpus(case.contention) if case.contention is not None else 0.0
     if best == threads or (2 * room < best - threads):
         return None
     change = Change("threads", arguments=(("intra_op", best),))

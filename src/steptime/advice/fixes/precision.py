@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from steptime.advice.device_uses import KernelUse, MachineUse
 from steptime.advice.evidence import Case, LineUse
 from steptime.advice.fix import AutocastEdit, Option, Promise, Snippet, StatementEdit, fix, training_lines
 from steptime.advice.kernels import is_matrix_product, moving, spent
@@ -76,7 +75,7 @@ def bfloat_autocast(step: StepSummary, case: Case) -> Option | None:
     products = not case.operators or any(use.flops for use in case.operators)
     if step.device == "cpu" and not (faster and products):
         return None
-    wide = _wide_products(case.machine, case.kernels, "bfloat16")
+    wide = _wide_products(case, "bfloat16")
     if wide == NOTHING_WIDE:
         return None  # they are in 16 bits already
     saving, reach = None, 0.0
@@ -85,10 +84,7 @@ def bfloat_autocast(step: StepSummary, case: Case) -> Option | None:
         saving = partly(faster * reach, LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, step)
         if wide is not None:
             saving, reach = partly(wide[0], LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, step), wide[1]
-        saving, reach = _by_operators(case, faster) or (
-            of_kernels(saving, case.replay, CASTS),
-            reach,
-        )
+        saving, reach = _by_operators(case, faster) or (of_kernels(saving, case.replay, CASTS), reach)
     change = Change("autocast", arguments=(("dtype", "bfloat16"),))
     return Option("bfloat16 autocast", (change,), saving, _edit(step, case.lines), reach=reach)
 
@@ -113,13 +109,11 @@ NOTHING_WIDE, LEAST_WIDE = (0.0, 0.0), 0.1
 """Of the products' time: under autocast some stay in float32, as those of a loss do."""
 
 
-def _wide_products(
-    machine: MachineUse | None, kernels: tuple[KernelUse, ...], dtype: str
-) -> tuple[float, float] | None:
+def _wide_products(case: Case, dtype: str) -> tuple[float, float] | None:
     """(what they would take less, what they take), ns per step, of a device's products in formats with a lower rate
     than that of dtype; None where the kernels or the machine do not tell."""
-    products = [use for use in kernels if is_matrix_product(use)]
-    rates = dict(machine.rates) if machine is not None else {}
+    products = [use for use in case.kernels if is_matrix_product(use)]
+    rates = dict(case.machine.rates) if case.machine is not None else {}
     fast = rates.get(dtype)
     known = [use for use in products if use.dtype]
     if not fast or not products or spent(known) < KNOWN * spent(products):
@@ -158,7 +152,7 @@ def tensor_float(step: StepSummary, case: Case) -> Option | None:
         return None
     if case.settings is not None and case.settings.matmul_precision != "highest":
         return None
-    if _wide_products(case.machine, case.kernels, "tf32") == NOTHING_WIDE:
+    if _wide_products(case, "tf32") == NOTHING_WIDE:
         return None
     saving = _by_rate(case, "tf32", LIKELY_TENSOR_FLOAT, SURE_TENSOR_FLOAT, 1.0)
     statement = 'torch.set_float32_matmul_precision("high")'
@@ -171,7 +165,7 @@ def _by_rate(case: Case, dtype: str, likely: float, sure: float, casts: float) -
     as far as the step gets shorter by it. None where the format is no faster. casts: as of `of_kernels`."""
     rates = dict(case.machine.rates) if case.machine is not None else {}
     fast, full, compute = rates.get(dtype), rates.get("float32"), named(case.categories, "compute")
-    if (wide := _wide_products(case.machine, case.kernels, dtype)) is not None:
+    if (wide := _wide_products(case, dtype)) is not None:
         return of_kernels(partly(wide[0], likely, sure, case.step), case.replay, casts)
     if compute is None or not fast or not full or fast <= full:
         return None
@@ -207,7 +201,7 @@ def half_autocast(step: StepSummary, case: Case) -> Option | None:
     half, brain, full = rates.get("float16"), rates.get("bfloat16", 0.0), rates.get("float32")
     if not step.device.startswith("cuda") or not half or not full or half <= max(full, WORTH_IT * brain):
         return None
-    if _wide_products(case.machine, case.kernels, "float16") == NOTHING_WIDE:
+    if _wide_products(case, "float16") == NOTHING_WIDE:
         return None
     saving = _by_rate(case, "float16", LIKELY_HALF_AUTOCAST, SURE_HALF_AUTOCAST, CASTS)
     change = Change("autocast", arguments=(("dtype", "float16"), ("device", "cuda")))

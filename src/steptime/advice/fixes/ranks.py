@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from steptime.advice.device_uses import CollectiveUse, CopyUse, GapUse
-from steptime.advice.evidence import Case, LineUse, RootUse
+from steptime.advice.device_uses import CopyUse, GapUse
+from steptime.advice.evidence import Case, LineUse
 from steptime.advice.fix import CallEdit, Option, Promise, Snippet, fix, training_lines
 from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import modelled, named, scaled, total
@@ -153,9 +153,7 @@ def fewer_updates(step: StepSummary, lines: tuple[LineUse, ...] = ()) -> Option 
 
 
 @fix("RM704", "sharding-settings", addresses={"ST805"}, promise=Promise.SAME_BITS, risk=2)
-def sharding_settings(
-    step: StepSummary, collectives: tuple[CollectiveUse, ...] = (), roots: tuple[RootUse, ...] = ()
-) -> Iterator[Option]:
+def sharding_settings(step: StepSummary, case: Case) -> Iterator[Option]:
     """A sharded model whose parameters are gathered less often, or earlier
 
     What it changes: Of a model under fully_shard or FullyShardedDataParallel the parameters of a block stay whole from
@@ -170,9 +168,9 @@ def sharding_settings(
     When to leave it: When memory is short: all parameters that a rank gathers are there at once, as without sharding
     them; gradients and the optimiser's state stay sharded.
     """
-    if not any(root.type == SHARDED_WRAPPER or root.type.startswith(SHARDED) for root in roots):
+    if not any(root.type == SHARDED_WRAPPER or root.type.startswith(SHARDED) for root in case.roots):
         return
-    gathered = sum(use.exposed.value for use in collectives if "gather" in use.name)
+    gathered = sum(use.exposed.value for use in case.collectives if "gather" in use.name)
     saving = modelled(GATHERED_TWICE * gathered, 0.0, gathered, step.steady) if gathered else None
     kept, early = Change("sharding", arguments=(("keep", True),)), Change("sharding", arguments=(("prefetch", True),))
     yield Option("parameters kept from forward to backward", (kept,), saving, Snippet(EXAMPLE_KEPT))

@@ -139,12 +139,7 @@ def activation_checkpointing(case: Case) -> Option | None:
     )
     if not full and not any(FREES in use.name for use in case.allocations):
         return None
-    return Option(
-        "activation checkpointing",
-        (Change("checkpointing"),),
-        None,
-        _edit_checkpointing(case),
-    )
+    return Option("activation checkpointing", (Change("checkpointing"),), None, _edit_checkpointing(case))
 
 
 def _edit_checkpointing(case: Case) -> Edit:

@@ -503,9 +503,7 @@ def _advice_on_copies(loader: LoaderUse | None, line: SourceLine | None) -> str:
 
 
 @rule("ST108", "batch-preparation")
-def batch_preparation(
-    step: StepSummary, phases: tuple[CategoryUse, ...], loader: LoaderUse | None = None, lines: tuple[LineUse, ...] = ()
-) -> Finding | None:
+def batch_preparation(step: StepSummary, phases: tuple[CategoryUse, ...], case: Case) -> Finding | None:
     """The training loop prepares its batches itself
 
     What it means: Lines of the loop make the next batch (slicing, tokenising, augmenting, converting) while the model
@@ -519,12 +517,12 @@ def batch_preparation(
 
     When to ignore it: When the batch depends on the model's last output (reinforcement learning, self-play).
     """
-    times = [time for time in line_times(lines, phases) if time.line.role == "input"]
+    times = [time for time in line_times(case.lines, phases) if time.line.role == "input"]
     making = [time for time in times if time.line.host.value >= OWN * time.line.duration.value]
     making.sort(key=lambda time: time.host.value, reverse=True)
     saving = total(time.host for time in making)
     phase = named(phases, "input")
-    if phase is not None and loader is None and saving.value < OWN * phase.duration.value:
+    if phase is not None and case.loader is None and saving.value < OWN * phase.duration.value:
         saving = phase.duration
     if not saving.value:
         return None
@@ -545,11 +543,7 @@ def _line(time: LineTime) -> str:
 
 @rule("ST109", "padding")
 def padded_tokens(
-    categories: tuple[CategoryUse, ...],
-    phases: tuple[CategoryUse, ...],
-    padding: PaddingFacts,
-    loader: LoaderUse | None = None,
-    operators: tuple[OperatorUse, ...] = (),
+    categories: tuple[CategoryUse, ...], phases: tuple[CategoryUse, ...], padding: PaddingFacts, case: Case
 ) -> Finding | None:
     """Much of a batch is padding
 
@@ -570,7 +564,7 @@ def padded_tokens(
     lengths keep most of the gain then.
     """
     use, compute = padding, named(categories, "compute")
-    packed = any(plain_name(each.name) == PACKING for each in operators)
+    packed = any(plain_name(each.name) == PACKING for each in case.operators)
     if use.share < LEAST_PADDING or compute is None or packed:
         return None
     spent = {each.name: each.duration.value for each in phases}
@@ -579,7 +573,7 @@ def padded_tokens(
     saving = modelled(LIKELY_PADDING * bound, SURE_PADDING * bound, bound, compute.duration.samples)
     looked_at = "the one batch that was" if use.batches == 1 else f"the {use.batches} batches that were"
     summary = f"{format_share(use.share)} of the tokens are padding (in {looked_at} looked at)"
-    site = loader.site if loader is not None else None
+    site = case.loader.site if case.loader is not None else None
     advice = "Pad to the longest row of each batch, and draw rows of like length together."
     return padded_tokens.finding(summary, advice, saving, category="compute", source=site)
 

@@ -624,7 +624,7 @@ def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...],
     source = next((use.place for use in longest_first if use.place is not None), None)
     names = ", ".join(dict.fromkeys(use.name for use in longest_first[:MOST_NAMES]))
     saving = partly(spent, 1.0, CONSTANT, step)
-    if (model := _called_besides(operators, case.modules, alone)) is not None:
+    if (model := _called_besides(case, alone)) is not None:
         summary = f"{model.path} is called {model.calls:.3g} times a step, not always for the loss: "
         summary += f"{in_step(spent, step)} that backward does not go through"
         advice = "For a metric use the outputs that the loss is made of, or look every n-th step under torch.no_grad()."
@@ -636,12 +636,10 @@ def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...],
     return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
 
 
-def _called_besides(
-    operators: tuple[OperatorUse, ...], modules: tuple[ModuleUse, ...], alone: Sequence[OperatorUse]
-) -> ModuleUse | None:
+def _called_besides(case: Case, alone: Sequence[OperatorUse]) -> ModuleUse | None:
     """The model that is called several times a step, where most of what has no backward has one in another call."""
-    models = [use for use in modules if use.depth == 0 and use.calls >= TWICE and use.parameters]
-    trained = {(use.name, use.place) for use in operators if use.differentiated and use.phase == "forward"}
+    models = [use for use in case.modules if use.depth == 0 and use.calls >= TWICE and use.parameters]
+    trained = {(use.name, use.place) for use in case.operators if use.differentiated and use.phase == "forward"}
     same = sum(use.duration for use in alone if (use.name, use.place) in trained)
     if not models or same < MOSTLY_THE_SAME * sum(use.duration for use in alone):
         return None
@@ -653,9 +651,7 @@ def _called_besides(
     "parametrization-again",
     instead_of=("dispatch-loop", "overhead-bound", "dominant-operator", "memory-bound-pointwise"),
 )
-def parametrization_again(
-    step: StepSummary, modules: tuple[ModuleUse, ...], lines: tuple[LineUse, ...] = ()
-) -> Iterator[Finding]:
+def parametrization_again(step: StepSummary, modules: tuple[ModuleUse, ...], case: Case) -> Iterator[Finding]:
     """A parametrized weight is computed several times in one forward
 
     What it means: torch.nn.utils.parametrize computes a weight anew each time that it is read: an orthogonal, a
@@ -678,7 +674,7 @@ def parametrization_again(
         again = spent * (1 - 1 / times)
         owner = use.path.replace(".parametrizations.", ".")
         summary = f"{owner} is computed {times:.0f} times a forward: {in_step(spent, step)}"
-        looping = [line for line in lines if line.role == "forward" and line.hits >= times]
+        looping = [line for line in case.lines if line.role == "forward" and line.hits >= times]
         source = max(looping, key=lambda line: line.duration.value).source if looping else None
         advice = "Wrap the forward in torch.nn.utils.parametrize.cached(), so that the weight is computed once."
         saving = modelled(again, AGAIN_AT_LEAST * again, again, step.steady)

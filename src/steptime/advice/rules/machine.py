@@ -417,9 +417,7 @@ def gpu_power_capped(gpus: tuple[GpuUse, ...]) -> Finding | None:
 
 
 @rule("ST819", "narrow-link")
-def narrow_link(
-    step: StepSummary, gpus: tuple[GpuUse, ...], categories: tuple[CategoryUse, ...] = ()
-) -> Finding | None:
+def narrow_link(step: StepSummary, gpus: tuple[GpuUse, ...], case: Case) -> Finding | None:
     """The GPU's link to the host is narrower or slower than it could be
 
     What it means: The GPU sits in a slot of fewer lanes, on a riser or behind a switch, or the link was trained down to
@@ -439,7 +437,7 @@ def narrow_link(
         return None
     use = min(held, key=parts.__getitem__)
     part = parts[use]
-    copying = named(categories, "copy") if categories else None
+    copying = named(case.categories, "copy") if case.categories else None
     saving = scaled(copying.duration, 1 - part) if copying is not None else None
     matters = saving is not None and saving.value >= LEAST_COPYING * step.duration.value
     return narrow_link.finding(

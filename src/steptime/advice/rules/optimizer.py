@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from steptime.advice.device_uses import GapUse, KernelUse, MachineUse
+from steptime.advice.device_uses import KernelUse, MachineUse
 from steptime.advice.evidence import Case, LineUse, OptimizerUse, PathUse, RootUse
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import calls_function
@@ -140,9 +140,7 @@ def dense_embedding_gradient(step: StepSummary, optimizers: tuple[OptimizerUse, 
 
 
 @rule("ST503", "single-tensor-optimizer", instead_of=("optimizer-share", "overhead-bound"))
-def single_tensor_optimizer(
-    step: StepSummary, optimizers: tuple[OptimizerUse, ...], machine: MachineUse | None = None
-) -> Finding | None:
+def single_tensor_optimizer(step: StepSummary, optimizers: tuple[OptimizerUse, ...], case: Case) -> Finding | None:
     """The optimiser updates its parameters one tensor at a time
 
     What it means: Each parameter tensor is updated by a dozen small operators of its own. With hundreds of tensors that
@@ -163,7 +161,7 @@ def single_tensor_optimizer(
     if not slow:
         return None
     use, duration = max(slow, key=lambda use: use.duration.value), step.duration.value
-    saving = _above_floor(use.duration, [use], machine)
+    saving = _above_floor(use.duration, [use], case.machine)
     if (
         ratio(use.duration.value, duration) < LEAST_SHARE_OF_SINGLE_TENSORS
         or ratio(saving.value, duration) < LEAST_SAVINGS
@@ -210,7 +208,7 @@ def zeroed_gradients(
     if case.settings is not None and case.settings.deterministic:
         return None  # it fills new memory, too
     elements = sum(use.elements for use in optimizers)
-    filling, adding = zeroing(operators, case.categories, elements, case.step.micro_batches)
+    filling, adding = zeroing(case, elements, case.step.micro_batches)
     both = filling + adding
     if ratio(both, case.step.duration.value) < LEAST_SHARE_OF_ZEROS:
         return None
@@ -298,19 +296,17 @@ def gradients_for_nothing(
     advice += "; gradients still flow through." if trained_before else ", or call it under torch.no_grad()."
     saving = modelled(share * spent, least * spent, spent, case.step.steady)
     evidence = (f"{numbers:,} numbers have a gradient and are in no optimiser.",)
-    source = _called_at(first, case.lines, case.optimizers)
+    source = _called_at(first, case)
     return gradients_for_nothing.finding(summary, advice, saving, category="compute", source=source, evidence=evidence)
 
 
-def _called_at(
-    module: ModuleUse, lines: tuple[LineUse, ...], optimizers: tuple[OptimizerUse, ...]
-) -> SourceLine | None:
+def _called_at(module: ModuleUse, case: Case) -> SourceLine | None:
     """The line of forward that calls the module by its name; else where the optimiser is made, without it."""
     call = re.compile(rf"\b{re.escape(module.path.rpartition('.')[2])}\(")
-    calling = [line for line in lines if line.role == "forward" and call.search(line.source.text)]
+    calling = [line for line in case.lines if line.role == "forward" and call.search(line.source.text)]
     if calling:
         return max(calling, key=lambda line: line.duration.value).source
-    return max(optimizers, key=lambda use: use.duration.value).site if optimizers else None
+    return max(case.optimizers, key=lambda use: use.duration.value).site if case.optimizers else None
 
 
 def _without_update(modules: Sequence[ModuleUse]) -> list[ModuleUse]:
@@ -332,9 +328,7 @@ def _is_trained_before(module: ModuleUse, modules: Sequence[ModuleUse]) -> bool:
 
 
 @rule("ST507", "single-tensor-clipping")
-def single_tensor_clipping(
-    step: StepSummary, kernels: tuple[KernelUse, ...], lines: tuple[LineUse, ...] = (), gaps: tuple[GapUse, ...] = ()
-) -> Finding | None:
+def single_tensor_clipping(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) -> Finding | None:
     """Gradients are clipped tensor by tensor
 
     What it means: The norm of each gradient is computed, and each is scaled, by kernels of its own: two launches for
@@ -357,14 +351,14 @@ def single_tensor_clipping(
     products = [use for use in kernels if use.operator == SCALED_IN_PLACE]
     both = [*norms, *(products if sum(use.calls for use in products) >= ALL_BUT * tensors else [])]
     names = {use.operator for use in both}
-    idle = total(gap.duration for gap in gaps if gap.category == "overhead" and gap.cause in names)
+    idle = total(gap.duration for gap in case.gaps if gap.category == "overhead" and gap.cause in names)
     beyond = sum(max(0.0, use.duration - (use.at_roofline or 0.0)) for use in both)
     one = ratio(1.0, tensors)  # a batched norm has launches, too
     saving = scaled(idle, 1 - one)
     saving = modelled(saving.value + beyond * (1 - one), saving.low, saving.high + beyond, step.steady)
     summary = f"{tensors:.0f} gradients are clipped one by one: {in_step(saving.value, step)}"
     advice = "Call clip_grad_norm_ with foreach=True; in a loop of your own use torch._foreach_norm and _foreach_mul_."
-    clipping = [line.source for line in lines if calls_function(line.calls, "clip_grad_norm_")]
+    clipping = [line.source for line in case.lines if calls_function(line.calls, "clip_grad_norm_")]
     source = clipping[0] if len(clipping) == 1 else None
     category = "overhead" if idle.value > beyond else "compute"
     return single_tensor_clipping.finding(summary, advice, saving, category=category, source=source)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from steptime.advice.device_uses import AllocationUse, GapUse, KernelUse, RooflineUse, ScalingUse
-from steptime.advice.evidence import Case, CompilerEventUse, CompilerUse, LineUse, PathUse, SiteUse
+from steptime.advice.evidence import Case, CompilerEventUse, CompilerUse, LineUse, SiteUse
 from steptime.advice.kernels import EMPTY_KERNEL, as_evidence, first_source, longest, plain_name, spent
 from steptime.advice.line_evidence import calls_function, function_of, lines_around, sampled_lines
 from steptime.advice.memory_evidence import has_room
@@ -678,7 +678,7 @@ def indexing_in_loop(step: StepSummary, operators: tuple[OperatorUse, ...], case
         "Take the tensor apart once before the loop, by unbind() or split(), and index what that returns.",
         modelled(once * taken, once * least, once * most, step.steady),
         category="compute",
-        source=_slicing_line(case.lines, case.paths, slices),
+        source=_slicing_line(case, slices),
     )
 
 
@@ -687,13 +687,11 @@ def _some(calls: float, uses: Sequence[OperatorUse]) -> float:
     return sum(use.duration for use in uses) * min(1.0, ratio(calls, sum(use.calls for use in uses)))
 
 
-def _slicing_line(
-    lines: tuple[LineUse, ...], paths: tuple[PathUse, ...], slices: Sequence[OperatorUse]
-) -> SourceLine | None:
+def _slicing_line(case: Case, slices: Sequence[OperatorUse]) -> SourceLine | None:
     """The line of the slicing function that runs most often, which is in its loop; the function where none is timed."""
     found = next((use.place for use in slices if use.place is not None), None)
     if found is None:
         return None
-    timed = lines_around(lines, paths, found)
+    timed = lines_around(case.lines, case.paths, found)
     repeated = [line for line in timed if "[" in line.source.text and line.hits >= FEWEST_SLICES / 2]
     return max(repeated, key=lambda line: line.duration.value).source if repeated else found

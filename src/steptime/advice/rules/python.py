@@ -26,7 +26,6 @@ from steptime.advice.rule import Finding, Rule, rule
 from steptime.advice.run_uses import CategoryUse, GarbageUse, SegmentUse, StepSummary
 from steptime.advice.savings import capped, in_step, less, modelled, more, named, ratio, scaled, share_of_step, total
 from steptime.analysis.operators import OperatorUse
-from steptime.analysis.user_code import FunctionUse
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_source
 from steptime.trace.links import is_user_file
 
@@ -152,7 +151,7 @@ def _in_phases(case: Case, times: list[LineTime], left: Estimate) -> Iterator[tu
     has Python left for them; the longest first. In a function with operators a line must have been seen to call other
     things only: arithmetic of tensors is no call."""
     if case.functions:
-        yield from _by_stacks(case.paths, case.functions, times, left)
+        yield from _by_stacks(case, times, left)
         return
     inside = [time for time in times if time.line.role in IN_PHASES] if any(time.line.calls for time in times) else []
     loops = loop_functions(time.line for time in times)  # where the lines of these roles call backward and update
@@ -172,11 +171,9 @@ def _in_phases(case: Case, times: list[LineTime], left: Estimate) -> Iterator[tu
         yield taken, group
 
 
-def _by_stacks(
-    paths: tuple[PathUse, ...], functions: tuple[FunctionUse, ...], times: list[LineTime], left: Estimate
-) -> Iterator[tuple[Estimate, list[LineTime]]]:
+def _by_stacks(case: Case, times: list[LineTime], left: Estimate) -> Iterator[tuple[Estimate, list[LineTime]]]:
     """What the breakdown has left of Python, by the functions that ran outside of operators inside of the phases."""
-    inside = [use for use in functions if use.phase in IN_PHASES]
+    inside = [use for use in case.functions if use.phase in IN_PHASES]
     spent: defaultdict[SourceLine, float] = defaultdict(float)
     working = {use.source for use in inside if use.operators > 0}
     for use in inside:
@@ -185,16 +182,16 @@ def _by_stacks(
     ranked = sorted(spent, key=lambda source: -spent[source])
     told: list[LineTime] = []
     for source in ranked:  # where no operator ran, the lines' own clock is exact: a step with stacks slows them
-        lines = [each for each in _timed_lines(paths, times, source) if each not in told]
+        lines = [each for each in _timed_lines(case.paths, times, source) if each not in told]
         if source not in working and lines:
             taken = capped(total(each.duration for each in lines), left)
             left, told = less(left, taken.value), [*told, *lines]
             yield taken, lines
-    silent = {source for source in ranked if source not in working and _timed_lines(paths, times, source)}
+    silent = {source for source in ranked if source not in working and _timed_lines(case.paths, times, source)}
     whole = sum(use.python for use in inside if use.source not in silent)
     for source in [each for each in ranked if each not in silent][:MOST_LINES]:
         taken = scaled(left, ratio(spent[source], whole))
-        yield taken, _lines_of(paths, times, source) or [_as_time(source, taken)]
+        yield taken, _lines_of(case.paths, times, source) or [_as_time(source, taken)]
 
 
 def _function(time: LineTime) -> tuple[str, str]:
@@ -303,9 +300,7 @@ def garbage_collection(step: StepSummary, garbage: GarbageUse, lines: tuple[Line
     instead_of=("python-time", "metrics-in-step", "outside-model", "periodic-steps"),
     by_line=True,
 )
-def logging_in_step(
-    step: StepSummary, lines: tuple[LineUse, ...], phases: tuple[CategoryUse, ...] = ()
-) -> Iterator[Finding]:
+def logging_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> Iterator[Finding]:
     """Logging takes part of every step
 
     What it means: Printing, writing to a file or sending to a tracker happens in the training thread, in every step or
@@ -321,7 +316,7 @@ def logging_in_step(
     When to ignore it: When steps are so rare that each of them is worth a line; where Lightning's mean over an epoch
     (on_epoch=True) must be of every batch.
     """
-    for time in line_times(lines, phases):
+    for time in line_times(lines, case.phases):
         if time.line.role != "evaluation" and line_kind(time.line.calls) is LineKind.LOGGING:
             saving = time.duration if step.device == "cpu" else time.host
             does = f"logs for {in_step(saving.value, step)}"
@@ -339,9 +334,7 @@ def _line(made: Rule, line: LineUse, does: str, advice: str, saving: Estimate, c
 
 
 @rule("ST204", "checkpoint-in-step", instead_of=("outside-model",))
-def checkpoint_in_step(
-    step: StepSummary, segments: tuple[SegmentUse, ...], lines: tuple[LineUse, ...] = ()
-) -> Finding | None:
+def checkpoint_in_step(step: StepSummary, segments: tuple[SegmentUse, ...], case: Case) -> Finding | None:
     """A checkpoint is written every few steps
 
     What it means: torch.save serialises parameters and optimiser state in the training thread and writes them to disk,
@@ -358,7 +351,7 @@ def checkpoint_in_step(
     """
     use = next((use for use in segments if use.kind == "checkpoint"), None)
     steps = max(1, step.total - step.warm_up)
-    of_steps = [line for line in lines if line.role != "evaluation"]
+    of_steps = [line for line in case.lines if line.role != "evaluation"]
     advice = "Save every few hundred steps, or from another thread (torch.distributed.checkpoint.async_save)."
     if use is None:  # what belongs to every step is no segment: the lines know it
         line = max(of_steps, key=lambda line: line.checkpoint, default=None)
@@ -394,9 +387,7 @@ def _saving(line: LineUse) -> float:
     instead_of=("python-time", "dispatch-loop", "outside-model", "periodic-steps"),
     by_line=True,
 )
-def metrics_in_step(
-    step: StepSummary, lines: tuple[LineUse, ...], phases: tuple[CategoryUse, ...] = ()
-) -> Iterator[Finding]:
+def metrics_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> Iterator[Finding]:
     """Metrics are computed in every step
 
     What it means: Accuracy, scores or running statistics are taken from each batch in Python, element by element or by
@@ -412,7 +403,7 @@ def metrics_in_step(
     When to ignore it: When the training itself depends on the value (early stopping within an epoch, curriculum).
     """
     advice = "Compute it every n-th step, with whole-tensor operations, and read the value only when it is shown."
-    for time in line_times(lines, phases):
+    for time in line_times(lines, case.phases):
         if time.line.role == "python" and line_kind(time.line.calls) is LineKind.METRICS:
             saving = time.duration if step.device == "cpu" else time.host
             does = f"takes {in_step(saving.value, step)} for a metric"
@@ -425,9 +416,7 @@ def metrics_in_step(
     instead_of=("python-time", "batch-preparation", "metrics-in-step", "outside-model", "periodic-steps"),
     by_line=True,
 )
-def list_conversion(
-    step: StepSummary, lines: tuple[LineUse, ...], phases: tuple[CategoryUse, ...] = (), paths: tuple[PathUse, ...] = ()
-) -> Iterator[Finding]:
+def list_conversion(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> Iterator[Finding]:
     """A tensor is made of lists or of a list of arrays
 
     What it means: torch.tensor(list) reads every element as a Python object; given a list of NumPy arrays it does so
@@ -444,8 +433,8 @@ def list_conversion(
     When to ignore it: When the argument is one large array and the time is that of its copy: then torch.from_numpy
     saves the copy.
     """
-    for time in line_times(lines, phases):
-        line, spent = time.line, scaled(time.duration, own_share(paths, time.line.source))
+    for time in line_times(lines, case.phases):
+        line, spent = time.line, scaled(time.duration, own_share(case.paths, time.line.source))
         slow = spent.value >= LEAST_CONVERSION * max(line.hits, 1.0)
         if slow and line.role != "evaluation" and converts_lists(line.calls):
             category = "input" if line.role == "input" else ""

@@ -199,9 +199,7 @@ def _what_to_do(late: LateRank) -> str:
 
 
 @rule("ST811", "missing-no-sync", instead_of=("exposed-communication",))
-def missing_no_sync(
-    step: StepSummary, categories: tuple[CategoryUse, ...], gradients: GradientUse, lines: tuple[LineUse, ...] = ()
-) -> Finding | None:
+def missing_no_sync(categories: tuple[CategoryUse, ...], gradients: GradientUse, case: Case) -> Finding | None:
     """Accumulation exchanges the gradients in every micro-batch
 
     What it means: The step adds up the gradients of several micro-batches, and only their sum is needed on the other
@@ -224,10 +222,10 @@ def missing_no_sync(
     saving, spent = scaled(category.duration, 1 - 1 / use.synchronised), category.duration.value
     summary = (
         f"Gradients are exchanged {use.synchronised:.3g} times a step, for {use.micro_batches:.3g} micro-batches: "
-        f"{format_duration(spent)} ({share_of_step(spent, step)})"
+        f"{format_duration(spent)} ({share_of_step(spent, case.step)})"
     )
     advice = "Run all micro-batches of a step but the last in model.no_sync()."
-    source = _backward_line(lines)
+    source = _backward_line(case.lines)
     return missing_no_sync.finding(summary, advice, saving, category="communication", source=source)
 
 

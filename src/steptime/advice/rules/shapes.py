@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from steptime.advice.device_uses import KernelUse, MachineUse, RooflineUse, WrittenNormUse
+from steptime.advice.evidence import Case
 from steptime.advice.kernels import REACHABLE, about_kernels, plain_name, shapes_of
 from steptime.advice.memory_evidence import has_room
 from steptime.advice.rule import Finding, Weight, rule
@@ -64,9 +65,7 @@ def _unfilled(use: KernelUse, finer: float = 0.0) -> float:
 
 
 @rule("ST415", "padded-heads")
-def padded_heads(
-    step: StepSummary, kernels: tuple[KernelUse, ...], machine: MachineUse | None = None
-) -> Finding | None:
+def padded_heads(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) -> Finding | None:
     """Fused attention computes with larger heads than the model has
 
     What it means: Fused attention has kernels for a few head dimensions. A head in between is computed as the next
@@ -80,7 +79,7 @@ def padded_heads(
 
     When to ignore it: When the weights are given.
     """
-    device = machine.name if machine is not None else ""
+    device = case.machine.name if case.machine is not None else ""
     padded = [(use, size, whole) for use in kernels for size, whole in _heads(use, device) if whole > size]
     if not padded:
         return None
