@@ -12,7 +12,7 @@ from traces import MAIN, Event, Events, Written, called, happened, kernel, launc
 
 from steptime.advice.assemble import with_profile
 from steptime.advice.device_evidence import on_one_machine
-from steptime.advice.device_uses import KernelUse, RooflineUse
+from steptime.advice.device_uses import RooflineUse
 from steptime.advice.evidence import ABSENT, Case
 from steptime.advice.propose import propose
 from steptime.advice.run_uses import CategoryUse, StepSummary
@@ -20,6 +20,7 @@ from steptime.advice.trace_evidence import look_at_trace
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.graph_launches import GraphUse
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
+from steptime.analysis.roofline import KernelUse
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.timeline import Phase
 from steptime.cli.trial import case_and_findings

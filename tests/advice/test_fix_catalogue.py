@@ -10,7 +10,13 @@ import pytest
 from advice.healthy import HEALTHY, MS, US, about, categories, contention, loader, operator, optimizer, phases, step
 from advice.planted import PLANTED
 
-from steptime.advice.device_uses import AllocationUse, CollectiveUse, GradientUse, KernelUse, MachineUse, ReplayUse
+from steptime.advice.device_uses import (
+    AllocationUse,
+    CollectiveUse,
+    GradientUse,
+    MachineUse,
+    ReplayUse,
+)
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case, CompilationUse, RecomputeUse, RootUse
 from steptime.advice.explain import find_fix
@@ -33,6 +39,7 @@ from steptime.advice.rule import Finding, Weight
 from steptime.advice.rules import CATALOGUE as RULES
 from steptime.advice.run_uses import MemoryUse, SettingsUse
 from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.analysis.what_if.what_if import Prediction
 from steptime.changes import Change
 from steptime.quantities import SourceLine

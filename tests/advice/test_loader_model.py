@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
+from steptime.advice.evidence import Case
 from steptime.advice.loader_model import HANDOVER, LOCKED, MEMORY_BOUND, MOST_WORKERS, production, supply
 from steptime.advice.models import at_once
 from steptime.advice.run_uses import Contention, LoaderUse, SettingsUse, StepSummary
@@ -35,7 +36,7 @@ def test_production_counts_items_collating_and_all_batches_of_a_step() -> None:
 
 
 def test_workers_needed_is_production_over_the_step_without_its_wait() -> None:
-    model = supply(step(50 * MS), loader(40 * MS, 4 * MS, 0), None, None)
+    model = supply(Case(step(50 * MS)), loader(40 * MS, 4 * MS, 0))
     assert model is not None
     assert (model.production, model.consumption, model.needed) == (40 * MS, 10 * MS, 4)
     assert model.best == 4
@@ -46,11 +47,11 @@ def test_workers_needed_is_production_over_the_step_without_its_wait() -> None:
 
 def test_what_was_not_timed_gives_no_model() -> None:
     use = LoaderUse("Images", 10, 0, sure(40 * MS))
-    assert supply(step(50 * MS), use, None, None) is None
+    assert supply(Case(step(50 * MS)), use) is None
 
 
 def test_workers_are_bounded_by_the_usable_cpus() -> None:
-    model = supply(step(50 * MS), loader(40 * MS, 4 * MS, 0, cpus=3), None, None)
+    model = supply(Case(step(50 * MS)), loader(40 * MS, 4 * MS, 0, cpus=3))
     assert model is not None
     assert model.needed == 4
     assert model.best == 3
@@ -75,7 +76,7 @@ def test_workers_are_bounded_by_the_cpus_that_their_items_need(busy: float | Non
 
 
 def test_items_that_wait_bound_workers_by_the_batches_of_an_epoch_and_the_memory_of_the_host() -> None:
-    few = supply(step(170 * MS), waiting(0.01, batches=96), None, None)
+    few = supply(Case(step(170 * MS)), waiting(0.01, batches=96))
     assert few is not None
     assert (few.limit, few.best, few.bounded_by) == (12, 12, "8 batches of an epoch for each")
     eight = SettingsUse(intra_op_threads=1, usable_cpus=2, logical_cpus=2, trainers_on_host=8)
@@ -115,11 +116,11 @@ def test_receiving_batches_costs_what_this_machine_takes_for_each_of_them() -> N
 
 def test_no_worker_hides_the_first_batch_of_an_epoch() -> None:
     use = replace(loader(25 * MS, 2.5 * MS, 0, cpus=8), starts=3, steps_per_start=5.0)
-    short = supply(step(50 * MS), use, None, None)
+    short = supply(Case(step(50 * MS)), use)
     assert short is not None
     assert short.step(0) == 50 * MS
     assert short.step(1) == pytest.approx(25 * MS + 2 * HANDOVER + 2 * 25 * MS / 5)
-    anew_each_step = supply(step(50 * MS), replace(use, steps_per_start=1.0), None, None)
+    anew_each_step = supply(Case(step(50 * MS)), replace(use, steps_per_start=1.0))
     assert anew_each_step is not None
     assert anew_each_step.best == 0
 
@@ -136,7 +137,7 @@ def test_a_worker_answers_late_where_it_computes_its_next_batch_and_at_once_wher
 
 def test_epochs_of_a_loader_with_workers_began_while_it_was_measured() -> None:
     use = replace(loader(25 * MS, 2.5 * MS, 1, cpus=8), starts=3, steps_per_start=5.0)
-    model = supply(step(50 * MS), use, None, None)
+    model = supply(Case(step(50 * MS)), use)
     assert model is not None
     assert model.step(2) == 25 * MS + 2 * HANDOVER
 

@@ -99,7 +99,7 @@ def test_every_part_of_a_case_but_the_step_has_words_for_its_absence() -> None:
 
 @pytest.mark.parametrize("made", [*CATALOGUE, *FIXES], ids=lambda made: made.name)
 def test_rules_and_fixes_take_their_evidence_as_a_case_holds_it(made: Rule | Fix) -> None:
-    held = get_type_hints(Case) | {"compiled": bool, "between_runs": float}
+    held = get_type_hints(Case) | {"compiled": bool, "between_runs": float, "case": Case}
     taken = get_type_hints(made.function)
     for name in made.evidence.names:
         needed = (NoneType,) if name in made.evidence.needed else ()

@@ -13,7 +13,6 @@ from steptime.advice.device_evidence import machine_use, with_device, with_proce
 from steptime.advice.evidence import (
     Case,
     CompilationUse,
-    CompilerEventUse,
     CompilerUse,
     OptimizerUse,
     PathUse,
@@ -61,7 +60,7 @@ from steptime.journal import Flag, Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine, mean_of_series
 from steptime.recording.recording import OptimizerFacts, Process, TelemetrySample
-from steptime.trace.compile_logs import is_limit, reason_and_hint
+from steptime.trace.compile_logs import CompilerEvent, is_limit, reason_and_hint
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import is_compiled, matching, of_symbols
 
@@ -262,16 +261,16 @@ def _compiler(process: Process) -> CompilerUse | None:
     torch.compile writes when asked."""
     said = [(SourceLine(fact.file, fact.line, fact.function), fact) for fact in process.compilations if fact.file]
     limits = tuple(
-        CompilerEventUse(source, reason_and_hint(fact.failed)[0]) for source, fact in said if is_limit(fact.failed)
+        CompilerEvent(source, reason_and_hint(fact.failed)[0]) for source, fact in said if is_limit(fact.failed)
     )
     given_up = {each.source for each in limits}
     guards = tuple(
-        CompilerEventUse(source, reason_and_hint(fact.recompile_reason)[0])
+        CompilerEvent(source, reason_and_hint(fact.recompile_reason)[0])
         for source, fact in said
         if fact.recompile_reason and source in given_up
     )
     seen = Counter((fact.site, *reason_and_hint(fact.reason)) for fact in process.graph_breaks)
-    breaks = tuple(CompilerEventUse(site, why, count, hint) for (site, why, hint), count in seen.items() if why)
+    breaks = tuple(CompilerEvent(site, why, count, hint) for (site, why, hint), count in seen.items() if why)
     return CompilerUse("", breaks=breaks, recompilations=guards, limits=limits) if breaks or limits else None
 
 

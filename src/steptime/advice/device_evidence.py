@@ -27,7 +27,6 @@ from steptime.advice.device_uses import (
     CollectiveUse,
     CopyUse,
     GapUse,
-    KernelUse,
     MachineUse,
     ReplayUse,
     RooflineUse,
@@ -58,7 +57,7 @@ from steptime.analysis.kernel_names import multiplies
 from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.op_cost.op_cost import UNMODELLED
 from steptime.analysis.operators import DISPATCH_GAP, OperatorUse
-from steptime.analysis.roofline import BOUNDS, COMMUNICATION, KernelGroup, Roofline, draw
+from steptime.analysis.roofline import BOUNDS, COMMUNICATION, KernelUse, Roofline, draw
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.tiles import waves_of
 from steptime.analysis.traffic import AllocationTotal, allocations_of, collectives_of, copies_of
@@ -93,27 +92,26 @@ def source_behind(trace: Trace, links: Links, row: int) -> SourceLine | None:
     return source_line(trace.symbols[int(trace.events.name[function])]) if function != UNKNOWN else None
 
 
-def _kernel(group: KernelGroup, trace: Trace, links: Links) -> KernelUse:
-    return record_of(
-        KernelUse,
-        group,
-        name=group.name[:LONGEST_TEXT],
-        shapes=group.shapes if len(group.shapes) <= LONGEST_TEXT else "",
-        blocks=max(int(trace.events.blocks[group.example]), 0),
-        waves=_waves(group, trace),
-        at_roofline=float(group.at_roofline) if group.at_roofline is not None else None,
-        source=source_behind(trace, links, group.example),
+def _kernel(use: KernelUse, example: int, trace: Trace, links: Links) -> KernelUse:
+    """With what its longest one tells."""
+    return replace(
+        use,
+        name=use.name[:LONGEST_TEXT],
+        shapes=use.shapes if len(use.shapes) <= LONGEST_TEXT else "",
+        blocks=max(int(trace.events.blocks[example]), 0),
+        waves=_waves(use, example, trace),
+        source=source_behind(trace, links, example),
     )
 
 
-def _waves(group: KernelGroup, trace: Trace) -> float | None:
+def _waves(group: KernelUse, example: int, trace: Trace) -> float | None:
     """Of a matrix product, on the device of its longest kernel."""
     operator = plain_name(group.operator)
     if operator not in MATRIX or not multiplies(group.name):
         return None
     sizes = {device.number: device.multiprocessors for device in trace.devices}
-    size = sizes.get(int(trace.events.device[group.example]), 0)
-    blocks = max(int(trace.events.blocks[group.example]), 0)
+    size = sizes.get(int(trace.events.device[example]), 0)
+    blocks = max(int(trace.events.blocks[example]), 0)
     return waves_of(group.name, operator, shapes_of(group.shapes), blocks, size)
 
 
@@ -404,7 +402,10 @@ def with_device(
     replay = replay_use(rerun(steps, breakdown, groups, steady=steady, shortest=shortest), case.categories)
     give_back(len(trace.events))
     known = {**generated_sources(trace, links), **(sources or {})}
-    kernels = [_kernel(group, trace, links) for group in roofline.groups[:MOST_KERNELS]]
+    kernels = [
+        _kernel(group, example, trace, links)
+        for group, example in zip(roofline.groups[:MOST_KERNELS], roofline.examples, strict=False)
+    ]
     computing = [use for use in kernels if use.bound != COMMUNICATION]
     with_peaks = _on_machine(case, steps, roofline)
     recoverable = _with_recoverable(case.categories, ratio(above_peaks(computing), spent(computing)))
@@ -477,7 +478,7 @@ def generated_sources(trace: Trace, links: Links) -> dict[str, SourceLine]:
     return {name: SourceLine(file, 1, name) for name, file in found if isinstance(file, str) and file}
 
 
-def _bound_as_kernels(operators: Sequence[OperatorUse], groups: Sequence[KernelGroup]) -> tuple[OperatorUse, ...]:
+def _bound_as_kernels(operators: Sequence[OperatorUse], groups: Sequence[KernelUse]) -> tuple[OperatorUse, ...]:
     """The operators, each bound by what bounds most of the time of its kernels, of those with a model where they are
     the longer part."""
     spent: dict[str, Counter[str]] = defaultdict(Counter)

@@ -21,7 +21,6 @@ from steptime.advice.device_uses import (
     GapUse,
     GpuUse,
     GradientUse,
-    KernelUse,
     MachineUse,
     RankUse,
     ReplayUse,
@@ -32,7 +31,6 @@ from steptime.advice.device_uses import (
 from steptime.advice.run_uses import (
     CategoryUse,
     CaughtUse,
-    ChangeUse,
     Contention,
     GarbageUse,
     InputUse,
@@ -46,10 +44,13 @@ from steptime.advice.run_uses import (
 )
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
+from steptime.analysis.step_patterns import LastingChange
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.analysis.user_code import FunctionUse
 from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import PaddingFacts
+from steptime.trace.compile_logs import CompilerEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,25 +135,15 @@ class CompiledKernelUse:
 
 
 @dataclass(frozen=True, slots=True)
-class CompilerEventUse:
-    """A line that breaks a graph, or a function whose guard failed or that reached the limit: so often."""
-
-    source: SourceLine
-    reason: str
-    count: int = 1
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class CompilerUse:
     """What torch.compile wrote down in a folder; "" where breaks and limits alone are known, as the job itself was seen
     to have them. limits: functions compiled too often, which run uncompiled."""
 
     folder: str
     kernels: tuple[CompiledKernelUse, ...] = ()
-    breaks: tuple[CompilerEventUse, ...] = ()
-    recompilations: tuple[CompilerEventUse, ...] = ()
-    limits: tuple[CompilerEventUse, ...] = ()
+    breaks: tuple[CompilerEvent, ...] = ()
+    recompilations: tuple[CompilerEvent, ...] = ()
+    limits: tuple[CompilerEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +284,7 @@ class Case:
     functions: tuple[FunctionUse, ...] = absent((), "no step was profiled with Python stacks")
     repeated: RepeatedForward | None = absent(None, "no model that trains ran without gradients in the steps")
     padding: PaddingFacts | None = absent(None, "no batch of tokens was seen")
-    change: ChangeUse | None = absent(None, "the steps did not change for good within the run")
+    change: LastingChange | None = absent(None, "the steps did not change for good within the run")
     period: PeriodUse | None = absent(None, "no step is slow every so many steps")
     changing_work: bool | None = absent(None, "fewer than two steps were profiled")
     modules: tuple[ModuleUse, ...] = absent((), "no module was seen in a profiled step")

@@ -59,7 +59,7 @@ def page_of(entry: Rule | Fix) -> str:
     parts = [f"# {entry.code} {entry.name}: {entry.page.title}"]
     parts += [f"## {heading}\n\n{text}" for heading, text in entry.page.sections]
     if isinstance(entry, Rule):
-        needs = ", ".join(sorted({"step", *entry.evidence.needed}))
+        needs = ", ".join(sorted({"step", *entry.evidence.needed} - {"case"}))
         last = f"Weight: {entry.weight.value}. Needs: {needs}."
     else:
         answers = ", ".join(sorted(entry.addresses))

@@ -127,7 +127,7 @@ class Rule:
             if (each.code, each.name) != (self.code, self.name):
                 raise TypeError(f"it gives a finding of {each.code} {each.name}: use finding(…) of the rule itself")
             if not isinstance(each.savings, Estimate | None):
-                raise TypeError(f"at_stake is a {type(each.savings).__name__}, where an Estimate was expected")
+                raise TypeError(f"savings is a {type(each.savings).__name__}, where an Estimate was expected")
         return found
 
     def finding(

@@ -14,11 +14,10 @@ from steptime.advice.assemble import with_profile
 from steptime.advice.device_evidence import machine_use
 from steptime.advice.evidence import Case
 from steptime.advice.outliers import outliers_of_trace, usual_of_trace
-from steptime.advice.run_uses import CategoryUse, StepSummary
-from steptime.advice.savings import scaled
-from steptime.advice.step_evidence import waste
+from steptime.advice.run_uses import StepSummary
+from steptime.advice.step_evidence import categories_of, waste
 from steptime.analysis.breakdown import breakdown_of
-from steptime.analysis.categories import Breakdown, Category
+from steptime.analysis.categories import Breakdown
 from steptime.analysis.device_activity import unseen_work
 from steptime.analysis.operators import operations_on, operator_totals, rounds_of, sources_of
 from steptime.analysis.recompute import backward_again, recomputed
@@ -87,27 +86,13 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
     operators = operators if not step.untraced else ()
     case = Case(
         step=step,
-        categories=categories_of(breakdown, waste(operators, machine), seen=not step.untraced),
+        categories=categories_of(breakdown.entries, waste(operators, machine), seen=not step.untraced),
         operators=operators,
         machine=machine_use(machine),
         outliers=outliers_of_trace(after, usual, warm_up),
     )
     case = with_profile(case, RecordedBreakdown(breakdown, operators, again, twice, (steps,), ()))
     return TraceCase(case, steps, numbers[usual], later, whole)
-
-
-def categories_of(breakdown: Breakdown, recoverable_compute: float, *, seen: bool = True) -> tuple[CategoryUse, ...]:
-    """The categories per step; they sum to the step. recoverable_compute: share of computing above the roofline; of
-    unexplained and unrecorded time nothing can be given back, of the other categories all. seen: what the device
-    did was recorded; else nobody knows what waits for the host."""
-    uses = []
-    for category in Category:
-        duration = mean_of_series(breakdown.entries[:, category])
-        part = {Category.COMPUTE: recoverable_compute, Category.UNRECORDED: 0.0, Category.UNEXPLAINED: 0.0}.get(
-            category, 1.0
-        )
-        uses.append(CategoryUse(category.name.lower(), duration, scaled(duration, part if seen else 0.0)))
-    return tuple(use for use in uses if use.duration.value > 0)
 
 
 def _untraced(trace: Trace, windows: Int64) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from steptime.advice.activations import Activation, activation_in
-from steptime.advice.device_uses import ChainUse, KernelUse
+from steptime.advice.device_uses import ChainUse
 from steptime.advice.evidence import Case, CompilationUse, RecomputeUse
 from steptime.advice.fix import (
     ActivationEdit,
@@ -23,6 +23,7 @@ from steptime.advice.line_evidence import AT_WORK, function_of, loop_functions, 
 from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import modelled, named, of_kernels, partly, ratio
 from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.changes import Change
 from steptime.quantities import Estimate, SourceLine
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from steptime.advice.device_uses import ChainUse, CopyUse, KernelUse, MachineUse
+from steptime.advice.device_uses import ChainUse, CopyUse, MachineUse
 from steptime.advice.evidence import Case, CompilationUse, LineUse
 from steptime.advice.kernels import (
     COPIES,
@@ -32,6 +32,7 @@ from steptime.advice.savings import capped, in_step, modelled, partly, ratio, to
 from steptime.advice.step_evidence import FULL
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration
 from steptime.trace.vendors import BUCKET_TO_GRADIENT, is_compiled
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from steptime.advice.device_uses import KernelUse, MachineUse
+from steptime.advice.device_uses import MachineUse
 from steptime.advice.evidence import Case, LineUse, OptimizerUse, PathUse, RootUse
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import calls_function
@@ -15,6 +15,7 @@ from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.advice.savings import in_step, modelled, named, ratio, scaled, share_of_step, total
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration
 
 LEAST_SHARE = 0.15

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from steptime.advice.device_uses import AllocationUse, GapUse, KernelUse, RooflineUse, ScalingUse
-from steptime.advice.evidence import Case, CompilerEventUse, CompilerUse, LineUse, SiteUse
+from steptime.advice.device_uses import AllocationUse, GapUse, RooflineUse, ScalingUse
+from steptime.advice.evidence import Case, CompilerUse, LineUse, SiteUse
 from steptime.advice.kernels import EMPTY_KERNEL, as_evidence, first_source, longest, plain_name, spent
 from steptime.advice.line_evidence import calls_function, function_of, lines_around, sampled_lines
 from steptime.advice.memory_evidence import has_room
@@ -28,8 +28,10 @@ from steptime.advice.savings import (
     total,
 )
 from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration, format_source
+from steptime.trace.compile_logs import CompilerEvent
 from steptime.trace.links import is_user_file
 
 FEWEST_OPERATORS = 100
@@ -353,7 +355,7 @@ def _left_eager(compiler: CompilerUse | None) -> str:
     return "mend its graph breaks (ST308) and compile the rest" if _breaks(compiler) else "compile what is left eager"
 
 
-def _breaks(compiler: CompilerUse) -> list[CompilerEventUse]:
+def _breaks(compiler: CompilerUse) -> list[CompilerEvent]:
     """Graph breaks at lines of the user's."""
     return [each for each in compiler.breaks if is_user_file(each.source.file)]
 
@@ -500,7 +502,7 @@ def _compiling_in_trace(case: Case) -> Finding | None:
     )
 
 
-def _events(events: Sequence[CompilerEventUse]) -> tuple[str, ...]:
+def _events(events: Sequence[CompilerEvent]) -> tuple[str, ...]:
     """Events of the compiler in words, those that came most often first."""
     most = sorted(events, key=lambda each: -each.count)[:MOST_EVENTS]
     return tuple(f"{each.count} x {format_source(each.source)}: {each.reason}" for each in most)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from steptime.advice.device_uses import KernelUse, MachineUse, RooflineUse, ScalingUse
+from steptime.advice.device_uses import MachineUse, RooflineUse, ScalingUse
 from steptime.advice.kernels import EMPTY_KERNEL, about_kernels, is_matrix_product, matrix_units, plain_name, spent
 from steptime.advice.rule import Finding, rule
 from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.advice.savings import in_step, modelled, named, partly, ratio, total
+from steptime.analysis.roofline import KernelUse
 from steptime.quantities import format_count, format_duration
 
 SURE_UNITS = 0.4

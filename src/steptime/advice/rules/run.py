@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from steptime.advice.device_uses import KernelUse, MachineUse, RooflineUse
+from steptime.advice.device_uses import MachineUse, RooflineUse
 from steptime.advice.evidence import Case
 from steptime.advice.kernels import first_source, plain_name, short_kernel
 from steptime.advice.line_evidence import steady_time
@@ -17,7 +17,6 @@ from steptime.advice.rules.python import OFTEN
 from steptime.advice.run_uses import (
     CategoryUse,
     CaughtUse,
-    ChangeUse,
     Contention,
     LoaderUse,
     OutlierUse,
@@ -30,6 +29,8 @@ from steptime.advice.segment_evidence import MOST, MOST_SLOWED, in_environment, 
 from steptime.advice.step_evidence import others_took_cpus
 from steptime.advice.verdict import outliers_text, part_words
 from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
+from steptime.analysis.step_patterns import LastingChange
 from steptime.quantities import SourceLine, format_count, format_duration, format_share, format_source, format_times
 
 LEAST_EVALUATION = 0.1
@@ -157,7 +158,7 @@ CATEGORY = {"input": "input", "transfer": "copy"}
 
 
 @rule("ST904", "steps-changed", instead_of=("unstable-steps",))
-def steps_changed(step: StepSummary, change: ChangeUse, contention: Contention | None = None) -> Finding:
+def steps_changed(step: StepSummary, change: LastingChange, contention: Contention | None = None) -> Finding:
     """Steps become longer within the run
 
     What it means: The job was faster, and one of its parts became slower for good: a later stage of a curriculum,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steptime.advice.device_uses import KernelUse, MachineUse, RooflineUse, WrittenNormUse
+from steptime.advice.device_uses import MachineUse, RooflineUse, WrittenNormUse
 from steptime.advice.evidence import Case
 from steptime.advice.kernels import REACHABLE, about_kernels, plain_name, shapes_of
 from steptime.advice.memory_evidence import has_room
@@ -10,6 +10,7 @@ from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.rules.overhead import HELD_BACK
 from steptime.advice.run_uses import CategoryUse, MemoryUse, StepSummary
 from steptime.advice.savings import in_step, modelled, named, ratio
+from steptime.analysis.roofline import KernelUse
 from steptime.analysis.tiles import filled, padded_head
 from steptime.quantities import format_bytes, format_count, format_share, format_source
 
