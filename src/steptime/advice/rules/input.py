@@ -158,13 +158,8 @@ def _parts(loader: LoaderUse) -> str:
     return text
 
 
-def _supply(case: Case, loader: LoaderUse) -> Supply | None:
-    """The model of the loader, None where its items were not timed."""
-    return supply(case, loader)
-
-
 def _advice_on_wait(case: Case, loader: LoaderUse) -> str:
-    model = _supply(case, loader)
+    model = supply(case, loader)
     if model is None:
         return "Find out what next() waits for: the items of this dataset were not timed."
     if 2 * loader.collector * loader.demand > loader.wait.value:
@@ -200,7 +195,7 @@ def too_few_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Finding
     When to ignore it: When memory is short (each worker holds its own copy of what the dataset touches), or when making
     the item itself cheaper is easy: that helps with any number of workers.
     """
-    duration, model = step.duration.value, _supply(case, loader)
+    duration, model = step.duration.value, supply(case, loader)
     if model is None or loader.in_memory_tensors or model.best <= loader.workers:
         return None
     gain, wait = duration - model.step(model.best), loader.wait
@@ -259,7 +254,7 @@ def too_many_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Findin
 
     When to ignore it: When the training device is so much faster elsewhere that the items become the bottleneck there.
     """
-    model = _supply(case, loader)
+    model = supply(case, loader)
     if model is None or loader.workers == 0:
         return None
     dearer, crowded = _dearer_than_none(loader, model), _more_than_processors(loader, model)

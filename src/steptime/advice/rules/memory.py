@@ -73,19 +73,20 @@ def memory_leak(memory: MemoryUse) -> Finding | None:
 
     When to ignore it: When something is meant to grow: a replay buffer that is filling up, a cache with a limit.
     """
-    use = memory
-    keeper = use.keepers[0] if use.keepers else None
-    if use.growth is None and keeper is not None and keeper.graph and keeper.name:
-        return _found_keeping(keeper, use.keepers)
-    if not use.grows or use.growth is None:
+    keeper = memory.keepers[0] if memory.keepers else None
+    if memory.growth is None and keeper is not None and keeper.graph and keeper.name:
+        return _found_keeping(keeper, memory.keepers)
+    if not memory.grows or memory.growth is None:
         return None
-    growth = use.growth
-    summary = f"Memory grows by {format_bytes(growth.value)} a step, {format_bytes(use.grown)} so far"
+    growth = memory.growth
+    summary = f"Memory grows by {format_bytes(growth.value)} a step, {format_bytes(memory.grown)} so far"
     if keeper is not None and keeper.name:
         summary += f": {keeper.kind} {keeper.name}"
     interval = f"The growth lies between {format_bytes(growth.low)} and {format_bytes(growth.high)} a step."
     source = keeper.source if keeper is not None else None
-    return memory_leak.finding(summary, _advice(keeper), source=source, evidence=(interval, *map(_kept, use.keepers)))
+    return memory_leak.finding(
+        summary, _advice(keeper), source=source, evidence=(interval, *map(_kept, memory.keepers))
+    )
 
 
 def _found_keeping(keeper: KeeperUse, keepers: Sequence[KeeperUse]) -> Finding:

@@ -616,23 +616,22 @@ def allocator_stalls(step: StepSummary, allocations: tuple[AllocationUse, ...]) 
 
     When to ignore it: In the first steps, and when the trace covers nothing else.
     """
-    uses = allocations
-    calls, host = sum(use.calls for use in uses), format_duration(sum(use.duration.value for use in uses))
-    top, like = max(uses, key=lambda use: use.idle.value), " and its like" if len(uses) > 1 else ""
+    calls, host = sum(use.calls for use in allocations), format_duration(sum(use.duration.value for use in allocations))
+    top, like = max(allocations, key=lambda use: use.idle.value), " and its like" if len(allocations) > 1 else ""
     evidence = [f"The host spends {host} {per_step(step)} in them."]
     evidence += [
         f"{use.name}: {format_count(use.calls, 'call')} {per_step(step)}, {format_duration(use.duration.value)}"
-        for use in uses[:3]
+        for use in allocations[:3]
     ]
     if calls >= UNCACHED:
         advice = "So many mean that nothing is kept: look for PYTORCH_NO_CUDA_MEMORY_CACHING"
         advice += ", or empty_cache() in the loop."
-    elif any("Free" in use.name for use in uses):
+    elif any("Free" in use.name for use in allocations):
         advice = "Take empty_cache() out of the loop; if there is none, memory is nearly full or fragmented: use less."
     else:
         advice = "Keep to a few shapes, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-    for category in dict.fromkeys(name for use in uses for name, _ in use.within):
-        idle = total(spent for use in uses for name, spent in use.within if name == category)
+    for category in dict.fromkeys(name for use in allocations for name, _ in use.within):
+        idle = total(spent for use in allocations for name, spent in use.within if name == category)
         yield allocator_stalls.finding(
             f"The device idles {in_step(idle.value, step)} in {format_count(calls, 'call')} of {top.name}{like}",
             advice,

@@ -260,14 +260,15 @@ def outlier_steps(outliers: OutlierUse, caught: CaughtUse | None = None) -> Find
 
     When to ignore it: When they are few of a long run, or another program's doing.
     """
-    use = outliers
-    if use.share < LEAST_OUTLYING or not use.longer or caught is not None:  # ST907 tells them with their lines
+    if (
+        outliers.share < LEAST_OUTLYING or not outliers.longer or caught is not None
+    ):  # ST907 tells them with their lines
         return None
-    words = part_words(use.part)
-    numbers = f"{'Step' if use.count == 1 else 'Steps'} {', '.join(map(str, use.numbers))}"
-    more = f" and {use.count - len(use.numbers)} more" if use.count > len(use.numbers) else ""
-    evidence = (f"{numbers}{more}; {words} takes {format_duration(use.growth)} more than in the others.",)
-    return outlier_steps.finding(outliers_text(use), f"Look at {words} in these steps.", evidence=evidence)
+    words = part_words(outliers.part)
+    numbers = f"{'Step' if outliers.count == 1 else 'Steps'} {', '.join(map(str, outliers.numbers))}"
+    more = f" and {outliers.count - len(outliers.numbers)} more" if outliers.count > len(outliers.numbers) else ""
+    evidence = (f"{numbers}{more}; {words} takes {format_duration(outliers.growth)} more than in the others.",)
+    return outlier_steps.finding(outliers_text(outliers), f"Look at {words} in these steps.", evidence=evidence)
 
 
 @rule("ST907", "caught-steps", weight=Weight.NOTE)
@@ -287,27 +288,26 @@ def caught_steps(caught: CaughtUse) -> Finding | None:
 
     When to ignore it: When the steps are few of a long run.
     """
-    use = caught
-    slow = use.duration > NO_LONGER * use.usual
-    steps = format_count(use.count, "step")
-    lasted = f"{format_duration(use.duration)}{' on average' if use.count > 1 else ''}"
-    summary = f"{steps} of {lasted}, usually {format_duration(use.usual)}" if slow else steps
-    summary += f", one in {use.period}" if use.period else ""
-    if not use.lines:
+    slow = caught.duration > NO_LONGER * caught.usual
+    steps = format_count(caught.count, "step")
+    lasted = f"{format_duration(caught.duration)}{' on average' if caught.count > 1 else ''}"
+    summary = f"{steps} of {lasted}, usually {format_duration(caught.usual)}" if slow else steps
+    summary += f", one in {caught.period}" if caught.period else ""
+    if not caught.lines:
         return caught_steps.finding(f"{summary}: no line of yours ran", "Look at the numbers of these steps.")
-    first, place = use.lines[0], format_source(use.lines[0].source)
-    seen = [f"{format_share(each.share)} at {format_source(each.source)}" for each in use.lines]
+    first, place = caught.lines[0], format_source(caught.lines[0].source)
+    seen = [f"{format_share(each.share)} at {format_source(each.source)}" for each in caught.lines]
     seen[0] = f"{format_share(first.share)} of that at {place}"
     while len(f"{summary}: {', '.join(seen)}") > LONGEST_SUMMARY and len(seen) > 1:
         seen.pop()
-    also = [f"{format_share(each.share)} at {format_source(each.source)}" for each in use.lines[len(seen) :]]
-    more = f" and {use.count - len(use.numbers)} more" if use.count > len(use.numbers) else ""
-    told = f"{'Step' if use.count == 1 else 'Steps'} {', '.join(map(str, use.numbers))}{more}"
+    also = [f"{format_share(each.share)} at {format_source(each.source)}" for each in caught.lines[len(seen) :]]
+    more = f" and {caught.count - len(caught.numbers)} more" if caught.count > len(caught.numbers) else ""
+    told = f"{'Step' if caught.count == 1 else 'Steps'} {', '.join(map(str, caught.numbers))}{more}"
     return caught_steps.finding(
         f"{summary}: {', '.join(seen)}",
         f"Look at what {place} does in these steps.",
         source=first.source,
-        evidence=(told, *_profiled(use), *also),
+        evidence=(told, *_profiled(caught), *also),
     )
 
 
