@@ -160,7 +160,7 @@ def with_profile(
         return case
     if not steps.on_device:
         return with_processor(case, steps)
-    traced = recorded.breakdown if process is None else breakdown_of(steps)
+    traced = recorded.breakdown if case.step.mode == "trace" else breakdown_of(steps)
     return with_device(case, steps, traced, recorded.sources)
 
 
