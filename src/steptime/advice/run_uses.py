@@ -215,26 +215,6 @@ class SegmentUse:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeUse:
-    """A level of the steps that changed for good. step: the first of the new level, from 1, of `steps` in all; epoch:
-    that it lies in, None where no loader tells. before, now: medians of the step, ns; phase: that grew, by `growth` ns.
-    share: of the growth, what the mean step bears. line: that takes more than before, by line_growth ns. gradual: the
-    steps grew bit by bit; before and now are the first and the last fifth of the run."""
-
-    step: int
-    steps: int
-    epoch: int | None
-    phase: str
-    before: float
-    now: float
-    growth: float
-    share: float
-    line: SourceLine | None = None
-    line_growth: float = 0.0
-    gradual: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class PeriodUse:
     """Steps that are slow every so many steps. count: of them; extra: ns that one takes more than a usual step; cost:
     ns per step. phase: with most of it. line: that counts the steps, or takes most of that time; line_share: then its

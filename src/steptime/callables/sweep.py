@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 
-from steptime.advice.evidence import Case, KernelUse, OperatorUse
+from steptime.advice.evidence import Case
+from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.answer.answer import Answer, Item, Section, with_confidence
 from steptime.answer.page.axes import Tick, decades, middles
 from steptime.answer.page.curves import CurveChart, PlacedPoint, curve_figures, curve_of

@@ -20,10 +20,11 @@ from math import sqrt
 import numpy as np
 
 from steptime._version import __version__
-from steptime.advice.evidence import Case, CategoryUse, LoaderUse, OptimizerUse, SettingsUse
+from steptime.advice.evidence import Case, OptimizerUse
 from steptime.advice.kernels import short_kernel
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.loader_model import samples_per_step
+from steptime.advice.run_uses import CategoryUse, LoaderUse, SettingsUse
 from steptime.advice.savings import NOTHING, ratio, scaled
 from steptime.advice.verdict import disturbance
 from steptime.arrays import Int64

@@ -6,8 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from steptime.advice.evidence import Case, KernelUse, MachineUse, OperatorUse
+from steptime.advice.device_uses import MachineUse
+from steptime.advice.evidence import Case
 from steptime.advice.kernels import counter_words
+from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.answer.page.axes import BOX, Decades, Tick, decades, even_ticks
 from steptime.answer.printable import shorten
 from steptime.quantities import format_bytes, format_count, format_duration, format_rate, format_share
