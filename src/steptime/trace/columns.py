@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from decimal import Decimal, InvalidOperation
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from steptime.arrays import Bool, Few, Float64, Int32, Int64
-from steptime.trace.table import ABSENT, FEW, EventKind, EventTable, Track
+from steptime.trace.table import ABSENT, FEW, AllocationEvents, EventKind, EventTable, Track
 from steptime.trace.vendors import (
     CATEGORIES,
     CATEGORY_ENDINGS,
@@ -93,26 +93,18 @@ ATTEMPTS = 16
 """Braces that are tried as the begin of an event's arguments, and as their end."""
 
 
-class Complete(msgspec.Struct, tag="X", tag_field="ph", gc=False, kw_only=True):
-    """An event with a begin and a duration, microseconds as floats."""
+Time = TypeVar("Time")
+"""Microseconds: a float or, where a float cannot hold the time, its digits (Raw)."""
+
+
+class Complete(msgspec.Struct, Generic[Time], tag="X", tag_field="ph", gc=False, kw_only=True):
+    """An event with a begin and a duration, in microseconds."""
 
     cat: str = ""
     name: str
     pid: Number = None
     tid: Number = None
-    ts: float
-    dur: float = 0.0
-    args: Arguments = NO_ARGUMENTS
-
-
-class CompleteExactly(msgspec.Struct, tag="X", tag_field="ph", gc=False, kw_only=True):
-    """The same, where a float cannot hold the time: its digits."""
-
-    cat: str = ""
-    name: str
-    pid: Number = None
-    tid: Number = None
-    ts: msgspec.Raw
+    ts: Time
     dur: float = 0.0
     args: Arguments = NO_ARGUMENTS
 
@@ -131,35 +123,25 @@ class OfInstant(msgspec.Struct, gc=False, frozen=True):
 NO_ALLOCATION = OfInstant()
 
 
-class Instant(msgspec.Struct, tag="i", tag_field="ph", gc=False, kw_only=True):
-    """An event without a duration: where memory was recorded, an allocation."""
+class Instant(msgspec.Struct, Generic[Time], tag="i", tag_field="ph", gc=False, kw_only=True):
+    """An event without a duration: where memory was recorded, an allocation. ts: NOTHING where the file has none."""
 
     name: str = ""
     pid: Number = None
     tid: Number = None
-    ts: float = 0.0
+    ts: Time | msgspec.Raw = NOTHING
     args: OfInstant = NO_ALLOCATION
 
 
-class InstantExactly(msgspec.Struct, tag="i", tag_field="ph", gc=False, kw_only=True):
-    """The same, where a float cannot hold the time: its digits."""
-
-    name: str = ""
-    pid: Number = None
-    tid: Number = None
-    ts: msgspec.Raw = NOTHING
-    args: OfInstant = NO_ALLOCATION
-
-
-Event: TypeAlias = Complete | CompleteExactly
-Mark: TypeAlias = Instant | InstantExactly
-KINDS: dict[bool, tuple[type[Event], type[Mark]]] = {
-    False: (Complete, Instant), True: (CompleteExactly, InstantExactly)
+Event: TypeAlias = Complete[Any]
+Mark: TypeAlias = Instant[Any]
+KINDS: dict[bool, tuple[Any, Any]] = {
+    False: (Complete[float], Instant[float]), True: (Complete[msgspec.Raw], Instant[msgspec.Raw])
 }  # fmt: skip
 """By whether times are kept exactly."""
 
 
-def _decoder(kinds: Sequence[type[msgspec.Struct]], *, listed: bool) -> msgspec.json.Decoder[object]:
+def _decoder(kinds: tuple[Any, Any], *, listed: bool) -> msgspec.json.Decoder[Any]:
     others = [
         msgspec.defstruct(f"Phase{ord(phase or '_')}", [], tag=phase, tag_field="ph", gc=False)
         for phase in PHASES_PASSED_OVER
@@ -178,10 +160,9 @@ def decode_list(block: memoryview | bytes, *, exactly: bool) -> tuple[list[Event
     Their raw fields point into the block.
     """
     try:
-        events = cast("list[object]", _LISTS[exactly].decode(block))
+        found, marks = sorted_out(_LISTS[exactly].decode(block))
     except RecursionError as error:
         raise ValueError(str(error)) from None
-    found, marks = sorted_out(events, exactly=exactly)
     marked = [event for event in found if event.args.collective is not event.args.kernel_file]  # NOTHING, both
     if marked:
         _add_details(marked, block)
@@ -219,20 +200,18 @@ def _address(buffer: memoryview | bytes | msgspec.Raw) -> int:
     return int(np.frombuffer(buffer, np.uint8).__array_interface__["data"][0])
 
 
-def sorted_out(events: Sequence[object], *, exactly: bool) -> tuple[list[Event], list[Mark]]:
+def sorted_out(events: Sequence[object]) -> tuple[list[Event], list[Mark]]:
     """Complete events, and the others that are kept."""
-    complete, mark = KINDS[exactly]
-    found = [event for event in events if type(event) is complete]
-    return found, [] if len(found) == len(events) else [event for event in events if type(event) is mark]
+    found = [event for event in events if type(event) is Complete]
+    return found, [] if len(found) == len(events) else [event for event in events if type(event) is Instant]
 
 
 def decode_one(text: bytes, *, exactly: bool) -> Event | Mark | None:
     """The event, None when it is none to keep. Raises ValueError when it is not JSON or not typed as expected."""
     try:
-        event = _SINGLES[exactly].decode(text)
+        found, marks = sorted_out([_SINGLES[exactly].decode(text)])
     except RecursionError as error:
         raise ValueError(str(error)) from None
-    found, marks = sorted_out([event], exactly=exactly)
     _add_details([each for each in found if each.args.collective is not each.args.kernel_file], text)
     return found[0] if found else marks[0] if marks else None
 
@@ -287,22 +266,19 @@ def as_nanoseconds(written: object) -> int | None:
 
 def lenient(event: dict[str, object], *, exactly: bool) -> Event | None:
     """An event that the typed parser refused, as far as it can be understood; None without a time or a name."""
-    time, name = event.get("ts"), event.get("name")
-    duration = _number(event.get("dur", 0))
-    number, event_kind = _number(time), event.get("cat")
+    time, name, category = event.get("ts"), event.get("name"), event.get("cat")
+    number, duration = _number(time), _number(event.get("dur", 0))
     if not isinstance(name, str) or number is None or abs(number) >= 2**53 or duration is None:
         return None
-    rest: dict[str, Any] = {
-        "name": name,
-        "dur": duration,
-        "cat": event_kind if isinstance(event_kind, str) else "",
-        "pid": _lane(event.get("pid")),
-        "tid": _lane(event.get("tid")),
-        "args": _arguments(event.get("args")),
-    }
-    if exactly:
-        return CompleteExactly(ts=msgspec.Raw(str(time).encode()), **rest)
-    return Complete(ts=float(str(time)), **rest)
+    return Complete(
+        ts=msgspec.Raw(str(time).encode()) if exactly else float(str(time)),
+        name=name,
+        dur=duration,
+        cat=category if isinstance(category, str) else "",
+        pid=_lane(event.get("pid")),
+        tid=_lane(event.get("tid")),
+        args=_arguments(event.get("args")),
+    )
 
 
 def integer(value: Number, absent: int) -> int:
@@ -459,6 +435,7 @@ class _Codes(dict[str, int]):
 
 
 Key = TypeVar("Key")
+Table = TypeVar("Table", EventTable, AllocationEvents)
 LONGEST = 2.0**50
 MOST_THREADS = 1024
 """Of a block, on all devices of NVIDIA and AMD."""
@@ -480,15 +457,15 @@ def table_of(columns: dict[str, Growing | GrowingFew], base_ns: int = 0) -> Even
     joined: dict[str, Any] = {name: column.finished() for name, column in columns.items()}
     if base_ns and len(joined["begin"]):
         joined["begin"] += base_ns
-    return sealed(joined)
+    return sealed(joined, EventTable)
 
 
-def sealed(columns: dict[str, Any]) -> EventTable:
+def sealed(columns: dict[str, Any], table: type[Table]) -> Table:
     """The table of some columns, read-only."""
     for column in columns.values():
         for part in (column.rows, column.values) if isinstance(column, Few) else (column,):
             part.flags.writeable = False
-    return EventTable(**columns)
+    return table(**columns)
 
 
 class Numbering(dict[Key, int]):
@@ -514,14 +491,6 @@ class Texts(dict[bytes, int]):
         return tuple(key.decode("utf-8", "replace") for key in self if key)
 
 
-class Grids(dict[tuple[bytes, bytes], int]):
-    """The blocks of a grid, by the JSON of grid and block; each pair is looked at once."""
-
-    def __missing__(self, key: tuple[bytes, bytes]) -> int:
-        blocks = self[key] = _blocks(*key)
-        return blocks
-
-
 class Columns:
     """Grows the columns of an `EventTable`. refused, negative: see `Damage`."""
 
@@ -531,7 +500,7 @@ class Columns:
         self.names: Numbering[str] = Numbering()
         self._lanes: Numbering[tuple[Number, Number]] = Numbering()
         self.shapes, self.dtypes, self.inputs, self.details = Texts(), Texts(), Texts(), Texts()
-        self._grids = Grids()
+        self._grids = functools.cache(_blocks)
         self.refused = self.negative = 0
 
     @property
@@ -619,7 +588,7 @@ class Columns:
         for at in np.flatnonzero(streams != ABSENT).tolist():
             arguments = every[at]
             if arguments.grid is not NOTHING:
-                blocks[at] = self._grids[bytes(arguments.grid), bytes(arguments.block)]
+                blocks[at] = self._grids(bytes(arguments.grid), bytes(arguments.block))
         self._columns["blocks"].extend(blocks)
 
     def _add_ids(self, column: str, values: list[Number]) -> Int64 | None:
@@ -627,10 +596,7 @@ class Columns:
         if values.count(ABSENT) == len(values):  # an identity test for almost all: less than a nanosecond each
             self._columns[column].skip(len(values))
             return None
-        try:
-            numbers = _integers(values)
-        except struct.error:  # text, null, or more than 64 bits
-            numbers = _integers([integer(value, ABSENT) for value in values])
+        numbers = integers(values, ABSENT)
         self._columns[column].extend(numbers)
         return numbers
 
@@ -662,6 +628,14 @@ def _blocks(grid: bytes, block: bytes) -> int:
         return ABSENT
     found = threads // max(blocks, 1) if threads > MOST_THREADS else blocks
     return found if 0 <= found < 2**62 else ABSENT
+
+
+def integers(values: Sequence[Number], absent: int) -> Int64:
+    """Ids as integers; text that is none, null and more than 64 bits become absent."""
+    try:
+        return _integers(values)
+    except struct.error:
+        return _integers([integer(value, absent) for value in values])
 
 
 def _integers(values: Sequence[Number]) -> Int64:

@@ -80,7 +80,7 @@ class _Graph:
         for name, kernel in self.kernels.items():
             known = self.traced.get(name) or [self.nodes[node] for node in self.of_kernel[name] if node in self.nodes]
             lines = sorted(dict.fromkeys(known), key=lambda line: (line.file, line.line))
-            yield CompiledKernel(kernel.name, kernel.file, tuple(lines), kernel.operators, kernel.code)
+            yield replace(kernel, lines=tuple(lines))
 
 
 def find_logs(path: Path) -> Path | None:

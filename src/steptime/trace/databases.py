@@ -25,9 +25,9 @@ def writer_of(path: Path) -> str:
         return "rocprof" if is_of_rocprof(path) else ""
     try:
         with opened(path) as database:
-            return (
-                "Nsight Systems" if nsight.is_of_nsight(database) else "rocprof" if rocpd.is_of_rocm(database) else ""
-            )
+            if nsight.is_of_nsight(database):
+                return "Nsight Systems"
+            return "rocprof" if rocpd.is_of_rocm(database) else ""
     except TraceError:
         return ""
 

@@ -80,17 +80,12 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
     folder or under a pattern is passed over and said. Raises TraceError: no-traces, mixed-traces, and for a file that
     was given by name whatever keeps it from being read.
     """
-    heads: list[_Head] = []
-    passed_over: list[str] = []
     files = [meant for path in paths for meant in _meant(path)]
     if any(holds_processes(file) for file, _ in files):
         return _of_databases([file for file, _ in files], max_size)
-    for file, named in files:
-        head = _head_if_trace(file, max_size, named=named)
-        if head is None:
-            passed_over.append(file.name)
-        else:
-            heads.append(head)
+    looked_at = [(file, _head_if_trace(file, max_size, named=named)) for file, named in files]
+    heads = [head for _, head in looked_at if head is not None]
+    passed_over = [file.name for file, head in looked_at if head is None]
     if not heads:
         seen = f"{len(passed_over)} files were looked at, {passed_over[0]} first" if passed_over else "no file is there"
         raise TraceError(
@@ -104,8 +99,7 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
     problems = []
     if passed_over:
         names = ", ".join(passed_over[:NAMED_AT_MOST]) + (", …" if len(passed_over) > NAMED_AT_MOST else "")
-        looked_at = len(passed_over) + len(heads)
-        problems.append(f"{len(passed_over)} of {looked_at} files are no traces and were passed over: {names}.")
+        problems.append(f"{len(passed_over)} of {len(files)} files are no traces and were passed over: {names}.")
     if len(ranks) > 1 and any(rank.rank is None for rank in ranks):
         problems.append(RANKS_UNKNOWN)
     return Gathered(ranks, tuple(problems))

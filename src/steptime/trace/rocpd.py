@@ -42,6 +42,12 @@ RUNTIME, MARKED = ("HIP_RUNTIME", "HIP_COMPILER"), "MARKER"
 OWN = re.compile(r"::writeRows$|^rpdflush$|^hcc_activity_callback$")
 """What rocmProfileData does itself."""
 PLACES = {"CPU": "H", "GPU": "D"}
+KINDS_OF_KERNELS = (
+    (EventKind.MEMSET, "Memset (Device)", FILLING),
+    (EventKind.MEMCPY, "Memcpy", COPYING),
+    (EventKind.KERNEL, "", ""),
+)
+"""What a kernel of HIP's own is, how it is called, and how its name begins; last those of the job."""
 
 
 def is_of_rocm(database: Database) -> bool:
@@ -109,12 +115,8 @@ class _ProcessRows:
         kernels = self._mine(DISPATCHES, "agent_id", "kernel_id", "queue_id", "stream_id", "event_id", *BLOCKS)
         names = texts_of(self._database, f"rocpd_info_kernel_symbol{self._suffix}", "display_name")
         streams = self._streams(kernels)
-        for kind, text, begin in (
-            (EventKind.MEMSET, "Memset (Device)", FILLING),
-            (EventKind.MEMCPY, "Memcpy", COPYING),
-            (EventKind.KERNEL, "", ""),
-        ):
-            chosen = [row for row in kernels if own_kernel(names.get(row[4], "")) == begin]
+        for kind, text, begin in KINDS_OF_KERNELS:
+            chosen = [row for row in kernels if beginning(names.get(row[4], ""), FILLING, COPYING) == begin]
             self._add_work(events, kind, chosen, [text or names.get(row[4], "") for row in chosen], streams)
         copies = self._mine(
             "rocpd_memory_copy", "dst_agent_id", "src_agent_id", "queue_id", "stream_id", "event_id", "size"
@@ -208,7 +210,7 @@ class _Profile:
     def add_all(self, events: EventColumns) -> None:
         """What ran on the device, and what the host did."""
         for kind, begin in ((EventKind.MEMCPY, "Copy"), (EventKind.MEMSET, "Fill"), (EventKind.KERNEL, "")):
-            rows = [row for row in self._operations if _type(self._texts.get(row[6], "")) == begin]
+            rows = [row for row in self._operations if beginning(self._texts.get(row[6], ""), "Copy", "Fill") == begin]
             told = 6 if begin else 5
             sizes = {"bytes": [whole(self._bytes.get(row[7])) or ABSENT for row in rows]} if begin else {}
             events.add(
@@ -239,13 +241,9 @@ class _Profile:
         return kinds
 
 
-def own_kernel(name: str) -> str:
-    """How the name of a kernel that HIP itself launches begins; "" for one of the job."""
-    return next((begin for begin in (FILLING, COPYING) if name.startswith(begin)), "")
-
-
-def _type(name: str) -> str:
-    return next((begin for begin in ("Copy", "Fill") if name.startswith(begin)), "")
+def beginning(name: str, *known: str) -> str:
+    """How a name begins, of the ways that are known; "" for any other."""
+    return next((begin for begin in known if name.startswith(begin)), "")
 
 
 def blocks_of(grid: Sequence[int], group: Sequence[int]) -> int:

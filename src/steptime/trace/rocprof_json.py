@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from steptime.errors import TraceError
-from steptime.trace.rocpd import COPYING, FILLING, MARKED, PLACES, RUNTIME, blocks_of, own_kernel
+from steptime.trace.rocpd import COPYING, FILLING, KINDS_OF_KERNELS, MARKED, PLACES, RUNTIME, beginning, blocks_of
 from steptime.trace.source import TraceSource
 from steptime.trace.sqlite import LATEST, EventColumns, Row
 from steptime.trace.table import ABSENT, Device, EventKind, Trace
@@ -105,6 +105,9 @@ class _Agent(msgspec.Struct):
     name: str = ""
     product_name: str = ""
     cu_count: int = 0
+
+
+UNKNOWN_AGENT = _Agent(_Handle(), logical_node_type_id=ABSENT)
 
 
 class _Symbol(msgspec.Struct):
@@ -203,12 +206,8 @@ class _ProcessColumns:
         }
         named = [names.get(each.dispatch_info.kernel_id, "") for each in dispatches]
         by_stream = any(each.stream_id.handle for each in dispatches)
-        for kind, text, begin in (
-            (EventKind.MEMSET, "Memset (Device)", FILLING),
-            (EventKind.MEMCPY, "Memcpy", COPYING),
-            (EventKind.KERNEL, "", ""),
-        ):
-            chosen = [at for at, name in enumerate(named) if own_kernel(name) == begin]
+        for kind, text, begin in KINDS_OF_KERNELS:
+            chosen = [at for at, name in enumerate(named) if beginning(name, FILLING, COPYING) == begin]
             mine = [dispatches[at] for at in chosen]
             devices = [self._device(each.dispatch_info.agent_id) for each in mine]
             streams = [(each.stream_id if by_stream else each.dispatch_info.queue_id).handle for each in mine]
@@ -254,12 +253,10 @@ class _ProcessColumns:
         return known[call.operation] if 0 <= call.operation < len(known) else ""
 
     def _device(self, agent: _Handle) -> int:
-        known = self._agents.get(agent.handle)
-        return known.logical_node_type_id if known is not None else ABSENT
+        return self._agents.get(agent.handle, UNKNOWN_AGENT).logical_node_type_id
 
     def _kind(self, agent: _Handle) -> str:
-        known = self._agents.get(agent.handle)
-        return {GPU: "GPU", CPU: "CPU"}.get(known.type, "") if known is not None else ""
+        return {GPU: "GPU", CPU: "CPU"}.get(self._agents.get(agent.handle, UNKNOWN_AGENT).type, "")
 
 
 def _sound(records: Sequence[Timed]) -> list[Timed]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from isal import isal_zlib
@@ -53,9 +52,7 @@ class TraceSource:
     def __enter__(self) -> TraceSource:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def fill(self, view: memoryview) -> int:

@@ -239,15 +239,11 @@ def facts_of(header: bytes, trailer: bytes) -> dict[str, Any]:
     document = document if isinstance(document, dict) else {}
     distributed, listed = document.get("distributedInfo"), document.get("deviceProperties")
     distributed = distributed if isinstance(distributed, dict) else {}
-    devices = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    listed = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     return {
         "devices": tuple(
-            Device(
-                number=_count(each.get("id")) or 0,
-                name=_text(each.get("name")),
-                multiprocessors=_count(each.get("numSms")) or 0,
-            )
-            for each in devices
+            Device(_count(each.get("id")) or 0, _text(each.get("name")), _count(each.get("numSms")) or 0)
+            for each in listed
         ),
         "rank": _count(distributed.get("rank")),
         "world_size": _count(distributed.get("world_size")),

@@ -137,20 +137,15 @@ class _Joined:
     def trace(self) -> Trace:
         """All of them. At least one was added."""
         assert self._first is not None
-        numbers = self._numbers
         truncated, *counts = map(sum, zip(*map(dataclasses.astuple, self._damage), strict=True))
+        listed: dict[str, Any] = {field: tuple(self._numbers[name]) for name, field in DICTIONARIES.items()}
         return dataclasses.replace(
             self._first,
             size=self._size,
             events=table_of(self._columns),
-            symbols=tuple(numbers["name"]),
-            lanes=tuple(numbers["lane"]),
-            shapes=tuple(numbers["shapes"]),
-            dtypes=tuple(numbers["dtypes"]),
-            inputs=tuple(numbers["inputs"]),
-            details=tuple(numbers["details"]),
             allocations=NO_ALLOCATIONS,
             windows=tuple(self._windows),
             parts=tuple(self._parts),
             damage=Damage(bool(truncated), *counts),
+            **listed,
         )
