@@ -1,9 +1,7 @@
-"""Events as the parser sees them, and the columns that they are put into, block by block, so that no more than a block
-of Python objects is alive.
+"""Events as the parser sees them, and their columns, filled block by block: no more than a block of objects is alive.
 
-The events are typed structs: the parser skips what is not named here without building it, which is worth a factor of
-three. Types are as wide as what real files hold: ROCm writes streams and byte counts as strings, lanes are strings on a
-few events.
+The events are typed structs: the parser skips what is not named here without building it, three times as fast. Types
+are as wide as what real files hold: ROCm writes streams and byte counts as strings, a few lanes are strings.
 """
 
 from __future__ import annotations
@@ -53,8 +51,7 @@ PHASES_PASSED_OVER = (*"MIfstCBEbenNODPRcavV(),=", "")
 class Arguments(msgspec.Struct, gc=False, frozen=True):
     """The `args` that the analyses read, in the order of the file: the parser looks for the next name first.
 
-    Raw fields point into the parser's buffer.
-    """
+    Raw fields point into the parser's buffer."""
 
     external: Number = msgspec.field(default=ABSENT, name="External id")
     sequence: Number = msgspec.field(default=ABSENT, name="Sequence number")
@@ -157,8 +154,7 @@ _SINGLES = {exactly: _decoder(kinds, listed=False) for exactly, kinds in KINDS.i
 def decode_list(block: memoryview | bytes, *, exactly: bool) -> tuple[list[Event], list[Mark]]:
     """The events of a JSON array that are kept. Raises ValueError (msgspec's or of invalid UTF-8) when it is not one.
 
-    Their raw fields point into the block.
-    """
+    Their raw fields point into the block."""
     try:
         found, marks = sorted_out(_LISTS[exactly].decode(block))
     except RecursionError as error:
@@ -179,8 +175,7 @@ def _add_details(events: Sequence[Event], block: memoryview | bytes) -> None:
 
 
 def _around(text: bytes, position: int) -> Detailed | None:
-    """The arguments in which a detail is written: from one of the last braces that can begin them to one of the next
-    that can end them."""
+    """The arguments that hold a detail: from one of the last braces before it to one of the next behind it."""
     begin = position
     for _ in range(ATTEMPTS):
         begin = text.rfind(b'"args"', 0, begin)
@@ -329,9 +324,7 @@ class Growing:
     """A column of the type `kind`, or of the narrowest that holds all values from `kind` on where it is `growing`.
     absent: the value of rows without one.
 
-    It is one array that is made longer where it lies: the system moves its pages, so that nothing is copied, and
-    nothing is left behind in the heap.
-    """
+    It is one array made longer where it lies: the system moves its pages, nothing is copied or left in the heap."""
 
     def __init__(self, kind: type[np.integer[Any]], absent: int, *, growing: bool = False) -> None:
         self._kind = kind
@@ -383,7 +376,6 @@ class GrowingFew:
         self._size = 0
 
     def skip(self, count: int) -> None:
-        """Appends `count` rows without a value."""
         self._size += count
 
     def extend(self, values: Array) -> None:
@@ -509,7 +501,6 @@ class Columns:
         return tuple(Track(*key) for key in self._lanes)
 
     def add(self, events: list[Event], *, exactly: bool) -> None:
-        """Appends events of one block."""
         if not events:
             return
         durations = np.frombuffer(struct.pack(f"{len(events)}d", *[event.dur for event in events]), np.float64)
@@ -601,7 +592,6 @@ class Columns:
         return numbers
 
     def table(self, base_ns: int) -> EventTable:
-        """All events."""
         table = table_of(self._columns, base_ns)
         ranges = np.array([MODULE_RANGE.match(name) is not None for name in self.names])
         if not ranges.any():
@@ -639,6 +629,5 @@ def integers(values: Sequence[Number], absent: int) -> Int64:
 
 
 def _integers(values: Sequence[Number]) -> Int64:
-    """Packing is twice as fast as numpy's own conversion, and it refuses what is no integer of 64 bits
-    (struct.error)."""
+    """Packing is twice as fast as numpy's conversion, and refuses what is no integer of 64 bits (struct.error)."""
     return np.frombuffer(struct.pack(f"{len(values)}q", *values), np.int64)

@@ -46,9 +46,8 @@ class CompiledKernel:
 
 @dataclass(frozen=True, slots=True)
 class CompilerEvent:
-    """Something that happened to a function while it was compiled, so many times. source: the line that broke the
-    graph; of a recompilation and a limit, where the function begins. reason: in the compiler's words, the guard that
-    failed. hint: what it says that helps."""
+    """Something that happened to a function's compilation, so many times. source: the line that broke the graph; of
+    others, where the function begins. reason: in the compiler's words, the guard that failed. hint: what helps."""
 
     source: SourceLine
     reason: str

@@ -1,8 +1,6 @@
-"""Which files are traces of one job, and which of them are one rank's: found from names and first events, before any
-file is read whole.
+"""Which files are traces of one job, and which of them are one rank's: found from names and first events alone.
 
-A rank is one process. What torch.profiler's schedule wrote of it cycle by cycle is one rank with several recordings,
-never several ranks.
+A rank is one process. What torch.profiler's schedule wrote of it cycle by cycle is one rank of several recordings.
 """
 
 from __future__ import annotations
@@ -78,8 +76,7 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
 
     A folder means the traces in it, and those in its sub-folders only where it has none itself; what is no trace in a
     folder or under a pattern is passed over and said. Raises TraceError: no-traces, mixed-traces, and for a file that
-    was given by name whatever keeps it from being read.
-    """
+    was given by name whatever keeps it from being read."""
     files = [meant for path in paths for meant in _meant(path)]
     if any(holds_processes(file) for file, _ in files):
         return _of_databases([file for file, _ in files], max_size)
@@ -252,8 +249,7 @@ LARGEST = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class _Other:
-    """ending: of the file's name, or holds: what its first bytes have, all of it. sentence: behind the file's name,
-    which it may repeat."""
+    """endings: of its name, or holds: all in its first bytes. sentence: behind the file's name, which it may repeat."""
 
     slug: str
     sentence: str

@@ -63,7 +63,6 @@ class Allocations:
             self._columns[name].extend(np.clip(integers(values, UNSAID), -LIMIT, LIMIT)[sound])
 
     def table(self) -> AllocationEvents:
-        """All of them."""
         return sealed({name: column.finished() for name, column in self._columns.items()}, AllocationEvents)
 
 
@@ -94,8 +93,7 @@ def read(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
     """Reads a chrome trace as Kineto writes it, plain or gzipped, whole or cut short.
 
     max_size: bytes of JSON that are accepted, after decompression. Peak memory: 0.1 to 0.3 bytes per byte of JSON.
-    Raises TraceError: trace-unreadable, trace-empty, trace-not-a-trace, trace-too-large.
-    """
+    Raises TraceError: trace-unreadable, trace-empty, trace-not-a-trace, trace-too-large."""
     with TraceSource(path, max_size) as source:
         reading = _Reading(path, source)
         reading.run()
@@ -309,8 +307,7 @@ LONGEST_JOIN = 16
 def salvage(text: bytes, *, exactly: bool) -> tuple[list[Event | Mark], int, int]:
     """Reads events separated by commas one by one. `text` starts and ends with an event, brackets stripped.
 
-    Returns those that could be kept, how many stretches were given up, and how many were JSON, but without a usable
-    time or name.
+    Returns those that are kept, how many stretches were given up, and how many were JSON without a usable time or name.
     """
     events: list[Event | Mark] = []
     damaged = refused = piece = 0

@@ -22,8 +22,7 @@ class TraceSource:
     """Reads a file front to back, inflating it when it starts as gzip does.
 
     cut_short: the compressed data ends or breaks in the middle; what came before it was delivered.
-    size: bytes delivered so far. Raises TraceError (trace-unreadable, trace-empty, trace-too-large).
-    """
+    size: bytes delivered so far. Raises TraceError (trace-unreadable, trace-empty, trace-too-large)."""
 
     def __init__(self, path: Path, max_size: int) -> None:
         self._path = path

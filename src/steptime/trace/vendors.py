@@ -28,8 +28,7 @@ _PREPARING = """
 fill_ zero_ zeros zeros_like ones ones_like full full_like new_zeros new_full scalar_tensor copy_ _to_copy clone
 """
 PREPARING = frozenset(_PREPARING.split())
-"""Operators that inside another one set up its output: aten::sum fills its result, aten::addmm copies its bias
-there."""
+"""Operators that inside another one set up its output: aten::sum fills its result, aten::addmm copies its bias."""
 WRAPPERS = PREPARING - {"fill_", "copy_"} | {"repeat", "constant_pad_nd", "pad"}
 """Operators that leave their work to the filling or copying inside them."""
 RECURRENT_OPERATORS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
@@ -72,8 +71,7 @@ NO_CALL = r"(?!)"
 class Vendor:
     """The runtime calls of one programming interface, by what they do.
 
-    Every field but interface is a regular expression for the rest of the name behind prefix.
-    """
+    Every field but interface is a regular expression for the rest of the name behind prefix."""
 
     interface: str
     prefix: str

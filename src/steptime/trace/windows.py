@@ -34,8 +34,7 @@ DICTIONARIES = {"name": "symbols", "lane": "lanes", "shapes": "shapes", "dtypes"
 def read_rank(found: RankFiles, *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> Trace:
     """One trace of all files of a rank. max_size: bytes of JSON of all of them. cache: whether to use it.
 
-    Raises TraceError as `read` does, and mixed-traces where the files cannot be of one process.
-    """
+    Raises TraceError as `read` does, and mixed-traces where the files cannot be of one process."""
     if found.process is not None:
         trace = read_database(found.files[0], found.process, max_size=max_size)
     elif len(found.files) == 1:
