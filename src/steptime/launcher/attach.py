@@ -315,12 +315,11 @@ def _wait_for(pid: int, folder: Path, show: Callable[[Progress], None] | None) -
         elapsed = time.monotonic() - begin
         if show is not None and elapsed > LONG_CALL_SECONDS:
             show(Progress(elapsed, 0, 0, f"waiting for process {pid}, which is in a long call"))
-        if str(pid) in _words(folder / "seen-torch"):
+        if any(number == pid for number in _numbers(folder / "seen-torch")):
             return
         time.sleep(PERIOD / 5)
 
 
-def _words(path: Path) -> list[str]:
+def _numbers(path: Path) -> Iterator[int]:
     with contextlib.suppress(OSError):
-        return path.read_text(encoding="ascii").split()
-    return []
+        yield from (int(word) for word in path.read_text(encoding="ascii").split() if word.isdigit())

@@ -6,8 +6,9 @@ benchmarks/results/turns.md).
 
 A job begins when it is its turn for the first time, and keeps the turn until its warm-up is over; from then on it is
 stopped, with all that it has started, when a slice of time is over. Nothing of it runs while it is stopped: neither
-loader workers nor threads. What it has launched on a device would: such a job is asked to rest, and is stopped at the
-end of a step, when the device is done. Its slices are longer, as each begins with an idle device.
+loader workers nor threads. What it has launched on a device would: such a job is asked to rest, and is stopped when it
+has come to the end of a step and the device to that of its work. Its slices are longer, as each begins with an idle
+device.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Turns:
 
 
 class Turn:
-    """One job's. rests: when it was stopped and went on, monotonic ns. look: seconds until the next look."""
+    """One job's. rests: when it was stopped and went on, ns of the monotonic clock. look: seconds until it is asked for
+    again whether it must rest."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -106,7 +108,8 @@ class Turn:
         return [turn._keeper for turn in tuple(self._turns.order) if turn is not self and turn._keeper]
 
     def over(self, recording: Path) -> bool:
-        """Whether it must rest: warm, its slice over, others waiting, its device idle. Raises CannotAlternateError."""
+        """Whether it must rest: it is warm, its slice is over, others wait, and its device has nothing to do. Raises
+        CannotAlternateError."""
         if self._turns.ended:
             raise TurnsEndedError("turns-ended", "The round was ended.")
         if not self._warm:
@@ -131,7 +134,8 @@ class Turn:
         return len(stamps) % 2 == 1  # it has answered
 
     def rest(self) -> float:
-        """Stops the job, lets the others run, and goes on; the seconds in between. Raises TurnsEndedError."""
+        """Stops the job, lets the others run, and goes on with it. Returns the seconds in between. Raises
+        TurnsEndedError."""
         turns, begin = self._turns, time.perf_counter_ns()
         stopped: list[psutil.Process] = []
         while new := [each for each in _job_of(self._keeper) if each not in stopped]:  # started in this moment
@@ -152,8 +156,9 @@ class Turn:
 
 
 def stamps_in(file: Path) -> list[int]:
-    """Times, ns of the monotonic clock, at which a job's device had nothing to do and, behind each, at which the job
-    went on: at the end of its warm-up, for each rest, and at its end. None where the job has written other things."""
+    """Times, ns of the monotonic clock, at which a job's device had nothing more to do and, behind each, at which the
+    job went on: at the end of its warm-up, for each rest, and at its end. None where the job has written something else
+    there."""
     try:
         stamps = [int(line) for line in file.read_text(encoding="ascii").split()]
     except (OSError, ValueError):

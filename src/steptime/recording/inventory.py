@@ -28,7 +28,8 @@ REQUEST = "profile-request"
 LEAVE = "leave-request"
 """Asks the probe to leave: the job was attached to, and goes on without us. Each process that it has left says so."""
 WARM = "warm"
-"""Says that a process that takes turns is warm: its number, its namespace's, and whether it is asked to rest."""
+"""Says that the warm-up of a process that takes turns is over: its number, that of its namespace, and whether it is
+asked to rest."""
 REST, RESTS = "rest-request", "rests"
 """Asks a process that works on a device to rest at the end of a step; in the other it says when its device had done
 what was launched, and when it went on."""

@@ -17,7 +17,7 @@ import numpy as np
 from steptime.errors import TraceError, UsageError
 from steptime.trace.databases import PROCESSES_AS_RANKS, holds_processes, processes_of, writer_of
 from steptime.trace.reader import DEFAULT_MAX_SIZE, peek
-from steptime.trace.source import TraceSource
+from steptime.trace.source import first_bytes
 from steptime.trace.table import HOST_CATEGORIES, Trace
 
 RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:rank|worker)[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
@@ -244,7 +244,6 @@ def batch_sizes(paths: Sequence[str]) -> dict[int, Path]:
 
 START = 1 << 20
 """Bytes, unpacked, in which a file says what it is."""
-LARGEST = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,20 +302,10 @@ OTHERS = (
 
 def told(file: Path) -> UsageError | None:
     """What to say of a file that is no trace; None where nothing is known of it."""
-    start = _start(file)
+    start = first_bytes(file, START)
     for other in OTHERS:
         by_name = bool(other.endings) and file.name.endswith(other.endings)
         by_start = bool(other.holds) and all(re.search(each, start) for each in other.holds)
         if by_name or (by_start and not any(each in start for each in other.lacks)):
             return UsageError(other.slug, f"{file} {other.sentence.format(file=file)}")
     return None
-
-
-def _start(file: Path) -> bytes:
-    """The first bytes, unpacked; none where it cannot be read."""
-    begin = bytearray(START)
-    try:
-        with TraceSource(file, LARGEST) as source:
-            return bytes(begin[: source.fill(memoryview(begin))])
-    except TraceError:
-        return b""

@@ -16,7 +16,7 @@ import msgspec
 
 from steptime.errors import TraceError
 from steptime.trace.rocpd import MARKED, RUNTIME, Agent, add_copies, add_kernels, blocks_of
-from steptime.trace.source import TraceSource
+from steptime.trace.source import TraceSource, first_bytes
 from steptime.trace.sqlite import LATEST, EventColumns, Row
 from steptime.trace.table import ABSENT, Device, EventKind, Trace
 
@@ -142,12 +142,7 @@ Timed = TypeVar("Timed", bound=_ToolRecord)
 
 def is_of_rocprof(path: Path) -> bool:
     """Whether a file begins as such a document does."""
-    begin = bytearray(START)
-    try:
-        with TraceSource(path, LATEST) as source:
-            return BEGIN.match(begin[: source.fill(memoryview(begin))]) is not None
-    except TraceError:  # whoever reads it says better what is wrong
-        return False
+    return BEGIN.match(first_bytes(path, START)) is not None
 
 
 def processes_in(path: Path, max_size: int) -> tuple[int, ...]:

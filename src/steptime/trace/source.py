@@ -10,7 +10,7 @@ from isal import isal_zlib
 
 from steptime.errors import TraceError, no_such_file
 
-COMPRESSED_CHUNK = 1 << 16
+COMPRESSED_CHUNK, LARGEST = 1 << 16, 1 << 40
 GZIP_MAGIC = b"\x1f\x8b"
 DeflateError: Any = isal_zlib.error
 UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "bytes"))
@@ -103,6 +103,16 @@ class TraceSource:
     def _unreadable(self, error: OSError) -> TraceError:
         reason = error.strerror or str(error)
         return TraceError("trace-unreadable", f"{self._path} cannot be read: {reason}.")
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    """What a file begins with, unpacked; nothing where it cannot be read: its reader says better what is wrong."""
+    begin = bytearray(count)
+    try:
+        with TraceSource(path, LARGEST) as source:
+            return bytes(begin[: source.fill(memoryview(begin))])
+    except TraceError:
+        return b""
 
 
 def too_large(what_holds: str, limit: int) -> TraceError:
