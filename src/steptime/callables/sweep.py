@@ -40,9 +40,8 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class SweepWishes:
-    """What is measured. seconds: for each point. compile: whether pointwise work is compiled, too. values: of the
-    tensor that pointwise work goes through; repeats: of that work; orders: of square matrices; sizes: of copies,
-    bytes."""
+    """What is measured. seconds: for each point. compile: pointwise work is compiled, too. values: of the tensor that
+    pointwise work goes through; repeats: of that work; orders: of square matrices; sizes: of copies, bytes."""
 
     device: str
     seconds: float = 0.15
@@ -88,8 +87,7 @@ class _SweepAnswer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PlacedOperator:
-    """An operator of a recording, on one kind of shapes. duration: ns per step. flops: per step; bytes: that must at
-    least be moved."""
+    """An operator of a recording by its shapes. duration: ns per step; flops: per step; bytes: moved at least."""
 
     name: str
     shapes: str
@@ -333,8 +331,7 @@ def roofline(sweep: Sweep, intensities: Sequence[float]) -> list[tuple[float, fl
 
 
 def by_size(sweep: Sweep) -> Iterator[CurveChart]:
-    """B/s of copies over their size, and FLOP/s of products over their order, with their knees; both axes are
-    logarithmic."""
+    """B/s of copies over their size, and FLOP/s of products over their order, with their knees, on logarithmic axes."""
     copies, products = sweep.of("copy"), sweep.of("product")
     if len(copies) > 1:
         small, cached = end_of_overhead(sweep), largest_cached(sweep)

@@ -1,8 +1,7 @@
 """Starts the user's job with the probe in its environment, and stays beside it until it ends. The room's main function.
 
 One law: nothing in the job depends on this process. Its input and output are the user's own, it finds the recording by
-itself, and it goes on undisturbed when we are killed. Few modules are imported before the job starts: its start must
-not wait.
+itself, and it goes on when we are killed. Few modules are imported before the job starts, which must not wait.
 """
 
 from __future__ import annotations
@@ -103,8 +102,7 @@ def launch(
     has put off the job's.
 
     Raises, before anything is started: UsageError (no command), CommandError (not found, not executable), OutputError
-    (no recording can be written there).
-    """
+    (no recording can be written there)."""
     words, kept = resolve(command), innermost(recording)
     place = join(recording, part) if part is not None else None
     if place is not None and not place.leads:

@@ -115,8 +115,7 @@ def measure(callables: dict[str, Any], inputs: Any, request: dict[str, Any]) -> 
     inputs: a function that makes the arguments, or None. request: "shapes" (of each setting a list of shapes, one for
     each argument), "dtypes", "modes", "device", "backward", "cold", "seconds" (for one callable of one setting),
     "host_memory" (whether torch's profiler tells the memory of a CPU).
-    Returns {"torch", "device", "name", "threads", "settings": [{"shapes", "dtype", "inputs", "candidates": […]}]}.
-    """
+    Returns {"torch", "device", "name", "threads", "settings": [{"shapes", "dtype", "inputs", "candidates": […]}]}."""
     device = request["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         return {"failed": f"there is no device {device!r} here"}
@@ -137,8 +136,7 @@ def measure(callables: dict[str, Any], inputs: Any, request: dict[str, Any]) -> 
 
 
 def product_format(values: list[Any], device: str) -> str:
-    """The format of the matrix products of what has these tensors, as the peaks are called: "float32", "tf32", …; ""
-    where there is no floating one."""
+    """Format of matrix products of these tensors, as the peaks are called: "float32", "tf32", …; "" for none."""
     floating = [each for each in values if each.is_floating_point()]
     found = str(max(floating, key=torch.numel).dtype).removeprefix("torch.") if floating else ""
     if found == "float32" and device == "cuda":
@@ -188,8 +186,7 @@ def one_setting(callables: dict[str, Any], arguments: Arguments, request: dict[s
 
 @contextlib.contextmanager
 def quiet() -> Iterator[Callable[[], int]]:
-    """In a process of our own, what is printed goes to a file for a while: thousands of calls may print a line each.
-    Gives the bytes of it, behind it."""
+    """In a process of our own, prints go to a file for a while: thousands of calls may print. Gives its bytes then."""
     sys.stdout.flush()
     before = os.dup(1)
     with tempfile.TemporaryFile() as file:
@@ -484,8 +481,7 @@ def timed_by_clock(call: Callable[[], object], prepare: Callable[[], object]) ->
 
 def timed_by_events(call: Callable[[], object], prepare: Callable[[], object], cuda: Any = torch.cuda) -> float:
     """ns of a call on a device, between two events on the current stream: the host launches while the device is still
-    busy with what prepares the call. What goes on after the second event, on streams of the callable's own, counts as
-    well."""
+    busy with what prepares the call. What goes on after the second event, on streams of its own, counts as well."""
     begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
     prepare()
     begin.record()
@@ -569,8 +565,7 @@ def exact_results(target: Any, arguments: Arguments, request: Any, first: list[A
 
 
 def worst(own: list[Any], reference: list[Any]) -> float:
-    """The largest difference, relative to the largest magnitude of its tensor. Infinite where one is not finite and the
-    other is."""
+    """The largest difference, relative to the largest magnitude of its tensor. Infinite where only one is finite."""
     found = 0.0
     for one, two in zip(own, reference, strict=True):
         left, right = one.to(torch.float64), two.to(torch.float64)
