@@ -142,9 +142,9 @@ def _rows(name: str, kept: Mapping[str, Any]) -> Iterator[str]:
         by = "benchmarks.faithful.run"
         yield _row(f"Differences of {jobs} jobs, watched and bare: output, files, weights", str(found), "0", when, by)
     if faults.SECTION in kept:
-        found = faults.faults_of(faults.merged(kept[faults.SECTION]))
+        faulty = faults.faults_of(faults.merged(kept[faults.SECTION]))
         what = "Faults: jobs killed, damaged files read, streams closed, trials that overwrite"
-        yield _row(what, str(len(found)), "0", _when(kept[faults.SECTION]), "benchmarks.faults.run")
+        yield _row(what, str(len(faulty)), "0", _when(kept[faults.SECTION]), "benchmarks.faults.run")
 
 
 def _fresh_rows() -> Iterator[str]:
