@@ -129,3 +129,9 @@ def test_a_labs_batch_sizes_are_told_to_programs_with_their_items_a_second() -> 
     step = as_document(found)["step_ns"]
     assert timed["items_per_second"]["value"] == pytest.approx(0.8 * 64 / step * 1e9)
     assert (failed["batch_size"], failed["verdict"], failed["items_per_second"]) == (128, "broken", None)
+
+
+def test_what_is_undecided_says_what_is_known_of_its_training() -> None:
+    open_ = judged(TrialVerdict.UNDECIDED, sentence="Unclear", training="Losses are equal, bit by bit")
+    assert "Losses are equal, bit by bit" in render_judged(open_)
+    assert as_document(open_)["candidates"][0]["sentences"][:2] == ["Unclear", "Losses are equal, bit by bit"]

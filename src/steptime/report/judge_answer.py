@@ -163,7 +163,7 @@ def _as_it_is(results: Results) -> str:
 
 
 def _sentences(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
-    told = [reason_text(judgement)]
+    told = [reason_text(judgement), *filter(None, (judgement.training,))]
     if judgement.memory is not None:
         told.append(f"Peak memory {memory_text(judgement.memory)}")
     compiling = max((run.compile_seconds for run in runs if run.variant == judgement.variant.name), default=0.0)

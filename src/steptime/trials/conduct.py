@@ -16,6 +16,7 @@ from steptime.advice.fix import Promise
 from steptime.changes import Change, VariantOptions
 from steptime.errors import NothingMeasuredError
 from steptime.launcher.outcome import Progress
+from steptime.quantities import format_duration
 from steptime.recording.inventory import VARIANTS
 from steptime.trials.containment import Workspace, named
 from steptime.trials.execute import FEWEST_STEPS, ScheduledRun
@@ -163,6 +164,7 @@ class TrialRunner:
         tell: Callable[[Notice | None], None] = lambda _: None,
     ) -> None:
         self.stand, self.plan, self.runs = stand, plan, list(runs)
+        self._too_short = 0.0  # seconds of what was not begun, as the budget did not pay for it
         self._end = 0  # position behind the last process of the rounds that are needed, or of a later one that runs
         self.budget = budget or Budget()
         self._executor: Executor = executor or LocalExecutor()
@@ -205,23 +207,33 @@ class TrialRunner:
         for number, each in enumerate(judged):
             if each.variant.name not in known:
                 judged[number] = replace(each, verdict=TrialVerdict.UNDECIDED, sentence=reason)
+            elif each.verdict is TrialVerdict.UNDECIDED and self._too_short and each.rounds < MAX_ROUNDS:
+                left, round_ = (format_duration(1e9 * max(0.0, s)) for s in (self.budget.left(), self._too_short))
+                sentence = f"{each.sentence}; the {left} that were left are too short for a round of {round_}"
+                judged[number] = replace(each, sentence=sentence)
         return keep(self, stage, beside_each_other(judged, self.plan.goal))
 
     def _rehearsed(self, stage: int, variants: Sequence[Variant], baseline: Variant, later: int) -> tuple[Variant, ...]:
         """The variants that the budget pays a rehearsal and rounds for. One after the other where one at a time is run:
-        the first dear one may be the last. What has no steps has no rehearsal."""
+        the first dear one may be the last. Changes that somebody handed in are all rehearsed before any is timed: that
+        refuses most of those that are to be refused. What has no steps has no rehearsal."""
         if self.plan.metric is not None:
             return tuple(variants)
         if not self._known(stage, BASELINE) or (
             not baseline.as_it_is and not any(run.stage == stage and run.rehearsal for run in self.runs)
         ):
             self._go([[self._rehearsal(stage, baseline, 0)]])
+        for each in variants:
+            if each.foreign and not self._known(stage, each.name):
+                self._go([[self._rehearsal(stage, each, 0)]])
         tried: list[Variant] = []
         for begin in range(0, len(variants), self._executor.width):
             several = variants[begin : begin + self._executor.width]
             alive = [*(variant for variant in tried if not self._settled(stage, variant)), *several]
             needed = self._seconds(stage) + LEAST_ROUNDS * self._round_seconds(stage, alive)
-            if self._left(stage, later if tried else 0) <= (needed if tried else 0.0):
+            settled = all(self._known(stage, each.name) and self._settled(stage, each) for each in several)
+            if not settled and self._left(stage, later if tried else 0) <= (needed if tried else 0.0):
+                self._too_short = needed
                 break
             new = [variant for variant in several if not self._known(stage, variant.name)]
             self._go([[self._rehearsal(stage, variant, number)] for number, variant in enumerate(new)])
@@ -237,12 +249,12 @@ class TrialRunner:
         while (round_ := self._rounds_done(stage)) < MAX_ROUNDS:
             judged = [self._proved(stage, variant) for variant in tried]
             settled = [each for each in judged if self._settled(stage, each.variant)]
-            going = [
-                each.variant for each in judged if not (each in settled or overtaken(each, settled, self.plan.goal))
-            ]
+            open_ = [each for each in judged if not (each in settled or overtaken(each, settled, self.plan.goal))]
+            going = [each.variant for each in sorted(open_, key=self._promise)]
             won = any(each.verdict is TrialVerdict.ADOPT for each in judged)
             paid = self._affordable(stage, round_, going, later if won or anyway or round_ < LEAST_ROUNDS else 0)
             if not paid:
+                self._too_short = self._round_seconds(stage, going[:1]) if going else 0.0
                 return
             self._round(stage, round_, paid, baseline)
 
@@ -352,6 +364,11 @@ class TrialRunner:
     def _proved(self, stage: int, variant: Variant) -> Judgement:
         known, plan, least = self.of(stage), self.plan, self.plan.least_step_ns
         return judge(variant, known, min_gain=plan.min_gain, goal=plan.goal, metric=plan.compared, least_ns=least)
+
+    def _promise(self, judgement: Judgement) -> float:
+        """What comes first where the budget does not pay for all: what seems to gain most."""
+        gain = judgement.gain(self.plan.goal)
+        return -gain.value if gain is not None else -inf
 
     def _rounds_done(self, stage: int) -> int:
         return len({run.round for run in self.of(stage) if run.variant == CONTROL and not run.rehearsal})

@@ -28,7 +28,7 @@ from steptime.quantities import Estimate, autocorrelation_time, format_share, me
 from steptime.trials import parity
 from steptime.trials.exact import exactness, in_float64
 from steptime.trials.results import Metric
-from steptime.trials.same_work import beyond_roofline, other_training, suspicion
+from steptime.trials.same_work import beyond_roofline, is_refused, other_training, suspicion
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, NumbersCheck, Run, TrialVerdict, Variant
 from steptime.trials.until_loss import LossTarget, numbers_until
 
@@ -143,6 +143,7 @@ NEVER = frozenset(
 """Verdicts that no further round changes."""
 KEPT = frozenset({Agreement.SAME_BITS, Agreement.SAME_CURVE, Agreement.OTHER_STREAM})
 BROKEN = frozenset({Agreement.APART, Agreement.DEAD_GRADIENTS, Agreement.WILD_GRADIENTS, Agreement.OTHER_WORK})
+REHEARSED = "Its rehearsal trains as the job's does; losses were not compared"
 NOT_REPEATED = "The job's losses do not repeat (seeded by the clock?)"
 
 
@@ -189,6 +190,7 @@ def judge(
         noise=noise if noise < inf else None,
         step_ns=fmean(fmean(run.step_ns) for run in timed) if timed else None,
         rounds=len(comparisons),
+        training="" if numbers.sentence in sentence else numbers.sentence,
         peak_bytes=max((run.peak_bytes for run in timed if run.peak_bytes is not None), default=None),
         memory=memory,
     )
@@ -334,14 +336,17 @@ def agreement_of(variant: Variant, runs: Sequence[Run], target: LossTarget | Non
         return found
     own = [run for run in runs if run.variant == variant.name and _timed(run)]
     plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run)]
+    exact = exactness([run for run in runs if run.variant == variant.name], _plain(runs)) if variant.foreign else None
+    same = exact.sentence if exact is not None and exact.same else ""
+    if not own and variant.foreign and _rehearsals(variant.name, runs):
+        return NumbersCheck(Agreement.NOT_SEEN, same or REHEARSED)
     if not own or not parity.seen(own[0].losses) or not any(parity.seen(run.losses) for run in plain):
         return NumbersCheck(
             Agreement.NOT_SEEN, "No losses to compare were seen, so that nothing is known of its numbers"
         )
     numbers = _losses(variant, own, plain)
-    exact = exactness([run for run in runs if run.variant == variant.name], _plain(runs)) if variant.foreign else None
-    if exact is not None and exact.same:
-        numbers = replace(numbers, sentence=f"{numbers.sentence}. {exact.sentence}")
+    if same:
+        numbers = replace(numbers, sentence=f"{numbers.sentence}. {same}")
     return replace(numbers, sentence=f"{numbers.sentence}; {widened}") if widened else numbers
 
 
@@ -377,7 +382,8 @@ def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool
 
 def next_in_float64(variants: Sequence[Variant], runs: Sequence[Run], baseline: Variant) -> Sequence[Variant]:
     """What is rehearsed in float64 next: the job as it is; where it can be, the candidates that came through their
-    other rehearsal; and the job once more where one of these differs, to tell what differs by itself."""
+    other rehearsal, unless that has refused them already; and the job once more where one of these differs, to tell
+    what differs by itself."""
     exact = [run for run in runs if run.exact]
     plain = [run for run in exact if run.variant == BASELINE]
     known = {run.variant for run in exact}
@@ -386,6 +392,7 @@ def next_in_float64(variants: Sequence[Variant], runs: Sequence[Run], baseline: 
         each
         for each in variants
         if each.foreign and not each.speed_alone and not each.low_precision and each.name in through - known
+        if not is_refused(each, runs, _plain(runs))
     ]
     if not plain:
         return asked and (baseline,)

@@ -113,7 +113,10 @@ class Variant:
         return not (self.changes or self.sources or self.command)
 
     def rivals(self, other: Variant) -> bool:
-        """Whether both set the same thing, or write the same file, so that only one of them can be taken."""
+        """Whether both set the same thing, or write the same file, so that only one of them can be taken. Changes that
+        somebody handed in are judged each by itself."""
+        if self.foreign or other.foreign:
+            return False
         mine, theirs = (
             {each.kind for each in variant.changes} | {path for path, _ in variant.sources} for variant in (self, other)
         )
@@ -209,7 +212,8 @@ class Run:
 class Judgement:
     """What a variant proved. speed: baseline's time over the variant's, with a 95 % interval; memory: the same of their
     peaks, None where none was seen. noise: the factor, 1 at least, by which the control may seem better or worse at the
-    trial's goal. sentence: why, for a person."""
+    trial's goal. sentence: why, for a person. training: what is known of the numbers, where the sentence does
+    not say it."""
 
     variant: Variant
     verdict: TrialVerdict
@@ -221,6 +225,7 @@ class Judgement:
     rounds: int = 0
     peak_bytes: int | None = None
     memory: Estimate | None = None
+    training: str = ""
 
     def gain(self, goal: Goal) -> Estimate | None:
         """Of the goal, above 1 where the variant is better than the baseline."""
