@@ -47,7 +47,7 @@ from steptime.report.judge_answer import as_document
 from steptime.report.sentences import place_text
 from steptime.report.trial_answer import answer_of
 from steptime.report.verdict_words import may_go_on
-from steptime.trials.conduct import PROOF, SECONDS, Notice, TrialRunner, combine, keep
+from steptime.trials.conduct import FEWEST, PROOF, SECONDS, Notice, TrialRunner, combine, keep
 from steptime.trials.containment import (
     Layer,
     Workspace,
@@ -324,9 +324,15 @@ def only(named: Sequence[Fix], proposals: Sequence[Proposal], case: Case) -> tup
     return tuple(found)
 
 
+def far_end_first(numbers: Sequence[int]) -> list[int]:
+    """The largest, then the others from the smallest on: where the budget does not pay for all, both ends are known."""
+    largest, *others = sorted(set(numbers), reverse=True)
+    return [largest, *reversed(others)]
+
+
 def sweep(workers: Sequence[int], case: Case) -> tuple[Proposal, ...]:
     """The numbers of workers as proposals; the job's own is tried anyway. Raises UsageError where none can be."""
-    options = (worker_option(case, number) for number in workers)
+    options = (worker_option(case, number) for number in far_end_first(workers))
     found = tuple(Proposal(fitting_workers, option, "") for option in options if option is not None)
     if not found:
         why = "no DataLoader trains it" if case.loader is None else "its IterableDataset would yield each sample anew"
@@ -357,8 +363,23 @@ def new_trial(
     plan = plan_for(known, recording, variants, case.step, options.min_gain, goal=options.goal)
     refuse_uncontained(stand_for(known.manifest, recording, folder, uncontained=options.uncontained))
     folder.mkdir(parents=True)
-    append_result(folder, plan=replace(plan, baseline=baseline, until_loss=until_loss, least_step_ns=least_step(case)))
+    more = replace(plan, baseline=baseline, until_loss=until_loss, least_step_ns=least_step(case))
+    append_result(folder, plan=replace(more, measured_on=tuple(_measured_on(known, case))))
     return folder
+
+
+def _measured_on(known: Recording, case: Case) -> Iterator[str]:
+    """The machine, the versions and the commit of a recording, a line each."""
+    first = next(iter(known.processes), None)
+    machine = case.machine.name if case.machine is not None else ""
+    if first is not None:
+        settings, name = first.settings, first.facts.device_name or machine or first.facts.device
+        threads = f", {settings.intra_op_threads} threads of torch on {settings.usable_cpus} CPUs" if settings else ""
+        yield f"{name}{threads}"
+        yield f"torch {first.facts.torch}, Python {first.facts.python}, steptime {known.manifest.steptime}"
+    if known.manifest.commit:
+        changed = ", with changes that are not committed" if known.manifest.dirty else ""
+        yield f"Commit {known.manifest.commit[:12]}{changed}"
 
 
 @contextmanager
@@ -421,14 +442,22 @@ def _executor(recording: Recording | None, options: TrialOptions) -> Executor:
 
 
 def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
-    """Where the way to a job's first step is so long that the budget pays for too few processes."""
-    each = plan.start_seconds + SECONDS
-    needed = PROOF * each
-    if budget.left() < needed:
+    """Where the budget pays for too few processes to prove a change, or to time all that somebody handed in."""
+    each = plan.start_seconds + max(SECONDS, FEWEST * plan.step_seconds)
+    if budget.left() < PROOF * each:
         say(
             f"The budget is too short to prove a change: two rounds of one take {PROOF} processes, and each takes "
             f"about {format_duration(plan.start_seconds * 1e9)} to its first step. "
             f"Give --budget {longer(plan, budget)}m."
+        )
+        return
+    handed = sum(variant.foreign for variant in plan.variants)
+    processes = 2 * (1 + handed) + MIN_ROUNDS * processes_of(handed, alternating=True)
+    if handed and plan.compared is None and budget.left() < processes * each:
+        say(
+            f"The budget may be too short to decide all {handed}: their rehearsals and {MIN_ROUNDS} rounds take "
+            f"{processes} processes of about {format_duration(each * 1e9)}. What seems to gain most comes first; "
+            f"--budget {ceil(processes * each / 60)}m pays for all."
         )
 
 

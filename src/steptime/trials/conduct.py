@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from statistics import fmean
 
-from steptime.advice.fix import Promise
+from steptime.advice.fix import Goal, Promise
 from steptime.changes import Change, VariantOptions
 from steptime.errors import NothingMeasuredError
 from steptime.launcher.outcome import Progress
@@ -26,10 +27,12 @@ from steptime.trials.judge import (
     asks_for_rehearsal,
     beside_each_other,
     cannot_win,
+    is_proved,
     judge,
     next_in_float64,
     overtaken,
 )
+from steptime.trials.parity import LEAST_PAIRS
 from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import (
     AS_IT_IS,
@@ -37,6 +40,7 @@ from steptime.trials.trial import (
     CONTROL,
     MAX_ROUNDS,
     MIN_ROUNDS,
+    Agreement,
     Budget,
     Judgement,
     Run,
@@ -164,8 +168,7 @@ class TrialRunner:
         tell: Callable[[Notice | None], None] = lambda _: None,
     ) -> None:
         self.stand, self.plan, self.runs = stand, plan, list(runs)
-        self._too_short = 0.0  # seconds of what was not begun, as the budget did not pay for it
-        self._end = 0  # position behind the last process of the rounds that are needed, or of a later one that runs
+        self._end, self._too_short = 0, 0.0  # position behind what is needed, or runs; seconds that were not left
         self.budget = budget or Budget()
         self._executor: Executor = executor or LocalExecutor()
         self._tell, self.switching = tell, False
@@ -208,24 +211,21 @@ class TrialRunner:
             if each.variant.name not in known:
                 judged[number] = replace(each, verdict=TrialVerdict.UNDECIDED, sentence=reason)
             elif each.verdict is TrialVerdict.UNDECIDED and self._too_short and each.rounds < MAX_ROUNDS:
-                left, round_ = (format_duration(1e9 * max(0.0, s)) for s in (self.budget.left(), self._too_short))
-                sentence = f"{each.sentence}; the {left} that were left are too short for a round of {round_}"
-                judged[number] = replace(each, sentence=sentence)
+                judged[number] = _out_of_time(each, self.budget.left(), self._too_short)
         return keep(self, stage, beside_each_other(judged, self.plan.goal))
 
     def _rehearsed(self, stage: int, variants: Sequence[Variant], baseline: Variant, later: int) -> tuple[Variant, ...]:
-        """The variants that the budget pays a rehearsal and rounds for. One after the other where one at a time is run:
-        the first dear one may be the last. Changes that somebody handed in are all rehearsed before any is timed: that
-        refuses most of those that are to be refused. What has no steps has no rehearsal."""
+        """The variants that the budget pays a rehearsal and rounds for, one after the other where one at a time is run:
+        the first dear one may be the last. What somebody handed in is all rehearsed before any is timed, which refuses
+        most that is to be refused. What has no steps has no rehearsal."""
         if self.plan.metric is not None:
             return tuple(variants)
         if not self._known(stage, BASELINE) or (
             not baseline.as_it_is and not any(run.stage == stage and run.rehearsal for run in self.runs)
         ):
             self._go([[self._rehearsal(stage, baseline, 0)]])
-        for each in variants:
-            if each.foreign and not self._known(stage, each.name):
-                self._go([[self._rehearsal(stage, each, 0)]])
+        for each in (each for each in variants if each.foreign and not self._known(stage, each.name)):
+            self._go([[self._rehearsal(stage, each, 0)]])
         tried: list[Variant] = []
         for begin in range(0, len(variants), self._executor.width):
             several = variants[begin : begin + self._executor.width]
@@ -250,11 +250,11 @@ class TrialRunner:
             judged = [self._proved(stage, variant) for variant in tried]
             settled = [each for each in judged if self._settled(stage, each.variant)]
             open_ = [each for each in judged if not (each in settled or overtaken(each, settled, self.plan.goal))]
-            going = [each.variant for each in sorted(open_, key=self._promise)]
+            going = [each.variant for each in sorted(open_, key=partial(_promise, self.plan.goal))]
             won = any(each.verdict is TrialVerdict.ADOPT for each in judged)
             paid = self._affordable(stage, round_, going, later if won or anyway or round_ < LEAST_ROUNDS else 0)
+            self._too_short = self._round_seconds(stage, going[:1]) if going and not paid else 0.0
             if not paid:
-                self._too_short = self._round_seconds(stage, going[:1]) if going else 0.0
                 return
             self._round(stage, round_, paid, baseline)
 
@@ -359,16 +359,11 @@ class TrialRunner:
             return True
         if variant.promise is Promise.NEW_TRAINING:  # an upper bound or a throughput, which no round makes a win
             return judgement.rounds >= LEAST_ROUNDS
-        return judgement.rounds >= MIN_ROUNDS and judgement.verdict in DECIDED
+        return judgement.verdict in DECIDED and judgement.rounds >= least_rounds(judgement, self.of(stage))
 
     def _proved(self, stage: int, variant: Variant) -> Judgement:
         known, plan, least = self.of(stage), self.plan, self.plan.least_step_ns
         return judge(variant, known, min_gain=plan.min_gain, goal=plan.goal, metric=plan.compared, least_ns=least)
-
-    def _promise(self, judgement: Judgement) -> float:
-        """What comes first where the budget does not pay for all: what seems to gain most."""
-        gain = judgement.gain(self.plan.goal)
-        return -gain.value if gain is not None else -inf
 
     def _rounds_done(self, stage: int) -> int:
         return len({run.round for run in self.of(stage) if run.variant == CONTROL and not run.rehearsal})
@@ -408,6 +403,25 @@ class TrialRunner:
             if left >= self._round_seconds(stage, going[:count]) * rounds:
                 return going[:count]
         return ()
+
+
+def _promise(goal: Goal, judgement: Judgement) -> float:
+    """What comes first where the budget does not pay for all: the unknown, then what seems to gain most."""
+    gain = judgement.gain(goal)
+    return -gain.value if gain is not None else -inf
+
+
+def _out_of_time(judgement: Judgement, left: float, needed: float) -> Judgement:
+    """An undecided judgement that says why no further round was run. left, needed: seconds."""
+    had, round_ = (format_duration(1e9 * max(0.0, seconds)) for seconds in (left, needed))
+    words = f"{judgement.sentence}; the {had} that were left are too short for a round of {round_}"
+    return replace(judgement, sentence=words)
+
+
+def least_rounds(judgement: Judgement, runs: Sequence[Run]) -> int:
+    """What decides: of a gain whose losses are only like the job's, enough pairs of one seed to compare these."""
+    exact = judgement.agreement is Agreement.SAME_BITS or is_proved(judgement.variant, runs)
+    return MIN_ROUNDS if exact or judgement.verdict is not TrialVerdict.ADOPT else LEAST_PAIRS
 
 
 def usual_seconds(recorded: float, runs: Sequence[Run]) -> float:
