@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from analysis import trace_events as made
-from steptime.report.markdown import render
+from documents import markdown_of
 
 from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of
@@ -17,7 +17,6 @@ from steptime.cli.main import main
 from steptime.diagnosis import diagnose_paths, with_elsewhere
 from steptime.machine.datasheet import NAMES, look_up
 from steptime.quantities import Estimate
-from steptime.report import text
 from steptime.report.sentences import elsewhere_text
 from steptime.trace.reader import read
 
@@ -94,16 +93,13 @@ def test_it_stands_in_the_report_and_on_the_terminal(tmp_path: Path, capsys: pyt
     assert "how far such a prediction is off was not measured" in printed
     assert "as many ranks as here, more are not predicted" in printed
     report = with_elsewhere(diagnose_paths([str(file)]), file, ["MI300X"], 1.0, max_size=10**9, cache=False)
-    assert "On other hardware" in render(report)
+    assert "On other hardware" in markdown_of(report)
 
 
-def test_it_takes_the_place_of_no_other_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_takes_the_place_of_no_other_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = trace(tmp_path)
     assert main(["diagnose", str(file)]) == 0
     plain = capsys.readouterr().out.splitlines()
-    monkeypatch.setattr(text, "LINES", len(plain))
     assert main(["diagnose", str(file), "--on", "MI300X", "--on", "B200"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert [line for line in printed if not line.startswith("On ")] == plain

@@ -6,6 +6,7 @@ import gc
 import importlib
 import pickle
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,11 +51,13 @@ def test_a_subclass_is_known_by_the_line_that_builds_it() -> None:
 
 def test_what_was_built_is_held_weakly() -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    key = id(optimizer)
+    key, alive = id(optimizer), weakref.ref(optimizer)
     assert key in sites._built._known
     del optimizer
     gc.collect()
-    assert key not in sites._built._known
+    assert alive() is None
+    later = [torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1) for _ in range(2)]
+    assert set(sites._built._known) & {key, *map(id, later)} == set(map(id, later))  # what is gone goes with the next
 
 
 def test_what_was_built_pickles_as_without_us(log: Any) -> None:
@@ -125,10 +128,13 @@ def test_which_of_several_loaders_a_package_builds_anew_is_not_guessed(rebuilt: 
 
 def test_a_dataset_is_not_kept_alive() -> None:
     dataset = torch.utils.data.TensorDataset(torch.zeros(4, 1))
-    key = id(dataset)
+    key, alive = id(dataset), weakref.ref(dataset)
     torch.utils.data.DataLoader(dataset)
     assert key in sites._loaded._known
     del dataset
     gc.collect()
-    assert key not in sites._loaded._known
+    assert alive() is None
+    later = torch.utils.data.TensorDataset(torch.zeros(4, 1))
+    torch.utils.data.DataLoader(later)
+    assert set(sites._loaded._known) & {key, id(later)} == {id(later)}  # what is gone goes with the next
     assert sites.site_of(torch.utils.data.DataLoader([1, 2])) is not None, "a list has no weak references"

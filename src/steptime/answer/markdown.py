@@ -16,7 +16,8 @@ MOST_ROWS = 16
 
 def as_markdown(answer: Answer) -> str:
     """The whole document, for an issue, a pull request or a wiki."""
-    lines = [f"**{prose(answer.headline)}** {prose(answer.badge)}".rstrip(), ""]
+    lines = [f"# steptime: {prose(answer.title)}", ""] if answer.title else []
+    lines += [f"**{prose(answer.headline)}** {prose(answer.badge)}".rstrip(), ""]
     lines += [f"- {prose(line)}" for line in answer.head]
     lines += [""] if answer.head else []
     for part in (*answer.parts, *answer.details()):

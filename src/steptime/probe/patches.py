@@ -23,7 +23,7 @@ from steptime.probe.calls import CallWatch
 from steptime.probe.inlay import Inlay
 from steptime.probe.inputs import InputCheck
 from steptime.probe.objects import being_traced, modules_of, parameters_of
-from steptime.probe.ours import handler_of
+from steptime.probe.ours import pass_on
 
 now = time.perf_counter_ns
 
@@ -106,6 +106,7 @@ def told(listener: Listener, method: Callable[..., Any], *arguments: Any) -> Any
         return method(*arguments)
     except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
         listener.failed(error)
+        pass_on(error)
         return None
 
 
@@ -153,6 +154,7 @@ class BackwardTimer(BackwardWatch):
                 self._flags = self._flags if partial else _backward_flags()
             except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
                 self._listener.failed(error)
+                pass_on(error)
         return tensors, (begin, PARTIAL if partial else self._flags)
 
     def ends(self, begun: tuple[int, int]) -> None:
@@ -166,6 +168,7 @@ class BackwardTimer(BackwardWatch):
                 quiet.keep(BACKWARD | flags << 8, begin, end)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
             self._listener.failed(error)
+            pass_on(error)
 
 
 class _Interval:
@@ -253,6 +256,7 @@ class RootTimer(CallWatch):
                 quiet.keep(head, begin, end)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
             self._listener.failed(error)
+            pass_on(error)
 
     def install(self) -> None:
         if (module := self._module()) is not None:
@@ -291,10 +295,9 @@ class InferenceWatch(CallWatch):
                 # A dataset's own model in a loader's worker is no job of its own.
                 if self._calls == CALLS_WITHOUT_BACKWARD and torch.utils.data.get_worker_info() is None:
                     self._inferring(module)
-        except Exception as error:  # the probe's boundary: a job that only infers goes unseen
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: a job that only infers goes unseen
             self.remove()
-            if handler_of(error):
-                raise
+            pass_on(error)
 
     def install(self) -> None:
         calls.watch_all(self)
@@ -321,10 +324,9 @@ class NewModelWatch(CallWatch):
             # In a trace, the sizes of its parameters that we ask for would be operators of the user's graph.
             if gradients() and get_ident() == self._quiet.trainer and not being_traced():
                 self._called(module)
-        except Exception as error:  # the probe's boundary: the model stays untimed, the job goes on
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: the model stays untimed, the job goes on
             self.remove()
-            if handler_of(error):
-                raise
+            pass_on(error)
 
     def _called(self, module: torch.nn.Module) -> None:
         known = self._known.get(id(module))

@@ -14,6 +14,7 @@ import torch
 
 from steptime.probe.changes.sketches import sketch
 from steptime.probe.objects import local_values, modules_of, tensors_in
+from steptime.probe.ours import pass_on
 
 MOST_CARRIED = 4096
 """Tensors of which sketches are taken: of more, none."""
@@ -76,14 +77,16 @@ def _is_like(tensor: torch.Tensor, shapes: set[tuple[int, ...]], flat: float) ->
         plain = tensor.is_floating_point() and tensor.layout is torch.strided and tensor.grad_fn is None
         # A sharded model frees the storage of what it has gathered.
         return plain and tensor.device.type != "meta" and tensor.untyped_storage().nbytes() > 0
-    except Exception:  # noqa: BLE001 - the probe's boundary: of what vmap or a captured graph has left, nothing is read
+    except Exception as error:  # noqa: BLE001 - the probe's boundary: what vmap or a captured graph has left is not read
+        pass_on(error)
         return False
 
 
 def _carried_tensor(tensor: torch.Tensor) -> tuple[str, tuple[float, ...]] | None:
     try:
         return "x".join(map(str, tensor.shape)), tuple(sketch(local_values(tensor)).tolist())
-    except Exception:  # noqa: BLE001 - the probe's boundary: what cannot be read after all is left out
+    except Exception as error:  # noqa: BLE001 - the probe's boundary: what cannot be read after all is left out
+        pass_on(error)
         return None
 
 

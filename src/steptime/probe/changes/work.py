@@ -22,6 +22,7 @@ from steptime.probe.changes.carried import CarriedState, active_dropout, random_
 from steptime.probe.changes.sketches import sketch
 from steptime.probe.changes.traceable import dropped
 from steptime.probe.objects import SideTable, being_traced, modules_of, parameters_of, tensors_in
+from steptime.probe.ours import pass_on
 
 AS_THEY_ARE = ("dropout", "training", "drew", "options", "moving")
 """Of a row, what needs no reading."""
@@ -119,7 +120,8 @@ class WorkRecorder:
                         self._moved()
                     self._look_at_state((args, kwargs))
                 self.pause(begin)
-        except Exception:  # noqa: BLE001 - the probe's boundary: a batch of a kind that we cannot read goes unseen
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: a batch that we cannot read goes unseen
+            pass_on(error)
             self._inputs.append("?")
 
     def _look_at_state(self, arguments: Any) -> None:
@@ -130,7 +132,8 @@ class WorkRecorder:
                 self._state = {"dropout": active_dropout(roots), "training": training_share(roots), "samples": []}
                 self._drawn = random_state()
             self._state["samples"] += rows_of(arguments)
-        except Exception:  # noqa: BLE001 - the probe's boundary: what is not seen is not compared
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: what is not seen is not compared
+            pass_on(error)
             self._drawn = None
 
     def backward(self) -> None:
