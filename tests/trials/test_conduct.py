@@ -550,7 +550,7 @@ def test_changes_that_somebody_handed_in_are_all_rehearsed_before_any_is_timed(t
     timed = [run.variant for run in trial.runs if not run.rehearsal]
     assert timed, "the budget pays for one of them"
     assert all(each.sentence != "The budget was spent before it was tried" for each in judgements)
-    assert "too short for a round" in judgements[0].sentence
+    assert "too short for 1 round of" in judgements[0].sentence
 
 
 def test_what_somebody_handed_in_is_judged_by_itself_though_it_changes_the_same_file() -> None:

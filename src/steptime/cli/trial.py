@@ -182,11 +182,17 @@ def enough(announcer: Announcer | None) -> Callable[[Progress], bool]:
 
 
 def measure(
-    command: Sequence[str], options: TrialOptions, recording: Path | None = None, *, peaks: bool = True
+    command: Sequence[str],
+    options: TrialOptions,
+    recording: Path | None = None,
+    *,
+    peaks: bool = True,
+    sources: Sequence[tuple[str, str]] = (),
 ) -> Path:
     """Runs the command until it has been measured, and returns the recording (in `runs`, where none was named). Where
     the system permits no overlays it runs in its own folder, with --uncontained only: source lines of a copy would
-    belong to no file of the user's. peaks: whether the machine's are measured behind it.
+    belong to no file of the user's. peaks: whether the machine's are measured behind it. sources: files with another
+    text, by their path relative to the folder, where there are overlays.
 
     Its input is empty and its output goes beside the recording. Raises what `run_variant` raises, and
     NothingMeasuredError.
@@ -201,7 +207,7 @@ def measure(
     try:
         ground_of(stand).janitor.take(workspace)
         refuse_uncontained(stand)
-        outcome = _watched(stand, folder, seconds, enough(None if options.quiet else Announcer(say)))
+        outcome = _watched(stand, folder, seconds, enough(None if options.quiet else Announcer(say)), sources)
     finally:
         leave(stand)
         with contextlib.suppress(OSError):  # there is a recording in it, or it was never made
@@ -213,9 +219,15 @@ def measure(
     return folder
 
 
-def _watched(stand: Workspace, folder: Path, deadline: float, seen: Callable[[Progress], bool]) -> Outcome:
+def _watched(
+    stand: Workspace,
+    folder: Path,
+    deadline: float,
+    seen: Callable[[Progress], bool],
+    sources: Sequence[tuple[str, str]],
+) -> Outcome:
     if ground_of(stand).layer is Layer.OVERLAY:
-        with contained(stand, "measured", folder, deadline=deadline) as (command, place):
+        with contained(stand, "measured", folder, sources, deadline) as (command, place):
             return run_variant(command, folder, ProbeOptions(), place, seen)
     if not stand.uncontained:
         raise UsageError(
@@ -473,8 +485,8 @@ def go_on_command(verb: str, folder: Path, options: TrialOptions, minutes: int |
     return f"steptime {verb} {lifted}{budget}--resume {shlex.quote(str(folder))}"
 
 
-def recording_of(target: Sequence[str], options: TrialOptions) -> Path:
-    """The recording that was named, or one that is made now of the command."""
+def recording_of(target: Sequence[str], options: TrialOptions, sources: Sequence[tuple[str, str]] = ()) -> Path:
+    """The recording that was named, or one that is made now of the command, with these files in place of its own."""
     if options.executor == "ray":
         import_ray("--executor ray")  # before anything is written
     if is_recording(Path(target[0])):
@@ -487,7 +499,7 @@ def recording_of(target: Sequence[str], options: TrialOptions) -> Path:
         )
     if len(target) == 1 and os.sep in target[0] and not Path(target[0]).exists():
         raise no_such_file(target[0], "a recording (a folder that steptime run writes), or a command")
-    return measure(target, options)
+    return measure(target, options, sources=sources)
 
 
 def case_and_findings(recording: Path) -> tuple[Case, tuple[Finding, ...]]:

@@ -17,7 +17,7 @@ from steptime.advice.fix import Goal, Promise
 from steptime.changes import Change, VariantOptions
 from steptime.errors import NothingMeasuredError
 from steptime.launcher.outcome import Progress
-from steptime.quantities import format_duration
+from steptime.quantities import format_count, format_duration
 from steptime.recording.inventory import VARIANTS
 from steptime.trials.containment import Workspace, named
 from steptime.trials.execute import FEWEST_STEPS, ScheduledRun
@@ -414,7 +414,8 @@ def _promise(goal: Goal, judgement: Judgement) -> float:
 def _out_of_time(judgement: Judgement, left: float, needed: float) -> Judgement:
     """An undecided judgement that says why no further round was run. left, needed: seconds."""
     had, round_ = (format_duration(1e9 * max(0.0, seconds)) for seconds in (left, needed))
-    words = f"{judgement.sentence}; the {had} that were left are too short for a round of {round_}"
+    rounds = format_count(max(1, LEAST_ROUNDS - judgement.rounds), "round")
+    words = f"{judgement.sentence}; the {had} that were left are too short for {rounds} of {round_}"
     return replace(judgement, sentence=words)
 
 
