@@ -54,6 +54,8 @@ EXACT = 8
 LOOSE = 64
 """The same in float32, whose sums are taken in any order."""
 
+NEGLIGIBLE = 1e-6
+"""Of the largest gradient: a float32 sum of terms as large as that, which cancel out, leaves 1e-7 of it."""
 MOST_SETTINGS = 64
 """Inputs that a function may yield; further ones are not asked for."""
 FAR = 0.1
@@ -544,9 +546,25 @@ def results_on(candidate: Candidate, arguments: Arguments) -> list[Any]:
         found = tensors_of(candidate.call(backward=False))
         ends = [each for each in found if each.requires_grad]
         leaves = candidate.leaves()
-        gradients = torch.autograd.grad(ends, leaves, [torch.ones_like(each) for each in ends], allow_unused=True)
-        found = [*found, *(each for each in gradients if each is not None)]
+        gradients = torch.autograd.grad(ends, leaves, [upstream(each) for each in ends], allow_unused=True)
+        found = [*found, *without_rounding([each for each in gradients if each is not None])]
     return [each.detach().clone() for each in found]
+
+
+def upstream(end: Any) -> Any:
+    """A random gradient, the same for each callable: of the sum of a result, many gradients are rounding and nothing
+    else (behind a layer norm, a softmax)."""
+    drawn = torch.randn(end.shape, generator=torch.Generator().manual_seed(end.numel()), dtype=torch.float64)
+    return drawn.to(end.device, end.dtype)
+
+
+def without_rounding(gradients: list[Any]) -> list[Any]:
+    """Gradients, with zeros where one is less than NEGLIGIBLE of the largest: its digits are the others' rounding."""
+    largest = max((float(each.abs().max()) for each in gradients if each.numel()), default=0.0)
+    return [
+        torch.zeros_like(each) if each.numel() and float(each.abs().max()) < NEGLIGIBLE * largest else each
+        for each in gradients
+    ]
 
 
 def exact_results(target: Any, arguments: Arguments, request: Any, first: list[Any]) -> list[Any] | None:

@@ -28,11 +28,11 @@ REQUEST = "profile-request"
 LEAVE = "leave-request"
 """Asks the probe to leave: the job was attached to, and goes on without us. Each process that it has left says so."""
 WARM = "warm"
-"""Says that the warm-up of a process that takes turns is over: its number, that of its namespace, and whether it is
-asked to rest."""
+"""Says that the warm-up of a process that takes turns is over: its number, that of its namespace, and whether it works
+on a device."""
 REST, RESTS = "rest-request", "rests"
-"""Asks a process that works on a device to rest at the end of a step; in the other it says when its device had done
-what was launched, and when it went on."""
+"""Asks a process to rest at the end of a step; in the other it says when it had done what it launched, on a device too,
+and when it went on."""
 BLOCKS, GOING = "blocks.jsonl", "going"
 """Of a process that runs several variants in blocks: what it has measured; and which go on, a number each."""
 MARKS = re.compile(
