@@ -14,7 +14,7 @@ from steptime.intervals import Intervals
 
 
 class Category(IntEnum):
-    """The categories, in the order in which they claim an instant (ARCHITECTURE.md §4)."""
+    """The categories, in the order in which they claim an instant (docs/how-it-works.md, "The breakdown")."""
 
     COMPUTE = 0
     COMMUNICATION = 1
