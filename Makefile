@@ -64,6 +64,7 @@ package: .test/ready
 
 picture: .test/ready
 	.test/bin/python .ci/picture.py runs/demo.html docs
+	PATH="$(CURDIR)/.demo/bin:$$PATH" .test/bin/python .ci/terminal.py docs/terminal.svg -- steptime run --force --recording runs/demo -- python examples/slow_input.py
 
 # make bench NAME=my-machine RIVALS="--rival slowai=PYTHON": other tools beside ours, each in an environment of its own.
 # A benchmark that finds a fault ends with 1; the page is made all the same.

@@ -54,6 +54,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     uri = PurePosixPath(page.file.src_uri)
+    if uri.parts[0] == "source":
+        page.meta["search"] = {"exclude": True}  # tables of figures would be before the pages that people look for
     place = PurePosixPath(*uri.parts[1:]) if uri.parts[0] == "source" else PurePosixPath("docs") / uri
     up = "../" * (len(uri.parts) - 1)
     if uri.name != "index.md":

@@ -33,6 +33,7 @@ from steptime.changes import Change
 from steptime.trials import conduct
 from steptime.trials.conduct import TrialRunner
 from steptime.trials.containment import Workspace
+from steptime.trials.executor import LocalExecutor
 from steptime.trials.judge import LEAST_ROUNDS, judge
 from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import BASELINE, CONTROL, Budget, Judgement, Run, TrialVerdict, Variant
@@ -64,7 +65,7 @@ def live(
     plan = Plan(command, str(job), "", tried, MIN_GAIN)
     append_result(folder / "trial", plan=plan)
     workspace = Workspace(command, folder / "trial", job)
-    trial = TrialRunner(workspace, plan, budget=Budget(budget))
+    trial = TrialRunner(workspace, plan, budget=Budget(budget), executor=LocalExecutor(alternating=True))
     return trial, trial.conduct(0, tried)
 
 

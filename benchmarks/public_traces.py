@@ -1,5 +1,4 @@
-"""Fetches the public traces of docs/trace-support.md and says what steptime makes of each, next to what is written
-down.
+"""Fetches the public traces of benchmarks/results/public-traces.md and diagnoses each, next to what is written down.
 
 `python -m benchmarks.public_traces FOLDER` takes the files listed in public_traces.csv, some 60 MB, from GitHub
 at the commits named there, unless they lie in FOLDER/OWNER/NAME/PATH already. Ends with 1 where a bottleneck or a first

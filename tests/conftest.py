@@ -9,22 +9,25 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, Any
 
 import pytest
 from hypothesis import settings
 from machines import remember_peaks
 from preloading import GIVEN, python
+from published import DATA, Published
 
 from steptime import plain_pickle
 
-ROOT = Path(__file__).resolve().parent.parent
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 # Containers often set it. Every process of the tests would compile all of steptime: as much work as it does then.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Two tests run at a time, each with a job: threads of torch that wait by turning would take the CPUs from the others.
+# A job of twenty steps took 62 s of CPU instead of 4 s on a busy machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell that starts the tests in the background has its children ignore it, and so would every job of the tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -36,12 +39,9 @@ settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The folder of real traces next to the project; tests that need it are skipped where it is absent."""
-    folder = Path(os.environ.get("STEPTIME_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir():
-        pytest.skip(f"no real traces in {folder} (set STEPTIME_DATA)")
-    return folder
+def shared_data() -> Published:
+    """The folder of published traces; a test that asks for a file that is not there is skipped."""
+    return Published(DATA)
 
 
 @pytest.fixture(scope="session", autouse=True)

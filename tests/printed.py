@@ -18,7 +18,6 @@ from documents import html_of, markdown_of, text_of
 from steptime.advice.evidence import Case
 from steptime.advice.rule import Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
-from steptime.advice.signals import Signals, measured
 from steptime.advice.verdict import WORDS
 from steptime.answer.json import document as as_json
 from steptime.compare.answer import answer_of as answer_of_comparison
@@ -215,9 +214,8 @@ def _numbers(process: ProcessReport) -> Iterator[str]:
 
 def _as_ruled(rule: Rule, case: Case) -> Iterator[Finding]:
     """What a rule finds to be saved in steps, as its sentence says it: before it is cut to its category."""
-    if all(measured(case, signal) for signal in rule.needs):
-        found = rule(Signals(case, rule.needs | rule.uses))
-        yield from (each for each in found if each.weight is Weight.FINDING and each.savings is not None)
+    if not rule.evidence.missing_in(case):
+        yield from (each for each in rule(case) if each.weight is Weight.FINDING and each.savings is not None)
 
 
 def _calling(case: Case, category: str) -> float:

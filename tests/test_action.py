@@ -44,7 +44,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(action: Any, folder: Path, **inputs: str) -> tuple[int, dict[str, str], str, str]:
+def run(action: Any, folder: Path, /, **inputs: str) -> tuple[int, dict[str, str], str, str]:
     """(exit status, outputs, summary, what was said) of the action's steps with these inputs and its defaults."""
     given = {name: str(spec.get("default", "")) for name, spec in action["inputs"].items()} | {
         name.replace("_", "-"): value for name, value in inputs.items()
@@ -57,9 +57,14 @@ def run(action: Any, folder: Path, **inputs: str) -> tuple[int, dict[str, str], 
     message = ""
     for step in action["runs"]["steps"]:
         assert step["shell"] == "bash"
+        outputs = dict(line.split("=", 1) for line in output.read_text(encoding="utf-8").splitlines())
         own = {
             name: re.sub(r"\$\{\{ inputs\.([a-z-]+) \}\}", lambda match: given[match[1]], value)
             for name, value in step["env"].items()
+        }
+        own = {
+            name: re.sub(r"\$\{\{ steps\.[a-z]+\.outputs\.([a-z]+) \}\}", lambda match: outputs[match[1]], value)  # noqa: B023
+            for name, value in own.items()
         }
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
@@ -121,9 +126,10 @@ def test_inputs_are_words_and_never_run(action: Any, runs: Path) -> None:
     assert not (runs / "stolen").exists()
 
 
-def test_every_input_is_used_and_documented(action: Any) -> None:
-    text = (ROOT / "action.yml").read_text(encoding="utf-8")
-    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("folder", [".", "judge"])
+def test_every_input_is_used_and_documented(folder: str) -> None:
+    text = (ROOT / folder / "action.yml").read_text(encoding="utf-8")
+    page, action = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8"), yaml.safe_load(text)
     for name, spec in action["inputs"].items():
         assert spec["description"]
         assert f"inputs.{name} " in text
@@ -134,18 +140,21 @@ def test_every_input_is_used_and_documented(action: Any) -> None:
         assert "${{" not in step["run"], "what a stranger writes must not become a program"
 
 
-@pytest.mark.parametrize(("version", "installed"), [("", str(ROOT)), ("steptime==0.1.0", "steptime==0.1.0")])
-def test_the_action_installs_itself_unless_reported_otherwise(
-    action: Any, tmp_path: Path, version: str, installed: str
-) -> None:
+@pytest.mark.parametrize("version", ["", "steptime==0.1.0"])
+@pytest.mark.parametrize("folder", [".", "judge"])
+def test_an_action_installs_itself_unless_reported_otherwise(tmp_path: Path, folder: str, version: str) -> None:
     """A release may not be on any index: the runner has the action's own clone at hand."""
     program = tmp_path / "python3"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n', encoding="utf-8")
     program.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "GITHUB_ACTION_PATH": str(ROOT), "INPUT_VERSION": version}
-    step = action["runs"]["steps"][0]["run"]
-    done = subprocess.run(["bash", "-ec", step], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["-m", "pip", "install", "--quiet", installed]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "GITHUB_ACTION_PATH": str(ROOT / folder)}
+    step = yaml.safe_load((ROOT / folder / "action.yml").read_text(encoding="utf-8"))["runs"]["steps"][0]["run"]
+    done = subprocess.run(
+        ["bash", "-ec", step], env={**environment, "INPUT_VERSION": version}, capture_output=True, text=True, check=True
+    )
+    *words, installed = done.stdout.splitlines()
+    assert words == ["-m", "pip", "install", "--quiet"]
+    assert installed == version or Path(installed).resolve() == ROOT
 
 
 JOB = """
@@ -184,3 +193,43 @@ def test_the_workflow_of_the_docs_runs(action: Any, tmp_path: Path, monkeypatch:
     assert [case.get("name") for case in suite.findall("testcase")] == ["step>5%", "memory>10%"]
     assert (status == 1) is (suite.get("failures") != "0") is (outputs["passed"] == "false")
     assert summary.startswith("# steptime: base-1 against change")
+
+
+GITHUB = """#!/bin/sh
+[ "$2" = --paginate ] && cat known && exit
+printf '%s\\n' "$@" >>asked
+"""
+
+
+@pytest.mark.parametrize(("known", "asked"), [("", "POST\nrepos/own/er/issues/7/comments\n"), ("12\n", "PATCH\n")])
+def test_a_change_that_breaks_the_job_is_judged_and_the_table_is_its_comment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str, asked: str
+) -> None:
+    pytest.importorskip("torch")
+    for name, text in (
+        ("steptime", f'#!/bin/sh\nexec {shlex.quote(python())} -m steptime "$@"\n'),
+        ("gh", GITHUB),
+    ):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "known").write_text(known)
+    (tmp_path / "job").mkdir()
+    git = ("git", "-C", str(tmp_path / "job"), "-c", "user.name=me", "-c", "user.email=me@example.org")
+    subprocess.run([*git, "init", "-q"], check=True)
+    for text in (JOB, JOB.replace("64, 64)).sum", "64, 63)).sum")):
+        (tmp_path / "job" / "train.py").write_text(text.replace("range(40)", "range(4000)"))
+        subprocess.run([*git, "add", "train.py"], check=True)
+        subprocess.run([*git, "commit", "-qm", "change"], check=True)
+    monkeypatch.setenv("GITHUB_REPOSITORY", "own/er")
+    judging = yaml.safe_load((ROOT / "judge" / "action.yml").read_text(encoding="utf-8"))
+    command, job = f"{python()} train.py", str(tmp_path / "job")
+    status, outputs, summary, message = run(
+        judging, tmp_path, command=command, base="HEAD~1", change="HEAD", folder=job, pull_request="7"
+    )
+    assert status == 1, message
+    assert outputs.get("verdict") == "broken", message
+    assert "| broken | – |" in summary
+    assert asked in (tmp_path / "asked").read_text()
+    comment = (tmp_path / "steptime-comment.md").read_text()
+    assert comment == f"<!-- steptime judge -->\n{summary}"

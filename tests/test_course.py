@@ -44,7 +44,7 @@ def test_a_notebook_can_be_followed_and_ends_with_a_judgement(notebook: Path) ->
 
 
 def test_the_document_names_every_lesson_and_its_rules() -> None:
-    text = (ROOT / "docs" / "course.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     assert {path.name for path in COURSE.glob("*.py")} == set(re.findall(r"course/(lesson_\d_\w+\.py)\)", text))
     codes = re.findall(r"\bST\d{3}\b", text)
     assert codes

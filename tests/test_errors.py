@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -28,3 +31,22 @@ def test_a_bug_and_an_interruption_have_statuses_of_their_own(
     message = capsys.readouterr().err
     assert (message == "") == (status == 130)
     assert "Traceback" not in message
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EMFILE, errno.EAGAIN])
+def test_what_the_system_refuses_is_no_bug_of_ours(
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def action() -> int:
+        raise OSError(number, os.strerror(number), str(tmp_path))
+
+    assert shield(action) == 1
+    message = capsys.readouterr().err
+    assert f"({os.strerror(number)}: {tmp_path})" in message
+    assert message.endswith("(system-refused)\n")
+    assert len(message.splitlines()) == 1
+
+
+def test_a_file_that_is_missing_where_we_looked_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shield(lambda: len((tmp_path / "gone").read_bytes())) == 70
+    assert "bug of steptime" in capsys.readouterr().err

@@ -95,13 +95,22 @@ def _variant(judgement: Judgement) -> dict[str, Any]:
 # -- the table --------------------------------------------------------------------------------------------------------
 
 
+def adopted(section: Mapping[str, Any]) -> int:
+    """Number of jobs whose right fix was adopted."""
+    rights = [_right(row) for row in _rows(section).values()]
+    return sum(right.get("verdict") == TrialVerdict.ADOPT.value for right in rights)
+
+
+def _rows(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {case.job: section[case.job]["row"] for case in CASES if case.job in section}
+
+
 def table(section: Mapping[str, Any], name: str) -> list[str]:
     """In Markdown."""
-    rows = {case.job: section[case.job]["row"] for case in CASES if case.job in section}
-    adopted = [row for row in rows.values() if _right(row) and _right(row)["verdict"] == TrialVerdict.ADOPT.value]
+    rows = _rows(section)
     return [
-        f"Faults that a fix takes away: it was adopted in {len(adopted)} of {len(rows)}. The twin's gain is that of "
-        f"the bare job without the fault. All: `{COMMAND} --name {name}`; one: `{COMMAND} --cases denormals`.",
+        f"Faults that a fix takes away: it was adopted in {adopted(section)} of {len(rows)}. The twin's gain is that "
+        f"of the bare job without the fault. All: `{COMMAND} --name {name}`; one: `{COMMAND} --cases denormals`.",
         "",
         "| job | fix | verdict | speed-up | the twin's | of the twin's gain | its patch by itself |",
         "|---|---|---|---|---|---|---|",

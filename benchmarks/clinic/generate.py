@@ -336,16 +336,17 @@ def place_of(fault: dict[str, Any], message: dict[str, Any]) -> int:
     return next((place for place in range(len(message["causes"])) if is_right(fault, message, place)), -1)
 
 
-def table(rows: Sequence[dict[str, Any]], tool: str = OURS) -> str:
-    """The scores of a tool, as Markdown. Verdicts withheld count as not right. A fault counts where it takes much of
-    the step, in all pairs of bare runs: what may as well take nothing is no truth."""
+def counts(rows: Sequence[dict[str, Any]], tool: str = OURS) -> dict[str, Count]:
+    """The scores of a tool. Verdicts withheld count as not right. A fault counts where it takes much of the step, in
+    all pairs of bare runs: what may as well take nothing is no truth."""
     heard = [row for row in rows if "failed" not in row and tool in row["said_of_twin"]]
-    ill = [(fault, row["said"][tool]) for row in heard for fault in _severe(row)]
-    reported = [(fault, message, place_of(fault, message)) for fault, message in ill]
+    reported = [
+        (fault, row["said"][tool], place_of(fault, row["said"][tool])) for row in heard for fault in _severe(row)
+    ]
     decided = [(fault, message, place) for fault, message, place in reported if message["bottleneck"] != "undecided"]
     named = [(fault, message, place) for fault, message, place in decided if place >= 0]
     twins = [row["said_of_twin"][tool] for row in heard]
-    counts = {
+    return {
         "right cause first, of all": _count(reported, lambda each: each[2] == 0 and each in decided),
         "the same, without what its twin is told, too": _count(
             [(row, fault) for row in heard for fault in _severe(row)],
@@ -360,13 +361,19 @@ def table(rows: Sequence[dict[str, Any]], tool: str = OURS) -> str:
         "verdicts withheld": _count(reported, lambda each: each not in decided),
         f"twins with a finding of {ALARM:.0%} or more": _count(twins, lambda message: bool(alarms(message))),
     }
+
+
+def table(rows: Sequence[dict[str, Any]], tool: str = OURS) -> str:
+    """The scores of a tool, as Markdown."""
     lines = ["| | good | of | share | 95 % interval |", "|---|---|---|---|---|"]
-    for name, found in counts.items():
+    scores = counts(rows, tool)
+    for name, found in scores.items():
         low, high = found.interval()
         share = f"{found.share:.0%} | {low:.0%} to {high:.0%}" if found.all else "– | –"
         lines.append(f"| {name} | {found.good} | {found.all} | {share} |")
     failed = [f"seed {row['seed']}: {row['failed']}" for row in rows if "failed" in row]
-    return "\n".join([f"{len(rows)} jobs, {len(ill)} with a fault of {SEVERE:.0%} or more.", "", *lines, *failed])
+    ill = scores["right cause first, of all"].all
+    return "\n".join([f"{len(rows)} jobs, {ill} with a fault of {SEVERE:.0%} or more.", "", *lines, *failed])
 
 
 def _severe(row: dict[str, Any]) -> list[dict[str, Any]]:

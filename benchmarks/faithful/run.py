@@ -5,8 +5,8 @@
 Every job runs twice bare and once watched, each time in a copy of its folder. What differs between the two bare runs (a
 time that is printed) cannot be compared and is a dash; everything else must be equal to the bit. The jobs that look at
 themselves and the ways to end are those of tests/launcher/test_faithfulness.py; the zoo of operations is zoo.py, whose
-table goes into docs/compatibility.md. Writes into benchmarks/results/<name>.json, job by job, and ends with 1 where
-there was a difference; --continue takes only the jobs that are not there yet. Run it with a Python that has the
+table goes into benchmarks/results/operations.md. Writes into benchmarks/results/<name>.json, job by job, and ends with
+1 where there was a difference; --continue takes only the jobs that are not there yet. Run it with a Python that has the
 frameworks of the zoo (lightning, transformers, accelerate, peft, cloudpickle, joblib, onnx, onnxscript, torchao,
 nbclient, ipykernel): without one its operations are skipped, and the table says so.
 """
@@ -34,7 +34,7 @@ from benchmarks.started import STEPTIME
 
 ROOT = Path(__file__).parents[2]
 SECTION, LOOKING, ZOO_SECTION = "faithful", "looking at themselves", "zoo"
-TABLE = ROOT / "docs" / "compatibility.md"
+TABLE = ROOT / "benchmarks" / "results" / "operations.md"
 START, END = "<!-- made by `python -m benchmarks.faithful.run --zoo`: start -->", "<!-- end of what was made -->"
 ZOO, FAULTS, CLINIC = ROOT / "tests/probe/zoo", ROOT / "tests/jobs/faults/scripts", ROOT / "benchmarks/clinic/jobs"
 FULL = (ZOO, FAULTS, CLINIC, ROOT / "examples")
@@ -83,7 +83,7 @@ def of_the_zoo(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def write_table(kept: Mapping[str, Any]) -> None:
-    """Puts the zoo's table between its two marks in docs/compatibility.md."""
+    """Puts the zoo's table between its two marks in benchmarks/results/operations.md."""
     abouts = [piece["about"] for piece in kept.values()]
     taken = {name: sorted({str(about[name]) for about in abouts}) for name in ("python", "torch", "commit", "date")}
     head = "; ".join(f"{name} {', '.join(values)}" for name, values in taken.items())

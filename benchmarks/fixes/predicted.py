@@ -23,8 +23,8 @@ from typing import Any
 from benchmarks.fixes.planted import PLANTED, Planted
 from benchmarks.fixes.run import ONE_THREAD, environment_of, peaks_of, record, row, steadiness
 from benchmarks.started import JobFailed
-from steptime.advice.evidence import StepSummary
 from steptime.advice.propose import propose
+from steptime.advice.run_uses import StepSummary
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import SteptimeError
 from steptime.recording.load import load

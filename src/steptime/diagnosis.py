@@ -173,7 +173,7 @@ def read_sweep(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE, cache:
     for batch, file in batch_sizes(paths).items():
         result = analyse_trace(read_rank(RankFiles(0, (file,)), max_size=max_size, cache=cache), 0, detailed=False)
         if result is not None:
-            points.append(SweptBatch(batch, result.case.step.duration, result.environment.device))
+            points.append(SweptBatch(batch, result.own.case.step.duration, result.environment.device))
     return tuple(points)
 
 
@@ -224,7 +224,8 @@ def diagnose_traces(
         raise NothingMeasuredError("trace-without-steps", empty[0] if empty else "There is no trace: no step.")
     if len(results) > 1:
         results = [
-            replace(each, problems=tuple(f"{each.name}: {message}" for message in each.problems)) for each in results
+            replace(each, problems=tuple(f"{each.own.name}: {message}" for message in each.problems))
+            for each in results
         ]
     return combine(results, source, (*problems, *empty), companions=companions)
 
@@ -276,7 +277,7 @@ def diagnose(recording: Recording, source: str, companions: CompanionFiles = NO_
         )
     # Of several programs of one process, or several processes of one rank, what trained longest speaks for it.
     places = list(dict.fromkeys(each.place for each in results))
-    results.sort(key=lambda each: (places.index(each.place), -sum(each.steady)))
+    results.sort(key=lambda each: (places.index(each.place), -sum(each.own.steady)))
     report = combine(results, source, recording.problems, companions=companions)
     return replace(report, environment=replace(report.environment, ranks=len(recording.processes)))
 
@@ -307,24 +308,24 @@ def _problems(reduced: Sequence[Reduced | ReducedProcess]) -> tuple[str, ...]:
 
 
 def _with_compile_logs(result: RankResult, folder: Path | None) -> RankResult:
-    found = folder or (find_logs(Path(result.traces[0].path)) if result.traces else None)
+    found = folder or (find_logs(Path(result.own.traces[0].path)) if result.own.traces else None)
     if found is None:
         return result
-    case = with_compile_logs(result.case, read_compile_logs(found, result.rank), str(found))
+    case = with_compile_logs(result.own.case, read_compile_logs(found, result.own.rank), str(found))
     known = folder is not None or (case.compiler is not None and case.compiler.kernels)
-    return replace(result, case=case) if known else result
+    return replace(result, own=replace(result.own, case=case)) if known else result
 
 
 def _with_counters(result: RankResult, given: Path | None) -> RankResult:
-    near = find_counters(Path(result.traces[0].path)) if given is None and result.traces else ()
+    near = find_counters(Path(result.own.traces[0].path)) if given is None and result.own.traces else ()
     files = counter_files(given) if given is not None else near
-    if not files or not result.case.kernels:
+    if not files or not result.own.case.kernels:
         return result
     measured = read_counters(files)
-    case = with_counters(result.case, measured)
+    case = with_counters(result.own.case, measured)
     message = reported_counters(case, len(measured), str(given or files[0]))
     if any(use.counters is not None for use in case.kernels):
-        return replace(result, case=case, notes=(*result.notes, message))
+        return replace(result, own=replace(result.own, case=case, notes=(*result.own.notes, message)))
     return replace(result, problems=(*result.problems, message)) if given is not None else result
 
 
@@ -340,10 +341,10 @@ def combine(
     results. companions: as in `diagnose_paths`."""
     results = [_with_compile_logs(each, companions.compile_logs) for each in results]
     results = [_with_counters(each, companions.counters) for each in results]
-    ranked = {each.rank: each for each in reversed(results) if each.rank is not None}
+    ranked = {each.own.rank: each for each in reversed(results) if each.own.rank is not None}
     known = summaries if summaries is not None else [each.summary for each in reversed(ranked.values())]
     compared = with_link(compare(known), results[0].machine)
-    ranks: RankComparison | None = with_straggler_site(compared, {rank: each.case for rank, each in ranked.items()})
+    ranks: RankComparison | None = with_straggler_site(compared, {rank: each.own.case for rank, each in ranked.items()})
     message = (*problems, *(message for each in results for message in each.problems))
     message += (*(ranks.notes if ranks is not None else ()), *missing_ranks([summary.world for summary in known]))
     environment = replace(results[0].environment, ranks=len(summaries if summaries is not None else results))

@@ -9,20 +9,16 @@ import numpy as np
 
 from steptime._version import __version__
 from steptime.advice.assemble import assemble
-from steptime.advice.device_evidence import with_recorded_device
 from steptime.advice.engine import examine
-from steptime.advice.evidence import Case, record_of
-from steptime.advice.memory_evidence import with_memory
 from steptime.advice.outliers import usual_steps
 from steptime.advice.rank_evidence import companions
 from steptime.advice.trace_evidence import look_at_trace
-from steptime.advice.verdict import verdict, with_savings
+from steptime.advice.verdict import Verdict, verdict, with_savings
 from steptime.analysis.breakdown import device_of
 from steptime.analysis.device_activity import has_kernels, nothing_in, unseen_work
 from steptime.analysis.layout import Layout
 from steptime.analysis.memory_samples import OverTime, most_held, sampled_memory
-from steptime.analysis.modules import module_uses
-from steptime.analysis.recorded_breakdown import breakdown_of_process, operator_time
+from steptime.analysis.recorded_breakdown import breakdown_of_process
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.stragglers.fleet import machine_of
@@ -42,55 +38,42 @@ from steptime.report.compose import (
     machine_over_time,
     throughput_of,
 )
-from steptime.report.flame import FlameGraph, flame_of, flame_of_process
-from steptime.report.report import Cost, JobEnvironment, MachineOverTime, ProcessReport, Throughput
-from steptime.report.step_view import StepView, step_view_of_process, step_view_of_trace
-from steptime.report.steps import StepSeries, series_of_process, series_of_trace
-from steptime.report.trace_files import TraceFile, traces_of, traces_of_process
+from steptime.report.flame import flame_of, flame_of_process
+from steptime.report.report import JobEnvironment, ProcessReport
+from steptime.report.step_view import step_view_of_process, step_view_of_trace
+from steptime.report.steps import series_of_process, series_of_trace
+from steptime.report.trace_files import traces_of, traces_of_process
 from steptime.trace.table import Trace
+
+NOT_YET = Verdict("", "")
+"""Of a rank whose findings wait for the other ranks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankResult:
-    """Result of a rank: its recording or trace, which may be large, is forgotten before the next is read."""
+    """What is kept of a rank: its recording or trace, which may be large, is forgotten before the next is read. own:
+    its report, of which no rule was asked yet."""
 
-    name: str
-    rank: int | None
-    """None where the recording does not say it."""
+    own: ProcessReport
     place: int | tuple[str, int]
     """Whose results stand for one another: the rank, else the host and the process number there."""
     environment: JobEnvironment
-    case: Case
     summary: RankSummary
-    step_ns: tuple[int, ...]
-    steady: tuple[bool, ...]
-    series: StepSeries
-    step_view: StepView | None
-    flame: FlameGraph | None
-    memory_by_owner: OverTime | None
-    traces: tuple[TraceFile, ...]
-    notes: tuple[str, ...]
     problems: tuple[str, ...]
     machine: Machine | None = None
-    cost: Cost | None = None
-    throughput: Throughput | None = None
-    machine_over_time: MachineOverTime | None = None
-    peak_bytes: int | None = None
-    memory: OverTime | None = None
 
     def report(self, ranks: RankComparison | None) -> ProcessReport:
         """Its report, next to the other ranks of the job."""
-        case = self.case if self.rank is None else companions(self.case, self.rank, ranks)
-        examination = examine(case)
-        case = with_savings(case, examination.findings)
-        return record_of(
-            ProcessReport,
-            self,
+        case = self.own.case if self.own.rank is None else companions(self.own.case, self.own.rank, ranks)
+        found = examine(case)
+        case = with_savings(case, found.findings)
+        return replace(
+            self.own,
             case=case,
-            verdict=verdict(case, examination.findings),
-            findings=examination.findings,
-            not_examined=examination.not_examined,
-            failed=examination.failed,
+            verdict=verdict(case, found.findings),
+            findings=found.findings,
+            not_examined=found.not_examined,
+            failed=found.failed,
         )
 
 
@@ -103,28 +86,21 @@ def analyse_process(
     case = assemble(
         process,
         layout,
-        breakdown=recorded.breakdown,
-        operators=recorded.operators,
-        recompute=recorded.recompute,
-        backward_again=recorded.backward_again,
+        recorded,
         telemetry=recording.telemetry,
         machine=machine,
         trainers_on_host=on_host,
-        in_operators=operator_time(recorded),
-        functions=recorded.functions,
+        kept=_kept_by_module(process, recorded.windows) if detailed and recorded.profiled is not None else None,
     )
     usual = usual_steps(layout)
-    profiled = recorded.profiled
-    if profiled is not None:
-        kept = _kept_by_module(process, recorded.windows) if detailed else None
-        case = replace(case, modules=module_uses(profiled, process.modules, kept, process.without_update))
-    return RankResult(
+    own = ProcessReport(
         name=name_of(process),
         rank=rank,
-        place=process.facts.system_number if rank is None else rank,
-        environment=environment_of(recording),
-        case=with_memory(with_recorded_device(case, recorded), process, timeline),
-        summary=summarise_process(process, layout, recorded),
+        case=case,
+        verdict=NOT_YET,
+        findings=(),
+        not_examined=(),
+        failed=(),
         step_ns=tuple(steps.duration.tolist()),
         steady=tuple(np.isin(np.arange(len(steps.start)), without_tracer(layout, usual)).tolist()),
         series=series_of_process(timeline, recorded.breakdown),
@@ -133,14 +109,15 @@ def analyse_process(
         memory_by_owner=_by_owner(process, recorded.windows) if detailed else None,
         traces=traces_of_process(process),
         notes=(*process.notes, f"Warm-up: {timeline.warm_up_reason}.", *_thinned(timeline)),
-        problems=recorded.problems,
-        machine=machine,
         cost=cost_of(process, steps, machine, case.contention, slowed_by_tracer(layout, usual), recording.manifest),
         throughput=throughput_of(case, steps, timeline.left_out),
         machine_over_time=machine_over_time(recording.telemetry, process.devices, case, int(steps.start[0])),
         peak_bytes=most_held(process),
         memory=sampled_memory(process, int(steps.start[0])),
     )
+    summary = summarise_process(process, layout, recorded)
+    alike = process.facts.system_number if rank is None else rank
+    return RankResult(own, alike, environment_of(recording), summary, recorded.problems, machine)
 
 
 def _thinned(timeline: Timeline) -> tuple[str, ...]:
@@ -164,13 +141,15 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
     warm_up, walls = looked.case.step.warm_up, looked.whole.wall
     seen = _seen_device(trace, device)
     damage = (*trace.damage.sentences, *filter(None, [steps.lost]))
-    return RankResult(
+    own = ProcessReport(
         name=f"rank {rank}",
         rank=rank,
-        place=rank,
-        environment=JobEnvironment("", "", seen, "", "", __version__, 1, facts=facts_of_trace(trace)),
-        case=replace(looked.case, modules=module_uses(looked.steps)),
-        summary=summarise(looked.later, looked.whole.only(np.arange(warm_up, len(walls))), rank),
+        case=looked.case,
+        verdict=NOT_YET,
+        findings=(),
+        not_examined=(),
+        failed=(),
+        cost=None,
         step_ns=tuple(walls.tolist()),
         steady=tuple(np.isin(np.arange(len(walls)), looked.numbers).tolist()),
         series=series_of_trace(looked.whole, warm_up),
@@ -179,8 +158,10 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
         memory_by_owner=_by_owner_in(trace, steps) if detailed else None,
         traces=traces_of(trace),
         notes=damage,
-        problems=damage,
     )
+    environment = JobEnvironment("", "", seen, "", "", __version__, 1, facts=facts_of_trace(trace))
+    summary = summarise(looked.later, looked.whole.only(np.arange(warm_up, len(walls))), rank)
+    return RankResult(own, rank, environment, summary, damage)
 
 
 def _seen_device(trace: Trace, device: str) -> str:

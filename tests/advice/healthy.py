@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from steptime.advice.evidence import (
-    Case,
-    CategoryUse,
-    Contention,
-    GarbageUse,
-    LineUse,
-    LoaderUse,
-    MachineUse,
-    OperatorUse,
-    OptimizerUse,
-    SettingsUse,
-    SiteUse,
-    StepSummary,
-)
-from steptime.analysis.lines import LineRoleName
+from steptime.advice.device_uses import MachineUse
+from steptime.advice.evidence import Case, LineUse, OptimizerUse, SiteUse
+from steptime.advice.run_uses import CategoryUse, Contention, GarbageUse, LoaderUse, SettingsUse, StepSummary
+from steptime.analysis.operators import OperatorUse
 from steptime.quantities import Estimate, SourceLine
 
 MS = 1e6

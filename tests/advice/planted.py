@@ -26,35 +26,35 @@ from advice.healthy import (
 )
 from advice.planted_traces import PLANTED_TRACES
 
+from steptime.advice.device_uses import GapUse, GpuUse, RooflineUse
 from steptime.advice.evidence import (
     Case,
-    CategoryUse,
-    CaughtUse,
-    ChangeUse,
     CompilationUse,
-    FunctionUse,
-    GapUse,
-    GarbageUse,
-    GpuUse,
-    HolderUse,
     LineUse,
-    MemoryUse,
-    NormUse,
-    OutlierUse,
-    PaddingFacts,
     PathUse,
-    PeriodUse,
     RecomputeUse,
     RepeatedForward,
-    RooflineUse,
-    SegmentLine,
-    SegmentUse,
-    SettingsUse,
     SiteUse,
     TopModuleUse,
 )
+from steptime.advice.run_uses import (
+    CategoryUse,
+    CaughtUse,
+    GarbageUse,
+    HolderUse,
+    MemoryUse,
+    NormUse,
+    OutlierUse,
+    PeriodUse,
+    SegmentLine,
+    SegmentUse,
+    SettingsUse,
+)
 from steptime.analysis.modules import ModuleUse
+from steptime.analysis.step_patterns import LastingChange
+from steptime.analysis.user_code import FunctionUse
 from steptime.quantities import Estimate, SourceLine
+from steptime.recording.recording import PaddingFacts
 
 _DROPOUT = SourceLine("model.py", 57, "forward")
 BASE = replace(HEALTHY, contention=contention(job=0.9))
@@ -1249,13 +1249,16 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": replace(BASE, segments=(SegmentUse("rollout", 10, 900_000_000, 0.1),)),
     },
     "steps-changed": {
-        "fires": replace(BASE, change=ChangeUse(151, 250, 3, "forward", 60 * MS, 90 * MS, 30 * MS, 0.4, ITEM, 28 * MS)),
+        "fires": replace(
+            BASE, change=LastingChange(151, 250, 3, "forward", 60 * MS, 90 * MS, 30 * MS, 0.4, ITEM, 28 * MS)
+        ),
         "fires-bit-by-bit": replace(
-            BASE, change=ChangeUse(75, 220, 4, "forward", 60 * MS, 190 * MS, 130 * MS, 0.5, ITEM, 90 * MS, gradual=True)
+            BASE,
+            change=LastingChange(75, 220, 4, "forward", 60 * MS, 190 * MS, 130 * MS, 0.5, ITEM, 90 * MS, gradual=True),
         ),
         "fires-while-others-use-the-cpus": replace(
             BASE,
-            change=ChangeUse(57, 79, 2, "backward", 157 * MS, 228 * MS, 43 * MS, 0.4),
+            change=LastingChange(57, 79, 2, "backward", 157 * MS, 228 * MS, 43 * MS, 0.4),
             contention=contention(other=6.5, job=1.2, pressure=89.0),
         ),
         "clean": replace(BASE, change=None),

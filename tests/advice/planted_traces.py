@@ -9,33 +9,27 @@ from dataclasses import replace
 
 from advice.healthy import MS, US, about, categories, line
 
-from steptime.advice.evidence import (
+from steptime.advice.device_uses import (
     AllocationUse,
-    Case,
     ChainUse,
     CollectiveUse,
-    CompilationUse,
-    CompilerEventUse,
-    CompilerUse,
     CopyUse,
     GapUse,
-    GarbageUse,
     GradientUse,
-    KernelUse,
     MachineUse,
-    MemoryUse,
-    OperatorUse,
-    OptimizerUse,
     RankUse,
     RooflineUse,
     ScalingUse,
-    SiteUse,
-    StepSummary,
     WrittenNormUse,
 )
+from steptime.advice.evidence import Case, CompilationUse, CompilerUse, OptimizerUse, SiteUse
+from steptime.advice.run_uses import GarbageUse, MemoryUse, StepSummary
 from steptime.analysis.graph_launches import EagerUse, GraphUse
+from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.analysis.stragglers.comparison import Straggler
 from steptime.quantities import Estimate, SourceLine
+from steptime.trace.compile_logs import CompilerEvent
 from steptime.trace.vendors import BUCKET_TO_GRADIENT
 
 STEP = 20 * MS
@@ -196,7 +190,7 @@ _PAGEABLE = replace(
 )
 """Of a run whose profiled steps took longer than others: copies and the waits for them took more than a usual step."""
 
-_GUARD = CompilerEventUse(SourceLine("train.py", 11, "forward"), "tensor 'x' size mismatch at index 0", 3)
+_GUARD = CompilerEvent(SourceLine("train.py", 11, "forward"), "tensor 'x' size mismatch at index 0", 3)
 _NVJET = "nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_NNT"
 _WRITTEN_NORM = WrittenNormUse(
     "RMS norm",
@@ -222,7 +216,7 @@ def _flash(size: int, duration: float, name: str) -> KernelUse:
 
 
 _GRAPHS = GraphUse(2, 0, 222, 0.82, 0, 0, 14, (EagerUse("AccumulateGrad", 51, 0.5 * MS), EagerUse("AdamW.step", 1, MS)))
-_BREAK = CompilerEventUse(SourceLine("train.py", 14), "Unsupported Tensor.item()", 2, "Set capture_scalar_outputs.")
+_BREAK = CompilerEvent(SourceLine("train.py", 14), "Unsupported Tensor.item()", 2, "Set capture_scalar_outputs.")
 
 PLANTED_TRACES: dict[str, dict[str, Case]] = {
     "input-wait": {

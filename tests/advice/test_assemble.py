@@ -11,13 +11,16 @@ import pytest
 from journals import MS, US, JournalBuilder
 
 from steptime.advice.assemble import assemble
+from steptime.advice.device_uses import GpuUse
 from steptime.advice.engine import examine
-from steptime.advice.evidence import Case, GpuUse, LineUse
+from steptime.advice.evidence import Case, LineUse
+from steptime.advice.line_evidence import line_uses
 from steptime.advice.outliers import usual_steps
 from steptime.advice.step_evidence import waste
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.operators import OperatorUse
+from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.intervals import union
 from steptime.journal import Flag, Kind, busy_flags
 from steptime.machine.machine import Machine, Rate
@@ -200,7 +203,9 @@ def test_phases_and_categories_sum_to_the_step(tmp_path: Path) -> None:
     wall = steps.duration[steps.steady]
     entries = np.zeros((len(wall), len(Category)), np.int64)
     entries[:, Category.COMPUTE], entries[:, Category.INPUT] = wall - 2 * MS, 2 * MS
-    uses = {use.name: use for use in case_of(process, breakdown=Breakdown("cpu", wall, entries)).categories}
+    nothing = np.zeros(0, np.int64)
+    recorded = RecordedBreakdown(Breakdown("cpu", wall, entries), (), nothing, nothing, (), ())
+    uses = {use.name: use for use in case_of(process, recorded=recorded).categories}
     assert set(uses) == {"compute", "input"}
     assert uses["input"].recoverable == uses["input"].duration
     assert uses["compute"].recoverable.value == 0  # no peaks, no waste
@@ -586,7 +591,7 @@ def test_operators_of_a_line_are_not_the_hosts(tmp_path: Path) -> None:
     forward, backward = layout.work.forward.end[-1], layout.work.backward.start[-1]
     first, last = layout.timeline.steps.start[-1], layout.timeline.steps.end[-1]
     busy = union([first, forward, last - 1], [first + 1, backward, last])
-    lines = {use.source.line: use for use in case_of(process, in_operators=busy).lines}
+    lines = {use.source.line: use for use in line_uses(process, layout, usual_steps(layout), busy)}
     assert lines[15].duration.value == 2 * MS
     assert lines[15].host.value < 0.01 * MS
     assert lines[18].host.value == pytest.approx(3 * MS, rel=0.01)

@@ -11,10 +11,11 @@ from advice.healthy import HEALTHY, MS, about, categories, loader, phases, step
 from probe.variants import Variant, change, run
 
 from steptime.advice.engine import examine
-from steptime.advice.evidence import Case, MemoryUse, SettingsUse
+from steptime.advice.evidence import Case
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import ArgumentEdit, Option, Snippet
 from steptime.advice.propose import propose
+from steptime.advice.run_uses import MemoryUse, SettingsUse
 from steptime.changes import VariantOptions
 from steptime.quantities import SourceLine
 from steptime.recording.recording import ItemFacts

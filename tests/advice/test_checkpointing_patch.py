@@ -11,11 +11,12 @@ import pytest
 from advice.healthy import HEALTHY, MS, line, optimizer
 from probe.variants import JOBS, change, run
 
-from steptime.advice.evidence import Case, MemoryUse, ModuleUse, TopModuleUse
+from steptime.advice.evidence import Case, TopModuleUse
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import ModelEdit, Snippet
 from steptime.advice.fixes.switches import _holders
-from steptime.analysis.lines import LineRoleName
+from steptime.advice.run_uses import MemoryUse
+from steptime.analysis.modules import ModuleUse
 from steptime.quantities import SourceLine
 from steptime.trials.patch import make_patch
 

@@ -10,12 +10,17 @@ import numpy as np
 import pytest
 from traces import MAIN, Event, Events, Written, called, happened, kernel, launch, operator, python, write
 
-from steptime.advice.device_evidence import on_one_machine, with_recorded_device
-from steptime.advice.evidence import Case, CategoryUse, KernelUse, RooflineUse, StepSummary
+from steptime.advice.assemble import with_profile
+from steptime.advice.device_evidence import on_one_machine
+from steptime.advice.device_uses import RooflineUse
+from steptime.advice.evidence import ABSENT, Case
 from steptime.advice.propose import propose
+from steptime.advice.run_uses import CategoryUse, StepSummary
+from steptime.advice.trace_evidence import look_at_trace
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.graph_launches import GraphUse
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
+from steptime.analysis.roofline import KernelUse
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.timeline import Phase
 from steptime.cli.trial import case_and_findings
@@ -69,7 +74,7 @@ def category(*windows: StepContext) -> RecordedBreakdown:
 
 
 def test_kernels_and_gaps_of_the_profiled_steps_are_in_the_case(written: Written) -> None:
-    case = with_recorded_device(CASE, category(window(written(events()))))
+    case = with_profile(CASE, category(window(written(events()))))
     assert [(use.operator, use.duration) for use in case.kernels] == [("aten::tanh", 40_000), ("aten::add", 10_000)]
     gaps = {use.category: use for use in case.gaps}
     assert "input" not in gaps, "steady steps do not wait for it"
@@ -80,7 +85,7 @@ def test_kernels_and_gaps_of_the_profiled_steps_are_in_the_case(written: Written
 
 
 def test_of_computing_good_kernels_save_what_lies_above_four_fifths_of_the_peaks(written: Written) -> None:
-    case = with_recorded_device(CASE, category(window(written(events()))))
+    case = with_profile(CASE, category(window(written(events()))))
     best = [(use.duration, use.at_roofline) for use in case.kernels]
     part = sum(duration - (upper_bound or 0) / 0.8 for duration, upper_bound in best) / 50_000
     assert case.replay is not None
@@ -96,7 +101,7 @@ def test_of_computing_good_kernels_save_what_lies_above_four_fifths_of_the_peaks
 def test_lines_come_from_the_window_with_stacks(written: Written) -> None:
     timed = written(events())
     stacked = written([python("train.py(12): main", 0, 100), *events()])
-    case = with_recorded_device(CASE, category(window(timed), window(stacked, stacks=True)))
+    case = with_profile(CASE, category(window(timed), window(stacked, stacks=True)))
     assert [use.source.line for use in case.kernels if use.source is not None] == [12, 12]
     assert any(use.source is not None and use.source.file == "train.py" for use in case.gaps)
 
@@ -105,14 +110,14 @@ def test_utilisation_is_of_the_steady_step_not_of_the_slower_profiled_one(writte
     trace = written([operator("aten::mm", 0, 10, **_product()), launch(1, 1, 3), kernel(1, 5, 85, "sgemm_128x64")])
     assert A100 is not None
     rapid = A100.at_least({"float32": 4 * (A100.matrix_rate() or 0.0)})
-    slow = with_recorded_device(CASE, category(window(trace, rapid))).roofline
+    slow = with_profile(CASE, category(window(trace, rapid))).roofline
     fast = replace(CASE, step=replace(CASE.step, duration=Estimate(40_000.0, 4e4, 4e4, 60)))
-    twice = with_recorded_device(fast, category(window(trace, rapid))).roofline
+    twice = with_profile(fast, category(window(trace, rapid))).roofline
     assert slow is not None
     assert twice is not None
     assert slow.utilization is not None
     assert twice.utilization == pytest.approx(2 * slow.utilization)
-    beyond = with_recorded_device(fast, category(window(trace)))
+    beyond = with_profile(fast, category(window(trace)))
     assert beyond.roofline is not None
     assert beyond.roofline.utilization == pytest.approx(1), "never above the peak: what was reached is one"
     assert beyond.machine is not None
@@ -126,14 +131,14 @@ def _product() -> dict[str, Any]:
 
 def test_without_kernels_there_is_the_roofline_of_the_processor_alone(written: Written) -> None:
     trace = written([operator("aten::mm", 0, 80, **_product())])
-    case = with_recorded_device(CASE, category(window(trace, look_up("cpu"))))
+    case = with_profile(CASE, category(window(trace, look_up("cpu"))))
     assert (case.kernels, case.gaps) == ((), ())
     assert case.roofline is not None
     assert case.roofline.flops == 2 * 1024**3
 
 
 def test_without_a_profile_the_case_stays_as_it_was() -> None:
-    assert with_recorded_device(CASE, category()) is CASE
+    assert with_profile(CASE, category()) == CASE
 
 
 @pytest.mark.parametrize(
@@ -208,7 +213,7 @@ def test_a_kernel_is_its_operators_whatever_number_its_launch_has(
     written: Written, of_call: dict[str, int], of_kernel: dict[str, int], known: bool
 ) -> None:
     events = [product(0, **{"External id": 513}), called_without_number(10, **of_call), multiplied(40, **of_kernel)]
-    case = with_recorded_device(CASE, category(window(written(events))))
+    case = with_profile(CASE, category(window(written(events))))
     (use,) = case.kernels
     assert (use.operator, bool(use.shapes)) == (("aten::mm", True) if known else ("", False))
 
@@ -216,7 +221,7 @@ def test_a_kernel_is_its_operators_whatever_number_its_launch_has(
 def test_kernels_of_several_streams_are_not_linked_by_time(written: Written) -> None:
     other = happened("kernel", "sgemm", 60, 90, (0, 8), device=0, stream=8)
     calls = [called_without_number(10), called_without_number(16)]
-    case = with_recorded_device(CASE, category(window(written([product(0), *calls, multiplied(40), other]))))
+    case = with_profile(CASE, category(window(written([product(0), *calls, multiplied(40), other]))))
     assert {use.operator for use in case.kernels} == {""}
 
 
@@ -230,3 +235,27 @@ def test_why_kernels_have_no_work_is_what_is_so(written: Written) -> None:
     assert "no model of their operators" in bounds_text(roofline, replace(case, kernels=(known,)))
     graphs = replace(CASE.step, graphs=GraphUse(1, 0, 9, 0.9, 0, 0))
     assert "those of a graph" in bounds_text(roofline, replace(case, step=graphs))
+
+
+OF_STEPS = {"step", "categories", "outliers", "rank"}
+"""Parts of a case that a recording takes from its timers and facts, and a bare trace from its own steps."""
+GPU = Path(__file__).parents[1] / "data" / "gpu"
+
+
+def test_a_bare_trace_and_a_recording_that_holds_it_tell_the_same(written: Written) -> None:
+    trace = written(events())
+    bare = look_at_trace(trace, np.array([[0, 100_000]], np.int64), A100).case
+    recorded = with_profile(CASE, category(window(trace)))
+    parts = [{name for name in ABSENT if case.has(name)} - OF_STEPS for case in (bare, recorded)]
+    assert parts[0] - parts[1] == {"operators"}, "a recording's are scaled to its steady steps first"
+    assert parts[1] <= parts[0]
+
+
+@pytest.mark.parametrize("name", ["ddp", "graphs", "streams"])
+def test_no_rule_looks_at_a_trace_and_is_blind_for_the_recording_that_holds_it(name: str) -> None:
+    """But for idle time that the profiler alone makes: of a category that steady steps do not have, no gap is told."""
+    recorded, _ = case_and_findings(GPU / name)
+    bare, _ = case_and_findings(min((GPU / name).rglob("trace-*.json.gz")))
+    usual = {use.name for use in recorded.categories}
+    lost = {name for name in ABSENT if bare.has(name) and not recorded.has(name)} - OF_STEPS
+    assert not lost or (lost == {"gaps"} and usual.isdisjoint(gap.category for gap in bare.gaps)), lost

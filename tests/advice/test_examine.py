@@ -10,10 +10,10 @@ from advice.healthy import HEALTHY
 from advice.planted import PLANTED
 
 from steptime.advice.engine import QUICKER_OF_REST, examine
-from steptime.advice.evidence import Case, CategoryUse, SegmentUse, Signal, StepSummary
+from steptime.advice.evidence import Case
 from steptime.advice.rule import Finding, Function, Rule, Weight, rule
 from steptime.advice.rules import CATALOGUE
-from steptime.advice.signals import Signals
+from steptime.advice.run_uses import CategoryUse, LoaderUse, SegmentUse, StepSummary
 from steptime.quantities import Estimate, SourceLine
 
 STEP = StepSummary(Estimate(1000.0, 990.0, 1010.0, 50), 60, 50, 5, "optimizer", "cpu")
@@ -28,11 +28,11 @@ def saving(value: float, spread: float = 0.1) -> Estimate:
 
 
 def made(code: str, name: str, *findings: Finding, **options: object) -> Rule:
-    def function(signals: Signals) -> tuple[Finding, ...]:
+    def function(step: StepSummary) -> tuple[Finding, ...]:
         return findings
 
     function.__doc__ = PAGE
-    return rule(code, name, needs={Signal.STEP}, **options)(function)  # type: ignore[arg-type]
+    return rule(code, name, **options)(function)  # type: ignore[arg-type]
 
 
 def found(code: str, name: str, savings: Estimate | None, **more: object) -> Finding:
@@ -44,12 +44,12 @@ def names(*rules: Rule, case: Case = CASE) -> list[str]:
     return [finding.name for finding in examine(case, rules).findings]
 
 
-def test_a_missing_signal_is_named_and_the_rule_is_not_called() -> None:
-    def function(signals: Signals) -> None:
-        pytest.fail("called without its signal")
+def test_missing_evidence_is_named_and_the_rule_is_not_called() -> None:
+    def function(loader: LoaderUse) -> None:
+        pytest.fail("called without its evidence")
 
     function.__doc__ = PAGE
-    needy = rule("ST901", "needy", needs={Signal.STEP, Signal.LOADER})(function)
+    needy = rule("ST901", "needy")(function)
     examination = examine(CASE, [needy])
     assert examination.not_examined == (("ST901", "no DataLoader fed the training steps"),)
     assert not examination.failed
@@ -59,29 +59,20 @@ def test_a_missing_signal_is_named_and_the_rule_is_not_called() -> None:
 
 @pytest.mark.parametrize("generator", [False, True])
 def test_a_rule_that_raises_costs_one_row(generator: bool) -> None:
-    def plain(signals: Signals) -> None:
+    def plain(step: StepSummary) -> None:
         raise ZeroDivisionError("oh")
 
-    def late(signals: Signals):  # type: ignore[no-untyped-def]
+    def late(step: StepSummary):  # type: ignore[no-untyped-def]
         yield found("ST901", "broken", saving(100))
         raise ZeroDivisionError("oh")
 
     function: Function = late if generator else plain
     function.__doc__ = PAGE
-    broken = rule("ST901", "broken", needs={Signal.STEP})(function)
+    broken = rule("ST901", "broken")(function)
     fine = made("ST902", "fine", found("ST902", "fine", saving(100)))
     examination = examine(CASE, [broken, fine])
     assert examination.failed == (("ST901", "ZeroDivisionError: oh"),)
     assert [finding.name for finding in examination.findings] == ["fine"]
-
-
-def test_a_rule_that_reads_what_it_did_not_declare_fails() -> None:
-    def curious(signals: Signals) -> None:
-        assert signals.categories
-
-    curious.__doc__ = PAGE
-    examination = examine(CASE, [rule("ST901", "curious", needs={Signal.STEP})(curious)])
-    assert "without declaring Signal.CATEGORIES" in examination.failed[0][1]
 
 
 def test_findings_come_by_time_savings_then_notes_then_doubts() -> None:

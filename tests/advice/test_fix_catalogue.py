@@ -10,23 +10,15 @@ import pytest
 from advice.healthy import HEALTHY, MS, US, about, categories, contention, loader, operator, optimizer, phases, step
 from advice.planted import PLANTED
 
-from steptime.advice.engine import examine
-from steptime.advice.evidence import (
+from steptime.advice.device_uses import (
     AllocationUse,
-    Case,
     CollectiveUse,
-    CompilationUse,
     GradientUse,
-    KernelUse,
     MachineUse,
-    MemoryUse,
-    OperatorUse,
-    Prediction,
-    RecomputeUse,
     ReplayUse,
-    SettingsUse,
-    TopModuleUse,
 )
+from steptime.advice.engine import examine
+from steptime.advice.evidence import Case, CompilationUse, RecomputeUse, TopModuleUse
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import (
     AutocastEdit,
@@ -45,6 +37,10 @@ from steptime.advice.kernels import least_step, moving
 from steptime.advice.propose import propose
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.rules import CATALOGUE as RULES
+from steptime.advice.run_uses import MemoryUse, SettingsUse
+from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
+from steptime.analysis.what_if.what_if import Prediction
 from steptime.changes import Change
 from steptime.quantities import SourceLine
 

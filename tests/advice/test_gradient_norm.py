@@ -7,8 +7,8 @@ from pathlib import Path
 
 from journals import MS, JournalBuilder
 
-from steptime.advice.evidence import NormUse
 from steptime.advice.models import norm_use
+from steptime.advice.run_uses import NormUse
 from steptime.analysis.layout import lay_out
 from steptime.journal import Kind
 from steptime.probe.gradients import bits

@@ -13,10 +13,11 @@ from advice.healthy import HEALTHY, MS, about, line, loader, operator, optimizer
 from advice.planted import PLANTED
 from probe.variants import JOBS, Variant, run
 
-from steptime.advice.evidence import Case, GarbageUse, MachineUse, SettingsUse, TopModuleUse
+from steptime.advice.device_uses import MachineUse
+from steptime.advice.evidence import Case, TopModuleUse
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import Edit, JointEdit, Option, Snippet
-from steptime.analysis.lines import LineRoleName
+from steptime.advice.run_uses import GarbageUse, SettingsUse
 from steptime.changes import Change, VariantOptions
 from steptime.quantities import SourceLine
 from steptime.trials.patch import make_patch

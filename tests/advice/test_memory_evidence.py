@@ -7,8 +7,7 @@ from pathlib import Path
 from journals import MS, JournalBuilder
 
 from steptime.advice.assemble import assemble
-from steptime.advice.evidence import MemoryUse
-from steptime.advice.memory_evidence import with_memory
+from steptime.advice.run_uses import MemoryUse
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.memory_samples import most_held
 from steptime.journal import Kind
@@ -30,7 +29,7 @@ def job_on_a_device(folder: Path, *samples: tuple[int, int]) -> Process:
 
 def memory_of(process: Process) -> MemoryUse:
     layout = lay_out_whole(process)
-    memory = with_memory(assemble(process, layout), process, layout.timeline).memory
+    memory = assemble(process, layout).memory
     assert memory is not None
     return memory
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from advice.healthy import MACHINE, MS, categories, operator
 
-from steptime.advice.evidence import CategoryUse
 from steptime.advice.line_evidence import profile_scale, steady_time
+from steptime.advice.run_uses import CategoryUse
 
 PRODUCT = operator("mm", 10, 12 * MS, "compute", flops=1e9, bytes=1e6)
 """10 ms at the machine's 100 GFLOP/s."""

@@ -14,9 +14,8 @@ import tomllib
 from journals import MS, JournalBuilder
 
 from steptime.advice.engine import examine
-from steptime.advice.evidence import Signal
 from steptime.advice.rule import Rule, rule
-from steptime.advice.signals import Signals
+from steptime.advice.run_uses import StepSummary
 
 ROOT = Path(__file__).resolve().parents[2]
 BROKEN = {
@@ -77,14 +76,14 @@ def test_broken_plugins_are_reported_and_the_diagnosis_goes_on(tmp_path: Path, r
     assert "Left out: plug-in " in text
 
 
-CASE_OF_NOTHING = rule("ST991", "odd-rule", needs={Signal.STEP})
+CASE_OF_NOTHING = rule("ST991", "odd-rule")
 
 
 @pytest.mark.parametrize("outcome", ["exit", "text", "another", "saving"])
 def test_a_rule_that_gives_what_is_no_finding_of_its_own_costs_its_row(outcome: str) -> None:
     from advice.healthy import HEALTHY
 
-    def odd(signals: Signals) -> object:
+    def odd(step: StepSummary) -> object:
         """It gives odd things
 
         What it means

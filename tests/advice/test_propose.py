@@ -106,7 +106,7 @@ def test_a_loader_that_waits_gets_the_models_number() -> None:
     assert option.changes[0].argument("persistent_workers") is True
 
 
-def _offer(option: Option, _: Case) -> Option:
+def _offer(option: Option, **_: object) -> Option:
     return option
 
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import get_args, get_type_hints
 
 import pytest
 
 from steptime.advice.engine import plugin_rules
-from steptime.advice.evidence import Case, Signal, StepSummary
+from steptime.advice.evidence import ABSENT, Case, LineUse, evidence_of
+from steptime.advice.fix import Fix
+from steptime.advice.fixes import CATALOGUE as FIXES
 from steptime.advice.rule import SECTIONS, Finding, Rule, rule
 from steptime.advice.rules import CATALOGUE
-from steptime.advice.signals import Declared, Signals, UndeclaredSignalError
+from steptime.advice.run_uses import StepSummary
 from steptime.quantities import Estimate
 
 CASE = Case(step=StepSummary(Estimate(10.0, 9.0, 11.0, 9), 20, 9, 3, "optimizer", "cpu"))
 
 
-def explained(signals: Signals) -> Finding | None:
+def explained(step: StepSummary, lines: tuple[LineUse, ...] = ()) -> Finding | None:
     """A title
 
     What it means
@@ -38,7 +43,7 @@ def explained(signals: Signals) -> Finding | None:
     return None
 
 
-def unexplained(signals: Signals) -> Finding | None:
+def unexplained(step: StepSummary, lines: tuple[LineUse, ...] = ()) -> Finding | None:
     """A title
 
     What it means
@@ -53,7 +58,7 @@ def unexplained(signals: Signals) -> Finding | None:
 
 
 def test_a_docstring_becomes_the_page() -> None:
-    made = rule("ST999", "a-rule", needs={Signal.STEP})(explained)
+    made = rule("ST999", "a-rule")(explained)
     assert made.page.title == "A title"
     assert [heading for heading, _ in made.page.sections] == list(SECTIONS)
     assert dict(made.page.sections)["How we know"] == "It was measured.\n\nIn two paragraphs."
@@ -61,37 +66,48 @@ def test_a_docstring_becomes_the_page() -> None:
 
 def test_a_rule_without_its_sections_is_refused_and_the_missing_ones_are_named() -> None:
     with pytest.raises(ValueError, match=r"lacks: How we know, What helps$"):
-        rule("ST999", "a-rule", needs={Signal.STEP})(unexplained)
+        rule("ST999", "a-rule")(unexplained)
 
 
 @pytest.mark.parametrize(("code", "name"), [("ST1", "a-rule"), ("XX101", "a-rule"), ("ST101", "A rule")])
 def test_a_bad_code_or_name_is_refused(code: str, name: str) -> None:
     with pytest.raises(ValueError, match="a rule needs a code like"):
-        rule(code, name, needs={Signal.STEP})
+        rule(code, name)
 
 
-def test_every_rule_needs_the_step() -> None:
-    assert rule("ST999", "a-rule")(explained).needs == {Signal.STEP}
+def test_what_a_rule_takes_is_what_it_looks_at_and_a_default_may_be_missing() -> None:
+    evidence = rule("ST999", "a-rule")(explained).evidence
+    assert evidence.needed == {"step"}
+    assert evidence.names == ("step", "lines")
+    assert evidence.of(CASE) == {"step": CASE.step, "lines": ()}
 
 
-def test_signals_hide_what_was_not_declared() -> None:
-    signals = Signals(CASE, frozenset({Signal.STEP, Signal.LOADER, Signal.LINES}))
-    assert signals.step is CASE.step
-    assert signals.lines == ()
-    assert not signals.has(Signal.LOADER)
-    with pytest.raises(LookupError, match="loader was not measured"):
-        _ = signals.loader
-    with pytest.raises(UndeclaredSignalError, match=r"without declaring Signal\.GARBAGE"):
-        _ = signals.garbage
-    with pytest.raises(UndeclaredSignalError):
-        signals.has(Signal.OPERATORS)
+def test_a_rule_that_asks_for_what_no_case_has_is_refused() -> None:
+    def asking(step: StepSummary, weather: str) -> None:
+        """No case has this."""
+
+    with pytest.raises(ValueError, match=r"^rule a-rule asks for weather, where a case has allocations, "):
+        evidence_of(asking, "rule a-rule")
 
 
-def test_every_signal_is_a_field_of_the_case_a_property_and_has_words_for_its_absence() -> None:
-    for signal in Signal:
-        assert hasattr(CASE, signal.value)
-        assert isinstance(vars(Signals)[signal.value], Declared)
-        assert signal.absent
+def test_every_part_of_a_case_but_the_step_has_words_for_its_absence() -> None:
+    assert {each.name for each in fields(Case)} - set(ABSENT) == {"step"}
+    for name in ABSENT:
+        assert not CASE.has(name)
+        assert CASE.why_absent(name)
+
+
+@pytest.mark.parametrize("made", [*CATALOGUE, *FIXES], ids=lambda made: made.name)
+def test_rules_and_fixes_take_their_evidence_as_a_case_holds_it(made: Rule | Fix) -> None:
+    held = get_type_hints(Case) | {"compiled": bool, "between_runs": float, "case": Case}
+    taken = get_type_hints(made.function)
+    for name in made.evidence.names:
+        needed = (NoneType,) if name in made.evidence.needed else ()
+        assert _choices(taken[name]) == [each for each in _choices(held[name]) if each not in needed], name
+
+
+def _choices(hint: object) -> list[object]:
+    return list(get_args(hint)) if isinstance(hint, UnionType) else [hint]
 
 
 def test_codes_and_names_are_unique_and_every_rule_is_in_the_catalogue() -> None:
@@ -123,7 +139,7 @@ class Entry(EntryPoint):
         raise ImportError("no module named plugin")
 
 
-GOOD: Rule = rule("ST998", "good-rule", needs={Signal.STEP})(explained)
+GOOD: Rule = rule("ST998", "good-rule")(explained)
 
 
 def test_plugins_are_verified_at_load_and_what_is_wrong_is_reported() -> None:

@@ -11,7 +11,7 @@ from advice.healthy import HEALTHY
 from journals import MS, US, JournalBuilder
 
 from steptime.advice.engine import examine
-from steptime.advice.evidence import SegmentLine, SegmentUse
+from steptime.advice.run_uses import SegmentLine, SegmentUse
 from steptime.advice.segment_evidence import DEEPEST, lines_text, loop_paths, segment_lines, segment_uses
 from steptime.analysis.layout import lay_out_whole
 from steptime.intervals import union

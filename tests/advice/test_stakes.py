@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from steptime.advice.evidence import MachineUse, OptimizerUse
+from steptime.advice.device_uses import MachineUse
+from steptime.advice.evidence import OptimizerUse
 from steptime.advice.models import floor
 from steptime.advice.savings import capped, modelled, ratio, scaled, total
 from steptime.quantities import Estimate

@@ -6,18 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from steptime.advice.evidence import (
-    Case,
-    CategoryUse,
-    Contention,
-    PathUse,
-    SegmentLine,
-    SegmentUse,
-    StepSummary,
-    Straggler,
-)
+from steptime.advice.evidence import Case, PathUse
 from steptime.advice.rule import Finding, Weight
+from steptime.advice.run_uses import CategoryUse, Contention, SegmentLine, SegmentUse, StepSummary
 from steptime.advice.verdict import verdict, with_savings
+from steptime.analysis.stragglers.comparison import Straggler
 from steptime.quantities import Estimate, SourceLine
 
 ONE, MUCH = Estimate(1, 1, 1, 50), Estimate(50, 49, 51, 50)

@@ -9,7 +9,7 @@ import pytest
 from traces import ENGINE, Event, Events, Written, annotation, called, kernel, launch, operator, step, write
 
 from steptime.advice.device_evidence import norm_uses
-from steptime.advice.evidence import WrittenNormUse
+from steptime.advice.device_uses import WrittenNormUse
 from steptime.advice.loss_scaling import scaling_use
 from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of

@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from published import IN_A_CLONE
 from traces import (
     ENGINE,
     Event,
@@ -247,7 +248,7 @@ def test_gaps_of_real_traces_sum_to_the_breakdown_of_each_step(shared_data: Path
             summed[:, each.category] += each.duration
         assert (summed == found).all(), path
         seen += 1
-    assert seen >= 20
+    assert seen >= (9 if IN_A_CLONE else 20)
 
 
 def test_a_job_without_a_memory_pool_idles_in_the_drivers_allocator(shared_data: Path) -> None:

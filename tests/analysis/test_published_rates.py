@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.analysis.roofline import KernelGroup, Roofline, draw
+from steptime.analysis.roofline import KernelUse, Roofline, draw
 from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of
 from steptime.machine.datasheet import look_up
@@ -19,7 +19,7 @@ def drawn(path: Path, device: str) -> Roofline:
     return draw(step_context(trace, boundaries, machine=look_up(device)))
 
 
-def rate(group: KernelGroup) -> float:
+def rate(group: KernelUse) -> float:
     """TFLOP/s while the kernel ran."""
     assert group.flops is not None
     return group.flops / group.duration / 1e3

@@ -14,7 +14,7 @@ from advice.healthy import HEALTHY
 from steptime.advice.device_evidence import machine_use, roofline_use
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
-from steptime.analysis.roofline import BOUNDS, KernelGroup, Roofline, draw
+from steptime.analysis.roofline import BOUNDS, KernelUse, Roofline, draw
 from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of
 from steptime.machine.machine import Machine, Rate
@@ -87,7 +87,7 @@ def drawn(trace: Trace, peaks: Machine | None = None) -> Roofline:
     return draw(step_context(trace, boundaries, machine=peaks))
 
 
-def by_name(roofline: Roofline) -> dict[str, KernelGroup]:
+def by_name(roofline: Roofline) -> dict[str, KernelUse]:
     return {group.name: group for group in roofline.groups}
 
 

@@ -152,6 +152,28 @@ def test_another_order_of_the_same_sums_is_the_same_result_and_a_coarser_format_
     assert "more than rounding explains" in coarse.sentence
 
 
+def by_hand(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    hidden = in_blocks(x, y)
+    centred = hidden - hidden.mean(-1, keepdim=True)
+    return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + 1e-5)
+
+
+def normalised(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(product(x, y), (64,))
+
+
+def halved(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    hidden = normalised(x, y)
+    return (hidden + hidden.detach()) / 2
+
+
+def test_gradients_behind_a_layer_norm_are_compared_and_not_their_rounding() -> None:
+    """The gradient of the sum of its results is zero but for rounding."""
+    _, same, other = only(timed(normalised, by_hand, halved, inputs=matrices, backward=True))
+    assert same.standing not in (Standing.OTHER_RESULT, Standing.SUSPICIOUS), same.sentence
+    assert other.standing is Standing.OTHER_RESULT, "its gradients are half as large"
+
+
 def test_a_result_that_is_kept_from_call_to_call_is_found_out() -> None:
     found = timed(product, remembering(), inputs=matrices)
     _, cheat = only(found)

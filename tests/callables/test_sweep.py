@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from steptime.advice.evidence import Case, KernelUse, OperatorUse, StepSummary
+from steptime.advice.evidence import Case
+from steptime.advice.run_uses import StepSummary
+from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.answer.json import as_json
 from steptime.answer.markdown import as_markdown
 from steptime.answer.page.page import as_page

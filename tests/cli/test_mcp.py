@@ -332,3 +332,22 @@ def test_no_text_of_a_clients_is_more_than_refused(tool: str, argument: str, tex
     with pytest.raises(SteptimeError) as refused:
         anyio.run(answered, tool, given, notify)
     assert "\n" not in str(refused.value)
+
+
+def nested(depth: int) -> list[Any]:
+    inner: list[Any] = []
+    for _ in range(depth):
+        inner = [inner]
+    return inner
+
+
+@pytest.mark.parametrize("value", [10**30, -(10**30), nested(5000), {"a": nested(5000)}, float("nan"), None, True])
+@pytest.mark.parametrize(("tool", "argument"), [("explain", "code"), ("judge", "command"), ("compare", "before")])
+def test_no_value_of_a_clients_is_more_than_refused(tool: str, argument: str, value: object) -> None:
+    async def notify(sentence: str) -> None:
+        """Nothing is started that could say anything."""
+
+    given = {"command": ["true"], "after": "x", argument: value}
+    with pytest.raises(SteptimeError) as refused:
+        anyio.run(answered, tool, given, notify)
+    assert "\n" not in str(refused.value)

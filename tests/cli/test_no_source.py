@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from steptime.advice.evidence import Case, LineUse, StepSummary
+from steptime.advice.evidence import Case, LineUse
 from steptime.advice.rule import Finding, Weight
+from steptime.advice.run_uses import StepSummary
 from steptime.advice.verdict import Verdict
 from steptime.cli.main import steptime
 from steptime.quantities import Estimate, SourceLine

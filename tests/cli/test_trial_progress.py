@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from steptime.changes import VariantOptions
-from steptime.cli.trial import TrialAnnouncer
+from steptime.cli.trial import TrialAnnouncer, _say_what_it_takes, far_end_first
 from steptime.trials.conduct import Notice
 from steptime.trials.execute import ScheduledRun
-from steptime.trials.trial import Variant
+from steptime.trials.results import Plan
+from steptime.trials.trial import Budget, Variant
 
 TURN = ScheduledRun(Variant("RM101", label="num_workers=2"), 0, 1, 4, VariantOptions(24))
 
@@ -27,7 +28,7 @@ def test_each_process_that_starts_is_named_with_the_time_to_go() -> None:
     announcer = TrialAnnouncer(message.append)
     announcer.show(Notice(TURN, 29, 0, 90.0, True))
     announcer.show(Notice(TURN, 29, 7, 80.0, False))
-    assert message == ["RM101 num_workers=2: round 2 of 3, 29 steps; about 1 min 30 s to go"]
+    assert message == ["RM101 num_workers=2: round 2 of 2, 29 steps; about 1 min 30 s to go"]
 
 
 def test_rounds_beyond_those_that_are_needed_promise_no_end() -> None:
@@ -52,4 +53,21 @@ def test_in_a_terminal_the_step_is_counted_in_place(monkeypatch: pytest.MonkeyPa
     drawn = terminal.getvalue().split("\n")
     assert drawn[1].count("\r") >= 3
     assert "step 9 of 29; about 1 min 20 s to go" in drawn[1]
-    assert drawn[1].endswith("\rRM101 num_workers=2: round 2 of 3, 29 steps")
+    assert drawn[1].endswith("\rRM101 num_workers=2: round 2 of 2, 29 steps")
+
+
+def test_a_budget_that_cannot_decide_is_reported_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    handed = tuple(Variant(f"diff-{number}", sources=(("train.py", str(number)),)) for number in range(4))
+    plan = Plan(("python",), "/job", "runs/job", handed, 0.03, step_seconds=0.1, start_seconds=4.0)
+    _say_what_it_takes(plan, Budget(150.0))
+    message = " ".join(capsys.readouterr().err.split())
+    assert "may be too short to decide all 4" in message
+    assert "22 processes of about 9 s" in message
+    assert "--budget 4m pays for all" in message
+    _say_what_it_takes(plan, Budget(240.0))
+    assert capsys.readouterr().err == ""
+
+
+def test_of_numbers_of_workers_both_ends_are_tried_first() -> None:
+    assert far_end_first((1, 2, 4, 8)) == [8, 1, 2, 4]
+    assert far_end_first((2,)) == [2]

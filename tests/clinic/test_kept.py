@@ -143,4 +143,7 @@ def test_the_page_is_what_the_generator_makes_of_the_kept_results() -> None:
     page = proof.PAGE.read_text(encoding="utf-8")
     name = re.search(r"benchmarks\.proof --name (\S+)`", page)
     assert name, "the page does not say of which machine it is"
-    assert page == proof.page(name[1]), f"docs/proof.md is not current: python -m benchmarks.proof --name {name[1]}"
+    again = f"python -m benchmarks.proof --name {name[1]}"
+    assert page == proof.page(name[1]), f"docs/proof.md is not current: {again}"
+    figures = (kept.RESULTS / f"proof-{name[1]}.md").read_text(encoding="utf-8")
+    assert figures == proof.everything(name[1]), f"its figures are not current: {again}"

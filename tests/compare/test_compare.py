@@ -21,7 +21,8 @@ from report.stored_reports import (
 )
 from traces import DEVICE, STREAM, Events, kernel, launch, operator, step
 
-from steptime.advice.evidence import CompilationUse, OperatorUse
+from steptime.advice.evidence import CompilationUse
+from steptime.analysis.operators import OperatorUse
 from steptime.compare.compare import compare
 from steptime.compare.comparison import Comparison, DifferenceOutcome, Fate
 from steptime.diagnosis import diagnose_paths, diagnose_traces

@@ -17,7 +17,9 @@ from preloading import python
 
 from steptime.cli.main import main
 from steptime.launcher import attach
+from steptime.launcher.outcome import ProbeOptions
 from steptime.probe.standby import entry_of, folder_of
+from steptime.recording.load import load
 
 pytest.importorskip("torch")
 
@@ -50,7 +52,7 @@ WORKER = """
 import os, sys, threading
 import steptime.probe.standby
 import torch
-until = threading.Timer(60, os._exit, (1,))
+until = threading.Timer(300, os._exit, (1,))
 until.start()
 print("ready", flush=True)
 sys.stdin.readline()
@@ -69,16 +71,34 @@ print(worker.poll(), worker.communicate("work\\n")[0].strip(), worker.returncode
 """
 
 
+IN_THE_MIDST = """
+import importlib.abc
+class Pause(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch.nn":
+            sys.meta_path.remove(self)
+            print("ready", os.getpid(), flush=True)
+            while not os.path.exists(sys.argv[2]):
+                time.sleep(0.01)
+            until = time.monotonic() + 0.2
+            while time.monotonic() < until:
+                time.sleep(0.01)
+sys.meta_path.insert(0, Pause())
+"""
+"""Stops in the midst of importing torch until somebody has entered."""
+
+
 class Job:
     """A job that trains until it is told to end. pid: of what trains."""
 
-    def __init__(self, folder: Path, standby: bool, worker: bool = False) -> None:
+    def __init__(self, folder: Path, standby: bool, worker: bool = False, midst: bool = False) -> None:
         script, self.stop = folder / "train.py", folder / "stop"
         text = JOB.replace("import torch\n", f"import torch\n{WITH_A_WORKER}", 1) + WITH_ITS_WORK if worker else JOB
+        text = text.replace("import torch\n", f"{IN_THE_MIDST}\nimport torch\n", 1) if midst else text
         script.write_text(text, encoding="utf-8")
         start = ["-c", f"import runpy, sys, steptime.probe.standby; sys.argv[:] = sys.argv[1:]; "
                  f"runpy.run_path({str(script)!r}, run_name='__main__')", script] if standby else [script]  # fmt: skip
-        words = [python() if standby else sys.executable, *start, self.stop]
+        words = [python() if standby and not midst else sys.executable, *start, self.stop, folder / "r" / "seen-python"]
         self.process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, **({"STEPTIME_STANDBY": "1"} if standby else {})},
@@ -150,6 +170,30 @@ def test_a_worker_that_waits_for_work_holds_nothing_up(tmp_path: Path, capfd: py
     assert worked == "None worked 3.0 0"
     assert err == ""
     assert f"left-{job.pid}" in {each.name for each in (tmp_path / "r").iterdir()}
+
+
+def test_a_job_that_is_entered_while_it_imports_torch_is_entered_once_more(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = Job(tmp_path, True, midst=True)
+    try:
+        assert attached(job, tmp_path / "r", capfd)["findings"]
+        out, err = job.end()
+    finally:
+        job.process.kill()
+        job.process.communicate()
+    assert out.splitlines()[-1].startswith("whole")
+    assert err == ""
+
+
+def test_a_worker_that_ends_before_it_is_entered_holds_nothing_up(start: Callable[[bool], Job], tmp_path: Path) -> None:
+    job, ended = start(True), subprocess.Popen(["true"])
+    ended.wait()
+    (tmp_path / "r").mkdir()
+    found = attach.attach([job.pid, ended.pid], tmp_path / "r", ProbeOptions(True), None, stay=False)
+    assert (found.ended, found.left, found.problems) == (False, True, ())
+    assert load(tmp_path / "r").processes[0].facts.pid == job.pid
+    assert job.end()[0].startswith("whole")
 
 
 def can_trace() -> bool:

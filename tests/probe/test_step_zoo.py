@@ -181,7 +181,7 @@ def test_what_inductor_compiles_is_not_changed(name: str, tmp_path: Path) -> Non
 LONG = ("--pause", "0.055")
 SHORT_JOBS = {
     "eight long steps": (8, LONG, ()),
-    "twenty long steps": (20, LONG, ()),
+    "forty long steps": (40, LONG, ()),
     "a fraction of a second": (60, (), ()),
     "short steps on two ranks": (120, ("--ranks",), TORCHRUN),
 }
@@ -204,6 +204,6 @@ def test_a_job_that_ends_soon_is_profiled_and_timed_by_line(
         assert found.steady.sum() >= 3
         assert not (found.steady & found.profiled).any()
         if arguments == LONG:
-            assert np.flatnonzero(found.profiled)[0] < 4
+            assert np.flatnonzero(found.profiled)[0] <= 4, "before anything that takes more steps"
         if steps > 8:
             assert any(window.stacks and len(window) for window in recorded.windows)

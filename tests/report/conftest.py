@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from report.sheets import Sheet, opening
 
-from steptime.advice.evidence import Case, CategoryUse, LineUse, OperatorUse, SegmentUse, StepSummary
+from steptime.advice.evidence import Case, LineUse
 from steptime.advice.rule import Finding, Weight
+from steptime.advice.run_uses import CategoryUse, SegmentUse, StepSummary
 from steptime.advice.verdict import Verdict
+from steptime.analysis.operators import OperatorUse
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.page import page
 from steptime.report.report import SCHEMA_VERSION, Cost, JobEnvironment, ProcessReport, Report

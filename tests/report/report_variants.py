@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steptime.advice.evidence import KernelUse, MachineUse
+from steptime.advice.device_uses import MachineUse
+from steptime.analysis.roofline import KernelUse
 from steptime.quantities import SourceLine
 from steptime.report.report import Report
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from steptime.advice.evidence import Case, CategoryUse
+from steptime.advice.evidence import Case
+from steptime.advice.run_uses import CategoryUse
 from steptime.quantities import Estimate
 from steptime.report import json
 from steptime.report.report import Report

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from report.stored_reports import BUSY, QUIET, stored
 
-from steptime.advice.evidence import ModuleUse
+from steptime.analysis.modules import ModuleUse
 from steptime.errors import RecordingError
 from steptime.report import compact, json
 from steptime.report.compact import CompactReport

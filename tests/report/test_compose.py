@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from documents import markdown_of, text_of
 
-from steptime.advice.evidence import SettingsUse
 from steptime.advice.rule import Weight
 from steptime.advice.rules.switches import debug_switch, exploding_gradient
+from steptime.advice.run_uses import SettingsUse
 from steptime.recording.recording import Manifest
 from steptime.report.compose import end_of, next_command
 from steptime.report.page import page

@@ -11,7 +11,7 @@ from advice.healthy import HEALTHY
 from journals import MS, US, JournalBuilder
 
 from steptime.advice.assemble import assemble
-from steptime.advice.evidence import LoaderUse
+from steptime.advice.run_uses import LoaderUse
 from steptime.analysis.layout import lay_out_whole
 from steptime.cli.after_run import made_since
 from steptime.diagnosis import diagnose_paths

@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 from documents import markdown_of, text_of
 
-from steptime.advice.evidence import (
-    Case,
-    CategoryUse,
+from steptime.advice.device_uses import (
     GapUse,
-    KernelUse,
     MachineUse,
-    Prediction,
     RankUse,
     ReplayUse,
     RooflineUse,
-    Straggler,
 )
+from steptime.advice.evidence import Case
+from steptime.advice.run_uses import CategoryUse
+from steptime.analysis.roofline import KernelUse
+from steptime.analysis.stragglers.comparison import Straggler
+from steptime.analysis.what_if.what_if import Prediction
 from steptime.quantities import Estimate
 from steptime.report.compose import compose
 from steptime.report.page import page

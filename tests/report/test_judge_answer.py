@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,11 +11,12 @@ from printed import sound
 from steptime.answer.markdown import as_markdown
 from steptime.answer.text import as_text
 from steptime.quantities import Estimate
+from steptime.recording.recording import StepWork
 from steptime.report.judge_answer import answer_of, as_document
 from steptime.report.verdict_words import power_of, seconds_to_decide
 from steptime.trials.plan import batch_variant
 from steptime.trials.results import Plan, Results
-from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, TrialVerdict, Variant
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, MachineLoad, Run, TrialVerdict, Variant
 
 render_judged = sound(lambda results: as_text(answer_of(results, "runs/judge")))
 render_markdown = sound(lambda results: as_markdown(answer_of(results, "runs/judge")))
@@ -107,8 +109,8 @@ def test_of_losses_that_are_equal_bit_by_bit_any_difference_would_have_been_seen
 
 def test_what_is_undecided_says_how_long_it_would_take() -> None:
     near, far = (
-        judged(TrialVerdict.UNDECIDED, speed=Estimate(value, value / 1.2, value * 1.2, 3, "1"))
-        for value in (1.05, 1.18)
+        judged(TrialVerdict.UNDECIDED, speed=Estimate(value, value / 1.1, value * 1.1, 3, "1"))
+        for value in (1.09, 1.12)
     )
     times = [seconds_to_decide(each.judgements[0][1], each) for each in (near, far)]
     assert times[0] is not None
@@ -129,3 +131,63 @@ def test_a_labs_batch_sizes_are_reported_to_programs_with_their_items_a_second()
     step = as_document(found)["step_ns"]
     assert timed["items_per_second"]["value"] == pytest.approx(0.8 * 64 / step * 1e9)
     assert (failed["batch_size"], failed["verdict"], failed["items_per_second"]) == (128, "broken", None)
+
+
+def test_what_is_undecided_says_what_is_known_of_its_training() -> None:
+    open_ = judged(TrialVerdict.UNDECIDED, sentence="Unclear", training="Losses are equal, bit by bit")
+    assert "Losses are equal, bit by bit" in render_judged(open_)
+    assert as_document(open_)["candidates"][0]["sentences"][:2] == ["Unclear", "Losses are equal, bit by bit"]
+
+
+def worked(variant: str, *, decay: float = 0.1, rehearsal: bool = False, **more: object) -> Run:
+    work = StepWork(
+        inputs=("16x3",),
+        batches=(((1.0, 2.0),),),
+        options=((json.dumps({"weight_decay": decay}), 3),),
+        evaluated=(("3", 64),),
+    )
+    made = replace(run(variant, 0, 1.0), work=(work,) * 4, backwards=(1,) * 4, rehearsal=rehearsal, **more)
+    return replace(made, norms=((("weight", 1.0), ("bias", 2.0)),)) if rehearsal else made
+
+
+PHASES = (2e6, 0.0, 3e6, 4e6, 1e6, 0.0, 0.0)
+
+
+def test_a_document_says_what_was_compared_where_the_time_goes_and_on_what_it_was_measured() -> None:
+    runs = (
+        *(worked(name, rehearsal=True) for name in (BASELINE, "diff-1")),
+        *(worked(name, phases=PHASES, load=MachineLoad(0.5)) for name in (BASELINE, CONTROL)),
+        worked("diff-1", step_ns=(8_000_000,) * 40, phases=(0.0, *PHASES[1:])),
+    )
+    plan = replace(RESULTS.plan, measured_on=("A CPU, 2 threads of torch on 2 CPUs", "Commit 0123456789ab"))
+    displayed = render_markdown(replace(RESULTS, plan=plan, runs=runs))
+    for line in (
+        "| batches | values equal in 8 of 8 steps that were looked at; shapes equal in 8 of 8 |",
+        "| options of the optimizer | equal in 8 steps |",
+        "| gradients of the first step | norms of 2 parameters are equal |",
+        "| parameters in float64 | not rehearsed |",
+        "| evaluations | 256 samples, and 256 of the job, in the same steps |",
+        "| whole passes over the data | none seen |",
+        "| losses | 1 behind 40 steps, and 1 of the job from the same seeds |",
+        "| step | 10 ms | 8 ms | −2 ms |",
+        "| samples | 1,600 samples/s | 2,000 samples/s | +25 % |",
+        "| input | 2 ms | 0 ns | −2 ms |",
+        "| optimizer | 1 ms | 1 ms | – |",
+        "- Commit 0123456789ab",
+        "- Other programs: 0.3 CPUs in the mean of the timed processes, 0.5 at most",
+    ):
+        assert line in displayed, (line, displayed)
+    assert "What was compared" not in render_judged(replace(RESULTS, runs=runs)), "a terminal has the verdicts"
+
+
+def test_a_document_shows_what_differs_in_a_candidate_that_was_refused() -> None:
+    runs = (worked(BASELINE, rehearsal=True), worked("diff-1", decay=0.0, rehearsal=True))
+    displayed = render_markdown(replace(RESULTS, runs=runs))
+    assert "weight_decay 0.0 in place of 0.1" in displayed
+    assert "Where the time goes" not in displayed
+
+
+def test_a_time_is_not_promised_that_the_most_rounds_would_not_do() -> None:
+    wide = judged(TrialVerdict.UNDECIDED, speed=Estimate(1.03, 0.89, 1.19, 3, "1"))
+    assert seconds_to_decide(wide.judgements[0][1], wide) is None
+    assert "would hardly decide it" in render_judged(wide)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from advice.healthy import HEALTHY
 
-from steptime.advice.evidence import SettingsUse
+from steptime.advice.run_uses import SettingsUse
 from steptime.recording.recording import DeviceFacts, DeviceSample, TelemetrySample
 from steptime.report.compose import MOST_SAMPLES, machine_over_time
 from steptime.report.page import page

@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 from report.report_variants import HOSTILE, of_kernels, with_hostile_strings
 
+from steptime.advice.device_uses import RankUse
 from steptime.advice.engine import all_rules
-from steptime.advice.evidence import Case, KernelUse, RankUse, Straggler
+from steptime.advice.evidence import Case
+from steptime.analysis.roofline import KernelUse
+from steptime.analysis.stragglers.comparison import Straggler
 from steptime.answer.page.axes import decades, even_ticks
 from steptime.diagnosis import diagnose_paths
 from steptime.quantities import Estimate

@@ -8,7 +8,7 @@ import pytest
 from documents import markdown_of, text_of
 from report.timelines import with_trials
 
-from steptime.advice.evidence import KernelUse
+from steptime.analysis.roofline import KernelUse
 from steptime.quantities import SourceLine
 from steptime.report import json
 from steptime.report.json import without_sources

@@ -88,10 +88,11 @@ def test_a_second_look_sees_the_same_without_reading(folder: Path, reads: list[P
 
 
 def test_every_real_trace_comes_back_as_it_was_read(folder: Path, reads: list[Path], shared_data: Path) -> None:
-    for path in sorted((shared_data / "hta").rglob("*.json.gz"))[:12]:
+    found = sorted((shared_data / "hta").rglob("*.json.gz"))[:12]
+    for path in found:
         first = read_remembered(path)
         assert_same(read_remembered(path), first)
-    assert len(reads) == 12
+    assert len(reads) == len(found) >= 8
 
 
 def change_content(path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from published import IN_A_CLONE
 from traces import ENGINE, Written, annotation, called, happened, kernel, launch, operator, python, step, write
 
 from steptime.analysis.trace_steps import steps_of
@@ -324,7 +325,7 @@ def test_a_trace_that_lost_its_ids_knows_the_same_launches(shared_data: Path) ->
         for found in (launches_of, origins_of):
             assert found(without)[:].tolist() == found(trace)[:].tolist()
         launches += len(launches_of(without).rows)
-    assert launches > 1000
+    assert launches > (500 if IN_A_CLONE else 1000)
 
 
 def test_launches_of_real_graphs_and_lost_launches_are_counted_right(shared_data: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from analysis import trace_events as made
 
 from steptime.advice.companion_evidence import by_function, counters_of
-from steptime.advice.evidence import KernelUse
+from steptime.analysis.roofline import KernelUse
 from steptime.cli.main import main
 from steptime.diagnosis import CompanionFiles, diagnose_paths
 from steptime.report.page.page import render

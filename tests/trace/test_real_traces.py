@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from published import IN_A_CLONE, whole
 
 from steptime.errors import TraceError
 from steptime.trace.reader import read
@@ -109,7 +110,7 @@ def facts(document: dict[str, Any]) -> tuple[Any, ...]:
 
 def test_every_real_trace_reads_as_the_json_module_reads_it(shared_data: Path) -> None:
     found = [path for path in traces(shared_data) if not is_large(path)]
-    assert len(found) >= 31
+    assert len(found) >= (10 if IN_A_CLONE else 31)
     for path in found:
         compare(path)
 
@@ -117,7 +118,7 @@ def test_every_real_trace_reads_as_the_json_module_reads_it(shared_data: Path) -
 @pytest.mark.slow
 def test_every_large_real_trace_reads_as_the_json_module_reads_it(shared_data: Path) -> None:
     found = [path for path in traces(shared_data) if is_large(path)]
-    assert len(found) == 4
+    assert len(found) == (0 if IN_A_CLONE else 4)
     for path in found:
         compare(path)
 
@@ -131,6 +132,7 @@ def compare(path: Path) -> None:
 
 def test_the_real_traces_are_not_all_alike(shared_data: Path) -> None:
     """What the comparison above is on: these peculiarities are in the files, and so compared."""
+    whole()
     found = {path.name: read(path) for path in traces(shared_data) if not is_large(path)}
     seen = {
         name: {EventKind(value).name for value in np.unique(trace.events.event_kind)} for name, trace in found.items()

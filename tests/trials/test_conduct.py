@@ -343,9 +343,13 @@ class FakeMachine:
             made = run(
                 scheduled.variant.name, scheduled.position, steps, rehearsal=scheduled.rehearsal, changes=changes
             )
-            yield replace(
-                made, stage=scheduled.stage, round=scheduled.round, seed=scheduled.options.seed, seconds=seconds
-            )
+            more = {
+                "stage": scheduled.stage,
+                "round": scheduled.round,
+                "seed": scheduled.options.seed,
+                "exact": scheduled.options.exact,
+            }
+            yield replace(made, seconds=seconds, **more)
 
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         return self.alternating and executor.may_alternate(workspace, step_seconds, peak, processes, self.resident)
@@ -505,7 +509,7 @@ def test_time_is_not_spent_on_a_setting_that_a_better_one_has_overtaken(tmp_path
     trial, variants = clock(tmp_path, 10_000, 4)
     judgements = trial.conduct(0, variants)
     assert [each.verdict for each in judgements[1::2]] == [TrialVerdict.ADOPT, TrialVerdict.UNDECIDED]
-    assert judgements[3].rounds == MIN_ROUNDS
+    assert judgements[3].rounds == MIN_ROUNDS + 1
     assert judgements[3].sentence == "It gains less than twice"
     alone = replace(variants[3], changes=(Change("threads"),))
     apart, _ = clock(tmp_path, 10_000, 4)
@@ -521,7 +525,7 @@ def test_the_time_to_go_is_that_of_the_rounds_that_are_needed(tmp_path: Path) ->
     (judgement,) = trial.conduct(0, variants[1:])
     assert judgement.rounds == MIN_ROUNDS
     left = [notice.eta for notice in reported if notice is not None and not notice.scheduled.rehearsal]
-    assert left == [100.0, 90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 20.0, 10.0]
+    assert left == [70.0, 60.0, 50.0, 40.0, 30.0, 20.0, 10.0]
 
 
 def test_what_adds_nothing_is_left_out_of_the_combination(tmp_path: Path) -> None:
@@ -549,3 +553,22 @@ def test_edits_that_are_tried_as_they_are_written_go_into_the_combination(tmp_pa
     machine = trial._executor
     assert isinstance(machine, FakeMachine)
     assert {scheduled.variant.sources for scheduled in machine.turns if scheduled.stage == 1} == {written.sources}
+
+
+def test_changes_that_somebody_handed_in_are_all_rehearsed_before_any_is_timed(tmp_path: Path) -> None:
+    handed = tuple(Variant(f"diff-{number}", sources=(("train.py", str(number)),)) for number in range(1, 5))
+    trial, _ = clock(tmp_path, 155, 1)
+    judgements = trial.conduct(0, handed)
+    order = [run.variant for run in trial.runs]
+    first = next(number for number, run in enumerate(trial.runs) if not run.rehearsal)
+    assert {each.name for each in handed} <= set(order[:first])
+    timed = [run.variant for run in trial.runs if not run.rehearsal]
+    assert timed, "the budget pays for one of them"
+    assert all(each.sentence != "The budget was spent before it was tried" for each in judgements)
+    assert "too short for 1 round of" in judgements[0].sentence
+
+
+def test_what_somebody_handed_in_is_judged_by_itself_though_it_changes_the_same_file() -> None:
+    one, other = (Variant(f"diff-{number}", sources=(("train.py", str(number)),)) for number in (1, 2))
+    assert not one.rivals(other)
+    assert replace(one, proposal="RM305").rivals(replace(other, proposal="RM306"))

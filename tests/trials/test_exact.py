@@ -6,7 +6,8 @@ import json
 
 from steptime.recording.recording import StepWork
 from steptime.trials.exact import exactness, left_out, other_modes, other_options
-from steptime.trials.trial import BASELINE, Run
+from steptime.trials.judge import next_in_float64
+from steptime.trials.trial import AS_IT_IS, BASELINE, Run, Variant
 
 FIRST = [1.0, *[0.0] * 15]
 
@@ -56,3 +57,15 @@ def test_an_average_in_one_piece_is_the_average_and_none_is_none() -> None:
     assert left_out(flat, [job]) == ""
     gone = run(StepWork(weights=weights), rehearsal=True)
     assert "an average of the weights" in left_out(gone, [job])
+
+
+def test_what_its_rehearsal_refuses_is_not_rehearsed_in_float64() -> None:
+    def rehearsed(decay: float, name: str) -> Run:
+        return run(StepWork(options=((json.dumps({"weight_decay": decay}), 3),)), rehearsal=True, variant=name)
+
+    honest, cheat = (Variant(name, sources=(("train.py", name),)) for name in ("diff-1", "diff-2"))
+    runs = (rehearsed(0.1, BASELINE), rehearsed(0.1, "diff-1"), rehearsed(0.0, "diff-2"))
+    assert next_in_float64((cheat,), runs, AS_IT_IS) == []
+    assert next_in_float64((honest, cheat), runs, AS_IT_IS) == (AS_IT_IS,)
+    job = run(moved(1.0), rehearsal=True, exact=True, variant=BASELINE)
+    assert next_in_float64((honest, cheat), (*runs, job), AS_IT_IS) == [honest]

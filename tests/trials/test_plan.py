@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from steptime.advice.evidence import StepSummary
+from steptime.advice.run_uses import StepSummary
 from steptime.quantities import Estimate
 from steptime.trials.conduct import MOST
 from steptime.trials.plan import warm_up_of

@@ -9,6 +9,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -19,18 +20,28 @@ from hypothesis import given, strategies as st
 from trials.shared_machine import run
 from trials.test_step_times import MS, timeline
 
-from steptime.analysis.layout import lay_out
 from steptime.changes import VariantOptions
 from steptime.intervals import measure, union
 from steptime.launcher.turns import CannotAlternateError, Turns, TurnsEndedError, stamps_in
 from steptime.launcher.variant import VariantPlace, end_job, start_kept
-from steptime.recording.load import load
-from steptime.trials import executor
+from steptime.quantities import Estimate
+from steptime.trials import execute, executor
 from steptime.trials.containment import Workspace, leave
-from steptime.trials.execute import ScheduledRun, step_times
+from steptime.trials.execute import ScheduledRun, turn_times
 from steptime.trials.executor import LocalExecutor
-from steptime.trials.judge import comparisons_of
-from steptime.trials.trial import AS_IT_IS, BASELINE, CONTROL, Run, Variant, in_turns, processes_of
+from steptime.trials.judge import comparisons_of, judge, speed_up
+from steptime.trials.trial import (
+    AS_IT_IS,
+    BASELINE,
+    CONTROL,
+    MAX_ROUNDS,
+    MIN_ROUNDS,
+    Run,
+    TrialVerdict,
+    Variant,
+    in_turns,
+    processes_of,
+)
 
 JOB = """
     import signal
@@ -98,15 +109,14 @@ def test_no_step_of_one_is_taken_while_another_runs(tmp_path: Path) -> None:
     first, second = (_running(workspace, run) for run in runs)
     assert not measure(first, second.start, second.end).any()
     assert all(0 < len(run.step_ns) < 400 for run in runs), "those that held a rest are left out"
+    assert all(sum(run.turns) == len(run.step_ns) and len(run.turns) > 1 for run in runs)
 
 
 def _running(workspace: Workspace, run: Run):  # type: ignore[no-untyped-def]
-    """When a process was surely at its steps: those that count."""
-    (process,) = load(workspace.folder / "variants" / run.folder).processes
-    steps = lay_out(process).steps
-    chosen = np.isin(steps.duration, run.step_ns)
-    assert chosen.sum() >= len(run.step_ns)
-    return union(steps.start[chosen], steps.end[chosen])
+    """When a process was at its steps behind the warm-up: from where it went on to where it rested again."""
+    folder = workspace.folder / "variants" / run.folder
+    stamps = np.array(stamps_in(folder / "rests"), np.int64)
+    return union(stamps[1:-1:2], stamps[2::2])
 
 
 def test_what_bears_no_stop_is_run_alone_from_there_on(tmp_path: Path) -> None:
@@ -210,9 +220,42 @@ def test_what_has_left_its_job_stands_still_with_it(tmp_path: Path) -> None:
     assert not daemon.is_running()
 
 
-def test_a_step_that_holds_a_rest_does_not_count_nor_those_behind_it() -> None:
-    times = step_times(timeline(20, []), 5, [(101 * MS, 104 * MS), (155 * MS, 162 * MS)])
-    assert times == [10 * MS] * (15 - 3 - 4)
+def test_a_rest_between_two_steps_is_nobodys_time_and_the_short_ones_behind_it_do_not_count() -> None:
+    stamps = [49 * MS, 50 * MS, 100 * MS, 104 * MS, 150 * MS, 162 * MS, 200 * MS, 200 * MS]
+    times, turns = turn_times(timeline(20, []), 5, stamps)
+    assert times == [10 * MS] * (15 - 2 - 3 - 4)
+    assert sum(turns) == len(times)
+    assert len(turns) == len(stamps) // 2
+
+
+def test_a_long_step_counts_without_the_rest_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "LONG", 6 * MS)
+    times, turns = turn_times(timeline(20, []), 5, [50 * MS, 50 * MS, 100 * MS, 104 * MS])
+    assert times == [10 * MS] * 5 + [6 * MS] + [10 * MS] * 9
+    assert turns == (5, 10)
+
+
+def test_turns_are_compared_in_pairs_so_that_what_the_machine_does_to_both_is_no_noise() -> None:
+    pace = np.repeat(np.exp(np.random.default_rng(3).normal(0, 0.7, 20)), 2)
+    base, faster = (tuple((each * MS * pace).astype(int).tolist()) for each in (10, 8))
+    runs = []
+    for number in range(2):
+        for place, (name, steps) in enumerate(((BASELINE, base), ("RM1", faster[:30]), (CONTROL, base))):
+            made = run(name, 3 * number + place, steps, round=number, alternated=True)
+            runs.append(replace(made, turns=(2,) * (len(steps) // 2)))
+    found = speed_up(comparisons_of("RM1", runs), comparisons_of(CONTROL, runs))
+    assert found.low == pytest.approx(1.25, rel=1e-6)
+    assert found.high == pytest.approx(1.25, rel=1e-6)
+
+
+def test_what_stalls_now_and_then_is_no_faster_in_pairs() -> None:
+    """A mean of ratios would call it 1.10 times as fast."""
+    base, stalling = (10 * MS,) * 40, (8 * MS, 8 * MS, 8 * MS, 16 * MS) * 10
+    made = [
+        replace(run(name, place, steps, alternated=True), turns=(1,) * 40)
+        for place, (name, steps) in enumerate(((BASELINE, base), ("RM1", stalling)))
+    ]
+    assert [each.log_ratio() for each in comparisons_of("RM1", made)] == [pytest.approx(0.0)]
 
 
 def test_a_run_is_compared_with_the_baseline_of_its_own_round() -> None:
@@ -240,3 +283,38 @@ def test_a_round_in_turns_has_one_baseline_and_a_control(count: int, reverse: bo
 
 def _names(variants: Sequence[Variant]) -> list[str]:
     return [variant.name for variant in variants]
+
+
+FEW = Variant("diff-1", command=("python", "other.py"), speed_alone=True)
+
+
+def in_pairs(seed: int, gain: float, rounds: int = MAX_ROUNDS) -> list[Run]:
+    """Rounds of a machine whose pace changes by a third from turn to turn, of processes that differ by 2 %."""
+    draw, runs = np.random.default_rng(seed), []
+    for number in range(rounds):
+        pace = draw.normal(0, 0.3, 24)
+        for name in (BASELINE, FEW.name, CONTROL):
+            own = draw.normal(0, 0.02) - np.log(gain if name == FEW.name else 1.0)
+            steps = 40 * MS * np.exp(own + np.repeat(pace, 3) + draw.normal(0, 0.03, 72))
+            made = run(name, len(runs), steps.astype(int).tolist(), round=number, seed=number, alternated=True)
+            runs.append(replace(made, turns=(3,) * 24))
+    return runs
+
+
+def decided(runs: list[Run]) -> tuple[TrialVerdict, Estimate, int]:
+    """As a trial ends: looked at after each round, until it is decided."""
+    for rounds in range(MIN_ROUNDS, MAX_ROUNDS + 1):
+        found = judge(FEW, [each for each in runs if each.round < rounds])
+        if found.verdict is not TrialVerdict.UNDECIDED:
+            break
+    assert found.speed is not None
+    return found.verdict, found.speed, rounds
+
+
+def test_a_job_against_itself_in_turns_is_never_faster_and_a_gain_is_seen_at_once() -> None:
+    nothing = [decided(in_pairs(seed, 1.0)) for seed in range(20)]
+    assert {verdict for verdict, _, _ in nothing} <= {TrialVerdict.UNDECIDED, TrialVerdict.NO_EFFECT}
+    assert sum(speed.low <= 1 <= speed.high for _, speed, _ in nothing) >= 18
+    gain = [decided(in_pairs(seed, 1.14)) for seed in range(6)]
+    assert {verdict for verdict, _, _ in gain} == {TrialVerdict.ADOPT}
+    assert all(speed.low <= 1.14 <= speed.high and rounds <= 5 for _, speed, rounds in gain)

@@ -40,7 +40,7 @@ def trace_function_of_the_job(model, optimizer, step, batch):
 
 @operation()
 def failures_of_the_job(model, optimizer, step, batch):
-    """What a traceback through a model names, but for the line in torch (see docs/limits.md)."""
+    """What a traceback through a model names, but for the line in torch (see docs/reading-a-report.md)."""
     try:
         model(batch[0][:, :3])
     except RuntimeError as error:

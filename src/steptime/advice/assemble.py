@@ -1,26 +1,22 @@
-"""From a process's recording, its layout and its breakdown to the case that rules look at."""
+"""The case that rules look at: of a recorded process, and what profiled steps add to a case, whether they are of a
+recording or of a bare trace."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from steptime.advice.device_evidence import machine_use
+from steptime.advice.device_evidence import machine_use, with_device, with_processor
 from steptime.advice.evidence import (
     Case,
-    CategoryUse,
     CompilationUse,
-    CompilerEventUse,
     CompilerUse,
-    GarbageUse,
-    LoaderUse,
     OptimizerUse,
     PathUse,
     RecomputeUse,
-    SettingsUse,
     SiteUse,
     TopModuleUse,
     record_of,
@@ -33,8 +29,11 @@ from steptime.advice.line_evidence import (
     with_updates_by_hand,
 )
 from steptime.advice.loader_evidence import input_use, loader_use
+from steptime.advice.memory_evidence import with_memory
+from steptime.advice.models import changing_work, gradient_use
 from steptime.advice.outliers import outliers_of, usual_steps
 from steptime.advice.pattern_evidence import caught_use, change_use, period_use
+from steptime.advice.run_uses import CategoryUse, GarbageUse, LoaderUse, SettingsUse
 from steptime.advice.savings import ratio
 from steptime.advice.segment_evidence import segment_uses
 from steptime.advice.step_evidence import (
@@ -46,47 +45,45 @@ from steptime.advice.step_evidence import (
     phase_uses,
     step_summary,
 )
-from steptime.analysis.categories import Breakdown, CategoryName
+from steptime.analysis.breakdown import breakdown_of
+from steptime.analysis.graph_launches import graph_use
 from steptime.analysis.layout import Layout
+from steptime.analysis.modules import module_uses
 from steptime.analysis.operators import OperatorUse
+from steptime.analysis.recorded_breakdown import RecordedBreakdown, operator_time
 from steptime.analysis.steps import UPDATES
-from steptime.analysis.timeline import Steps
+from steptime.analysis.timeline import Phase, Steps
 from steptime.analysis.tracer import without_tracer
-from steptime.analysis.user_code import FunctionUse
 from steptime.arrays import Int64, unique
-from steptime.intervals import EMPTY, Intervals, contains, intersect, join, measure, subtract, union
+from steptime.intervals import EMPTY, contains, intersect, join, measure, subtract, union
 from steptime.journal import Flag, Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine, mean_of_series
 from steptime.recording.recording import OptimizerFacts, Process, TelemetrySample
-from steptime.trace.compile_logs import is_limit, reason_and_hint
+from steptime.trace.compile_logs import CompilerEvent, is_limit, reason_and_hint
+from steptime.trace.table import EventKind, Trace
+from steptime.trace.vendors import is_compiled, matching, of_symbols
 
 
 def assemble(
     process: Process,
     layout: Layout,
+    recorded: RecordedBreakdown | None = None,
     *,
-    breakdown: Breakdown | None = None,
-    operators: Sequence[OperatorUse] = (),
-    recompute: Int64 | None = None,
-    backward_again: Int64 | None = None,
     telemetry: Sequence[TelemetrySample] = (),
     machine: Machine | None = None,
     trainers_on_host: int = 1,
-    in_operators: Intervals = EMPTY,
-    functions: Sequence[FunctionUse] = (),
+    kept: Mapping[str, float] | None = None,
 ) -> Case:
-    """The case of a process. breakdown: of its steady steps, in their order. recompute: ns of each profiled step that
-    runs forward operators again inside backward; backward_again: in which backward goes through a graph again.
-    in_operators: when the training thread was inside operators in the profiled steps. Raises ValueError when no step is
-    steady.
-    """
+    """The case of a process. recorded: its breakdown, None where nothing was profiled. kept: bytes that each module
+    keeps for backward, by path. Raises ValueError when no step is steady."""
     steps = layout.timeline.steps
     with_tracer = usual_steps(layout)
     usual = without_tracer(layout, with_tracer)
     if not len(usual):
         raise ValueError("a case needs a steady step")
     contention = contention_use(process, steps, usual, telemetry, machine)
+    breakdown, operators = (recorded.breakdown, recorded.operators) if recorded is not None else (None, ())
     categories = category_uses(breakdown, steps, usual, operators, machine, left_to(contention))
     loader = _one_wait(loader_use(process, layout, usual), categories)
     phases, peaks = phase_uses(steps, usual), machine_use(machine)
@@ -99,13 +96,13 @@ def assemble(
     step = replace(step, gpu_busy=gpu_busy(steps, usual, telemetry, process.devices))
     if step.mode == "backward":
         operators = with_updates_by_hand(operators, top_modules)
-    return Case(
+    case = Case(
         step=step,
         categories=categories,
         phases=phases,
         loader=loader,
         inputs=input_use(process, layout, usual),
-        lines=line_uses(process, layout, usual, in_operators),
+        lines=line_uses(process, layout, usual, operator_time(recorded) if recorded is not None else EMPTY),
         operators=operators,
         settings=_settings(process, layout, usual, trainers_on_host),
         optimizers=_optimizers(process, layout, usual, operators),
@@ -115,7 +112,6 @@ def assemble(
             SiteUse(each.name, each.device, each.count / max(1, each.steps), each.site) for each in process.sites
         ),
         paths=paths,
-        functions=tuple(functions),
         repeated=repeated_forward(process, layout, usual),
         garbage=_garbage(layout),
         segments=segment_uses(process, layout),
@@ -128,9 +124,44 @@ def assemble(
         outliers=outliers_of(layout, with_tracer),
         caught=caught_use(process, layout),
         gpus=gpu_uses(steps, usual, telemetry, process.devices),
-        recompute=RecomputeUse(mean_of_series(recompute)) if recompute is not None and recompute.any() else None,
-        backward_again=mean_of_series(backward_again) if backward_again is not None and backward_again.any() else None,
     )
+    if recorded is not None:
+        case = with_profile(case, recorded, process, kept)
+    return with_memory(case, process, layout.timeline)
+
+
+def with_profile(
+    case: Case, recorded: RecordedBreakdown, process: Process | None = None, kept: Mapping[str, float] | None = None
+) -> Case:
+    """The case with all that its profiled steps tell: of a recording, whose timers tell of the steady ones, and of a
+    bare trace. There is no other place for it, so that no rule looks at the one and is blind for the other. process:
+    None for a bare trace; kept: as of `assemble`."""
+    steps = recorded.profiled
+    case = replace(
+        case,
+        recompute=RecomputeUse(mean_of_series(recorded.recompute)) if recorded.recompute.any() else None,
+        backward_again=mean_of_series(recorded.backward_again) if recorded.backward_again.any() else None,
+        functions=recorded.functions,
+    )
+    if steps is None:
+        return case
+    trace, graphs = steps.trace, graph_use(steps)
+    forward = steps.phases.get(Phase.FORWARD, union(steps.boundaries[:, 0], steps.boundaries[:, 1]))
+    known, without_update = (process.modules, process.without_update) if process is not None else ((), ())
+    case = replace(
+        case,
+        step=replace(case.step, compiled=bool(of_symbols(trace, is_compiled).any()), graphs=graphs),
+        gradients=gradient_use(trace, steps.boundaries),
+        changing_work=changing_work(trace, steps.boundaries, forward),
+        modules=module_uses(steps, known, kept, without_update),
+        garbage=case.garbage or traced_garbage(trace, steps.windows),
+    )
+    if case.step.untraced:
+        return case
+    if not steps.on_device:
+        return with_processor(case, steps)
+    traced = recorded.breakdown if case.step.mode == "trace" else breakdown_of(steps)
+    return with_device(case, steps, traced, recorded.sources)
 
 
 NEARLY = 0.05
@@ -197,6 +228,20 @@ def _optimizers(
     return tuple(sorted(uses, key=lambda use: -use.duration.value))
 
 
+GARBAGE = "Python GC"
+"""So torch's profiler names a collection (record_python_gc_info)."""
+
+
+def traced_garbage(trace: Trace, windows: Int64) -> GarbageUse | None:
+    """Collections that the profiler recorded; None where it recorded none, which may mean that it did not look."""
+    events = trace.events
+    rows = np.flatnonzero((events.event_kind == EventKind.PYTHON) & matching(trace, GARBAGE.__eq__))
+    if not len(rows):
+        return None
+    spent = measure(union(events.start[rows], events.ends(rows)), windows[:, 0], windows[:, 1])
+    return GarbageUse(mean_of_series(spent), len(rows) / len(windows))
+
+
 def _compilations(process: Process, steps: Steps) -> tuple[CompilationUse, ...]:
     """A compilation whose time is not known counts as one of the warm-up."""
     warm_until = int(steps.end[steps.warm_up][-1]) if steps.warm_up.any() else 0
@@ -216,16 +261,16 @@ def _compiler(process: Process) -> CompilerUse | None:
     torch.compile writes when asked."""
     message = [(SourceLine(fact.file, fact.line, fact.function), fact) for fact in process.compilations if fact.file]
     limits = tuple(
-        CompilerEventUse(source, reason_and_hint(fact.failed)[0]) for source, fact in message if is_limit(fact.failed)
+        CompilerEvent(source, reason_and_hint(fact.failed)[0]) for source, fact in message if is_limit(fact.failed)
     )
     given_up = {each.source for each in limits}
     guards = tuple(
-        CompilerEventUse(source, reason_and_hint(fact.recompile_reason)[0])
+        CompilerEvent(source, reason_and_hint(fact.recompile_reason)[0])
         for source, fact in message
         if fact.recompile_reason and source in given_up
     )
     seen = Counter((fact.site, *reason_and_hint(fact.reason)) for fact in process.graph_breaks)
-    breaks = tuple(CompilerEventUse(site, why, count, hint) for (site, why, hint), count in seen.items() if why)
+    breaks = tuple(CompilerEvent(site, why, count, hint) for (site, why, hint), count in seen.items() if why)
     return CompilerUse("", breaks=breaks, recompilations=guards, limits=limits) if breaks or limits else None
 
 

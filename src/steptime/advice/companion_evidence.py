@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from steptime.advice.device_evidence import LONGEST_TEXT
-from steptime.advice.evidence import Case, CompiledKernelUse, CompilerEventUse, CompilerUse, KernelUse, OperatorUse
+from steptime.advice.evidence import Case, CompiledKernelUse, CompilerUse
 from steptime.advice.kernels import spent
 from steptime.advice.savings import ratio
+from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.quantities import SourceLine, format_count, format_share
-from steptime.trace.compile_logs import CompiledKernel, CompileLogs, CompilerEvent
+from steptime.trace.compile_logs import CompiledKernel, CompileLogs
 from steptime.trace.nsight_compute import KernelCounters, MeasuredKernel
 
 PREFIX = re.compile(r"^graph_\d+_")
@@ -46,9 +48,7 @@ def with_compile_logs(case: Case, logs: CompileLogs, folder: str) -> Case:
         case,
         kernels=_placed(case.kernels, lines),
         operators=_placed(case.operators, lines),
-        compiler=CompilerUse(
-            folder, kernels, _reported(logs.breaks), _reported(logs.recompilations), _reported(logs.limits)
-        ),
+        compiler=CompilerUse(folder, kernels, logs.breaks, logs.recompilations, logs.limits),
     )
 
 
@@ -65,10 +65,6 @@ def _use(name: str, duration: float, same: Sequence[CompiledKernel]) -> Compiled
 
 def _placed(uses: tuple[Use, ...], lines: Mapping[str, SourceLine]) -> tuple[Use, ...]:
     return tuple(replace(use, source=lines.get(use.name, use.source)) for use in uses)
-
-
-def _reported(events: Sequence[CompilerEvent]) -> tuple[CompilerEventUse, ...]:
-    return tuple(CompilerEventUse(each.source, each.reason, each.count, each.hint) for each in events)
 
 
 ANONYMOUS = re.compile(r"\(anonymous namespace\)::|(?<!\w)<unnamed>::|unnamed>::")

@@ -21,25 +21,19 @@ from typing import TypeVar
 
 import numpy as np
 
-from steptime.advice.evidence import (
+from steptime.advice.device_uses import (
     AllocationUse,
-    Case,
-    CategoryUse,
     ChainUse,
     CollectiveUse,
     CopyUse,
     GapUse,
-    KernelUse,
     MachineUse,
-    OptimizerUse,
-    Prediction,
     ReplayUse,
     RooflineUse,
     ScalingUse,
-    StepSummary,
     WrittenNormUse,
-    record_of,
 )
+from steptime.advice.evidence import Case, OptimizerUse, record_of
 from steptime.advice.kernels import (
     COPIES,
     MATRIX,
@@ -52,26 +46,23 @@ from steptime.advice.kernels import (
     spent,
 )
 from steptime.advice.loss_scaling import scaling_use
-from steptime.advice.models import changing_work, gradient_use
+from steptime.advice.run_uses import CategoryUse
 from steptime.advice.savings import IDLE, as_decided, at_most, named, of_usual_steps, ratio, scaled
 from steptime.advice.step_evidence import optimizer_uses
 from steptime.advice.written_norms import written_norms
-from steptime.analysis.breakdown import breakdown_of, device_of
+from steptime.analysis.breakdown import device_of
 from steptime.analysis.categories import Breakdown, Category
-from steptime.analysis.graph_launches import graph_use
 from steptime.analysis.idle import gap_totals, gaps_of
 from steptime.analysis.kernel_names import multiplies
 from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.op_cost.op_cost import UNMODELLED, Bound
 from steptime.analysis.operators import DISPATCH_GAP, OperatorUse
-from steptime.analysis.recorded_breakdown import RecordedBreakdown
-from steptime.analysis.roofline import BOUNDS, COMMUNICATION, KernelGroup, Roofline, draw
+from steptime.analysis.roofline import BOUNDS, COMMUNICATION, KernelUse, Roofline, draw
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.tiles import waves_of
-from steptime.analysis.timeline import Phase
 from steptime.analysis.traffic import AllocationTotal, allocations_of, collectives_of, copies_of
 from steptime.analysis.what_if.calibrated import DEVICE, FACTORS, HOST
-from steptime.analysis.what_if.what_if import RELIEVED as BY_WORK, Replay, rerun
+from steptime.analysis.what_if.what_if import RELIEVED as BY_WORK, Prediction, Replay, rerun
 from steptime.arrays import Int32, Int64, distinct, give_back
 from steptime.intervals import contains, union
 from steptime.machine.datasheet import interconnect_of, look_up
@@ -80,7 +71,7 @@ from steptime.quantities import SourceLine, format_rate, mean_of_series
 from steptime.trace.details import details_of
 from steptime.trace.links import UNKNOWN, Links, function_name, source_line
 from steptime.trace.table import ABSENT, EventKind, Trace
-from steptime.trace.vendors import OPTIMIZER_STEP, is_compiled, matching, of_symbols
+from steptime.trace.vendors import OPTIMIZER_STEP, matching
 
 MOST_REPLAYED = 3
 """Groups of kernels that the replay speeds up: each is a replay of its own, and a fourth would not be read."""
@@ -101,27 +92,26 @@ def source_behind(trace: Trace, links: Links, row: int) -> SourceLine | None:
     return source_line(trace.symbols[int(trace.events.name[function])]) if function != UNKNOWN else None
 
 
-def _kernel(group: KernelGroup, trace: Trace, links: Links) -> KernelUse:
-    return record_of(
-        KernelUse,
-        group,
-        name=group.name[:LONGEST_TEXT],
-        shapes=group.shapes if len(group.shapes) <= LONGEST_TEXT else "",
-        blocks=max(int(trace.events.blocks[group.example]), 0),
-        waves=_waves(group, trace),
-        at_roofline=float(group.at_roofline) if group.at_roofline is not None else None,
-        source=source_behind(trace, links, group.example),
+def _kernel(use: KernelUse, example: int, trace: Trace, links: Links) -> KernelUse:
+    """With what its longest one tells."""
+    return replace(
+        use,
+        name=use.name[:LONGEST_TEXT],
+        shapes=use.shapes if len(use.shapes) <= LONGEST_TEXT else "",
+        blocks=max(int(trace.events.blocks[example]), 0),
+        waves=_waves(use, example, trace),
+        source=source_behind(trace, links, example),
     )
 
 
-def _waves(group: KernelGroup, trace: Trace) -> float | None:
+def _waves(group: KernelUse, example: int, trace: Trace) -> float | None:
     """Of a matrix product, on the device of its longest kernel."""
     operator = plain_name(group.operator)
     if operator not in MATRIX or not multiplies(group.name):
         return None
     sizes = {device.number: device.multiprocessors for device in trace.devices}
-    size = sizes.get(int(trace.events.device[group.example]), 0)
-    blocks = max(int(trace.events.blocks[group.example]), 0)
+    size = sizes.get(int(trace.events.device[example]), 0)
+    blocks = max(int(trace.events.blocks[example]), 0)
     return waves_of(group.name, operator, shapes_of(group.shapes), blocks, size)
 
 
@@ -412,7 +402,10 @@ def with_device(
     replay = replay_use(rerun(steps, breakdown, groups, steady=steady, shortest=shortest), case.categories)
     give_back(len(trace.events))
     known = {**generated_sources(trace, links), **(sources or {})}
-    kernels = [_kernel(group, trace, links) for group in roofline.groups[:MOST_KERNELS]]
+    kernels = [
+        _kernel(group, example, trace, links)
+        for group, example in zip(roofline.groups[:MOST_KERNELS], roofline.examples, strict=False)
+    ]
     computing = [use for use in kernels if use.bound != COMMUNICATION]
     with_peaks = _on_machine(case, steps, roofline)
     recoverable = _with_recoverable(case.categories, ratio(above_peaks(computing), spent(computing)))
@@ -485,7 +478,7 @@ def generated_sources(trace: Trace, links: Links) -> dict[str, SourceLine]:
     return {name: SourceLine(file, 1, name) for name, file in found if isinstance(file, str) and file}
 
 
-def _bound_as_kernels(operators: Sequence[OperatorUse], groups: Sequence[KernelGroup]) -> tuple[OperatorUse, ...]:
+def _bound_as_kernels(operators: Sequence[OperatorUse], groups: Sequence[KernelUse]) -> tuple[OperatorUse, ...]:
     """The operators, each bound by what bounds most of the time of its kernels, of those with a model where they are
     the longer part."""
     spent: dict[str, Counter[Bound]] = defaultdict(Counter)
@@ -512,13 +505,6 @@ def _on_machine(case: Case, steps: StepContext, roofline: Roofline) -> Case:
     )
 
 
-def with_graphs(step: StepSummary, steps: StepContext) -> StepSummary:
-    """The step with what its trace says of generated code and of graphs, which is the same evidence with a recording
-    next to it and without."""
-    generated = bool(of_symbols(steps.trace, is_compiled).any())
-    return replace(step, compiled=generated, graphs=graph_use(steps))
-
-
 def _on_device(optimizers: tuple[OptimizerUse, ...], steps: StepContext, decides: str) -> tuple[OptimizerUse, ...]:
     """Optimizers that were timed on the host, with the time of their kernels where the device decides the step: the
     host only launches these, or waits for room in the driver's queue. Where both decide, the shorter time counts. Those
@@ -541,20 +527,6 @@ def _on_device(optimizers: tuple[OptimizerUse, ...], steps: StepContext, decides
             use = replace(use, duration=spent, kernels=part * seen.kernels)
         found.append(use)
     return tuple(found)
-
-
-def with_recorded_device(case: Case, recorded: RecordedBreakdown) -> Case:
-    """The case of a recording with what the device did in its profiled steps; without kernels, with the roofline of the
-    processor; as it was where nothing was profiled."""
-    steps = recorded.profiled
-    if steps is None:
-        return case
-    changing = changing_work(steps.trace, steps.boundaries, steps.phases[Phase.FORWARD])
-    gradients, step = gradient_use(steps.trace, steps.boundaries), with_graphs(case.step, steps)
-    case = replace(case, step=step, gradients=gradients, changing_work=changing)
-    if not steps.on_device:
-        return with_processor(case, steps)
-    return with_device(case, steps, breakdown_of(steps), recorded.sources)
 
 
 def _with_recoverable(categories: tuple[CategoryUse, ...], part: float) -> tuple[CategoryUse, ...]:

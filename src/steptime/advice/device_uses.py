@@ -11,36 +11,6 @@ from steptime.analysis.what_if.calibrated import Calibration
 from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.analysis.what_if.what_if import Prediction
 from steptime.quantities import Estimate, SourceLine
-from steptime.trace.nsight_compute import KernelCounters
-
-
-@dataclass(frozen=True, slots=True)
-class KernelUse:
-    """Kernels of one name that one operator launched with arguments of one kind. calls and duration: per step, ns.
-
-    bound: "compute", "memory", "latency", "communication" or "unmodelled". flops, bytes: per step, None without
-    a model. at_roofline: ns per step at the machine's peaks, None without a model or peaks. matrix_unit: whether
-    it ran on tensor cores or their like, None where the name does not say. dimensions: of a matrix product that miss
-    the matrix units' tile ("k = 1003"). shapes: the arguments' shapes, raw. blocks: of the longest one's grid, 0 where
-    unknown. waves: how many times the tiles of a product fill the device, one on each multiprocessor, None where it is
-    not known. counters: what Nsight Compute measured of it."""
-
-    name: str
-    operator: str
-    calls: float
-    duration: float
-    bound: Bound
-    shapes: str = ""
-    dtype: str = ""
-    flops: float | None = None
-    bytes: float | None = None
-    at_roofline: float | None = None
-    matrix_unit: bool | None = None
-    dimensions: tuple[str, ...] = ()
-    source: SourceLine | None = None
-    blocks: int = 0
-    waves: float | None = None
-    counters: KernelCounters | None = None
 
 
 @dataclass(frozen=True, slots=True)

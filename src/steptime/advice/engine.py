@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import lru_cache
@@ -28,7 +28,6 @@ from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import WORKING, as_decided, capped, named
-from steptime.advice.signals import Signals, measured
 from steptime.advice.verdict import NOTES, most_of_the_run
 from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import Estimate, SourceLine, format_duration
@@ -221,7 +220,7 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
     """All findings of a case, by savings; notes, then caveats after them. What is said of most of the run comes first:
     no saving in a step is worth as much.
 
-    A rule whose needed signals are missing is listed as not examined with the reason, one that raises as failed.
+    A rule whose needed evidence is missing is listed as not examined with the reason, one that raises as failed.
     """
     chosen, problems = all_rules() if rules is None else (tuple(rules), ())
     findings: list[Finding] = []
@@ -232,46 +231,64 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
         findings += found
         absent += [(rule.code, reason)] if reason else []
         failed += [(rule.code, failure)] if failure else []
-    material = [bounded for finding in findings if (bounded := _bounded(finding, case)) is not None]
-    named = {rule.name: rule for rule in chosen}
-    needed = [each for each in material if not (named[each.name].fallback and _covered(each, material, case))]
-    placed = [each if named[each.name].at_setting else at_hottest_line(each, case) for each in needed]
-    kept = sorted(_without_generalities(placed, named), key=_rank)
-    reported = shared(tuple(_each_line_once(kept)), case, LEAST_SHARE * case.step.duration.value)
+    named, kept = {rule.name: rule for rule in chosen}, tuple(findings)
+    for change in PASSES:
+        kept = change(kept, case, named)
+    return Examination(kept, tuple(absent), tuple(failed))
+
+
+Findings = tuple[Finding, ...]
+Rules = Mapping[str, Rule]
+"""By their names."""
+
+
+def _material(findings: Findings, case: Case, rules: Rules) -> Findings:
+    """Each cut to what the step gets shorter by; what is worth nothing goes."""
+    return tuple(bounded for each in findings if (bounded := _bounded(each, case)) is not None)
+
+
+def _without_covered(findings: Findings, case: Case, rules: Rules) -> Findings:
+    """Without what a category is made of, where a finding about that category, or about none alone, saves a good part
+    of the step."""
+    least = COVERED * case.step.duration.value
+    large = {each.category for each in findings if each.weight is Weight.FINDING and _saving(each) >= least}
+    return tuple(
+        each for each in findings if not (rules[each.name].fallback and large.intersection((each.category, "")))
+    )
+
+
+def _at_lines(findings: Findings, case: Case, rules: Rules) -> Findings:
+    """At the hottest line below the one that a rule knows, but for the line that sets something."""
+    return tuple(each if rules[each.name].at_setting else at_hottest_line(each, case) for each in findings)
+
+
+def _each_line_once(findings: Findings, case: Case, rules: Rules) -> Findings:
+    """Of a rule's findings about one line, as two lines may lead to the same hottest one, the largest only."""
+    kept: dict[object, Finding] = {}
+    for each in findings:
+        kept.setdefault((each.code, _place(each.source)) if each.source is not None else id(each), each)
+    return tuple(kept.values())
+
+
+def _with_shares(findings: Findings, case: Case, rules: Rules) -> Findings:
+    """With what is left for each of the time that several claim."""
+    return shared(findings, case, LEAST_SHARE * case.step.duration.value)
+
+
+def _in_order(findings: Findings, case: Case, rules: Rules) -> Findings:
+    """By savings, what tells a line first where two are alike; before all, what is said of most of the run."""
     most = most_of_the_run(case)
     first = NOTES[most.kind] if most is not None else ""
-    ordered = sorted(_lines_first(sorted(reported, key=_rank)), key=lambda finding: finding.name != first)
-    return Examination(tuple(ordered), tuple(absent), tuple(failed))
-
-
-def _covered(remainder: Finding, findings: Iterable[Finding], case: Case) -> bool:
-    """True if a finding about what a remainder is made of, or about no category alone, saves a good part of the
-    step."""
-    about = {remainder.category, ""}
-    found = [each for each in findings if each.weight is Weight.FINDING and each.category in about]
-    return max(map(_saving, found), default=0.0) >= COVERED * case.step.duration.value
-
-
-def _each_line_once(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Of a rule's findings about one line, as two lines may lead to the same hottest one, the largest only."""
-    reported: set[tuple[str, str, int]] = set()
-    for finding in findings:
-        place = (finding.code, finding.source.file, finding.source.line) if finding.source is not None else None
-        if place is None or place not in reported:
-            yield finding
-        if place is not None:
-            reported.add(place)
+    return tuple(sorted(_lines_first(sorted(findings, key=_rank)), key=lambda finding: finding.name != first))
 
 
 def _outcome(rule: Rule, case: Case) -> tuple[tuple[Finding, ...], str, str]:
     """(findings, why it was not examined, why it failed)."""
     try:
-        missing = [signal for signal in rule.needs if not measured(case, signal)]
+        missing = rule.evidence.missing_in(case)
         if missing:
-            bare = case.step.mode == "trace"
-            reasons = sorted(signal.not_in_trace if bare else signal.absent for signal in missing)
-            return (), "; ".join(reasons), ""
-        return rule(Signals(case, rule.needs | rule.uses)), "", ""
+            return (), "; ".join(sorted(map(case.why_absent, missing))), ""
+        return rule(case), "", ""
     except (Exception, SystemExit) as error:  # noqa: BLE001 - some rules are not ours: one row, not the diagnosis
         return (), "", f"{type(error).__name__}: {error}"
 
@@ -362,8 +379,8 @@ def _upper_bound(finding: Finding, case: Case) -> Estimate:
     return category.duration if category is not None else case.step.duration
 
 
-def _without_generalities(findings: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
-    """Drops general findings that a particular one explains, and keeps their summary as its evidence."""
+def _without_generalities(findings: Findings, case: Case, rules: Rules) -> Findings:
+    """Without general findings that a particular one explains, whose summaries become its evidence; by savings."""
     kept: list[Finding] = []
     absorbed: dict[int, tuple[str, ...]] = {}
     for general in findings:
@@ -373,11 +390,12 @@ def _without_generalities(findings: list[Finding], rules: dict[str, Rule]) -> li
             absorbed[best] = (*absorbed.get(best, ()), general.summary)
         else:
             kept.append(general)
-    return [replace(finding, evidence=finding.evidence + absorbed.get(id(finding), ())) for finding in kept]
+    reported = (replace(finding, evidence=finding.evidence + absorbed.get(id(finding), ())) for finding in kept)
+    return tuple(sorted(reported, key=_rank))
 
 
-def _replaces(finding: Finding, general: Finding, rules: dict[str, Rule]) -> bool:
-    """True if a particular finding stands for a general one: same category, same line where both are about lines."""
+def _replaces(finding: Finding, general: Finding, rules: Rules) -> bool:
+    """Whether a particular finding stands for a general one: same category, same line where both are about lines."""
     rule = rules.get(finding.name)
     if rule is None or general.name not in rule.supersedes:
         return False
@@ -395,3 +413,15 @@ def _replaces(finding: Finding, general: Finding, rules: dict[str, Rule]) -> boo
 
 def _saving(finding: Finding) -> float:
     return finding.savings.value if finding.savings is not None else 0.0
+
+
+PASSES: tuple[Callable[[Findings, Case, Rules], Findings], ...] = (
+    _material,  # first: all that follows compares savings, or goes by what is worth a finding
+    _without_covered,  # before the lines: what makes up a category is told by no line, and none is looked for
+    _at_lines,  # before findings replace one another, as those about lines do so by their lines
+    _without_generalities,  # before the sharing: what is told better elsewhere takes no time from another finding
+    _each_line_once,  # behind the lines, which may have become one; before the sharing, for the same reason
+    _with_shares,  # the last that changes a saving: of all that stays, the largest first
+    _in_order,  # by what was left of each
+)
+"""What happens to the findings of all rules, in this order."""

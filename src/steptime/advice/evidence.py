@@ -1,64 +1,56 @@
-"""A case: all that a rule may look at, as plain numbers. Assembled by `diagnosis`, stored as JSON in the tests.
+"""A case: the evidence that rules and fixes may look at, as plain numbers. Assembled by `assemble`.
 
-A rule sees only the signals that it declared; a signal that was not measured is None (or empty), never zero.
-All times are nanoseconds per training step unless a name says otherwise.
-
-With the records that a case is made of, those of the rooms below among them: each is imported under its own name, by
-which others take it from here.
+A rule and a fix name the fields that they look at as their parameters (`Evidence`). A field that was not measured is
+None or empty, never zero. All times are nanoseconds per training step unless a name says otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from inspect import signature
 from typing import Any, TypeVar
 
 import numpy as np
 
 from steptime.advice.device_uses import (
-    AllocationUse as AllocationUse,
-    ChainUse as ChainUse,
-    CollectiveUse as CollectiveUse,
-    CopyUse as CopyUse,
-    GapUse as GapUse,
-    GpuUse as GpuUse,
-    GradientUse as GradientUse,
-    KernelUse as KernelUse,
-    MachineUse as MachineUse,
-    RankUse as RankUse,
-    ReplayUse as ReplayUse,
-    RooflineUse as RooflineUse,
-    ScalingUse as ScalingUse,
-    WrittenNormUse as WrittenNormUse,
+    AllocationUse,
+    ChainUse,
+    CollectiveUse,
+    CopyUse,
+    GapUse,
+    GpuUse,
+    GradientUse,
+    MachineUse,
+    RankUse,
+    ReplayUse,
+    RooflineUse,
+    ScalingUse,
+    WrittenNormUse,
 )
 from steptime.advice.run_uses import (
-    CategoryUse as CategoryUse,
-    CaughtUse as CaughtUse,
-    ChangeUse as ChangeUse,
-    Contention as Contention,
-    GarbageUse as GarbageUse,
-    HolderUse as HolderUse,
-    InputUse as InputUse,
-    LoaderUse as LoaderUse,
-    MemoryUse as MemoryUse,
-    NormUse as NormUse,
-    OutlierUse as OutlierUse,
-    PeriodUse as PeriodUse,
-    SegmentLine as SegmentLine,
-    SegmentUse as SegmentUse,
-    SettingsUse as SettingsUse,
-    StepSummary as StepSummary,
+    CategoryUse,
+    CaughtUse,
+    Contention,
+    GarbageUse,
+    InputUse,
+    LoaderUse,
+    MemoryUse,
+    OutlierUse,
+    PeriodUse,
+    SegmentUse,
+    SettingsUse,
+    StepSummary,
 )
-from steptime.analysis.lines import LineRoleName
-from steptime.analysis.modules import ModuleUse as ModuleUse
-from steptime.analysis.operators import OperatorUse as OperatorUse
-from steptime.analysis.stragglers.comparison import Straggler as Straggler
-from steptime.analysis.user_code import FunctionUse as FunctionUse
-from steptime.analysis.what_if.what_if import Prediction as Prediction
+from steptime.analysis.modules import ModuleUse
+from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
+from steptime.analysis.step_patterns import LastingChange
+from steptime.analysis.stragglers.comparison import Straggler
+from steptime.analysis.user_code import FunctionUse
 from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine, mean_of_series
-from steptime.recording.recording import PaddingFacts as PaddingFacts
+from steptime.recording.recording import PaddingFacts
+from steptime.trace.compile_logs import CompilerEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,25 +135,15 @@ class CompiledKernelUse:
 
 
 @dataclass(frozen=True, slots=True)
-class CompilerEventUse:
-    """A line that breaks a graph, or a function whose guard failed or that reached the limit: so often."""
-
-    source: SourceLine
-    reason: str
-    count: int = 1
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class CompilerUse:
     """Folder of torch.compile's own records; "" where breaks and limits alone are known, as the job itself was seen
     to have them. limits: functions compiled too often, which run uncompiled."""
 
     folder: str
     kernels: tuple[CompiledKernelUse, ...] = ()
-    breaks: tuple[CompilerEventUse, ...] = ()
-    recompilations: tuple[CompilerEventUse, ...] = ()
-    limits: tuple[CompilerEventUse, ...] = ()
+    breaks: tuple[CompilerEvent, ...] = ()
+    recompilations: tuple[CompilerEvent, ...] = ()
+    limits: tuple[CompilerEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,109 +194,14 @@ def record_of(record: Callable[..., Record], like: object, /, **given: Any) -> R
     return record(**given)
 
 
-class Signal(Enum):
-    """Fields of a `Case` that a rule can declare, with why they may be missing.
+Value = TypeVar("Value")
 
-    absent: what is said where a rule was not examined for it; not_in_trace: the same for a bare trace, where nobody
-    watched the job.
-    """
 
-    absent: str
-    not_in_trace: str
-
-    def __new__(cls, field: str, absent: str, not_in_trace: str = "") -> Signal:
-        """A member whose value is the name of the field."""
-        member = object.__new__(cls)
-        member._value_ = field
-        member.absent, member.not_in_trace = absent, not_in_trace or absent
-        return member
-
-    STEP = "step", "no training step was measured"
-    CATEGORIES = "categories", "no breakdown (no profile of the steady steps)"
-    PHASES = (
-        "phases",
-        "the phases of the steps were not measured",
-        "a trace does not show the phases of the steps (steptime run times them)",
-    )
-    LOADER = (
-        "loader",
-        "no DataLoader fed the training steps",
-        "a trace does not show the parts of the loader (steptime run times them)",
-    )
-    LINES = (
-        "lines",
-        "the lines of the training loop were not timed",
-        "a trace does not time the lines of the training loop (steptime run does)",
-    )
-    OPERATORS = "operators", "no operators (no profile of the steady steps)"
-    SETTINGS = (
-        "settings",
-        "the settings of torch were not recorded",
-        "a trace does not hold the settings of torch (steptime run reads them)",
-    )
-    OPTIMIZERS = "optimizers", "no torch optimizer took a step", "the trace marks no optimizer"
-    TOP_MODULES = (
-        "top_modules",
-        "no model of the job was seen",
-        "a trace does not tell the models (steptime run finds them)",
-    )
-    COMPILATIONS = (
-        "compilations",
-        "nothing was compiled, as far as was recorded",
-        "a trace does not hold the reasons of compilations (steptime run keeps them)",
-    )
-    COMPILER = "compiler", "torch.compile's own records are not next to it (TORCH_TRACE, diagnose --compile-logs)"
-    SITES = "sites", "no call that can wait for a device was seen"
-    GARBAGE = (
-        "garbage",
-        "Python's garbage collector was not watched",
-        "the trace holds no collections (torch.profiler records them with record_python_gc_info)",
-    )
-    SEGMENTS = (
-        "segments",
-        "nothing but training steps was seen",
-        "a trace does not tell what lies between the steps",
-    )
-    CONTENTION = (
-        "contention",
-        "no telemetry of the machine",
-        "a trace holds no telemetry of the machine (steptime run takes it)",
-    )
-    MACHINE = "machine", "no peaks of the machine (steptime env measures them)"
-    RECOMPUTE = "recompute", "no forward operator ran again inside backward, as far as was recorded"
-    BACKWARD_AGAIN = "backward_again", "no graph was gone through twice by backward, as far as was recorded"
-    KERNELS = "kernels", "no kernels on a device"
-    GAPS = "gaps", "the device was not traced, or never idle"
-    COPIES = "copies", "no copy to or from a device was traced"
-    COLLECTIVES = "collectives", "no collective was traced"
-    ALLOCATIONS = "allocations", "no call to the driver's allocator fell into a step"
-    REPLAY = "replay", "the step could not be replayed (no trace of a device)"
-    ROOFLINE = "roofline", "no kernels on a device whose peaks are known"
-    CHAINS = "chains", "no chain of pointwise kernels was seen (shapes must be recorded)"
-    WRITTEN_NORMS = "written_norms", "no norm was seen that is written out (shapes must be recorded, on a device)"
-    SCALING = "scaling", "no gradient scaler was traced on a device"
-    RANKS = "ranks", "one rank alone, or no collectives that the ranks have in common"
-    MEMORY = "memory", "no samples of memory (steptime run takes them)"
-    STRAGGLER = "straggler", "no rank that the others wait for"
-    GRADIENTS = "gradients", "no model in DistributedDataParallel was traced"
-    PADDING = "padding", "no batch of tokens was seen"
-    PATHS = (
-        "paths",
-        "the functions below the training loop were not timed",
-        "a trace does not time lines (steptime run does)",
-    )
-    MODULES = "modules", "no module was seen in a profiled step"
-    REPEATED = "repeated", "no model that trains ran without gradients in the steps"
-    FUNCTIONS = "functions", "no step was profiled with Python stacks"
-    CHANGE = "change", "the steps did not change for good within the run"
-    PERIOD = "period", "no step is slow every so many steps"
-    OUTLIERS = "outliers", "no step takes far longer than the others"
-    CAUGHT = "caught", "no slow step was looked into (steptime run --catch does so)"
-    GPUS = (
-        "gpus",
-        "no telemetry of a GPU (steptime run takes it from NVIDIA's driver)",
-        "a trace holds no telemetry of the GPU (steptime run takes it)",
-    )
+def absent(default: Value, reason: str, in_trace: str = "") -> Value:
+    """A field of `Case` that may be missing. default: None or (), its value then. reason: why it may be missing, as a
+    report says it; in_trace: the same for a bare trace, where nobody watched the job."""
+    metadata = {"reason": reason, "in_trace": in_trace or reason}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,50 +210,94 @@ class Case:
     shapes from one profiled step to the next; None where that is not known."""
 
     step: StepSummary
-    categories: tuple[CategoryUse, ...] = ()
-    phases: tuple[CategoryUse, ...] = ()
-    loader: LoaderUse | None = None
-    inputs: InputUse | None = None
-    lines: tuple[LineUse, ...] = ()
-    operators: tuple[OperatorUse, ...] = ()
-    settings: SettingsUse | None = None
-    optimizers: tuple[OptimizerUse, ...] = ()
-    compilations: tuple[CompilationUse, ...] = ()
-    sites: tuple[SiteUse, ...] = ()
-    garbage: GarbageUse | None = None
-    segments: tuple[SegmentUse, ...] = ()
-    contention: Contention | None = None
-    machine: MachineUse | None = None
-    recompute: RecomputeUse | None = None
-    backward_again: Estimate | None = None
-    kernels: tuple[KernelUse, ...] = ()
-    gaps: tuple[GapUse, ...] = ()
-    copies: tuple[CopyUse, ...] = ()
-    collectives: tuple[CollectiveUse, ...] = ()
-    allocations: tuple[AllocationUse, ...] = ()
-    replay: ReplayUse | None = None
-    roofline: RooflineUse | None = None
-    chains: tuple[ChainUse, ...] = ()
-    written_norms: tuple[WrittenNormUse, ...] = ()
-    scaling: ScalingUse | None = None
-    ranks: tuple[RankUse, ...] = ()
-    rank: int | None = None
-    straggler: Straggler | None = None
-    gradients: GradientUse | None = None
-    memory: MemoryUse | None = None
-    top_modules: tuple[TopModuleUse, ...] = ()
-    paths: tuple[PathUse, ...] = ()
-    functions: tuple[FunctionUse, ...] = ()
-    repeated: RepeatedForward | None = None
-    padding: PaddingFacts | None = None
-    change: ChangeUse | None = None
-    period: PeriodUse | None = None
-    changing_work: bool | None = None
-    modules: tuple[ModuleUse, ...] = ()
-    outliers: OutlierUse | None = None
-    caught: CaughtUse | None = None
-    gpus: tuple[GpuUse, ...] = ()
-    compiler: CompilerUse | None = None
+    categories: tuple[CategoryUse, ...] = absent((), "no breakdown (no profile of the steady steps)")
+    phases: tuple[CategoryUse, ...] = absent(
+        (),
+        "the phases of the steps were not measured",
+        "a trace does not show the phases of the steps (steptime run times them)",
+    )
+    loader: LoaderUse | None = absent(
+        None,
+        "no DataLoader fed the training steps",
+        "a trace does not show the parts of the loader (steptime run times them)",
+    )
+    inputs: InputUse | None = absent(None, "what the model is called with was not recorded")
+    lines: tuple[LineUse, ...] = absent(
+        (),
+        "the lines of the training loop were not timed",
+        "a trace does not time the lines of the training loop (steptime run does)",
+    )
+    operators: tuple[OperatorUse, ...] = absent((), "no operators (no profile of the steady steps)")
+    settings: SettingsUse | None = absent(
+        None,
+        "the settings of torch were not recorded",
+        "a trace does not hold the settings of torch (steptime run reads them)",
+    )
+    optimizers: tuple[OptimizerUse, ...] = absent((), "no torch optimizer took a step", "the trace marks no optimizer")
+    compilations: tuple[CompilationUse, ...] = absent(
+        (),
+        "nothing was compiled, as far as was recorded",
+        "a trace does not hold the reasons of compilations (steptime run keeps them)",
+    )
+    sites: tuple[SiteUse, ...] = absent((), "no call that can wait for a device was seen")
+    garbage: GarbageUse | None = absent(
+        None,
+        "Python's garbage collector was not watched",
+        "the trace holds no collections (torch.profiler records them with record_python_gc_info)",
+    )
+    segments: tuple[SegmentUse, ...] = absent(
+        (), "nothing but training steps was seen", "a trace does not tell what lies between the steps"
+    )
+    contention: Contention | None = absent(
+        None, "no telemetry of the machine", "a trace holds no telemetry of the machine (steptime run takes it)"
+    )
+    machine: MachineUse | None = absent(None, "no peaks of the machine (steptime env measures them)")
+    recompute: RecomputeUse | None = absent(
+        None, "no forward operator ran again inside backward, as far as was recorded"
+    )
+    backward_again: Estimate | None = absent(
+        None, "no graph was gone through twice by backward, as far as was recorded"
+    )
+    kernels: tuple[KernelUse, ...] = absent((), "no kernels on a device")
+    gaps: tuple[GapUse, ...] = absent((), "the device was not traced, or never idle")
+    copies: tuple[CopyUse, ...] = absent((), "no copy to or from a device was traced")
+    collectives: tuple[CollectiveUse, ...] = absent((), "no collective was traced")
+    allocations: tuple[AllocationUse, ...] = absent((), "no call to the driver's allocator fell into a step")
+    replay: ReplayUse | None = absent(None, "the step could not be replayed (no trace of a device)")
+    roofline: RooflineUse | None = absent(None, "no kernels on a device whose peaks are known")
+    chains: tuple[ChainUse, ...] = absent((), "no chain of pointwise kernels was seen (shapes must be recorded)")
+    written_norms: tuple[WrittenNormUse, ...] = absent(
+        (), "no norm was seen that is written out (shapes must be recorded, on a device)"
+    )
+    scaling: ScalingUse | None = absent(None, "no gradient scaler was traced on a device")
+    ranks: tuple[RankUse, ...] = absent((), "one rank alone, or no collectives that the ranks have in common")
+    rank: int | None = absent(None, "the rank is not known")
+    straggler: Straggler | None = absent(None, "no rank that the others wait for")
+    gradients: GradientUse | None = absent(None, "no model in DistributedDataParallel was traced")
+    memory: MemoryUse | None = absent(None, "no samples of memory (steptime run takes them)")
+    top_modules: tuple[TopModuleUse, ...] = absent(
+        (), "no model of the job was seen", "a trace does not tell the models (steptime run finds them)"
+    )
+    paths: tuple[PathUse, ...] = absent(
+        (), "the functions below the training loop were not timed", "a trace does not time lines (steptime run does)"
+    )
+    functions: tuple[FunctionUse, ...] = absent((), "no step was profiled with Python stacks")
+    repeated: RepeatedForward | None = absent(None, "no model that trains ran without gradients in the steps")
+    padding: PaddingFacts | None = absent(None, "no batch of tokens was seen")
+    change: LastingChange | None = absent(None, "the steps did not change for good within the run")
+    period: PeriodUse | None = absent(None, "no step is slow every so many steps")
+    changing_work: bool | None = absent(None, "fewer than two steps were profiled")
+    modules: tuple[ModuleUse, ...] = absent((), "no module was seen in a profiled step")
+    outliers: OutlierUse | None = absent(None, "no step takes far longer than the others")
+    caught: CaughtUse | None = absent(None, "no slow step was looked into (steptime run --catch does so)")
+    gpus: tuple[GpuUse, ...] = absent(
+        (),
+        "no telemetry of a GPU (steptime run takes it from NVIDIA's driver)",
+        "a trace holds no telemetry of the GPU (steptime run takes it)",
+    )
+    compiler: CompilerUse | None = absent(
+        None, "torch.compile's own records are not next to it (TORCH_TRACE, diagnose --compile-logs)"
+    )
 
     @property
     def compiled(self) -> bool:
@@ -384,3 +315,46 @@ class Case:
         """Share of a step that runs of one job differ by on its machine: measured, else what is assumed of any."""
         measured = self.machine.between_runs if self.machine is not None else None
         return BETWEEN_RUNS if measured is None else measured
+
+    def has(self, name: str) -> bool:
+        """Whether a field was measured: it is neither None nor empty."""
+        return getattr(self, name) not in (None, ())
+
+    def why_absent(self, name: str) -> str:
+        """Why a field that may be missing is missing here, as a report says it."""
+        return ABSENT[name]["in_trace" if self.step.mode == "trace" else "reason"]
+
+
+ABSENT: Mapping[str, Mapping[str, str]] = {each.name: each.metadata for each in fields(Case) if each.metadata}
+"""Fields that may be missing, with the sentences for that."""
+PARAMETERS = frozenset({each.name for each in fields(Case)} | {"compiled", "between_runs", "case"})
+"""What a rule or a fix may ask for: fields of a case, what it tells by several of them, and the case itself, for what
+looks at much that may be missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The parts of a case that a function takes, by the names of its parameters. needed: those without a default,
+    without which it is not called. names: all."""
+
+    needed: frozenset[str]
+    names: tuple[str, ...]
+
+    def missing_in(self, case: Case) -> tuple[str, ...]:
+        """Needed parts that a case lacks, by name."""
+        return tuple(name for name in sorted(self.needed) if name in ABSENT and not case.has(name))
+
+    def of(self, case: Case) -> dict[str, Any]:
+        """The arguments for the function."""
+        return {name: case if name == "case" else getattr(case, name) for name in self.names}
+
+
+def evidence_of(function: Callable[..., object], owner: str) -> Evidence:
+    """The evidence that a function asks for. owner: as a sentence names it ("rule input-wait"). Raises ValueError for a
+    parameter that no case has."""
+    parameters = signature(function).parameters
+    unknown = sorted(set(parameters) - PARAMETERS)
+    if unknown:
+        raise ValueError(f"{owner} asks for {', '.join(unknown)}, where a case has {', '.join(sorted(PARAMETERS))}")
+    needed = frozenset(name for name, each in parameters.items() if each.default is each.empty)
+    return Evidence(needed, tuple(parameters))

@@ -54,8 +54,8 @@ def page_of(entry: Rule | Fix) -> str:
     parts = [f"# {entry.code} {entry.name}: {entry.page.title}"]
     parts += [f"## {heading}\n\n{text}" for heading, text in entry.page.sections]
     if isinstance(entry, Rule):
-        signals = ", ".join(sorted(signal.value for signal in entry.needs))
-        last = f"Weight: {entry.weight.value}. Needs: {signals}."
+        needs = ", ".join(sorted({"step", *entry.evidence.needed} - {"case"}))
+        last = f"Weight: {entry.weight.value}. Needs: {needs}."
     else:
         answers = ", ".join(sorted(entry.addresses))
         last = f"Answers: {answers}. Promise: {entry.promise.value}. Risk: {RISKS[entry.risk]}."

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from steptime.advice.evidence import Case
+from steptime.advice.evidence import Case, Evidence, LineUse, evidence_of
 from steptime.advice.rule import KEBAB_CASE, Page, as_tuple, read_page
 from steptime.changes import Change
 from steptime.quantities import Estimate, SourceLine
@@ -223,18 +223,20 @@ class Option:
 
 
 Outcome = Iterable[Option] | Option | None
-Function = Callable[[Case], Outcome]
+Function = Callable[..., Outcome]
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """addresses: codes of the rules whose findings it is an answer to. promise: about the numbers. risk: from 1 (cannot
-    hurt) to 5. low_precision: gradients are rounded to a low format. frees: the share of a training's memory that it
-    may free (0: none), by which what is tried for memory is ordered; it is not printed. phases: those that it acts on,
-    where these are not all: it answers no finding about a line of others."""
+    """evidence: what its function looks at, and what it is not asked without. addresses: codes of the rules whose
+    findings it is an answer to. promise: about the numbers. risk: from 1 (cannot hurt) to 5. low_precision: gradients
+    are rounded to a low format. frees: the share of a training's memory that it may free (0: none), by which what is
+    tried for memory is ordered; it is not printed. phases: those that it acts on, where these are not all: it answers
+    no finding about a line of others."""
 
     code: str
     name: str
+    evidence: Evidence
     addresses: frozenset[str]
     promise: Promise
     risk: int
@@ -245,8 +247,9 @@ class Fix:
     phases: frozenset[str] = frozenset()
 
     def __call__(self, case: Case) -> tuple[Option, ...]:
-        """The ways to apply it to this case; none where it does not fit what is in force."""
-        return as_tuple(self.function(case), Option)
+        """The ways to apply it to this case; none where it does not fit what is in force, or lacks evidence."""
+        missing = self.evidence.missing_in(case)
+        return () if missing else as_tuple(self.function(**self.evidence.of(case)), Option)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,10 +279,10 @@ def fix(
     frees: float = 0.0,
     phases: Iterable[str] = (),
 ) -> Callable[[Function], Fix]:
-    """Makes a fix of a function from a case to the ways to apply it.
+    """Makes a fix of a function from parts of a case, named by its parameters, to the ways to apply it.
 
-    Raises ValueError for a code that is not RMnnn, a name that is not in kebab case, a risk outside of 1 to 5, or a
-    docstring that lacks one of the four sections.
+    Raises ValueError for a code that is not RMnnn, a name that is not in kebab case, a risk outside of 1 to 5, a
+    parameter that no case has, or a docstring that lacks one of the four sections.
     """
     if not re.fullmatch(r"RM[1-9]\d\d", code) or not KEBAB_CASE.fullmatch(name):
         raise ValueError(f"a fix needs a code like RM101 and a name like more-workers, not {code!r} and {name!r}")
@@ -287,18 +290,18 @@ def fix(
         raise ValueError(f"the risk of fix {name} must be 1 to 5, not {risk}")
 
     def make(function: Function) -> Fix:
-        page = read_page(function, f"fix {name}", SECTIONS)
-        acts_on = frozenset(phases)
-        return Fix(code, name, frozenset(addresses), promise, risk, function, page, low_precision, frees, acts_on)
+        page, evidence = read_page(function, f"fix {name}", SECTIONS), evidence_of(function, f"fix {name}")
+        answered, acts_on = frozenset(addresses), frozenset(phases)
+        return Fix(code, name, evidence, answered, promise, risk, function, page, low_precision, frees, acts_on)
 
     return make
 
 
-def training_lines(case: Case) -> tuple[SourceLine | None, SourceLine | None]:
+def training_lines(lines: tuple[LineUse, ...]) -> tuple[SourceLine | None, SourceLine | None]:
     """(the first line that calls a model, the only line that calls backward), in one function. None, both, where lines
     were not timed or are not certain: with several backwards, or the forward in another function."""
-    backwards = [use.source for use in case.lines if use.role == "backward"]
-    forwards = [use.source for use in case.lines if use.role == "forward"]
+    backwards = [use.source for use in lines if use.role == "backward"]
+    forwards = [use.source for use in lines if use.role == "forward"]
     if len(backwards) != 1:
         return None, None
     backward, place = backwards[0], (backwards[0].file, backwards[0].function)
@@ -311,7 +314,7 @@ def model_edit(
 ) -> ModelEdit | Snippet:
     """A statement about the model where the loop that calls it is known; else its example. in_place: see `ModelEdit`;
     None where the statement keeps the parameters' names. A module of torch's own is not compiled in place."""
-    forward, _ = training_lines(case)
+    forward, _ = training_lines(case.lines)
     if forward is None or sum(model.parameters > 0 for model in case.top_modules) > 1:  # the change acts on all of them
         return Snippet(example)
     site = case.optimizers[0].site if case.optimizers else None

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
 
-from steptime.advice.evidence import Case, KernelUse, MachineUse, OperatorUse
+from steptime.advice.device_uses import MachineUse
+from steptime.advice.evidence import Case
 from steptime.advice.rule import Finding, Rule
 from steptime.advice.savings import ratio
-from steptime.analysis.op_cost.op_cost import Bound
+from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_share
 from steptime.trace.nsight_compute import KernelCounters
 

@@ -15,17 +15,11 @@ from enum import Enum
 
 import numpy as np
 
-from steptime.advice.evidence import (
-    CategoryUse,
-    LineUse,
-    MachineUse,
-    OperatorUse,
-    PathUse,
-    RepeatedForward,
-    TopModuleUse,
-)
+from steptime.advice.device_uses import MachineUse
+from steptime.advice.evidence import LineUse, PathUse, RepeatedForward, TopModuleUse
 from steptime.advice.kernels import COPIES, plain_name
 from steptime.advice.memory_evidence import memory_rate
+from steptime.advice.run_uses import CategoryUse
 from steptime.advice.savings import named, ratio, scaled, total
 from steptime.analysis.layout import Layout
 from steptime.analysis.lines import (
@@ -39,6 +33,7 @@ from steptime.analysis.lines import (
     usual_spent,
     without_stalls,
 )
+from steptime.analysis.operators import OperatorUse
 from steptime.analysis.timeline import Phase, SegmentKind
 from steptime.arrays import Float64, Int64, unique
 from steptime.intervals import EMPTY, Intervals, measure, subtract

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from steptime.advice.evidence import InputUse, LoaderUse, record_of
+from steptime.advice.evidence import record_of
 from steptime.advice.outliers import MODEL
+from steptime.advice.run_uses import InputUse, LoaderUse
 from steptime.advice.savings import scaled
 from steptime.analysis.layout import Layout
 from steptime.analysis.timeline import RecordTable, Steps, merge, records_of

@@ -23,8 +23,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from steptime.advice.evidence import Case, Contention, LoaderUse, SettingsUse, StepSummary
+from steptime.advice.evidence import Case
 from steptime.advice.models import at_once
+from steptime.advice.run_uses import Contention, LoaderUse, SettingsUse, StepSummary
 from steptime.quantities import format_count
 
 HANDOVER = 1_000_000.0
@@ -137,23 +138,21 @@ def handover(loader: LoaderUse, contention: Contention | None) -> float:
     return (HANDOVER if measured is None else measured) * loader.demand
 
 
-def supply(
-    step: StepSummary, loader: LoaderUse, settings: SettingsUse | None, contention: Contention | None
-) -> Supply | None:
+def supply(case: Case, loader: LoaderUse) -> Supply | None:
     """The model of a loader; None where its items were not timed."""
     produced = production(loader)
     if produced is None:
         return None
-    consumed = max(0.0, step.duration.value - loader.wait.value)
+    consumed = max(0.0, case.step.duration.value - loader.wait.value)
     usable = max(1, loader.usable_cpus)
-    threads, cpus = _places(step, settings, usable)
+    threads, cpus = _places(case.step, case.settings, usable)
     works = loader.busy
     if works is None:
-        works = _works(step, loader, consumed * (1 + threads) / 2, contention)
-    limit, bounded_by = _limit(loader, settings)
+        works = _works(case.step, loader, consumed * (1 + threads) / 2, case.contention)
+    limit, bounded_by = _limit(loader, case.settings)
     produced, consumed = _undisturbed(produced, consumed, works, loader.workers, (threads, cpus))
     needed = math.ceil(min(produced / consumed, 1e6)) if consumed > 0 else usable
-    received = handover(loader, contention)
+    received = handover(loader, case.contention)
     return Supply(
         production=produced,
         worked=produced * works,
@@ -162,7 +161,7 @@ def supply(
         delay=_delay(received, produced, consumed, SWITCH * loader.demand) * works,
         opening=_opening(loader, produced, works),
         unhidden=min(UNHIDDEN * received, consumed / 2) if loader.workers else 0.0,
-        processor=_processor(step, produced * works + consumed * threads, contention, usable),
+        processor=_processor(case.step, produced * works + consumed * threads, case.contention, usable),
         threads=threads,
         cpus=cpus,
         needed=max(1, needed),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from steptime.advice.evidence import ScalingUse
+from steptime.advice.device_uses import ScalingUse
 from steptime.analysis.categories import Category
 from steptime.analysis.idle import gaps_of, outermost_operator
 from steptime.analysis.operators import operator_events, per_step

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from steptime.advice.evidence import Case, HolderUse, MachineUse, MemoryUse
+from steptime.advice.device_uses import MachineUse
+from steptime.advice.evidence import Case
+from steptime.advice.run_uses import HolderUse, MemoryUse
 from steptime.analysis.memory_samples import (
     ALLOCATED_PEAK,
     RESERVED,

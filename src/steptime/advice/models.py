@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
-from steptime.advice.evidence import (
-    CategoryUse,
-    Contention,
-    CopyUse,
-    GradientUse,
-    LoaderUse,
-    MachineUse,
-    NormUse,
-    OperatorUse,
-    OptimizerUse,
-    SettingsUse,
-    StepSummary,
-)
+from steptime.advice.device_uses import CopyUse, GradientUse, MachineUse
+from steptime.advice.evidence import Case, OptimizerUse
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import UPDATED, LineTime, function_of, line_times, profile_scale
 from steptime.advice.memory_evidence import memory_rate
+from steptime.advice.run_uses import Contention, LoaderUse, NormUse, SettingsUse, StepSummary
 from steptime.advice.savings import ratio
-from steptime.advice.signals import Signals
 from steptime.analysis.operators import operator_events
 from steptime.analysis.stragglers.comparison import Straggler
 from steptime.analysis.stragglers.summary import gradients_of
@@ -118,14 +107,14 @@ def _collecting(use: OptimizerUse, machine: MachineUse | None) -> float:
     return HOST_CALLS.get(use.type, USUAL_HOST_CALLS) * machine.dispatch * use.parameters
 
 
-def hand_made_update(signals: Signals) -> list[LineTime]:
+def hand_made_update(case: Case) -> list[LineTime]:
     """The lines of a function that apply the gradients, one parameter after the other, where no optimizer of torch's
     does: of the lines outside of the model that run for each parameter, those with most time."""
-    updates = any(use.phase == "optimizer" for use in signals.operators)
-    if signals.optimizers or not signals.top_modules or not updates:
+    updates = any(use.phase == "optimizer" for use in case.operators)
+    if case.optimizers or not case.top_modules or not updates:
         return []
-    often = max(1.0, UPDATED * max(model.parameters for model in signals.top_modules))
-    timed = line_times(signals.lines, signals.phases)
+    often = max(1.0, UPDATED * max(model.parameters for model in case.top_modules))
+    timed = line_times(case.lines, case.phases)
     times = [time for time in timed if time.line.role == "python" and time.line.hits >= often]
     function = max(times, key=lambda time: time.duration.value).line.source if times else None
     return [time for time in times if function is not None and function_of(time.line.source) == function_of(function)]
@@ -170,20 +159,18 @@ MOST_OF_THEM = 0.8
 """Fraction of the parameters' bytes must be filled: what an optimizer or a metric fills besides is small."""
 
 
-def zeroing(
-    operators: Sequence[OperatorUse], categories: Sequence[CategoryUse], elements: int, micro_batches: float
-) -> tuple[float, float]:
+def zeroing(case: Case, elements: int, micro_batches: float) -> tuple[float, float]:
     """(ns per step to fill gradients with zeros, ns per step to add to them in backward); (0, 0) where the operators
     outside of forward and backward do not fill as many bytes as the gradients of so many elements have.
 
     Over several backwards gradients are added anyway: then only the filling counts.
     """
-    filling = [use for use in operators if plain_name(use.name) in FILLING and use.phase not in INSIDE]
+    filling = [use for use in case.operators if plain_name(use.name) in FILLING and use.phase not in INSIDE]
     if not elements or sum(use.bytes or 0.0 for use in filling) < MOST_OF_THEM * BYTES * elements:
         return 0.0, 0.0
-    scale = profile_scale(operators, categories)
+    scale = profile_scale(case.operators, case.categories)
     filled = sum(use.calls for use in filling)
-    adding = [use for use in operators if plain_name(use.name) == "add" and use.phase == "backward"]
+    adding = [use for use in case.operators if plain_name(use.name) == "add" and use.phase == "backward"]
     added = sum(use.duration for use in adding) if micro_batches < 1.5 else 0.0
     share = min(1.0, filled / max(filled, sum(use.calls for use in adding)))
     return scale * sum(use.duration for use in filling), scale * added * share

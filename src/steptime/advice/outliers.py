@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from steptime.advice.evidence import OutlierUse
+from steptime.advice.run_uses import OutlierUse
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import Layout
 from steptime.analysis.step_patterns import find_period

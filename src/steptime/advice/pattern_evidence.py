@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from steptime.advice.evidence import CaughtUse, ChangeUse, PeriodUse
 from steptime.advice.line_evidence import grown_line
+from steptime.advice.run_uses import CaughtUse, PeriodUse
 from steptime.advice.savings import modelled
 from steptime.advice.segment_evidence import segment_lines
 from steptime.analysis.layout import Layout
@@ -33,29 +33,17 @@ NEARLY_ALL = 0.9
 """Fraction of the steps: a few are taken for others where the watch began or ended."""
 
 
-def change_use(process: Process, layout: Layout) -> ChangeUse | None:
-    """The level of the steps that changed for good, None where it did not."""
+def change_use(process: Process, layout: Layout) -> LastingChange | None:
+    """The level of the steps that changed for good, with its epoch and its line; None where it did not."""
     steps = layout.timeline.steps
     change = find_change(steps)
-    if change is None or starts_with_tracer(layout, change.step):
+    if change is None or starts_with_tracer(layout, change.step - 1):
         return None
-    start = int(steps.start[change.step])
+    start, end = int(steps.start[change.step - 1]), int(steps.end[change.step - 1])
     if change.gradual and process.sampled:
         start = process.sampled[-1].start
     line, grown = _line(process, start, change)
-    return ChangeUse(
-        step=change.step + 1,
-        steps=len(steps.start),
-        epoch=_epoch(process, layout, int(steps.end[change.step])),
-        phase=change.phase.title,
-        before=change.before,
-        now=change.now,
-        growth=change.growth,
-        share=change.share,
-        line=line,
-        line_growth=grown,
-        gradual=change.gradual,
-    )
+    return replace(change, epoch=_epoch(process, layout, end), line=line, line_growth=grown)
 
 
 def caught_use(process: Process, layout: Layout) -> CaughtUse | None:

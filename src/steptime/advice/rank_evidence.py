@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from steptime.advice.device_uses import RankUse
 from steptime.advice.engine import examine
-from steptime.advice.evidence import Case, LineUse, RankUse, record_of
+from steptime.advice.evidence import Case, LineUse, record_of
 from steptime.advice.hottest_line import INPUT, hottest_line
 from steptime.analysis.stragglers.comparison import RankComparison, Straggler
 from steptime.quantities import SourceLine

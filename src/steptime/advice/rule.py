@@ -1,4 +1,5 @@
-"""A rule: a pure function over the signals that it declares. Its docstring is its page and must have all sections."""
+"""A rule: a pure function from evidence to findings. Its parameters are the parts of a case that it looks at, its
+docstring is its page and must have all sections."""
 
 from __future__ import annotations
 
@@ -9,10 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, TypeAlias, TypeVar, cast
 
-from steptime.advice.evidence import Signal
-from steptime.advice.signals import Signals
-from steptime.analysis.categories import CategoryName
-from steptime.analysis.timeline import PhaseName
+from steptime.advice.evidence import Case, Evidence, evidence_of
 from steptime.quantities import Estimate, SourceLine
 
 LONGEST_SUMMARY = 110
@@ -93,7 +91,7 @@ class Examination:
 
 
 Outcome = Iterable[Finding] | Finding | None
-Function = Callable[[Signals], Outcome]
+Function = Callable[..., Outcome]
 
 SECTIONS = ("What it means", "How we know", "What helps", "When to ignore it")
 """The sections of a rule's docstring, in order."""
@@ -104,7 +102,7 @@ KEBAB_CASE = re.compile(r"[a-z]+(-[a-z]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """needs: signals without which it is not examined. uses: signals that it reads where they exist.
+    """evidence: what its function looks at, and what it is not examined without.
 
     supersedes: names of more general rules whose finding about the same category this one replaces. by_line: its
     findings are about one line each, so that only a finding about the same line can replace them. at_setting: its
@@ -114,8 +112,7 @@ class Rule:
 
     code: str
     name: str
-    needs: frozenset[Signal]
-    uses: frozenset[Signal]
+    evidence: Evidence
     supersedes: frozenset[str]
     weight: Weight
     function: Function
@@ -124,17 +121,17 @@ class Rule:
     at_setting: bool = False
     fallback: bool = False
 
-    def __call__(self, signals: Signals) -> tuple[Finding, ...]:
+    def __call__(self, case: Case) -> tuple[Finding, ...]:
         """The rule's findings; the function's None or single finding made a tuple. Raises what the function raises, and
         TypeError for what is no finding of this rule."""
-        found = as_tuple(self.function(signals), Finding)
+        found = as_tuple(self.function(**self.evidence.of(case)), Finding)
         for each in found:
             if not isinstance(each, Finding):
                 raise TypeError(f"it gives a {type(each).__name__}, where a finding was expected: use finding(…) of it")
             if (each.code, each.name) != (self.code, self.name):
                 raise TypeError(f"it gives a finding of {each.code} {each.name}: use finding(…) of the rule itself")
             if not isinstance(each.savings, Estimate | None):
-                raise TypeError(f"at_stake is a {type(each.savings).__name__}, where an Estimate was expected")
+                raise TypeError(f"savings is a {type(each.savings).__name__}, where an Estimate was expected")
         return found
 
     def finding(
@@ -157,28 +154,23 @@ def rule(
     code: str,
     name: str,
     *,
-    needs: Iterable[Signal] = (),
-    uses: Iterable[Signal] = (),
     supersedes: tuple[str, ...] = (),
     weight: Weight = Weight.FINDING,
     by_line: bool = False,
     at_setting: bool = False,
     fallback: bool = False,
 ) -> Callable[[Function], Rule]:
-    """Makes a rule of a function. Every rule needs the step, and need not say so.
+    """Makes a rule of a function. The names of its parameters are fields of `Case`; one with a default may be missing.
 
-    Raises ValueError for a code that is not STnnn, a name that is not in kebab case, or a docstring that lacks one of
-    the four sections.
+    Raises ValueError for a code that is not STnnn, a name that is not in kebab case, a parameter that no case has, or a
+    docstring that lacks one of the four sections.
     """
     if not re.fullmatch(r"ST[1-9]\d\d", code) or not KEBAB_CASE.fullmatch(name):
         raise ValueError(f"a rule needs a code like ST101 and a name like input-wait, not {code!r} and {name!r}")
 
     def make(function: Function) -> Rule:
-        page = read_page(function, f"rule {name}", SECTIONS)
-        needed = frozenset({Signal.STEP, *needs})
-        return Rule(
-            code, name, needed, frozenset(uses), frozenset(supersedes), weight, function, page,
-            by_line, at_setting, fallback,
-        )  # fmt: skip
+        page, evidence = read_page(function, f"rule {name}", SECTIONS), evidence_of(function, f"rule {name}")
+        replaced = frozenset(supersedes)
+        return Rule(code, name, evidence, replaced, weight, function, page, by_line, at_setting, fallback)
 
     return make

@@ -150,6 +150,11 @@ class LoaderUse:
     items: ItemFacts | None = None
     made_anew: bool = False
 
+    def __post_init__(self) -> None:
+        """Raises ValueError where it has less than nothing: a report's file may be anybody's."""
+        if min(self.workers, self.demand, self.collector, self.starts) < 0:
+            raise ValueError("a loader has less than nothing")
+
 
 @dataclass(frozen=True, slots=True)
 class SettingsUse:
@@ -209,26 +214,6 @@ class SegmentUse:
     lines: tuple[SegmentLine, ...] = ()
     every: float = 0.0
     slowed: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeUse:
-    """A level of the steps that changed for good. step: the first of the new level, from 1, of `steps` in all; epoch:
-    that it lies in, None where no loader tells. before, now: medians of the step, ns; phase: that grew, by `growth` ns.
-    share: of the growth, what the mean step bears. line: that takes more than before, by line_growth ns. gradual: the
-    steps grew bit by bit; before and now are the first and the last fifth of the run."""
-
-    step: int
-    steps: int
-    epoch: int | None
-    phase: PhaseName
-    before: float
-    now: float
-    growth: float
-    share: float
-    line: SourceLine | None = None
-    line_growth: float = 0.0
-    gradual: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from steptime.advice.evidence import CategoryUse, ReplayUse, StepSummary
+from steptime.advice.device_uses import ReplayUse
+from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.quantities import Estimate, format_duration, format_share
 
 NOTHING = Estimate(0.0, 0.0, 0.0, 0)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from steptime.advice.evidence import SegmentLine, SegmentUse
+from steptime.advice.run_uses import SegmentLine, SegmentUse
 from steptime.advice.savings import ratio
 from steptime.analysis.layout import Layout
 from steptime.analysis.lines import identity_of

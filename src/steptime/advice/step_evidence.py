@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from steptime.advice.evidence import CategoryUse, Contention, GpuUse, OptimizerUse, StepSummary
+from steptime.advice.device_uses import GpuUse
+from steptime.advice.evidence import OptimizerUse
 from steptime.advice.kernels import REACHABLE, elements, shapes_of
 from steptime.advice.models import norm_use
+from steptime.advice.run_uses import CategoryUse, Contention, StepSummary
 from steptime.advice.savings import NOTHING, ratio, scaled
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.operators import OperatorUse
@@ -180,23 +182,29 @@ def category_uses(
     machine: Machine | None,
     left: float = 1.0,
 ) -> tuple[CategoryUse, ...]:
-    """The categories; they sum to the step. Of computing, what lies above the roofline could be saved, of unexplained
-    and unrecorded time nothing, of the others all. Where no step was profiled, phases stand for their categories. left:
-    see `waste`."""
+    """The categories; they sum to the step. Where no step was profiled, phases stand for their categories. left: see
+    `waste`."""
     entries = _entries(breakdown, steps, usual)
-    profiled = bool(operators) or entries[:, (Category.COMPUTE, Category.OVERHEAD)].any()
-    uses = [] if profiled else [use for use in phase_uses(steps, usual) if use.name in UNSPLIT_PHASES]
-    for category in Category:
-        if category in (Category.PYTHON, Category.UNEXPLAINED) and not profiled:
-            continue
-        duration = mean_of_series(entries[:, category])
-        recoverable = duration
-        if category is Category.COMPUTE:
-            recoverable = scaled(duration, waste(operators, machine, left))
-        elif category in (Category.UNRECORDED, Category.UNEXPLAINED):
-            recoverable = NOTHING
-        uses.append(CategoryUse(category.title, duration, recoverable))
-    return tuple(use for use in uses if use.duration.value > 0)
+    part = waste(operators, machine, left)
+    if operators or entries[:, (Category.COMPUTE, Category.OVERHEAD)].any():
+        return categories_of(entries, part)
+    uses = categories_of(entries, part, without=(Category.PYTHON, Category.UNEXPLAINED))
+    return (*(use for use in phase_uses(steps, usual) if use.name in UNSPLIT_PHASES), *uses)
+
+
+def categories_of(
+    entries: Int64, part: float, *, seen: bool = True, without: tuple[Category, ...] = ()
+) -> tuple[CategoryUse, ...]:
+    """The categories by their entries, ns of each step. part: share of computing above the roofline; of unexplained and
+    unrecorded time nothing could be saved, of the other categories all. seen: what the device did was recorded; else
+    nobody knows what waits for the host."""
+    parts = {Category.COMPUTE: part, Category.UNRECORDED: 0.0, Category.UNEXPLAINED: 0.0}
+    means = {each: mean_of_series(entries[:, each]) for each in Category if each not in without}
+    return tuple(
+        CategoryUse(each.name.lower(), mean, scaled(mean, parts.get(each, 1.0) if seen else 0.0))
+        for each, mean in means.items()
+        if mean.value > 0
+    )
 
 
 def _entries(breakdown: Breakdown | None, steps: Steps, usual: Int64) -> Int64:

@@ -10,30 +10,28 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from steptime.advice.device_evidence import machine_use, with_device, with_graphs, with_processor
-from steptime.advice.evidence import Case, CategoryUse, GarbageUse, RecomputeUse, StepSummary
-from steptime.advice.models import gradient_use
+from steptime.advice.assemble import with_profile
+from steptime.advice.device_evidence import machine_use
+from steptime.advice.evidence import Case
 from steptime.advice.outliers import outliers_of_trace, usual_of_trace
-from steptime.advice.savings import scaled
-from steptime.advice.step_evidence import waste
+from steptime.advice.run_uses import StepSummary
+from steptime.advice.step_evidence import categories_of, waste
 from steptime.analysis.breakdown import breakdown_of
-from steptime.analysis.categories import Breakdown, Category
+from steptime.analysis.categories import Breakdown
 from steptime.analysis.device_activity import unseen_work
 from steptime.analysis.operators import operations_on, operator_totals, rounds_of, sources_of
 from steptime.analysis.recompute import backward_again, recomputed
+from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.arrays import MANY, Int64, give_back
-from steptime.intervals import contains, measure, union
+from steptime.intervals import contains, union
 from steptime.machine.machine import Machine
 from steptime.quantities import mean_of_series
 from steptime.trace.cached_per_trace import forget
-from steptime.trace.table import EventKind, Trace
-from steptime.trace.vendors import matching
+from steptime.trace.table import Trace
 
 WARM_UP = 1.5
 """A first step this much longer than the median of the others is the profiler's or the job's start."""
-GARBAGE = "Python GC"
-"""So torch's profiler names a collection (record_python_gc_info)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,44 +83,16 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
     if steps.on_device and len(trace.events) > MANY:
         forget(trace, operations_on)  # what remains looks at the device
     give_back(len(trace.events))
+    operators = operators if not step.untraced else ()
     case = Case(
-        step=with_graphs(step, steps),
-        categories=categories_of(breakdown, waste(operators, machine), seen=not step.untraced),
-        operators=operators if not step.untraced else (),
+        step=step,
+        categories=categories_of(breakdown.entries, waste(operators, machine), seen=not step.untraced),
+        operators=operators,
         machine=machine_use(machine),
-        recompute=RecomputeUse(mean_of_series(again)) if again.any() else None,
-        backward_again=mean_of_series(twice) if twice.any() else None,
-        garbage=_garbage(trace, steps.windows),
-        gradients=gradient_use(trace, steps.boundaries),
         outliers=outliers_of_trace(after, usual, warm_up),
     )
-    if not step.untraced:
-        case = with_device(case, steps, breakdown) if steps.on_device else with_processor(case, steps)
+    case = with_profile(case, RecordedBreakdown(breakdown, operators, again, twice, (steps,), ()))
     return TraceCase(case, steps, numbers[usual], later, whole)
-
-
-def categories_of(breakdown: Breakdown, recoverable_compute: float, *, seen: bool = True) -> tuple[CategoryUse, ...]:
-    """The categories per step; they sum to the step. recoverable_compute: share of computing above the roofline; of
-    unexplained and unrecorded time nothing can be given back, of the other categories all. seen: what the device
-    did was recorded; else nobody knows what waits for the host."""
-    uses = []
-    for category in Category:
-        duration = mean_of_series(breakdown.entries[:, category])
-        part = {Category.COMPUTE: recoverable_compute, Category.UNRECORDED: 0.0, Category.UNEXPLAINED: 0.0}.get(
-            category, 1.0
-        )
-        uses.append(CategoryUse(category.title, duration, scaled(duration, part if seen else 0.0)))
-    return tuple(use for use in uses if use.duration.value > 0)
-
-
-def _garbage(trace: Trace, windows: Int64) -> GarbageUse | None:
-    """Collections that the profiler recorded; None where it recorded none, which may mean that it did not look."""
-    events = trace.events
-    rows = np.flatnonzero((events.event_kind == EventKind.PYTHON) & matching(trace, GARBAGE.__eq__))
-    if not len(rows):
-        return None
-    spent = measure(union(events.start[rows], events.ends(rows)), windows[:, 0], windows[:, 1])
-    return GarbageUse(mean_of_series(spent), len(rows) / len(windows))
 
 
 def _untraced(trace: Trace, windows: Int64) -> float:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from steptime.advice.evidence import Case, CategoryUse, OutlierUse, SegmentUse, StepSummary
+from steptime.advice.evidence import Case
 from steptime.advice.models import how_to_record, straggler_name, straggler_reason, straggler_text
 from steptime.advice.rule import Finding, Weight
+from steptime.advice.run_uses import CategoryUse, OutlierUse, SegmentUse, StepSummary
 from steptime.advice.savings import IDLE, named, ratio
 from steptime.advice.segment_evidence import MOST, line_place, lines_text, only_calls
 from steptime.analysis.timeline import UNSPLIT_PHASES

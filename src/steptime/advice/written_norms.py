@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from steptime.advice.evidence import WrittenNormUse
+from steptime.advice.device_uses import WrittenNormUse
 from steptime.advice.kernels import elements, plain_name, shapes_of
 from steptime.analysis.idle import outermost_operator
 from steptime.analysis.op_cost.call import ELEMENT_BYTES

@@ -20,7 +20,7 @@ compared and looked for (tests/test_words.py), and so does reading a document.""
 
 
 class Category(IntEnum):
-    """The categories, in the order in which they claim an instant (ARCHITECTURE.md §4)."""
+    """The categories, in the order in which they claim an instant (docs/how-it-works.md, "The breakdown")."""
 
     COMPUTE = 0
     COMMUNICATION = 1

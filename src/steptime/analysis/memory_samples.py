@@ -173,6 +173,13 @@ class OverTime:
     bytes: tuple[tuple[int, ...], ...]
     peak: int
 
+    def __post_init__(self) -> None:
+        """Raises ValueError where owners, points or peak are not of the rows: a report's file may be anybody's."""
+        if len(self.owners) != len(self.bytes) or any(len(row) != len(self.times) for row in self.bytes):
+            raise ValueError("memory over time has rows of different lengths")
+        if self.times and not 0 <= self.peak < len(self.times):
+            raise ValueError("memory over time has its peak at no point")
+
 
 def highest_points(values: Int64, most: int = MOST_POINTS) -> Int64:
     """Indexes of values for a picture: the highest of each interval, so that no peak is lost."""

@@ -40,8 +40,10 @@ from steptime.arrays import Bool, Float64, Int8, Int32, Int64, distinct, unique
 from steptime.intervals import EMPTY, Intervals, claim, contains, intersect, join, union
 from steptime.machine.datasheet import look_up
 from steptime.machine.machine import Machine
+from steptime.quantities import SourceLine
 from steptime.trace.call_tree import call_tree, exclusive_spans
 from steptime.trace.links import UNKNOWN
+from steptime.trace.nsight_compute import KernelCounters
 from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import matching
 
@@ -50,35 +52,40 @@ COMMUNICATION: Final = "communication"
 
 
 @dataclass(frozen=True, slots=True)
-class KernelGroup:
+class KernelUse:
     """Kernels of one name that one operator launched with arguments of one kind; on a CPU, calls of the operator.
 
-    name: of the kernel (on a CPU, the operator's). shapes: raw JSON, "" where the trace has none.
-    calls, duration: per step, ns. bound: "compute", "memory", "latency", "communication" or "unmodelled".
-    flops, bytes: per step, None without a model. at_roofline: ns per step at the machine's peaks, never above the
-    duration (what is faster had its data in a cache); None without a model or peaks. matrix_unit: None where the
-    name does not say. dimensions: sides of a product that miss the matrix units' tile.
-    example: the longest of them, a row of the event table.
-    """
+    name: of the kernel (on a CPU, the operator's). calls, duration: per step, ns. bound: "compute", "memory",
+    "latency", "communication" or "unmodelled". shapes: of the arguments, raw JSON, "" where the trace has none. flops,
+    bytes: per step, None without a model. at_roofline: ns per step at the machine's peaks, never above the duration
+    (what is faster had its data in a cache); None without a model or peaks. matrix_unit: whether it ran on tensor cores
+    or their like, None where the name does not say. dimensions: sides of a product that miss the matrix units' tile
+    ("k = 1003"). source: the user's line behind the longest one; blocks: of its grid, 0 where unknown; waves: how many
+    times the tiles of a product fill the device, one on each multiprocessor, None where it is not known; counters: what
+    Nsight Compute measured. A roofline leaves these four to those who look at its examples."""
 
     name: str
     operator: str
-    shapes: str
-    dtype: str
     calls: float
     duration: float
-    bound: Bound
-    flops: float | None
-    bytes: float | None
-    at_roofline: float | None
-    matrix_unit: bool | None
-    dimensions: tuple[str, ...]
-    example: int
+    bound: str
+    shapes: str = ""
+    dtype: str = ""
+    flops: float | None = None
+    bytes: float | None = None
+    at_roofline: float | None = None
+    matrix_unit: bool | None = None
+    dimensions: tuple[str, ...] = ()
+    source: SourceLine | None = None
+    blocks: int = 0
+    waves: float | None = None
+    counters: KernelCounters | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """All groups, the longest first, and what they add up to.
+    """All groups, the longest first, and what they add up to. examples: the longest kernel of each, a row of the event
+    table.
 
     split: (n steps, len(BOUNDS)) ns, the computing of each step by what bounds it; a row sums to COMPUTE of the
     breakdown, to the nanosecond. Where kernels overlap, the earlier column has the time.
@@ -93,7 +100,8 @@ class Roofline:
     """
 
     machine: Machine | None
-    groups: tuple[KernelGroup, ...]
+    groups: tuple[KernelUse, ...]
+    examples: tuple[int, ...]
     split: Int64
     wall: float
     flops: float
@@ -191,7 +199,7 @@ def draw(steps: StepContext, step: float | None = None) -> Roofline:
     windows = steps.windows
     bare = steps if steps.on_device else StepContext(steps.trace, windows, windows, machine=steps.machine)
     members = _kernels(bare) if steps.on_device else _calls(bare)
-    groups, bounds, machine = _group_at_peaks(bare, members, step)
+    groups, examples, bounds, machine = _group_at_peaks(bare, members, step)
     split = _split_of_kernels(bare, members, bounds) if steps.on_device else _split_of_calls(bare, members, bounds)
     wall, formats = _wall(windows), _formats(groups)
     sheet = look_up(device_of(steps.trace)) if steps.on_device else None
@@ -204,6 +212,7 @@ def draw(steps: StepContext, step: float | None = None) -> Roofline:
     return Roofline(
         machine=machine,
         groups=groups,
+        examples=examples,
         split=split,
         wall=wall,
         flops=sum(formats.values()),
@@ -235,38 +244,44 @@ def _computed_again(steps: StepContext, members: _Members) -> dict[str, float]:
 
 def _group_at_peaks(
     steps: StepContext, members: _Members, step: float | None
-) -> tuple[tuple[KernelGroup, ...], Int8, Machine | None]:
-    """The groups, the bound of each kernel (a number in BOUNDS), and the machine with peaks that are no lower than what
-    the groups themselves reached.
+) -> tuple[tuple[KernelUse, ...], tuple[int, ...], Int8, Machine | None]:
+    """The groups with their examples, the bound of each kernel (a number in BOUNDS), and the machine with peaks that
+    are no lower than what the groups themselves reached.
 
     What was measured next to other load, or with a worse kernel than the job's, is less than the peak. A datasheet's
     peak is only raised to what the whole step reached: a single kernel beyond it does other work than is counted, or
     in a format that its name does not say.
     """
     machine = steps.machine
-    groups, bounds = _grouped(steps, members, machine)
+    groups, examples, bounds = _grouped(steps, members, machine)
     if machine is None:
-        return groups, bounds, None
+        return groups, examples, bounds, None
     raised = machine.at_least(_reached(groups)) if machine.measured else machine
     formats, wall = _formats(groups), _wall(steps.windows)
     used = _utilization(formats, min(wall, step or wall), raised) or 0.0
     if used > 1:
         raised = raised.at_least({each: used * (raised.matrix_rate(each) or 0.0) for each in formats})
     if raised == machine:
-        return groups, bounds, machine
+        return groups, examples, bounds, machine
     return *_grouped(steps, members, raised), raised
 
 
-def _grouped(steps: StepContext, members: _Members, machine: Machine | None) -> tuple[tuple[KernelGroup, ...], Int8]:
-    """The groups of the steps, the longest first; and for each kernel the number of its bound in BOUNDS."""
+def _grouped(
+    steps: StepContext, members: _Members, machine: Machine | None
+) -> tuple[tuple[KernelUse, ...], tuple[int, ...], Int8]:
+    """The groups of the steps, the longest first, with their examples; and for each kernel the number of its bound in
+    BOUNDS."""
     made, kind = _every_group(steps, members, machine)
-    bounds = np.array([BOUNDS.index(each.bound) if each.bound in BOUNDS else 0 for each in made], np.int8)[kind]
-    groups = (each for each in made if each.calls)
-    return tuple(sorted(groups, key=lambda each: (-each.duration, each.name, each.example))), bounds
+    bounds = np.array([BOUNDS.index(each.bound) if each.bound in BOUNDS else 0 for each, _ in made], np.int8)[kind]
+    groups = [(each, row) for each, row in made if each.calls]
+    groups.sort(key=lambda group: (-group[0].duration, group[0].name, group[1]))
+    return tuple(each for each, _ in groups), tuple(row for _, row in groups), bounds
 
 
-def _every_group(steps: StepContext, members: _Members, machine: Machine | None) -> tuple[list[KernelGroup], Int64]:
-    """All groups, also those of no step; and for each kernel the number of its group."""
+def _every_group(
+    steps: StepContext, members: _Members, machine: Machine | None
+) -> tuple[list[tuple[KernelUse, int]], Int64]:
+    """All groups with their examples, also those of no step; and for each kernel the number of its group."""
     events, rows, operator = steps.trace.events, members.rows, members.operator
     if not len(rows):
         return [], np.empty(0, np.int64)
@@ -279,16 +294,17 @@ def _every_group(steps: StepContext, members: _Members, machine: Machine | None)
     order = np.lexsort((members.duration, kind))
     longest = order[np.append(np.diff(kind[order]) != 0, True)]
     made = [
-        _group(steps, members, machine, *each)
+        (_group(steps, members, machine, *each), int(members.rows[each[0]]))
         for each in zip(longest.tolist(), whole.tolist(), counted.tolist(), strict=True)
     ]
     return made, kind
 
 
-def groups_of_kernels(steps: StepContext) -> tuple[Int32, list[KernelGroup], Int64]:
+def groups_of_kernels(steps: StepContext) -> tuple[Int32, list[KernelUse], Int64]:
     """Rows of all kernels, all groups, and for each kernel the number of its group."""
     members = _kernels(steps)
-    return members.rows, *_every_group(steps, members, steps.machine)
+    made, kind = _every_group(steps, members, steps.machine)
+    return members.rows, [each for each, _ in made], kind
 
 
 def _group(
@@ -298,7 +314,7 @@ def _group(
     longest: int,
     whole: list[float],
     counted: list[float],
-) -> KernelGroup:
+) -> KernelUse:
     """A group with the bound of its average kernel. longest: its longest kernel; whole, counted: sums of all its
     kernels and of those of the steps, as in `_Members.sums`."""
     trace, number = steps.trace, max(len(steps), 1)
@@ -318,7 +334,7 @@ def _group(
         bound = bound_of_kernel(times, usual, filling)
     else:
         bound = bound_of_times(times, machine.dispatch if machine is not None else None)
-    return KernelGroup(
+    return KernelUse(
         name=name,
         operator=trace.symbols[events.name[operator]] if operator >= 0 else "",
         shapes=shapes,
@@ -328,10 +344,9 @@ def _group(
         bound=bound,
         flops=None if math.isnan(flops) else flops / number,
         bytes=None if math.isnan(moved) else moved / number,
-        at_roofline=min(max(times) * calls, duration) / number if times is not None else None,
+        at_roofline=float(min(max(times) * calls, duration) / number) if times is not None else None,
         matrix_unit=matrix_unit(name) if _known(flops) else None,
         dimensions=missed(work.dimensions, format_, name) if work is not None and _known(usual_flops) else (),
-        example=example,
     )
 
 
@@ -347,7 +362,7 @@ def bound_of_kernel(times: tuple[float, float] | None, duration: float, filling:
     return COMPUTE if times[0] >= times[1] else MEMORY
 
 
-def _reached(groups: tuple[KernelGroup, ...]) -> dict[str, float]:
+def _reached(groups: tuple[KernelUse, ...]) -> dict[str, float]:
     """FLOP/s of the quickest product by dtype. Convolutions are no products: a fast algorithm needs fewer
     operations than are counted."""
     found: dict[str, float] = defaultdict(float)
@@ -363,7 +378,7 @@ def _wall(windows: Int64) -> float:
     return float((windows[:, 1] - windows[:, 0]).sum()) / max(len(windows), 1)
 
 
-def _formats(groups: tuple[KernelGroup, ...]) -> dict[str, float]:
+def _formats(groups: tuple[KernelUse, ...]) -> dict[str, float]:
     """FLOPs per step by dtype."""
     found: dict[str, float] = defaultdict(float)
     for each in groups:

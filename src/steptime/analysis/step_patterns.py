@@ -10,7 +10,7 @@ import numpy as np
 
 from steptime.analysis.timeline import Phase, Steps
 from steptime.arrays import Float64, Int64
-from steptime.quantities import TO_DEVIATION
+from steptime.quantities import TO_DEVIATION, SourceLine
 
 LEAST_STEPS = 30
 """Fewer have no levels to speak of."""
@@ -41,16 +41,21 @@ slows all of them."""
 
 @dataclass(frozen=True, slots=True)
 class LastingChange:
-    """The first step of the new level (an index of the steps), the phase that grew, and medians: ns of the step before
-    and after, ns by which the phase grew. share: of that, what the mean step bears. gradual: there are no two levels,
-    the phase grew bit by bit; before and now are the first and the last fifth of the run."""
+    """A level of the steps that changed for good. step: the first of the new level, from 1, of `steps` in all; epoch:
+    that it lies in, None where no loader tells. before, now: medians of the step, ns; phase: that grew, by `growth` ns.
+    share: of the growth, what the mean step bears. line: that takes more than before, by line_growth ns. gradual: the
+    steps grew bit by bit; before and now are the first and the last fifth of the run."""
 
     step: int
-    phase: Phase
+    steps: int
+    epoch: int | None
+    phase: str
     before: float
     now: float
     growth: float
     share: float
+    line: SourceLine | None = None
+    line_growth: float = 0.0
     gradual: bool = False
 
 
@@ -81,7 +86,8 @@ def _bit_by_bit(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | No
     if longer.mean() < APART * len(last):
         return None
     share = min(1.0, max(0.0, (float(values.mean()) - levels[0]) / growth))
-    return LastingChange(int(steady[len(first)]), phase, usual, now, growth, share, gradual=True)
+    at, name = int(steady[len(first)]) + 1, phase.name.lower()
+    return LastingChange(at, len(steps.start), None, name, usual, now, growth, share, gradual=True)
 
 
 def _levels(values: Float64) -> list[float]:
@@ -111,7 +117,8 @@ def _of_phase(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | None
     apart = (float(ranks[at:].sum()) - (count - at) * (count - at + 1) / 2) / (at * (count - at))
     if growth < max(LEAST_CHANGE * usual, MOSTLY * (now - usual)) or apart < APART or not _stays(before, after):
         return None
-    return LastingChange(int(steady[at]), phase, usual, now, growth, (count - at) / count)
+    first, share = int(steady[at]) + 1, (count - at) / count
+    return LastingChange(first, len(steps.start), None, phase.name.lower(), usual, now, growth, share)
 
 
 def _stays(before: Float64, after: Float64) -> bool:

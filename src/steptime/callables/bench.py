@@ -75,19 +75,9 @@ class BenchOptions:
 
     def request(self) -> dict[str, Any]:
         """As the script takes it, of one process."""
-        return {
-            "callables": self.callables,
-            "inputs": self.inputs or None,
-            "shapes": self.shapes,
-            "dtypes": self.dtypes,
-            "modes": self.modes,
-            "device": self.device,
-            "backward": self.backward,
-            "cold": self.cold,
-            "seconds": self.seconds / self.processes,
-            "host_memory": True,
-            "own_process": True,
-        }
+        asked = {name: getattr(self, name) for name in BenchOptions.__slots__}
+        asked |= {"inputs": self.inputs or None, "seconds": self.seconds / self.processes}
+        return {**asked, "host_memory": True, "own_process": True}
 
 
 class _Timed(msgspec.Struct, frozen=True):
@@ -142,8 +132,7 @@ class Contender:
     which must at least be moved. peak_bytes: taken beyond what was held before. launch: ns that the host takes to
     launch a call, None on a CPU and with cold caches. blocks: ns of a call in each block in the order of time; means of
     neighbours where there are many. changes: its arguments, so that each call goes on with what the last one left.
-    sentence: why it stands so, "" where nothing is to be said.
-    """
+    sentence: why it stands so, "" where nothing is to be said."""
 
     name: str
     mode: str
@@ -205,7 +194,6 @@ class Bench:
 
     @property
     def contenders(self) -> tuple[Contender, ...]:
-        """Of all settings."""
         return tuple(each for setting in self.settings for each in setting.contenders)
 
     @property
@@ -215,8 +203,7 @@ class Bench:
 
 
 def bench(options: BenchOptions, executable: str, machines: Sequence[Machine], notify: Callable[[str], None]) -> Bench:
-    """Times them in fresh processes of the user's interpreter. machines: the devices of this machine, of which one will
-    run them. Raises NothingMeasuredError."""
+    """Times them in fresh processes. machines: this machine's devices. Raises NothingMeasuredError."""
     load = OtherLoad()
     answers = []
     for number in range(1, options.processes + 1):

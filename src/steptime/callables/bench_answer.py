@@ -22,7 +22,6 @@ LAUNCH_BOUND = 0.9
 
 
 def answer_of(bench: Bench) -> Answer:
-    """How the callables compare."""
     message, sure = headline(bench), badge(bench)
     return Answer(
         f"Bench of {', '.join(bench.options.callables)}", message, sure, (_head(bench),), tables(bench),
@@ -139,7 +138,6 @@ def badge(bench: Bench) -> str:
 
 
 def tables(bench: Bench) -> tuple[Table, ...]:
-    """One for each setting of inputs."""
     return tuple(_table(bench, setting, place) for place, setting in enumerate(bench.settings) if setting.contenders)
 
 
@@ -220,13 +218,14 @@ def _of_calls(bench: Bench) -> Iterator[str]:
     changing = dict.fromkeys(each.name for each in bench.contenders if each.changes)
     if changing:
         yield one_line(
-            f"{_listed(changing)} {'change their' if len(changing) > 1 else 'changes its'} arguments: each call goes "
+            f"{', '.join(changing)} {'change their' if len(changing) > 1 else 'changes its'} arguments: each call goes "
             "on with what the last one left."
         )
     waiting = dict.fromkeys(each.name for each in bench.contenders if _launch_bound(each))
     if waiting:
         yield one_line(
-            f"{_listed(waiting)}: the device waits for the host, which takes nearly all of the time to launch the work."
+            f"{', '.join(waiting)}: the device waits for the host, which takes nearly all of the time to launch the "
+            "work."
         )
     printed = sum(setting.printed for setting in bench.settings)
     if printed:
@@ -235,10 +234,6 @@ def _of_calls(bench: Bench) -> Iterator[str]:
 
 def _launch_bound(each: Contender) -> bool:
     return each.launch is not None and each.time is not None and each.launch > LAUNCH_BOUND * each.time.value
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 def _first_calls(contenders: Iterable[Contender]) -> Iterator[str]:

@@ -80,8 +80,8 @@ def notes(bench: LoaderBench) -> Iterator[str]:
             yield "No file was read from a disk for its items, or the system keeps files in memory: nothing is cold."
         elif parts.again_ns is not None and parts.again_ns < WORTH_A_WORD * parts.item_ns:
             yield (
-                f"The same items took {format_duration(parts.again_ns)} when they were read again: the files were in "
-                "memory then, or the dataset keeps them. The first epoch is slower than the table says."
+                f"The same items took {format_duration(parts.again_ns)} when they were read again: what they come "
+                "from was in memory then, or the dataset keeps them. The first epoch is slower than the table says."
             )
     last = bench.settings[-1]
     if last.batch is not None and not last.repeats and bench.best.workers < last.workers:

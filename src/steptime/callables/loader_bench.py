@@ -105,9 +105,8 @@ class LoaderParts(msgspec.Struct, frozen=True):
 
 
 class StoredSamples(msgspec.Struct, frozen=True):
-    """Samples in another format. bytes: of a sample on the disk. ns of a sample: ordered_ns, random_ns with the files
-    out of the page cache, None where the system keeps them in memory; warm_ns at random from memory. left_out: why
-    there is nothing."""
+    """Samples in another format. bytes: of one on the disk. ns of a sample: ordered_ns, random_ns with the files out of
+    the page cache, None where the system keeps them in memory; warm_ns at random from memory. left_out: why not."""
 
     name: str
     bytes: float = 0.0
@@ -192,10 +191,9 @@ class LoaderSetting:
 @dataclass(frozen=True, slots=True)
 class LoaderBench:
     """A loader's parts and settings. own: as it is set in the file; settings: by workers, then what else was tried;
-    best: the one with the fewest workers that is as good as any by workers. unbatched: it is a dataset, and each batch
-    one sample. usable_cpus: of this machine. other_cpus:
-    that other programs kept busy meanwhile. transfers: of a batch to the device, empty without one;
-    no_transfer: why they were not timed."""
+    best: the one with the fewest workers that is as good as any by workers. unbatched: a dataset, each batch one
+    sample. usable_cpus: of this machine. other_cpus: that other programs kept busy meanwhile. transfers: of a batch to
+    the device, empty without one; no_transfer: why they were not timed."""
 
     options: LoaderBenchOptions
     torch: str

@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 
-from steptime.advice.evidence import Case, KernelUse, OperatorUse
+from steptime.advice.evidence import Case
+from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.answer.answer import Answer, Item, Section, with_confidence
 from steptime.answer.page.axes import Tick, decades, middles
 from steptime.answer.page.curves import CurveChart, PlacedPoint, curve_figures, curve_of
@@ -38,9 +40,8 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """Options of a sweep. seconds: for each point. compile: whether pointwise work is compiled, too. values: of the
-    tensor that pointwise work goes through; repeats: of that work; orders: of square matrices; sizes: of copies,
-    bytes."""
+    """What is measured. seconds: for each point. compile: pointwise work is compiled, too. values: of the tensor that
+    pointwise work goes through; repeats: of that work; orders: of square matrices; sizes: of copies, bytes."""
 
     device: str
     seconds: float = 0.15
@@ -86,8 +87,7 @@ class _SweepAnswer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PlacedOperator:
-    """An operator of a recording, on one kind of shapes. duration: ns per step. flops: per step; bytes: that must at
-    least be moved."""
+    """An operator of a recording by its shapes. duration: ns per step; flops: per step; bytes: moved at least."""
 
     name: str
     shapes: str
@@ -331,8 +331,7 @@ def roofline(sweep: Sweep, intensities: Sequence[float]) -> list[tuple[float, fl
 
 
 def by_size(sweep: Sweep) -> Iterator[CurveChart]:
-    """B/s of copies over their size, and FLOP/s of products over their order, with their knees; both axes are
-    logarithmic."""
+    """B/s of copies over their size, and FLOP/s of products over their order, with their knees, on logarithmic axes."""
     copies, products = sweep.of("copy"), sweep.of("product")
     if len(copies) > 1:
         small, cached = end_of_overhead(sweep), largest_cached(sweep)

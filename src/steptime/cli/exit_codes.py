@@ -19,6 +19,11 @@ from steptime.errors import SteptimeError
 
 BUG = 70
 INTERRUPTED = 130
+OUTSIDE = frozenset({
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE,
+    errno.ENFILE, errno.ENOMEM, errno.EAGAIN,
+})  # fmt: skip
+"""Rights, room, and what else a system may lack at any place: no bug of ours."""
 
 
 def shield(action: Callable[[], int]) -> int:
@@ -36,6 +41,10 @@ def shield(action: Callable[[], int]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except OSError as error:
+        if error.errno in OUTSIDE:
+            what = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+            say(f"The system refused what this command needs ({what}): give it, or another folder. (system-refused)")
+            return 1
         if error.errno != errno.ENAMETOOLONG:
             return _bug(error)
         say("A name is too long to be a file's: check the paths of this command. (usage)")

@@ -207,9 +207,8 @@ def _start(
 ) -> tuple[Path, Variant]:
     """The folder of a new judgement. What cannot be tried is refused before the job is measured."""
     recorded = len(target) == 1 and Path(target[0]).is_dir()
-    if not recorded:
-        asked.variants(target, Path.cwd())
-    recording = recording_of(target, options)
+    sources = () if recorded else asked.variants(target, Path.cwd())[0].sources  # measured is what they are beside
+    recording = recording_of(target, options, sources)
     manifest = load(recording).manifest
     baseline, variants = asked.variants(manifest.command, Path(manifest.directory))
     case, _ = case_and_findings(recording)

@@ -201,9 +201,9 @@ async def answered(name: str, arguments: Mapping[str, Any], notify: Notify) -> s
         raise UsageError("usage", f"There is no tool {name!r}: name one of {', '.join(TOOLS)}.")
     kind, function = TOOLS[name]
     try:
-        if b"\\u0000" in msgspec.json.encode(arguments):
-            raise UsageError("usage", f"{name} was called with a text that holds a zero byte.")
         given = msgspec.convert(dict(arguments), kind)
+        if b"\\u0000" in msgspec.json.encode(given):
+            raise UsageError("usage", f"{name} was called with a text that holds a zero byte.")
     except UnicodeEncodeError:
         raise UsageError("usage", f"{name} was called with a text that is no Unicode.") from None
     except msgspec.ValidationError as error:

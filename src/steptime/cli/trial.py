@@ -47,7 +47,7 @@ from steptime.report.judge_answer import as_document
 from steptime.report.sentences import place_text
 from steptime.report.trial_answer import answer_of
 from steptime.report.verdict_words import may_go_on
-from steptime.trials.conduct import PROOF, SECONDS, Notice, TrialRunner, combine, keep
+from steptime.trials.conduct import FEWEST, PROOF, SECONDS, Notice, TrialRunner, combine, keep
 from steptime.trials.containment import (
     Layer,
     Workspace,
@@ -182,11 +182,17 @@ def enough(announcer: Announcer | None) -> Callable[[Progress], bool]:
 
 
 def measure(
-    command: Sequence[str], options: TrialOptions, recording: Path | None = None, *, peaks: bool = True
+    command: Sequence[str],
+    options: TrialOptions,
+    recording: Path | None = None,
+    *,
+    peaks: bool = True,
+    sources: Sequence[tuple[str, str]] = (),
 ) -> Path:
     """Runs the command until it has been measured, and returns the recording (in `runs`, where none was named). Where
     the system permits no overlays it runs in its own folder, with --uncontained only: source lines of a copy would
-    belong to no file of the user's. peaks: whether the machine's are measured behind it.
+    belong to no file of the user's. peaks: whether the machine's are measured behind it. sources: files with another
+    text, by their path relative to the folder, where there are overlays.
 
     Its input is empty and its output goes next to the recording. Raises what `run_variant` raises, and
     NothingMeasuredError.
@@ -201,7 +207,9 @@ def measure(
     try:
         ground_of(contained_workspace).janitor.take(workspace)
         refuse_uncontained(contained_workspace)
-        outcome = _watched(contained_workspace, folder, seconds, enough(None if options.quiet else Announcer(say)))
+        outcome = _watched(
+            contained_workspace, folder, seconds, enough(None if options.quiet else Announcer(say)), sources
+        )
     finally:
         leave(contained_workspace)
         with contextlib.suppress(OSError):  # there is a recording in it, or it was never made
@@ -213,9 +221,15 @@ def measure(
     return folder
 
 
-def _watched(workspace: Workspace, folder: Path, deadline: float, seen: Callable[[Progress], bool]) -> Outcome:
+def _watched(
+    workspace: Workspace,
+    folder: Path,
+    deadline: float,
+    seen: Callable[[Progress], bool],
+    sources: Sequence[tuple[str, str]],
+) -> Outcome:
     if ground_of(workspace).layer is Layer.OVERLAY:
-        with contained(workspace, "measured", folder, deadline=deadline) as (command, place):
+        with contained(workspace, "measured", folder, sources, deadline) as (command, place):
             return run_variant(command, folder, ProbeOptions(), place, seen)
     if not workspace.uncontained:
         raise UsageError(
@@ -324,9 +338,15 @@ def only(named: Sequence[Fix], proposals: Sequence[Proposal], case: Case) -> tup
     return tuple(found)
 
 
+def far_end_first(numbers: Sequence[int]) -> list[int]:
+    """The largest, then the others from the smallest on: where the budget does not pay for all, both ends are known."""
+    largest, *others = sorted(set(numbers), reverse=True)
+    return [largest, *reversed(others)]
+
+
 def sweep(workers: Sequence[int], case: Case) -> tuple[Proposal, ...]:
     """The numbers of workers as proposals; the job's own is tried anyway. Raises UsageError where none can be."""
-    options = (worker_option(case, number) for number in workers)
+    options = (worker_option(case, number) for number in far_end_first(workers))
     found = tuple(Proposal(fitting_workers, option, "") for option in options if option is not None)
     if not found:
         why = "no DataLoader trains it" if case.loader is None else "its IterableDataset would yield each sample anew"
@@ -357,8 +377,23 @@ def new_trial(
     plan = plan_for(known, recording, variants, case.step, options.min_gain, goal=options.goal)
     refuse_uncontained(workspace_for(known.manifest, recording, folder, uncontained=options.uncontained))
     folder.mkdir(parents=True)
-    append_result(folder, plan=replace(plan, baseline=baseline, until_loss=until_loss, least_step_ns=least_step(case)))
+    more = replace(plan, baseline=baseline, until_loss=until_loss, least_step_ns=least_step(case))
+    append_result(folder, plan=replace(more, measured_on=tuple(_measured_on(known, case))))
     return folder
+
+
+def _measured_on(known: Recording, case: Case) -> Iterator[str]:
+    """The machine, the versions and the commit of a recording, a line each."""
+    first = next(iter(known.processes), None)
+    machine = case.machine.name if case.machine is not None else ""
+    if first is not None:
+        settings, name = first.settings, first.facts.device_name or machine or first.facts.device
+        threads = f", {settings.intra_op_threads} threads of torch on {settings.usable_cpus} CPUs" if settings else ""
+        yield f"{name}{threads}"
+        yield f"torch {first.facts.torch}, Python {first.facts.python}, steptime {known.manifest.steptime}"
+    if known.manifest.commit:
+        changed = ", with changes that are not committed" if known.manifest.dirty else ""
+        yield f"Commit {known.manifest.commit[:12]}{changed}"
 
 
 @contextmanager
@@ -423,14 +458,22 @@ def _executor(recording: Recording | None, options: TrialOptions) -> Executor:
 
 
 def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
-    """Where the way to a job's first step is so long that the budget pays for too few processes."""
-    each = plan.start_seconds + SECONDS
-    needed = PROOF * each
-    if budget.left() < needed:
+    """Where the budget pays for too few processes to prove a change, or to time all that somebody handed in."""
+    each = plan.start_seconds + max(SECONDS, FEWEST * plan.step_seconds)
+    if budget.left() < PROOF * each:
         say(
             f"The budget is too short to prove a change: two rounds of one take {PROOF} processes, and each takes "
             f"about {format_duration(plan.start_seconds * 1e9)} to its first step. "
             f"Give --budget {longer(plan, budget)}m."
+        )
+        return
+    handed = sum(variant.foreign for variant in plan.variants)
+    processes = 2 * (1 + handed) + MIN_ROUNDS * processes_of(handed, alternating=True)
+    if handed and plan.compared is None and budget.left() < processes * each:
+        say(
+            f"The budget may be too short to decide all {handed}: their rehearsals and {MIN_ROUNDS} rounds take "
+            f"{processes} processes of about {format_duration(each * 1e9)}. What seems to gain most comes first; "
+            f"--budget {ceil(processes * each / 60)}m pays for all."
         )
 
 
@@ -446,8 +489,8 @@ def go_on_command(verb: str, folder: Path, options: TrialOptions, minutes: int |
     return f"steptime {verb} {lifted}{budget}--resume {shlex.quote(str(folder))}"
 
 
-def recording_of(target: Sequence[str], options: TrialOptions) -> Path:
-    """The recording that was named, or one that is made now of the command."""
+def recording_of(target: Sequence[str], options: TrialOptions, sources: Sequence[tuple[str, str]] = ()) -> Path:
+    """The recording that was named, or one that is made now of the command, with these files in place of its own."""
     if options.executor == "ray":
         import_ray("--executor ray")  # before anything is written
     if is_recording(Path(target[0])):
@@ -460,7 +503,7 @@ def recording_of(target: Sequence[str], options: TrialOptions) -> Path:
         )
     if len(target) == 1 and os.sep in target[0] and not Path(target[0]).exists():
         raise no_such_file(target[0], "a recording (a folder that steptime run writes), or a command")
-    return measure(target, options)
+    return measure(target, options, sources=sources)
 
 
 def case_and_findings(recording: Path) -> tuple[Case, tuple[Finding, ...]]:

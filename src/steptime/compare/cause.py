@@ -27,12 +27,6 @@ CLEAR = (DifferenceOutcome.MORE, DifferenceOutcome.LESS)
 
 
 @dataclass(frozen=True, slots=True)
-class _Moved:
-    name: str
-    change: Estimate
-
-
-@dataclass(frozen=True, slots=True)
 class Effect:
     """Effects that a setting can have. sign: 1 where more of it makes the step longer, -1 shorter, 0 where either may
     be."""
@@ -81,43 +75,37 @@ GENERAL = ("command", "commit", "torch", "Python", "host", "device")
 def cause_of(
     step: Difference, parts: Sequence[Difference], settings: Sequence[Setting], pieces: Sequence[Piece]
 ) -> LikelyCause:
-    """The likely cause of the step's change; where that is within noise, of the category that moved beyond it; without
-    a sentence where nothing did."""
-    clear = step.outcome in (DifferenceOutcome.MORE, DifferenceOutcome.LESS)
-    category = _carrier_of(step, parts, clear=clear)
-    whole = step.change.value if clear and step.change is not None else category.change.value if category else 0.0
+    """The likely cause of the step's change, else of the category that moved beyond noise, else without a sentence."""
+    clear = step.outcome in CLEAR
+    name, moved = _carrier_of(step, parts, clear=clear)
+    whole = step.change.value if clear and step.change is not None else moved
     if not whole:
         return LikelyCause("")
-    share = category.change.value / whole if category is not None and clear else None
-    name = category.name if category is not None else ""
+    share = moved / whole if name and clear else None
     setting = _setting(name, settings, whole) if share is None or share >= EXPLAINS else None
     setting = setting or _general(settings)
     piece = _piece(pieces, whole, name)
-    if setting is not None:
-        reported = f"likely because of {_set(setting)}"
-        if piece is not None and setting.name in GENERAL:
-            reported += f"; {_piece_words(piece)}"
-        return LikelyCause(reported, name, share, setting.name, piece.name if piece is not None else "")
-    if piece is not None:
-        return LikelyCause(
-            f"nothing that is known was set otherwise; {_piece_words(piece)}", name, share, "", piece.name
-        )
-    return LikelyCause("nothing that is known was set otherwise", name, share)
+    reported = (
+        f"likely because of {_set(setting)}" if setting is not None else "nothing that is known was set otherwise"
+    )
+    if piece is not None and (setting is None or setting.name in GENERAL):
+        reported += f"; {_piece_words(piece)}"
+    return LikelyCause(reported, name, share, setting.name if setting else "", piece.name if piece else "")
 
 
-def _carrier_of(step: Difference, parts: Sequence[Difference], *, clear: bool) -> _Moved | None:
-    """The category that moved most beyond noise: the way that the step went, where that is clear."""
+def _carrier_of(step: Difference, parts: Sequence[Difference], *, clear: bool) -> tuple[str, float]:
+    """The category that moved most beyond noise, the way that the step went where that is clear, and by how many ns;
+    "" and 0 where none did."""
     moved = [
-        _Moved(part.name, part.change)
+        (part.name, part.change.value)
         for part in parts
         if part.change is not None and (part.outcome is step.outcome if clear else part.outcome in CLEAR)
     ]
-    return max(moved, key=lambda part: abs(part.change.value), default=None)
+    return max(moved, key=lambda each: abs(each[1]), default=("", 0.0))
 
 
 def _setting(category: str, settings: Sequence[Setting], whole: float) -> Setting | None:
-    """The setting that says most about a category, and moves it the way that it moved: another device before all, then
-    what moves the fewest categories."""
+    """The setting that moves a category the way that it moved: another device first, then that of fewest categories."""
     able: list[tuple[int, Setting]] = []
     for setting in settings:
         base = re.sub(r" \d+$", "", setting.name)
@@ -149,9 +137,8 @@ def _general(settings: Sequence[Setting]) -> Setting | None:
 
 
 def _set(setting: Setting) -> str:
-    if setting.kind == "code":
-        return f"the {setting.name}: {setting.before} before, {setting.after} now"
-    return f"{setting.name}: {setting.before} before, {setting.after} now"
+    the = "the " if setting.kind == "code" else ""
+    return f"{the}{setting.name}: {setting.before} before, {setting.after} now"
 
 
 def _piece(pieces: Sequence[Piece], whole: float, category: str) -> Piece | None:
@@ -170,7 +157,6 @@ def _piece_words(piece: Piece) -> str:
 
 
 def sentence_of(comparison: Comparison) -> str:
-    """The comparison in one sentence."""
     step, cause = comparison.step, comparison.cause
     if step.before is None or step.after is None or step.change is None:
         return "Nothing can be compared: a step was not measured on both sides."

@@ -5,9 +5,8 @@ steps vary, and nothing of what another run would give: another place in memory,
 another temperature. So each interval of a difference has two parts: what varies within the runs, drift included
 (`difference_of_series`), and a floor for what varies between them. They are independent and add as variances do.
 
-Of three runs or more: a run opens a new level when it lies outside of the noise around the median of its level so
-far, and the median of it and the next ones does, too (docs/history.md). No later run confirms the last one; that is
-said.
+Of three runs or more, one opens a new level when it lies outside of the noise around the median of its level, and the
+median of it and the next ones does, too (docs/history.md). No later run confirms the last one; that is said.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from math import sqrt
 import numpy as np
 
 from steptime._version import __version__
-from steptime.advice.evidence import Case, CategoryUse, LoaderUse, OptimizerUse, SettingsUse
+from steptime.advice.evidence import Case, OptimizerUse
 from steptime.advice.kernels import short_kernel
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.loader_model import samples_per_step
+from steptime.advice.run_uses import CategoryUse, LoaderUse, SettingsUse
 from steptime.advice.savings import NOTHING, ratio, scaled
 from steptime.advice.verdict import disturbance
 from steptime.arrays import Int64
@@ -146,8 +146,7 @@ def _sentence(found: Sequence[Jump], slope: Estimate | None, steps: Sequence[flo
 TRIFLE = 0.01
 """Fraction of the longer step: a part that moved by less is not worth a row."""
 OWN = 0.1
-"""Fraction of the part itself, for one that is on both sides: no interval of a single part is known, and a tenth is
-more than steady parts vary by."""
+"""Of a part that is on both sides: no interval of a single part is known, and steady ones vary by less than a tenth."""
 MOST = 40
 """Pieces that are kept, those that changed most."""
 
@@ -179,24 +178,14 @@ def _was_looked_for(before: Case, after: Case, kind: str) -> bool:
 def _changes(kind: str, one: dict[str, _Part], other: dict[str, _Part], step: float, noise: float) -> list[Piece]:
     found = []
     for name in dict.fromkeys((*one, *other)):
-        before, after = one.get(name), other.get(name)
-        spent, now = before.duration if before else 0.0, after.duration if after else 0.0
-        own = max(OWN, noise) * max(spent, now) if before and after else 0.0
-        if abs(now - spent) < max(TRIFLE * step, own):
-            continue
-        known = before or after
-        found.append(
-            Piece(
-                kind,
-                name,
-                _fate(before, after),
-                before.duration if before else None,
-                after.duration if after else None,
-                before.calls if before else None,
-                after.calls if after else None,
-                known.category if known else "",
-            )
-        )
+        sides = (one.get(name), other.get(name))
+        spent, now = (side.duration if side is not None else None for side in sides)
+        calls, calls_now = (side.calls if side is not None else None for side in sides)
+        category = next(side.category for side in sides if side is not None)
+        piece = Piece(kind, name, _fate(*sides), spent, now, calls, calls_now, category)
+        own = max(OWN, noise) * max(spent, now) if spent is not None and now is not None else 0.0
+        if abs(piece.change) >= max(TRIFLE * step, own):
+            found.append(piece)
     return found
 
 
@@ -236,8 +225,7 @@ def _parts_pieces(case: Case, kind: str) -> dict[str, _Part]:
 
 
 def _line_scale(case: Case) -> float:
-    """At most 1: lines are timed in a few steps, which may all have been slow ones; no step is shorter than its
-    lines."""
+    """At most 1: lines are timed in a few steps, which may all have been slow; no step is shorter than its lines."""
     return min(1.0, ratio(case.step.duration.value, sum(use.duration.value for use in case.lines)) or 1.0)
 
 
@@ -324,11 +312,10 @@ def _arguments(command: str) -> str:
         words = shlex.split(command)
     except ValueError:
         return command
-    return shlex.join(_without_root(word) if number else _file_name(word) for number, word in enumerate(words))
-
-
-def _without_root(word: str) -> str:
-    return _file_name(word) if word.startswith("/") else word.removeprefix("./")
+    return shlex.join(
+        _file_name(word) if not number or word.startswith("/") else word.removeprefix("./")
+        for number, word in enumerate(words)
+    )
 
 
 def _file_name(word: str) -> str:
@@ -403,7 +390,8 @@ def compare(
         raise ValueError("a comparison needs two reports")
     before, after = reports[0], reports[-1]
     one, other = before.processes[0], after.processes[0]
-    noise = _noise(before, repeats, one.case.between_runs if noise_floor is None else noise_floor)
+    steps = [report.processes[0].case.step.duration.value for report in (before, *repeats)]
+    noise = measured_noise(steps, one.case.between_runs if noise_floor is None else noise_floor)
     step = step_between(one, other, noise.noise_floor)
     by, parts = _parts_compare(one, other, step, noise.noise_floor)
     runs = tuple(
@@ -422,16 +410,8 @@ def compare(
     return replace(comparison, sentence=sentence_of(comparison))
 
 
-def _noise(before: Report, repeats: Sequence[Report], noise_floor: float) -> Noise:
-    if not repeats:
-        return assumed_noise(noise_floor)
-    steps = [report.processes[0].case.step.duration.value for report in (before, *repeats)]
-    return measured_noise(steps, noise_floor)
-
-
 def step_between(one: ProcessReport, other: ProcessReport, noise_floor: float) -> Difference:
-    """The step's difference. Its value is that of the two reports' figures; what it may be off by, from how intervals
-    of the steady steps differ."""
+    """The step's difference: its value from the two reports, its interval from intervals of steady steps."""
     before, after = one.case.step.duration, other.case.step.duration
     change = _widened(difference_of(after, before), _steady(one), _steady(other))
     change = beyond(change, noise_floor * max(before.value, after.value))
@@ -558,13 +538,13 @@ def _exact(count: int) -> Estimate:
 
 def _findings(one: ProcessReport, other: ProcessReport) -> tuple[OneSidedFinding, ...]:
     """Findings that one side has and the other has not, those that appeared first."""
-    before = {finding.code: finding for finding in one.findings}
-    after = {finding.code: finding for finding in other.findings}
-    appeared = [OneSidedFinding(each.code, each.name, Fate.APPEARED, each.summary) for each in other.findings
-                if each.code not in before]  # fmt: skip
-    vanished = [OneSidedFinding(each.code, each.name, Fate.VANISHED, each.summary) for each in one.findings
-                if each.code not in after]  # fmt: skip
-    return (*appeared, *vanished)
+    sides = ((Fate.APPEARED, other.findings, one.findings), (Fate.VANISHED, one.findings, other.findings))
+    return tuple(
+        OneSidedFinding(each.code, each.name, fate, each.summary)
+        for fate, findings, missing_in in sides
+        for each in findings
+        if each.code not in {found.code for found in missing_in}
+    )
 
 
 def _run(report: Report, label: str, first: Report, noise_floor: float) -> ComparedRun:
@@ -588,7 +568,6 @@ def _run(report: Report, label: str, first: Report, noise_floor: float) -> Compa
 
 
 def _caveats(one: ProcessReport, other: ProcessReport) -> list[str]:
-    """Limits of the comparison."""
     found = []
     modes = {one.case.step.mode == "trace", other.case.step.mode == "trace"}
     if len(modes) == 2:

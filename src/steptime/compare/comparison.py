@@ -55,8 +55,7 @@ class Difference:
     """A quantity on both sides. kind: "step", "category", "phase", "memory" or "sample".
 
     before, after: None where it was not measured; the unit is theirs. change: after - before, its interval with the
-    noise between runs in it; None where one side was not measured. reason: why it is undecided, "" for its interval.
-    """
+    noise between runs in it; None where one side was not measured. reason: why it is undecided, "" for its interval."""
 
     kind: str
     name: str

@@ -104,15 +104,11 @@ def _quantity(comparison: Comparison, name: str) -> Difference | None:
     if name == "memory":
         return comparison.memory
     found = next((part for part in comparison.parts if part.name == name), None)
-    if found is None and comparison.parts and _belongs(name, comparison.by):
+    compared = {each.name.lower() for each in (Category if comparison.by == "categories" else Phase)}
+    if found is None and comparison.parts and name in compared:
         nothing = Estimate(0.0, 0.0, 0.0, 0)
         return Difference(comparison.by[:-1], name, nothing, nothing, nothing, comparison.step.outcome)
     return found
-
-
-def _belongs(name: str, by: str) -> bool:
-    """True if a name is one of the categories, or of the phases, whichever were compared."""
-    return name in {each.name.lower() for each in (Category if by == "categories" else Phase)}
 
 
 def _words(change: Estimate) -> str:

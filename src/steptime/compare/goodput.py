@@ -148,9 +148,7 @@ def _split(run: RunTime, timeline: Timeline, shift: int) -> RunTime:
     parts[STALLED] = min(trained, int((steps.duration[long] - round(usual)).sum()))
     parts[PRODUCTIVE] = trained - parts[STALLED]
     saved = [each.end for each in timeline.segments if each.kind is SegmentKind.CHECKPOINT]
-    unsaved = parts[PRODUCTIVE]
-    if saved:
-        unsaved = int(steps.duration[steps.start >= max(saved)].sum())
+    unsaved = int(steps.duration[steps.start >= max(saved)].sum()) if saved else parts[PRODUCTIVE]
     return replace(
         run, steps=len(steps.end) + timeline.left_out, parts=tuple(parts.items()), unsaved=min(unsaved, trained)
     )

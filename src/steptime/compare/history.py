@@ -75,7 +75,6 @@ class History:
 def history_of(
     folder: str, entries: Sequence[Entry], problems: tuple[str, ...] = (), *, noise_floor: float = BETWEEN_RUNS
 ) -> History:
-    """The history of a folder's recordings."""
     ordered = sorted(entries, key=lambda entry: (entry.started_epoch_ns, entry.path))
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in ordered:

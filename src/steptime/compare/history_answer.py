@@ -120,17 +120,11 @@ def _since(track: JobHistory, jump: Jump) -> str:
 
 
 def next_command(history: History) -> str:
-    """Command that tells most: the comparison around the newest change for the worse; "" where there is nothing to
-    compare."""
-    for track in history.tracks:
-        jump = slowed(track)
-        if jump is not None:
-            paths = (track.reported[jump.at - 1].path, track.reported[jump.at].path)
-            return f"steptime compare {' '.join(map(shlex.quote, paths))}"
-    for track in history.tracks:
-        if len(track.reported) > 1:
-            return f"steptime compare {' '.join(shlex.quote(entry.path) for entry in track.reported[-2:])}"
-    return ""
+    """What tells most: the comparison around the newest change for the worse; "" where there is nothing to compare."""
+    jumped = ((track, jump) for track in history.tracks if (jump := slowed(track)) is not None)
+    found = [track.reported[jump.at - 1 : jump.at + 1] for track, jump in jumped]
+    found += [track.reported[-2:] for track in history.tracks if len(track.reported) > 1]
+    return f"steptime compare {' '.join(shlex.quote(entry.path) for entry in found[0])}" if found else ""
 
 
 def answer_of_doomed(doomed: Sequence[Doomed], *, done: bool) -> Answer:

@@ -37,10 +37,10 @@ from steptime.compare.history import Entry, History, history_of
 from steptime.errors import RecordingError, SteptimeError, no_such_file
 from steptime.folders import cache_folder
 from steptime.launcher.command import job_name
-from steptime.quantities import BETWEEN_RUNS, Estimate
+from steptime.quantities import BETWEEN_RUNS
 from steptime.recording.inventory import VARIANTS, claimed
 from steptime.recording.load import load_process, look_into, place
-from steptime.recording.recording import Manifest, Process, ProcessFacts, TelemetrySample
+from steptime.recording.recording import Process, ProcessFacts, TelemetrySample
 
 DEEPEST = 4
 """Folders below the one that is asked for: the variants of a trial lie in its `variants`."""
@@ -51,12 +51,8 @@ LEAST_STEPS = 3
 Fingerprint = tuple[int, int]
 
 
-def find_recordings(folder: Path) -> tuple[Path, ...]:
-    """The recordings in a folder, in order. Links are not followed, and nothing inside a recording is looked at."""
-    return tuple(sorted(_below(folder, DEEPEST)))
-
-
 def _below(folder: Path, depth: int) -> Iterator[Path]:
+    """The recordings in a folder. Links are not followed, and nothing inside a recording is looked at."""
     if claimed(folder):
         yield folder
         return
@@ -108,13 +104,14 @@ def entry_of(folder: Path, print_of: Fingerprint) -> Entry | None:
     looked = sorted((_look(process, contents.telemetry) for process in read), key=lambda each: each.place)
     fresh = time.time() - print_of[1] / 1e9 < RUNNING
     facts = looked[0].facts if looked else None
+    device = (facts.device_name or facts.device.partition(":")[0]) if facts is not None else ""
     entry = Entry(
         path=str(folder),
         job=job_name(manifest.command) if manifest.command else folder.name,
         command=shlex.join(manifest.command),
         commit=manifest.commit,
         dirty=manifest.dirty,
-        machine=_machine(manifest, facts),
+        machine=", ".join(filter(None, (manifest.host, device))),
         torch=facts.torch if facts is not None else "",
         started_epoch_ns=manifest.started_epoch_ns,
         running=manifest.ended_epoch_ns is None and fresh,
@@ -126,11 +123,6 @@ def entry_of(folder: Path, print_of: Fingerprint) -> Entry | None:
     return _measured(entry, looked)
 
 
-def _machine(manifest: Manifest, facts: ProcessFacts | None) -> str:
-    device = (facts.device_name or facts.device.partition(":")[0]) if facts is not None else ""
-    return ", ".join(filter(None, (manifest.host, device)))
-
-
 def _measured(entry: Entry, looked: Sequence[_KnownProcess]) -> Entry:
     """The entry with its step: of the slowest training process, or of the first one where they are alike."""
     trainers = [each for each in looked if each.mode != Mode.FORWARD] or looked
@@ -138,7 +130,7 @@ def _measured(entry: Entry, looked: Sequence[_KnownProcess]) -> Entry:
     if not found:
         return replace(entry, problem="too few steady steps to account for")
     slowest = max(found, key=lambda each: each[1].step.duration.value)
-    alike = max(_step(case).low for _, case in found) <= min(_step(case).high for _, case in found)
+    alike = max(case.step.duration.low for _, case in found) <= min(case.step.duration.high for _, case in found)
     process, case = found[0] if alike else slowest
     busy = disturbance(examine(case).findings)
     return replace(
@@ -148,10 +140,6 @@ def _measured(entry: Entry, looked: Sequence[_KnownProcess]) -> Entry:
         peak_bytes=process.peak_bytes,
         busy=busy.summary if busy is not None else "",
     )
-
-
-def _step(case: Case) -> Estimate:
-    return case.step.duration
 
 
 def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _KnownProcess:
@@ -182,15 +170,14 @@ _ORDER = 'CREATE INDEX by_job ON recordings (job, machine, started, "commit")'
 def read_history(folder: Path, *, noise_floor: float = BETWEEN_RUNS) -> History:
     """The history of the recordings in a folder. What the index knows and did not change is not read again.
 
-    Raises RecordingError where there is no such folder.
-    """
+    Raises RecordingError where there is no such folder."""
     if not folder.exists():
         raise no_such_file(folder, "a folder that recordings lie in, as steptime run makes runs")
     if not folder.is_dir():
         raise RecordingError(
             "history-no-folder", f"{folder} is no folder: name the one that recordings lie in, as steptime history runs"
         )
-    found = {str(path): fingerprint(path) for path in find_recordings(folder)}
+    found = {str(path): fingerprint(path) for path in sorted(_below(folder, DEEPEST))}
     known = _known(folder, found)
     fresh = {path: entry_of(Path(path), found[path]) for path in found if path not in known}
     if fresh or len(known) < len(found):
@@ -244,8 +231,7 @@ def _keep(folder: Path, found: dict[str, Fingerprint], fresh: dict[str, Entry | 
 
 
 def _fits(entry: Entry) -> bool:
-    """True if neither its path nor a name in it is other than Unicode, which SQLite and JSON cannot hold: such a
-    recording is read each time."""
+    """Whether its path and names are Unicode, as SQLite and JSON need: any other recording is read each time."""
     try:
         msgspec.json.encode(entry)
     except UnicodeEncodeError:

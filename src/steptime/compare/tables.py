@@ -21,7 +21,6 @@ LONGEST = 100
 
 
 def settings_table(comparison: Comparison) -> Table:
-    """The settings that differ."""
     return table_of(
         "settings-table", "Settings that differ", "", comparison.settings,
         word("", "name", lambda setting: setting.name),

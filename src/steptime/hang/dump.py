@@ -44,8 +44,7 @@ class CollectiveCall:
     description: what the user calls it. sequence: its number among the collectives of the group (or among the sends and
     receives between two ranks). state: how far it had come, as torch says it; done: it has ended (gloo leaves the state
     at "scheduled" and says only that the entry was retired). sizes and types: of its tensors, as given in and got out.
-    created: epoch ns. source: the user's innermost line, None where no stack was kept.
-    """
+    created: epoch ns. source: the user's innermost line, None where no stack was kept."""
 
     operation: str
     group: str
@@ -87,8 +86,7 @@ def read_dumps(paths: Sequence[str]) -> tuple[tuple[Dump, ...], tuple[str, ...]]
     """The dumps that are meant by files, folders and patterns, by rank, and a sentence for each file passed over.
 
     What is no dump in a folder or under a pattern is passed over. Raises TraceError: no-dumps, same-rank, and
-    dump-unreadable for a file that was given by name.
-    """
+    dump-unreadable for a file that was given by name."""
     dumps: dict[int, Dump] = {}
     passed_over: list[str] = []
     for path, named in (meant for each in paths for meant in _meant(each)):
@@ -239,8 +237,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 def _text(value: Any) -> str:
     """A text on one line, without halves of surrogate pairs, which no JSON can hold; "" for anything else. Containers
-    are not spelt out: lists that hold one another twice, forty levels deep, are a hundred bytes of pickle and 10^12
-    characters."""
+    are not spelt out: lists that hold one another twice, forty deep, are a hundred bytes and 10^12 characters."""
     if isinstance(value, int):
         return str(_whole(value))
     line = " ".join(value[:LONGEST_TEXT].split()) if isinstance(value, str) else ""

@@ -18,7 +18,7 @@ from math import prod
 
 from steptime.errors import UsageError
 from steptime.hang.dump import COMPLETED, CollectiveCall, Dump
-from steptime.hang.waits import Wait, waiting_for, waits_of
+from steptime.hang.waits import Group, Wait, waiting_for, waits_of
 from steptime.quantities import SourceLine, format_source
 
 DEFAULT, DEFAULT_NAMES = "default_pg", ("", "0")
@@ -28,27 +28,10 @@ LARGEST_WORLD = 1 << 20
 MOST_DIMENSIONS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """name: as calls give it. members: the ranks of the job that are known to belong to it. possible: those that may,
-    as no dump says it. open: there may be ranks that no dump names."""
-
-    name: str
-    members: tuple[int, ...]
-    possible: tuple[int, ...] = ()
-    open: bool = False
-
-    @property
-    def whole(self) -> bool:
-        """True if no other rank can belong to it."""
-        return not (self.possible or self.open)
-
-
 def world_of(dumps: Sequence[Dump], world_size: int | None = None) -> Group:
     """The group of all ranks of the job: they are numbered from 0 on, so that those between known ones exist.
 
-    world_size: how many there are, where the user says it. Raises UsageError where a dump names others.
-    """
+    world_size: how many there are, where the user says it. Raises UsageError where a dump names others."""
     known = {dump.rank for dump in dumps}.union(*(members for dump in dumps for members in dump.groups.values()))
     last = max(known, default=0)
     if world_size is not None and last >= world_size:
@@ -153,8 +136,7 @@ class Stall:
     group: as a reader knows it ("group tp"). members: ranks of the job. culprits: ranks that are missing or odd; of a
     tie all. waiting: those that wait for it. since: epoch ns of the first call of it. source: the line of the culprits'
     last call, else of the waiting ones'. consequence: the culprits themselves wait in another stall. absent: ranks
-    without a dump that belong to the group, or may.
-    """
+    without a dump that belong to the group, or may."""
 
     fault: Fault
     group: str
@@ -171,7 +153,6 @@ class Stall:
 
     @property
     def sentence(self) -> str:
-        """What happened, in one sentence."""
         unknown = self.absent and self.fault is not Fault.NO_DUMP
         return f"{self._seen}; {no_dump(self.absent)}." if unknown else f"{self._seen}."
 

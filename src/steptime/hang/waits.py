@@ -10,22 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
 
 from steptime.hang.dump import CollectiveCall, Dump
 
 
-class Members(Protocol):
-    """A process group: its name in the calls, the ranks of the job in it, and whether these are all of them."""
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group. name: as calls give it. members: the ranks of the job that are known to belong to it. possible:
+    those that may, as no dump says it. open: there may be ranks that no dump names."""
+
+    name: str
+    members: tuple[int, ...]
+    possible: tuple[int, ...] = ()
+    open: bool = False
 
     @property
-    def name(self) -> str: ...
-
-    @property
-    def members(self) -> tuple[int, ...]: ...
-
-    @property
-    def whole(self) -> bool: ...
+    def whole(self) -> bool:
+        """Whether no other rank can belong to it."""
+        return not (self.possible or self.open)
 
 
 class CallProgress(Enum):
@@ -44,8 +46,7 @@ class Wait:
     """The first open call of a rank.
 
     members: ranks of its group. held_by: members that have not called it or have an earlier call open. ended_on:
-    members on which it has ended. unknown: there are members, or may be, without a dump.
-    """
+    members on which it has ended. unknown: there are members, or may be, without a dump."""
 
     call: CollectiveCall
     members: tuple[int, ...]
@@ -64,9 +65,10 @@ class Wait:
         return bool(self.ended_on) and not self.held
 
 
-def waits_of(groups: Sequence[Members], given: Mapping[int, Dump]) -> dict[int, Wait]:
+def waits_of(groups: Sequence[Group], given: Mapping[int, Dump]) -> dict[int, Wait]:
     """The waits of all ranks that have an open call, by rank. given: dumps by rank."""
-    first = {rank: call for rank, dump in given.items() if (call := _first_open(dump)) is not None}
+    found = {rank: next((call for call in dump.calls if not call.done), None) for rank, dump in given.items()}
+    first = {rank: call for rank, call in found.items() if call is not None}
     return {rank: _wait(rank, call, groups, given, first) for rank, call in first.items()}
 
 
@@ -80,14 +82,10 @@ def waiting_for(rank: int, waits: Mapping[int, Wait]) -> tuple[int, ...]:
     return tuple(sorted(found - {rank}))
 
 
-def _first_open(dump: Dump) -> CollectiveCall | None:
-    return next((call for call in dump.calls if not call.done), None)
-
-
 def _wait(
     rank: int,
     call: CollectiveCall,
-    groups: Sequence[Members],
+    groups: Sequence[Group],
     given: Mapping[int, Dump],
     first: Mapping[int, CollectiveCall],
 ) -> Wait:

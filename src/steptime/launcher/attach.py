@@ -45,8 +45,7 @@ PTRACE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """pids: that were entered. ended: the job ended by itself meanwhile. left: every process has said that we are gone.
-    problems: what was lost."""
+    """pids: entered. ended: the job ended meanwhile. left: all have said that we are gone. problems: what was lost."""
 
     pids: tuple[int, ...]
     ended: bool
@@ -58,27 +57,23 @@ def processes_to_enter(pid: int) -> tuple[int, ...]:
     """The process and those that it has started, as far as they are Pythons that use torch and were not forked by one
     of these (as a loader's workers are). Raises CommandError."""
     if pid == 1:
-        raise CommandError("attach-refused", "Process 1 is the system's: name a process of the job.", exit_status=1)
+        raise _refused("Process 1 is the system's: name a process of the job.")
     if not (PROC / str(pid)).exists():
         raise CommandError("no-such-process", f"There is no process {pid}.", exit_status=1)
     if (PROC / str(pid)).stat().st_uid != os.getuid():  # nor root: the job must write into the recording
-        raise CommandError("attach-refused", f"Process {pid} is another user's: attach as that user.", exit_status=1)
+        raise _refused(f"Process {pid} is another user's: attach as that user.")
     found = [each for each in family(pid) if uses_torch(each)]
     found = [each for each in found if not any(same_stack(each, other) for other in found if other < each)]
     if not found:
-        raise CommandError(
-            "attach-refused",
-            f"Process {pid} is no Python that has imported torch, nor is any that it started.",
-            exit_status=1,
-        )
+        raise _refused(f"Process {pid} is no Python that has imported torch, nor is any that it started.")
     recorded = next((each for each in found if PLAN in _environment(each)), None)
     if recorded is not None:
-        raise CommandError(
-            "attach-refused",
-            f"Process {recorded} was started by steptime, which records it: steptime watch {recorded}.",
-            exit_status=1,
-        )
+        raise _refused(f"Process {recorded} was started by steptime, which records it: steptime watch {recorded}.")
     return tuple(found)
+
+
+def _refused(sentence: str) -> CommandError:
+    return CommandError("attach-refused", sentence, exit_status=1)
 
 
 def _environment(pid: int) -> dict[str, str]:
@@ -91,21 +86,16 @@ def _environment(pid: int) -> dict[str, str]:
 
 
 def command_of(pid: int) -> tuple[str, ...]:
-    """The command line of a process."""
     words = (PROC / str(pid) / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     return tuple(word.decode(errors="replace") for word in words)
 
 
 def attach(
-    pids: Sequence[int],
-    folder: Path,
-    options: ProbeOptions,
-    show: Callable[[Progress], None] | None,
-    *,
-    stay: bool,
+    pids: Sequence[int], folder: Path, options: ProbeOptions, show: Callable[[Progress], None] | None, *, stay: bool
 ) -> Attached:
     """Enters the processes, and leaves them once their steps are profiled, or at Ctrl-C; with `stay` at their end.
-    folder: of the recording, made and empty. Raises CommandError where one cannot be entered, and nothing was."""
+    folder: of the recording, made and empty. Raises CommandError where one that lives cannot be entered, and nothing
+    was."""
     with _alone(pids):
         return _attach(pids, folder, options, show, stay=stay)
 
@@ -119,22 +109,13 @@ def _alone(pids: Sequence[int]) -> Iterator[None]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise CommandError(
-                    "attach-refused",
-                    f"Another steptime attach is at process {pid}: wait, or end that one.",
-                    exit_status=1,
-                ) from None
+                raise _refused(f"Another steptime attach is at process {pid}: wait, or end that one.") from None
             held.callback(Path(lock.name).unlink, missing_ok=True)
         yield
 
 
 def _attach(
-    pids: Sequence[int],
-    folder: Path,
-    options: ProbeOptions,
-    show: Callable[[Progress], None] | None,
-    *,
-    stay: bool,
+    pids: Sequence[int], folder: Path, options: ProbeOptions, show: Callable[[Progress], None] | None, *, stay: bool
 ) -> Attached:
     manifest = start_manifest(folder, command_of(pids[0]), {"attached": ",".join(map(str, pids))})
     with contextlib.suppress(OSError):
@@ -154,6 +135,7 @@ def _attach(
     while living := [pid for pid in pids if lives(pid)]:
         try:
             time.sleep(PERIOD)
+            _ask_again(living, folder)
             progress = Progress(time.monotonic() - start, *journals.look())
             if show is not None:
                 show(progress)
@@ -203,14 +185,20 @@ def _leave(folder: Path, pids: Sequence[int]) -> bool:
 
 
 def _enter(pid: int, folder: Path, options: ProbeOptions) -> None:
-    """Asks the process to run its entry, which it does as soon as it runs Python. Raises CommandError."""
+    """Asks the process to run its entry, which it does as soon as it runs Python. One that has ended meanwhile, as a
+    worker of a pool may, holds nobody up. Raises CommandError, or OSError."""
     entry = _write_entry(pid, folder, options)
-    if _in_standby(pid):
-        os.kill(pid, NUMBER)
-    elif hasattr(sys, "remote_exec") and _same_python(pid):
-        sys.remote_exec(pid, str(entry))
-    else:
-        _enter_by_gdb(pid, entry)
+    try:
+        if _in_standby(pid):
+            os.kill(pid, NUMBER)
+        elif hasattr(sys, "remote_exec") and _same_python(pid):
+            sys.remote_exec(pid, str(entry))
+        else:
+            _enter_by_gdb(pid, entry)
+    except (OSError, CommandError):
+        entry.unlink(missing_ok=True)
+        if lives(pid):
+            raise
 
 
 def _close_entry(pid: int, folder: Path) -> None:
@@ -285,11 +273,9 @@ def _enter_by_gdb(pid: int, entry: Path) -> None:
     process in, as gdb 13 does where the processor has AMX. Raises CommandError."""
     gdb = shutil.which("gdb")
     if gdb is None:
-        raise CommandError(
-            "attach-refused",
+        raise _refused(
             f"Process {pid} does not stand by, and gdb is not installed: install gdb, or start the job with "
-            "STEPTIME_STANDBY=1; with py-spy (pip install py-spy), its lines alone can be told.",
-            exit_status=1,
+            "STEPTIME_STANDBY=1; with py-spy (pip install py-spy), its lines alone can be told."
         )
     line = f"try: exec(open({str(entry)!r}).read(), {{'__name__': 'steptime-attach'}})\nexcept Exception: pass\n"
     with subprocess.Popen(
@@ -315,9 +301,8 @@ def _run_gdb(gdb: str, entered: int, line: str, pid: int) -> None:
         )  # fmt: skip
         if "entered" in done.stdout.splitlines():
             return
-        refusal = _refusal(pid, done.stdout + done.stderr, touched=entered == pid)
-        raise CommandError("attach-refused", refusal, exit_status=1)
-    raise CommandError("attach-refused", f"gdb did not come back from process {entered}.", exit_status=1)
+        raise _refused(_refusal(pid, done.stdout + done.stderr, touched=entered == pid))
+    raise _refused(f"gdb did not come back from process {entered}.")
 
 
 def _refusal(pid: int, message: str, touched: bool) -> str:
@@ -354,10 +339,23 @@ def _wait_for_one(pids: Sequence[int], folder: Path, show: Callable[[Progress], 
             if show is not None:
                 show(Progress(elapsed, 0, 0, f"waiting for process {missing[0]}, which is in a long call"))
         time.sleep(PERIOD / 5)
+        _ask_again(pids, folder)
+
+
+def _ask_again(pids: Sequence[int], folder: Path) -> None:
+    """Those that were asked in the midst of importing torch, and have let nobody in."""
+    for pid in (_numbers(folder / "seen-python") - _come(folder)).intersection(pids):
+        with contextlib.suppress(OSError):  # it has ended
+            if _in_standby(pid):
+                os.kill(pid, NUMBER)
 
 
 def _come(folder: Path) -> frozenset[int]:
     """The processes in which the probe is."""
+    return _numbers(folder / "seen-torch")
+
+
+def _numbers(path: Path) -> frozenset[int]:
     with contextlib.suppress(OSError):
-        return frozenset(int(word) for word in (folder / "seen-torch").read_text("ascii").split() if word.isdigit())
+        return frozenset(int(word) for word in path.read_text("ascii").split() if word.isdigit())
     return frozenset()

@@ -86,12 +86,9 @@ def job_name(command: Sequence[str]) -> str:
     for position, word in enumerate(command):
         if word.endswith((".py", ".sh")) and not word.startswith("-"):
             return _clean(Path(word).stem)
-        if (
-            word in ("-m", "--module")
-            and position + 1 < len(command)
-            and not command[position + 1].startswith("torch.")
-        ):
-            return _clean(command[position + 1].rpartition(".")[2])
+        module = command[position + 1] if word in ("-m", "--module") and position + 1 < len(command) else ""
+        if module and not module.startswith("torch."):
+            return _clean(module.rpartition(".")[2])
     return _clean(Path(command[0]).name)
 
 
@@ -113,8 +110,7 @@ def make_recording(path: Path, *, keep_earlier: bool = False) -> Path:
     """Makes the folder and proves that it can be written to; returns its absolute path. keep_earlier: where a recording
     lies there already, this one gets a number behind the name.
 
-    Raises OutputError where it cannot, or where it holds something: two jobs never share a recording.
-    """
+    Raises OutputError where it cannot, or where it holds something: two jobs never share a recording."""
     number, kept = 1, innermost(path)
     folder = Path.cwd() / path
     try:

@@ -19,8 +19,7 @@ from steptime.recording.manifest import NAME, extend_manifest
 
 
 def main(folder: Path, pid: int, root: int) -> None:
-    """pid: of the process that records. root: of the one that has started all of the job. Raises OSError where the
-    recording was removed."""
+    """pid: of the process that records. root: of the job's first one. Raises OSError where the folder was removed."""
     from steptime.launcher.attach import PERIOD, lives
     from steptime.launcher.supervise import pack_recording
     from steptime.launcher.telemetry import Telemetry

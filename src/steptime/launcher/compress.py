@@ -18,8 +18,7 @@ from steptime.recording.packed import MAGIC, SUFFIX, pack
 LONGEST = 1 << 28
 """Bytes of one that fits into memory next to its packed form, several times over; a longer one stays as it is."""
 LEVEL = 1
-"""isal's levels are 0 to 3; 1 writes Kineto's JSON at a third of a gigabyte a second and better, to a tenth of its
-size."""
+"""isal's levels are 0 to 3; 1 writes Kineto's JSON at a third of a gigabyte a second, to a tenth of its size."""
 BLOCK = 1 << 20
 
 
@@ -27,18 +26,14 @@ def compress_traces(recording: Path) -> list[str]:
     """Turns every process-*/trace-*.json into .json.gz, each in one piece; the plain one goes when the other is
     complete.
 
-    Returns a sentence about those that stayed as they were (no room), or none: they remain readable.
-    """
-    left = {}
-    for trace in files_of_processes(recording, "trace-*.json"):
-        problem = _compress(trace)
-        if problem:
-            left[f"{trace.parent.name}/{trace.name}"] = problem
+    Returns a sentence about those that stayed as they were (no room), or none: they remain readable."""
+    traces = files_of_processes(recording, "trace-*.json")
+    left = [(trace, problem) for trace in traces if (problem := _compress(trace))]
     if not left:
         return []
     more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-    name, reason = next(iter(left.items()))
-    return [f"{name}{more} {'were' if more else 'was'} left uncompressed ({reason})."]
+    trace, reason = left[0]
+    return [f"{trace.parent.name}/{trace.name}{more} {'were' if more else 'was'} left uncompressed ({reason})."]
 
 
 def _compress(trace: Path) -> str:
@@ -81,7 +76,6 @@ def pack_journals(journals: Iterable[Path]) -> None:
 
 
 def _ended(process: Path) -> bool:
-    """True if the process that the folder belongs to is known to have ended. Raises OSError, ValueError, KeyError where
-    nothing is known of it."""
+    """Whether the folder's process has ended. Raises OSError, ValueError, KeyError where nothing is known."""
     facts = json.loads((process / "process.json").read_bytes())
     return facts["host"] == os.uname().nodename and not psutil.pid_exists(int(facts["pid"]))

@@ -56,10 +56,9 @@ class Spec(TypedDict, total=False):
     """writable: folders that can be written to, under Landlock; the rest is of overlays.
 
     scratch: an empty folder for what is written. directory: the command's. real: folders that are written for good.
-    hidden: folders that are empty for the command. ways: folders that it must be able to write in, whoever owns what
-    lies above them. caches: (folder, where what is written to it is kept). sources: (file, text) that it has instead.
-    lenient: whether what can be no overlay stays as it is. check: folders in which files must be writable; nothing is
-    run then."""
+    hidden: folders that it sees empty. ways: folders that it must be able to write in, whoever owns what lies above
+    them. caches: (folder, where what is written to it is kept). sources: (file, text) that it has instead. lenient:
+    whether what can be no overlay stays as it is. check: folders in which files must be writable; nothing is run."""
 
     writable: list[str]
     scratch: str
@@ -92,7 +91,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _environment() -> dict[bytes, bytes]:
-    """The command's."""
     if VARIABLES in os.environ:
         with open(int(os.environ[VARIABLES]), encoding="ascii") as document:
             return {os.fsencode(name): os.fsencode(value) for name, value in json.load(document).items()}

@@ -64,8 +64,7 @@ class ReportedDevices:
 
 
 class Devices:
-    """Devices by their UUIDs, as CUDA tells them. Those that NVML does not know (of another host, of another vendor)
-    are passed over."""
+    """Devices by their UUIDs, as CUDA tells them. Those unknown to NVML (of another host or vendor) are passed over."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
@@ -94,15 +93,13 @@ class Devices:
     def _loaded(self) -> bool:
         """True if NVML is there; asked once."""
         if self._nvml is None and not self._missing:
-            try:
+            self._missing = True
+            with contextlib.suppress(ImportError, OSError):
                 import pynvml
 
-                pynvml.nvmlInit()
-                self._nvml = pynvml
-            except (ImportError, OSError):
-                self._missing = True
-            except pynvml.NVMLError:
-                self._missing = True
+                with contextlib.suppress(pynvml.NVMLError):
+                    pynvml.nvmlInit()
+                    self._nvml, self._missing = pynvml, False
         return self._nvml is not None
 
     def _found(self, uuid: str) -> dict[str, tuple[str, Any]]:

@@ -2,8 +2,7 @@
 function.
 
 One law: nothing in the job depends on this process. Its input and output are the user's own, it finds the recording by
-itself, and it goes on undisturbed when we are killed. Few modules are imported before the job starts: its start must
-not wait.
+itself, and it goes on when we are killed. Few modules are imported before the job starts, which must not wait.
 """
 
 from __future__ import annotations
@@ -104,8 +103,7 @@ def launch(
     start has put off the job's.
 
     Raises, before anything is started: UsageError (no command), CommandError (not found, not executable), OutputError
-    (no recording can be written there).
-    """
+    (no recording can be written there)."""
     words, kept = resolve(command), innermost(recording)
     place = join(recording, part) if part is not None else None
     if place is not None and not place.leads:

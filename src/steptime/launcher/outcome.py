@@ -23,8 +23,7 @@ class NumericsOptions:
 
 @dataclass(frozen=True, slots=True)
 class CatchOptions:
-    """Which steps are looked into: those that take longer than `times` the usual one, or than ns; or one of `every` so
-    many. One of them is set."""
+    """Which steps are looked into: longer ones than `times` the usual, or than ns; or one in `every`. One is set."""
 
     times: float = 0.0
     ns: int = 0
@@ -80,8 +79,7 @@ class Outcome:
     The three `seen`: whether any process of it was a Python that took the probe in, imported torch, and trained.
     `problems`: a sentence each for what was lost of the recording. whole: False where it could not be written to its
     end (no room, removed): then little or nothing in it is no sign of how the job trained. killed_for_memory: the
-    kernel killed something for want of memory while the job ran, and the job failed.
-    """
+    kernel killed something for want of memory while the job ran, and the job failed."""
 
     recording: Path
     status: int

@@ -7,6 +7,7 @@ maps torch's libraries (a launcher, pip) is none of ours.
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 from collections.abc import Callable, Iterable
@@ -19,8 +20,7 @@ WATCHING, PROFILED = "watching", "watching, profile taken"
 
 
 class Journals:
-    """The journals of all processes of a recording, read as they grow. A hint for people: the account counts steps by
-    itself."""
+    """All journals of a recording, read as they grow. A hint for people: the breakdown counts steps itself."""
 
     def __init__(self, recording: Path) -> None:
         self._recording = recording
@@ -37,12 +37,9 @@ class Journals:
 
     def _read(self, path: Path) -> None:
         count = self._counts.setdefault(path, StepCount())
-        try:
-            with path.open("rb") as file:
-                file.seek(count.offset)
-                count.offset += count.add(file.read())
-        except OSError:
-            return  # not there yet, or gone again
+        with contextlib.suppress(OSError), path.open("rb") as file:  # not there yet, or gone again
+            file.seek(count.offset)
+            count.offset += count.add(file.read())
 
 
 PERIOD = 1.0
@@ -100,12 +97,9 @@ def same_stack(pid: int, other: int) -> bool:
 def uses_torch(pid: int) -> bool:
     """True if it is a Python that has loaded torch."""
     folder = PROC / str(pid)
-    try:
-        if "python" not in (folder / "exe").readlink().name:
-            return False
-    except OSError:
-        return False
-    return TORCH in _read(folder / "maps")
+    with contextlib.suppress(OSError):
+        return "python" in (folder / "exe").readlink().name and TORCH in _read(folder / "maps")
+    return False
 
 
 def _reason(pid: int) -> str:

@@ -33,9 +33,8 @@ MOST_LINES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LinesFromOutside:
-    """looks: at the training thread, Python's main one. lines: the innermost ones of the user's own code with the looks
-    that found them there, most first. job_cpus, other_cpus: in use meanwhile, None where the process has ended. memory:
-    bytes of the job."""
+    """looks: at the training thread, Python's main one. lines: the innermost ones of the user's code with the looks
+    that found them, most first. job_cpus, other_cpus: in use, None where it has ended. memory: bytes of the job."""
 
     looks: int
     lines: tuple[tuple[SourceLine, int], ...]

@@ -56,8 +56,7 @@ class Witness:
         os.close(answered_write)
 
     def saw(self, number: int) -> bool:
-        """True if the whole group got this signal; asking forgets it. Without a living witness: only what terminals
-        send."""
+        """Whether the whole group got this signal; asking forgets it. Without a witness: only what terminals send."""
         time.sleep(GROUP_DELIVERY)
         try:
             os.write(self._ask, bytes([number]))
@@ -76,8 +75,7 @@ class Witness:
 
 
 def _testify(asked: int, answers: int) -> None:
-    """The witness's life, all these signals blocked: ends when the launcher does, however that happens, because then
-    `asked` ends."""
+    """The witness's life, all these signals blocked: ends when the launcher does, in any way, as then `asked` ends."""
     try:
         while question := os.read(asked, 1):
             pending = question[0] in signal.sigpending()
@@ -92,8 +90,7 @@ class Switchboard:
     """Catches signals while a job runs. Use as a context around the job's whole life; `wait` between looks at it.
 
     Signals that were ignored when we started stay ignored, here and in the job, as under nohup. Outside of the main
-    thread, where Python allows no handlers, nothing is caught.
-    """
+    thread, where Python allows no handlers, nothing is caught."""
 
     def __init__(self) -> None:
         self._handlers: dict[int, Any] = {}
@@ -165,8 +162,7 @@ class Timer(Protocol):
 
 
 class Pause(Protocol):
-    """How the time until the next look is spent: `Switchboard`, or `variant.JobDeadline`. kept: whether what it waits
-    for is the job's watchdog."""
+    """How time is spent until the next look (`Switchboard`, `variant.JobDeadline`). kept: it waits for a watchdog."""
 
     kept: bool
 
@@ -235,11 +231,7 @@ def _stay(
 
 
 def _timers(
-    job: subprocess.Popen[bytes],
-    folder: Path,
-    show: Callable[[Progress], None] | None,
-    start: float,
-    signals: Pause,
+    job: subprocess.Popen[bytes], folder: Path, show: Callable[[Progress], None] | None, start: float, signals: Pause
 ) -> list[Timer]:
     from steptime.launcher.telemetry import Telemetry
     from steptime.launcher.thin import JournalThinner

@@ -24,8 +24,8 @@ LARGEST_SHARE = 0.005
 
 
 class Telemetry:
-    """Appends a `TelemetrySample` a line to telemetry.jsonl. Once it cannot be written, `failed` is set and nothing
-    more is tried. alternating: as of `CpuLoad`."""
+    """Appends a `TelemetrySample` a line to telemetry.jsonl, until that fails (`failed`). alternating: as of
+    `CpuLoad`."""
 
     def __init__(
         self, folder: Path, pid: int, alternating: Callable[[], Iterable[int]] = lambda: (), *, kept: bool = False
@@ -61,8 +61,7 @@ class Telemetry:
 
 class CpuLoad:
     """CPU seconds per second since the last look, of the job's process tree and of everything else. alternating: roots
-    of jobs that take turns with it, whose work counts as its own. kept: whether roots are watchdogs, which are no part
-    of their jobs."""
+    of jobs that take turns with it, and count as its own. kept: whether roots are watchdogs, no part of their jobs."""
 
     def __init__(self, pid: int, alternating: Callable[[], Iterable[int]] = lambda: (), *, kept: bool = False) -> None:
         self._without = 1 if kept else 0
@@ -123,8 +122,7 @@ class CpuLoad:
 
 
 def _machine_cpu() -> tuple[float, float | None]:
-    """(busy, stolen) CPU seconds of the whole machine since it started; stolen is None where the system does not
-    tell."""
+    """(busy, stolen) CPU seconds of the whole machine since it started; stolen: None where unknown."""
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0)
     # guests are counted in user and nice as well

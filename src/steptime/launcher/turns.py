@@ -4,10 +4,10 @@ The speed of a shared machine changes from second to second. Jobs that run one a
 jobs that take turns of a fraction of a second meet the same one, and what is left between them is their own (measured:
 benchmarks/results/turns.md).
 
-A job starts when it is its turn for the first time, and keeps the turn until its warm-up is over; from then on it is
-stopped, with all that it has started, when a slice of time is over. Nothing of it runs while it is stopped: neither
-loader workers nor threads. What it has launched on a device would: such a job is asked to rest, and is stopped when it
-has come to the end of a step and the device to that of its work. Its slices are longer, as each starts with an idle
+A job starts when it is its turn for the first time, and keeps the turn until its warm-up is over. From then on, when a
+slice of time is over, it is asked to rest, and is stopped, with all that it has started, when it has come to the end of
+a step, so that turns are whole steps. Nothing of it runs while it is stopped: neither loader workers nor threads. What
+it has launched on a device would, so it waits for that first; its slices are longer, as each starts with an idle
 device.
 """
 
@@ -108,30 +108,35 @@ class Turn:
         return [turn._watchdog for turn in tuple(self._turns.order) if turn is not self and turn._watchdog]
 
     def over(self, recording: Path) -> bool:
-        """True if it must rest: it is warm, its slice is over, others wait, and its device has nothing to do. Raises
-        CannotAlternateError."""
+        """Whether it must rest: it is warm, its slice is over, others wait, and it has come to the end of a step, its
+        device with nothing to do. Raises CannotAlternateError."""
         if self._turns.ended:
             raise TurnsEndedError("turns-ended", "The round was ended.")
         if not self._warm:
-            self._warm, self._asked = _warm(recording / WARM, self._watchdog)
+            self._warm, on_device = _warm(recording / WARM, self._watchdog)
             self._until = 0.0 if self._warm else self._until
-            self._slice = self._turns.slice_seconds * (LONGER if self._asked else 1)
-        over = time.monotonic() >= self._until and len(self._turns.order) > 1
-        if not self._asked:
-            return over
-        if not over:
-            self._request.unlink(missing_ok=True)  # the others have ended meanwhile
-            self.look = LOOK
+            self._slice = self._turns.slice_seconds * (LONGER if on_device else 1)
+        if time.monotonic() < self._until or len(self._turns.order) <= 1:
+            self._take_back()  # the others have ended meanwhile
             return False
-        try:
-            os.close(os.open(self._request, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644))
-        except OSError:  # the job has put something else there
-            raise CannotAlternateError("cannot-alternate", "The job cannot be asked to rest.") from None
-        self.look = ASKED
+        if not self._asked:
+            self._ask()
         stamps = stamps_in(self._answers)
         if not stamps:  # it has written some before it was warm
             raise CannotAlternateError("cannot-alternate", "The job cannot be asked to rest.")
         return len(stamps) % 2 == 1  # it has answered
+
+    def _ask(self) -> None:
+        try:
+            os.close(os.open(self._request, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644))
+        except OSError:  # the job has put something else there
+            raise CannotAlternateError("cannot-alternate", "The job cannot be asked to rest.") from None
+        self._asked, self.look = True, ASKED
+
+    def _take_back(self) -> None:
+        if self._asked:
+            self._request.unlink(missing_ok=True)
+        self._asked, self.look = False, LOOK
 
     def rest(self) -> float:
         """Stops the job, lets the others run, and goes on with it. Returns the seconds in between. Raises
@@ -148,16 +153,15 @@ class Turn:
             self.await_()
         finally:  # whoever ends the job can only end what runs
             self._until = time.monotonic() + self._slice
-            self._request.unlink(missing_ok=True)
-            self.look = LOOK
+            self._take_back()
             _send(stopped, signal.SIGCONT)
         self.rests.append((start, time.perf_counter_ns()))
         return (self.rests[-1][1] - start) / 1e9
 
 
 def stamps_in(file: Path) -> list[int]:
-    """Times, ns of the monotonic clock, at which a job's device had nothing more to do and, behind each, at which the
-    job went on: at the end of its warm-up, for each rest, and at its end. None where the job has written something else
+    """Times, ns of the monotonic clock, at which a job and its device had nothing more to do and, behind each, at which
+    it went on: at the end of its warm-up, for each rest, and at its end. None where the job has written something else
     there."""
     try:
         stamps = [int(line) for line in file.read_text(encoding="ascii").split()]
@@ -167,16 +171,16 @@ def stamps_in(file: Path) -> list[int]:
 
 
 def _warm(marker: Path, watchdog: int) -> tuple[bool, bool]:
-    """Whether a process has said that its warm-up is over, and whether it is to be asked. Raises CannotAlternateError
+    """(Whether a process has said that its warm-up is over, whether it works on a device). Raises CannotAlternateError
     for one that the watchdog's job has not started (a service has, on request), or that has another number here."""
     try:
-        number, namespace, asked = map(int, marker.read_text(encoding="ascii").split())
+        number, namespace, on_device = map(int, marker.read_text(encoding="ascii").split())
     except (OSError, ValueError):  # not there, or not whole yet
         return False, False
     here = Path("/proc/self/ns/pid").stat().st_ino
     if namespace != here or number not in {each.pid for each in _job_of(watchdog)}:
         raise CannotAlternateError("cannot-alternate", "The job cannot be stopped from here.")
-    return True, bool(asked)
+    return True, bool(on_device)
 
 
 def _job_of(watchdog: int) -> list[psutil.Process]:

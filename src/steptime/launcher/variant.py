@@ -118,8 +118,7 @@ def run_variant(
 
     `progress` is called twice a second; where it returns True, the job is ended, which then counts as an end of its
     own. A deadline that passed is a problem in the outcome, whose status is then 128 + the signal. Raises what `launch`
-    raises, and KeyboardInterrupt after the job has been ended.
-    """
+    raises, and KeyboardInterrupt after the job has been ended."""
     words = resolve(command, place.directory)
     folder = make_recording(recording)
     chosen = {"changes": json.dumps([asdict(change) for change in options.changes])}
@@ -163,15 +162,10 @@ def run_variant(
 
 
 def run_plain(
-    command: Sequence[str],
-    folder: Path,
-    changes: Sequence[Change],
-    place: VariantPlace,
-    over: Callable[[], bool],
+    command: Sequence[str], folder: Path, changes: Sequence[Change], place: VariantPlace, over: Callable[[], bool]
 ) -> Outcome:
-    """Runs the command to its end without the probe, its output in a new folder. Where `over` returns True, the job is
-    ended. A deadline that passed is a problem in the outcome. Raises what `launch` raises, and KeyboardInterrupt after
-    the job has been ended."""
+    """Runs the command without the probe, its output in a new folder. Where `over` is True, the job is ended. A passed
+    deadline is a problem in the outcome. Raises what `launch` does, and KeyboardInterrupt when the job is ended."""
     words = resolve(command, place.directory)
     folder.mkdir(parents=True)
     start = time.monotonic()

@@ -93,8 +93,7 @@ def _become(words: Sequence[str]) -> None:
 
 
 def _reap(job: int) -> int | None:
-    """Collects what has ended; the job's return code if it is among these. Raises ChildProcessError where nothing is
-    left."""
+    """Collects what has ended; the job's return code if it has. Raises ChildProcessError where nothing is left."""
     while True:
         number, status = os.waitpid(-1, os.WNOHANG)
         if number == job:
@@ -253,7 +252,6 @@ def _end(janitor: subprocess.Popen[bytes]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """See above."""
     if not arguments:
         sweep()
         return 0

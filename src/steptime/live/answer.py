@@ -186,7 +186,6 @@ def line(view: LiveView) -> str:
 
 
 def last_line(view: LiveView) -> str:
-    """How it ended."""
     total = max((each.total for each in view.ranks), default=0)
     if view.state == "ended":
         status = f" with status {view.exit_status}" if view.exit_status is not None else ""

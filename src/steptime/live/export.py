@@ -37,7 +37,6 @@ class Number:
 
 
 def numbers_of(view: LiveView) -> tuple[Number, ...]:
-    """All that is known."""
     return tuple(number for each in (*map(_of_rank, view.ranks), _of_job(view)) for number in each)
 
 
@@ -167,8 +166,7 @@ class Prometheus:
 
 
 class OpenTelemetry:
-    """Sends metrics by OTLP over HTTP to OTEL_EXPORTER_OTLP_ENDPOINT. write: prints. Raises UsageError without the
-    extra."""
+    """Sends metrics by OTLP/HTTP to OTEL_EXPORTER_OTLP_ENDPOINT. write: prints. Raises UsageError without the extra."""
 
     def __init__(self, period: float, write: Callable[[str], None]) -> None:
         _imported("opentelemetry.exporter.otlp.proto.http", "otlp")

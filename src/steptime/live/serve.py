@@ -73,8 +73,7 @@ def _points(rank: RankView) -> str:
 
 
 class _Server(ThreadingHTTPServer):
-    """Anybody on this machine may connect: no request of theirs is told in the user's terminal, nor takes a thread
-    without bound."""
+    """Anybody on this machine may connect: no request of theirs shows in the terminal, and threads are bounded."""
 
     daemon_threads = True
 

@@ -66,8 +66,7 @@ class RankView:
     phases, between: their totals sum to `wall`. curve: mean step in each of POINTS equal parts of the minute, 0 where
     none ended. collections, collecting: Python's garbage collections, and ns in them. bytes: of memory; the most so far
     on a device. own: ns of a step that the rank does not wait in for others. doing: what it is at since the last step,
-    "" for training. late: whether the others wait for it.
-    """
+    "" for training. late: whether the others wait for it."""
 
     name: str
     rank: int | None
@@ -100,8 +99,7 @@ class LiveView:
     """The job. state: "running", "ended" or "silent"; silent: seconds since anything came. exit_status: of a job that
     has ended, None where nobody knows it. change: of the front rank's step, relative to the first minute that was
     watched. waiting: ns per step that the ranks wait for the late one. left_out: ranks that are not read. finding: the
-    diagnosis so far in a sentence, with the place it names. notice: what was just asked for.
-    """
+    diagnosis so far in a sentence, with the place it names. notice: what was just asked for."""
 
     source: str
     command: str
@@ -125,8 +123,7 @@ class LiveView:
 
 
 def view_of(process: Process, total: int) -> tuple[RankView, Int64]:
-    """A rank from the records of its last minute, and ns of its own in each step, -1 where it was disturbed. total: of
-    its steps so far."""
+    """A rank by its last minute, and ns of its own in each step, -1 where it was disturbed. total: its steps so far."""
     facts, layout = process.facts, lay_out_whole(process)
     steps = layout.timeline.steps
     view = RankView(name_of(process), facts.rank, facts.host, facts.device_name or facts.device, total)
@@ -187,10 +184,9 @@ def _curve(steps: Steps, usable: Bool, start: int, end: int) -> tuple[float, ...
 def _rate(process: Process, layout: Layout, usable: Bool, wall: int) -> float | None:
     """From the training loaders' batches, else what the model is called with; None where nothing says how large those
     are. Their last, smaller ones count as whole."""
+    wanted = set(layout.timeline.training_loaders)
     if layout.timeline.mode is Mode.FORWARD:
         wanted = {loader.identity for loader in process.loaders}
-    else:
-        wanted = set(layout.timeline.training_loaders)
     sizes = {loader.identity: loader.batch_size for loader in process.loaders if loader.identity in wanted}
     asked = layout.records.of(Kind.LOADER_NEXT)
     asked = asked.where(~asked.flagged(Flag.EXHAUSTED) & np.isin(asked.identity, list(wanted)))

@@ -47,8 +47,7 @@ job has gone, where its processes have (DEAD), or where nobody can look for them
 def find_recording(target: str | None) -> Path:
     """The recording that is meant: a folder, that of a process by its number, or the newest one in runs/ that grows.
 
-    Raises UsageError and RecordingError.
-    """
+    Raises UsageError and RecordingError."""
     if target is None:
         return _newest(Path("runs"))
     path = Path(target)
@@ -254,8 +253,7 @@ class Diagnosis:
         self._reported: tuple[str, ...] = ()
 
     def look(self, now: float, *, start: bool) -> tuple[str, ...]:
-        """The diagnosis in a sentence, then the first finding, its place and what helps; () while there is none.
-        start: whether one may start."""
+        """The diagnosis, the first finding, its place and what helps; () while there is none. start: one may start."""
         if self._process is not None and self._process.poll() is not None:
             self._due = now + max(DIAGNOSIS_PERIOD, (now - self._started) / DIAGNOSIS_SHARE)
             self._reported = self._read() or self._reported

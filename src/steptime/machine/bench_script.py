@@ -54,6 +54,8 @@ EXACT = 8
 LOOSE = 64
 """The same in float32, whose sums are taken in any order."""
 
+NEGLIGIBLE = 1e-6
+"""Of the largest gradient: a float32 sum of terms as large as that, which cancel out, leaves 1e-7 of it."""
 MOST_SETTINGS = 64
 """Inputs that a function may yield; further ones are not asked for."""
 FAR = 0.1
@@ -115,8 +117,7 @@ def measure(callables: dict[str, Any], inputs: Any, request: dict[str, Any]) -> 
     inputs: a function that makes the arguments, or None. request: "shapes" (of each setting a list of shapes, one for
     each argument), "dtypes", "modes", "device", "backward", "cold", "seconds" (for one callable of one setting),
     "host_memory" (whether torch's profiler tells the memory of a CPU).
-    Returns {"torch", "device", "name", "threads", "settings": [{"shapes", "dtype", "inputs", "candidates": […]}]}.
-    """
+    Returns {"torch", "device", "name", "threads", "settings": [{"shapes", "dtype", "inputs", "candidates": […]}]}."""
     device = request["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         return {"failed": f"there is no device {device!r} here"}
@@ -137,8 +138,7 @@ def measure(callables: dict[str, Any], inputs: Any, request: dict[str, Any]) -> 
 
 
 def product_format(values: list[Any], device: str) -> str:
-    """The format of the matrix products of what has these tensors, as the peaks are called: "float32", "tf32", …; ""
-    where there is no floating one."""
+    """Format of matrix products of these tensors, as the peaks are called: "float32", "tf32", …; "" for none."""
     floating = [each for each in values if each.is_floating_point()]
     found = str(max(floating, key=torch.numel).dtype).removeprefix("torch.") if floating else ""
     if found == "float32" and device == "cuda":
@@ -188,8 +188,7 @@ def one_setting(callables: dict[str, Any], arguments: Arguments, request: dict[s
 
 @contextlib.contextmanager
 def quiet() -> Iterator[Callable[[], int]]:
-    """In a process of our own, what is printed goes to a file for a while: thousands of calls may print a line each.
-    Gives the bytes of it, behind it."""
+    """In a process of our own, prints go to a file for a while: thousands of calls may print. Gives its bytes then."""
     sys.stdout.flush()
     before = os.dup(1)
     with tempfile.TemporaryFile() as file:
@@ -484,8 +483,7 @@ def timed_by_clock(call: Callable[[], object], prepare: Callable[[], object]) ->
 
 def timed_by_events(call: Callable[[], object], prepare: Callable[[], object], cuda: Any = torch.cuda) -> float:
     """ns of a call on a device, between two events on the current stream: the host launches while the device is still
-    busy with what prepares the call. What goes on after the second event, on streams of the callable's own, counts as
-    well."""
+    busy with what prepares the call. What goes on after the second event, on streams of its own, counts as well."""
     start, end = (cuda.Event(enable_timing=True) for _ in range(2))
     prepare()
     start.record()
@@ -548,9 +546,25 @@ def results_on(candidate: Candidate, arguments: Arguments) -> list[Any]:
         found = tensors_of(candidate.call(backward=False))
         ends = [each for each in found if each.requires_grad]
         leaves = candidate.leaves()
-        gradients = torch.autograd.grad(ends, leaves, [torch.ones_like(each) for each in ends], allow_unused=True)
-        found = [*found, *(each for each in gradients if each is not None)]
+        gradients = torch.autograd.grad(ends, leaves, [upstream(each) for each in ends], allow_unused=True)
+        found = [*found, *without_rounding([each for each in gradients if each is not None])]
     return [each.detach().clone() for each in found]
+
+
+def upstream(end: Any) -> Any:
+    """A random gradient, the same for each callable: of the sum of a result, many gradients are rounding and nothing
+    else (behind a layer norm, a softmax)."""
+    drawn = torch.randn(end.shape, generator=torch.Generator().manual_seed(end.numel()), dtype=torch.float64)
+    return drawn.to(end.device, end.dtype)
+
+
+def without_rounding(gradients: list[Any]) -> list[Any]:
+    """Gradients, with zeros where one is less than NEGLIGIBLE of the largest: its digits are the others' rounding."""
+    largest = max((float(each.abs().max()) for each in gradients if each.numel()), default=0.0)
+    return [
+        torch.zeros_like(each) if each.numel() and float(each.abs().max()) < NEGLIGIBLE * largest else each
+        for each in gradients
+    ]
 
 
 def exact_results(target: Any, arguments: Arguments, request: Any, first: list[Any]) -> list[Any] | None:
@@ -569,8 +583,7 @@ def exact_results(target: Any, arguments: Arguments, request: Any, first: list[A
 
 
 def worst(own: list[Any], reference: list[Any]) -> float:
-    """The largest difference, relative to the largest magnitude of its tensor. Infinite where one is not finite and the
-    other is."""
+    """The largest difference, relative to the largest magnitude of its tensor. Infinite where only one is finite."""
     found = 0.0
     for one, two in zip(own, reference, strict=True):
         left, right = one.to(torch.float64), two.to(torch.float64)

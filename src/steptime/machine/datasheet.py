@@ -121,8 +121,7 @@ INTERCONNECTS = (
 
 
 def interconnect_of(name: str) -> Interconnect | None:
-    """Link between devices of this name within a machine; None where the table does not have it, and for a part of one
-    (MIG)."""
+    """What joins devices of this name within a machine; None for unknown ones, and for a part of one (MIG)."""
     wanted = name.lower()
     found = (each for each in INTERCONNECTS if re.search(each.pattern, wanted))
     return None if " mig " in wanted else next(found, None)
@@ -138,8 +137,7 @@ NAMES = (
 
 
 def look_up(name: str, device: str = "cuda") -> Machine | None:
-    """The peaks of a device by the driver's name of it, None for a device that the table does not have, and for a part
-    of one (MIG)."""
+    """The peaks of a device by the driver's name of it, None for unknown ones, and for a part of one (MIG)."""
     wanted = name.lower()
     if " mig " in wanted:
         return None

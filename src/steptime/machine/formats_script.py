@@ -1,9 +1,8 @@
 """Stores samples of the user's in other formats and times reading them back. Imported by `loader_script` alone: no part
 of steptime is imported here.
 
-A sample is stored as the dataset gives it. Files are written to a folder of their own in the system's temporary folder
-and removed again. Every format is read at random, as a loader that shuffles reads, and in order, once with its files
-out of the page cache.
+A sample is stored as the dataset gives it. Files are written to a temporary folder and removed again. Every format is
+read at random, as a loader that shuffles reads, and in order, once with its files out of the page cache.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ LMDB_ROOM = 16 << 20
 
 
 class StoredFormat(ABC):
-    """Samples in files of one kind. Raises ImportError where its package is missing, TypeError where these samples
-    cannot be stored so."""
+    """Samples in files. Raises ImportError where its package is missing, TypeError for samples that it cannot hold."""
 
     name: str
 

@@ -46,8 +46,7 @@ def link_of(
     cannot be measured: of fewer than two ranks, by a backend that is none of torch's usual ones, or where it fails.
 
     backend: as torch.distributed names it, like "nccl" or "cpu:gloo,cuda:nccl". torch: its version. notify: is told, a
-    sentence each, that it takes some seconds and that it failed.
-    """
+    sentence each, that it takes some seconds and that it failed."""
     name, count = BACKENDS.get(device, ""), min(ranks, MOST_RANKS)
     if count < 2 or not name or name not in (backend or ""):
         return None

@@ -100,8 +100,7 @@ def answer_of_loader(loader: Any, request: dict[str, Any], opened: OpenedFiles |
 
 
 def transfers(loader: Any) -> dict[str, Any]:
-    """ "transfers": what its first batch takes to the device, where there is one; "no_transfer": why that is not
-    known."""
+    """ "transfers": what its first batch takes to the device, where there is one; "no_transfer": why not."""
     device = CudaCopies()
     if not device.there():
         return {}
@@ -231,8 +230,7 @@ def changed(loader: Any, setting: dict[str, Any]) -> Any:
     if isinstance(loader.dataset, IterableDataset):
         options |= {"batch_size": size or loader.batch_size, "drop_last": loader.drop_last}
     elif size and loader.batch_sampler is not None:
-        own = torch.utils.data.BatchSampler(Endless(loader.sampler), size, loader.drop_last)
-        options["batch_sampler"] = own
+        options["batch_sampler"] = torch.utils.data.BatchSampler(Endless(loader.sampler), size, loader.drop_last)
     elif loader.batch_sampler is not None:
         options["batch_sampler"] = Endless(loader.batch_sampler)
     else:
@@ -319,8 +317,7 @@ def received(batches: EpochBatches, waits: list[float]) -> float:
 
 def parts_of(loader: Any, request: dict[str, Any], opened: OpenedFiles) -> dict[str, Any]:
     """ns of an item and of collating a batch, and the share in which it had or wanted a CPU, read one by one in this
-    process; again: of the same items read a second time; cold: with the files that they opened out of the page
-    cache."""
+    process; again: of the same items read a second time; cold: with their files out of the page cache."""
     seconds = request["seconds"]
     orders = list(itertools.islice(orders_of(loader), PART_BATCHES))
     first = read(loader, orders, seconds)
@@ -357,11 +354,8 @@ def samples_of(loader: Any) -> list[Any]:
 def orders_of(loader: Any) -> Iterator[Any]:
     """What each batch is made of: indices, or how many items of an iterable dataset."""
     if isinstance(loader.dataset, IterableDataset):
-        yield from itertools.repeat(loader.batch_size or 1, PART_BATCHES)
-    elif loader.batch_sampler is not None:
-        yield from loader.batch_sampler
-    else:
-        yield from loader.sampler
+        return itertools.repeat(loader.batch_size or 1, PART_BATCHES)
+    return iter(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
 
 
 def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
@@ -403,8 +397,7 @@ def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
 
 
 def waited_ns() -> int:
-    """ns that this thread was ready to run and had no CPU, since it began (Linux's schedstat; 0 elsewhere): other
-    programs are no disk."""
+    """ns that this thread was ready and had no CPU (Linux's schedstat; 0 elsewhere): other programs are no disk."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):

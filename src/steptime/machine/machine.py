@@ -73,8 +73,7 @@ class Machine:
     not measured). profiler: ns that torch's profiler takes for one event of an operator with two arguments, shapes
     included (None where it was not measured). between_runs: share of a step that runs of one job differ by though
     nothing changed (None until `steptime env --between-runs`). spent_ns: that measuring took after the job next to
-    whose recording this lies, 0 where it was known.
-    """
+    whose recording this lies, 0 where it was known."""
 
     device: str
     name: str

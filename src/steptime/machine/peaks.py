@@ -37,9 +37,8 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, Generic[Kept], frozen=True):
-    """Answer of a script. other_cpus: CPUs that other programs, or other machines on the same host, kept busy
-    meanwhile, on average. pressure: share of that time in which some task waited for a CPU, 0 where the system does not
-    tell."""
+    """What a script answered. other_cpus: CPUs that other programs, or other machines on the same host, kept busy
+    meanwhile, on average. pressure: share of that time in which some task waited for a CPU, 0 where unknown."""
 
     answer: Kept
     other_cpus: float
@@ -51,8 +50,7 @@ class MeasurementError(Exception):
 
 
 def measured_by(script: Path, executable: str, words: list[str], kind: type[Kept], seconds: float) -> Measured[Kept]:
-    """Runs a script of ours with the user's interpreter, which prints its answer as its last line. Raises
-    MeasurementError."""
+    """Runs a script of ours with the user's interpreter, its last line is the answer. Raises MeasurementError."""
     load = OtherLoad()
     command = [executable, str(script), *words]
     try:
@@ -113,8 +111,7 @@ class OtherLoad:
 
     @staticmethod
     def _seconds() -> tuple[float, float]:
-        """CPU seconds of the whole machine, those included that its host gave to others, and of this process with its
-        children that have ended."""
+        """CPU seconds of the whole machine, stolen ones included, and of this process and its ended children."""
         import psutil  # whoever reads peaks needs none of it
 
         machine = psutil.cpu_times()
@@ -125,8 +122,7 @@ class OtherLoad:
 
 
 def stalled_seconds() -> float:
-    """Seconds so far in which some task waited for a CPU (Linux's pressure stall information); 0 where the system does
-    not tell."""
+    """Seconds so far in which some task waited for a CPU (Linux's pressure stall information); 0 where unknown."""
     try:
         with PRESSURE.open(encoding="ascii") as file:
             return int(file.readline().rpartition("total=")[2]) / 1e6
@@ -139,8 +135,7 @@ PATIENCE_SECONDS = 120
 """Importing torch takes seconds on a cold disk; the measuring itself takes about three."""
 FILE_NAME = "machine.json"
 MEASURED = "6"
-"""Grows with what is measured, and with what is seen of other load, so that what an earlier version remembered is
-measured anew."""
+"""Grows with what is measured or seen of other load: what an earlier version remembered is measured anew."""
 
 
 class _Update(Summary, frozen=True):
@@ -171,8 +166,7 @@ def peaks(executable: str, device: str, torch: str, *, threads: int | None = Non
     """The peaks of this machine for a Python with torch: from the cache, else measured now and remembered.
 
     torch: its version; threads: of torch inside an operator (None: as many as it takes by itself); name: of the device,
-    for an accelerator. Raises SteptimeError where they cannot be measured.
-    """
+    for an accelerator. Raises SteptimeError where they cannot be measured."""
     path = cache_path(device, name, torch, threads)
     machine = load(path)
     if machine is None or machine.under_load:
@@ -188,8 +182,7 @@ def remembered(device: str, torch: str, *, threads: int | None = None, name: str
 
 def known(name: str) -> Machine | None:
     """The peaks of an accelerator by the driver's name of it: measured on this machine (the newest that nothing
-    disturbed, whatever torch did it), else a datasheet's, else none. A trace says no more of where it was made than
-    this name."""
+    disturbed, whatever torch did it), else a datasheet's, else none. A trace says only this name of its machine."""
     try:
         files = sorted(cache_folder().glob("peaks-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:

@@ -76,7 +76,6 @@ def measure(device: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "matrix": {},
         "copy": copy_rate(device),
         "update": [update_rate(size) for size in UPDATE_BYTES] if device == "cpu" else [],
         "dispatch": tiny_operator("cpu"),
@@ -85,11 +84,8 @@ def measure(device: str) -> dict[str, Any]:
         "together": together(),
         "handover": handover(),
     }
-    for name, dtype in FORMATS.items():
-        rates = matrix_rate(device, name, dtype)
-        if rates is not None:
-            found["matrix"][name] = rates
-    return found
+    rates = {name: matrix_rate(device, name, dtype) for name, dtype in FORMATS.items()}
+    return {**found, "matrix": {name: each for name, each in rates.items() if each is not None}}
 
 
 def matrix_rate(device: str, name: str, dtype: torch.dtype) -> dict[str, float] | None:
@@ -159,8 +155,7 @@ def tiny_operator(device: str) -> dict[str, float]:
 
 
 def profiled_event() -> dict[str, float] | None:
-    """Seconds that the profiler adds to one addition of two numbers, shapes included; None where there is no
-    profiler."""
+    """Seconds that the profiler adds to one addition of two numbers, shapes included; None where there is none."""
     left, right = torch.ones(1), torch.ones(1)
 
     def additions() -> float:

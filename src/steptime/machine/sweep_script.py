@@ -1,6 +1,6 @@
 """The classic experiment of arithmetic intensity, with the user's own torch: pointwise work repeated 1 to 512 times,
 compiled and not; matrix products from tiny to large; copies by size. Run by path with the user's interpreter: no part
-of steptime is imported here but its neighbour, which times blocks.
+of steptime is imported here but its neighbour, which times blocks and multiplies.
 
     python sweep_script.py REQUEST
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peaks_script import BLOCK_SECONDS, timed  # type: ignore[import-not-found]
+from peaks_script import BLOCK_SECONDS, product, timed  # type: ignore[import-not-found]
 
 LONGEST = 1.0
 """Seconds of one call: larger work is left out."""
@@ -43,7 +43,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     for size in request["sizes"]:
         points += point("copy", size, 0, 2 * size, copying(size, device), request)
     for order in request["orders"]:
-        work = multiplying(order, device)
+        work = product(device, torch.float32, order)
         found = point("product", order, 2 * order**3, 3 * 4 * order**2, work, request)
         if not found:
             break
@@ -84,12 +84,6 @@ def copying(size: int, device: str) -> Callable[[], object]:
     source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.zeros_like(source)
     return lambda: target.copy_(source)
-
-
-def multiplying(order: int, device: str) -> Callable[[], object]:
-    left, right = (torch.randn(order, order, device=device) for _ in range(2))
-    out = torch.empty_like(left)
-    return lambda: torch.mm(left, right, out=out)
 
 
 def repeated(values: torch.Tensor, repeats: int) -> Callable[[], object]:

@@ -69,8 +69,7 @@ def _cut(there: dict[int, int], address: int, size: int) -> None:
 
 
 def _free_pieces(segments: Segments, address: Int64, taken: Int64) -> Pieces:
-    """What the given blocks leave free of the segments. Blocks outside all segments (of a damaged snapshot) count for
-    nothing."""
+    """What blocks leave free of the segments. Blocks outside all segments (of a damaged snapshot) count for nothing."""
     order = np.argsort(segments.address, kind="stable")
     start, stop = segments.address[order], (segments.address + segments.size)[order]
     by_address = np.argsort(address, kind="stable")
@@ -126,8 +125,7 @@ class MemoryBreakdown:
     """event: index in the history; BEFORE is its start. entries: bytes by owner, those without any left out; they sum
     to `reserved`. lines: by owner and line, the largest first. modules: likewise, where a trace names them.
 
-    Raises ImbalanceError unless no entry is negative and they sum to what was reserved, to the byte.
-    """
+    Raises ImbalanceError unless no entry is negative and they sum to what was reserved, to the byte."""
 
     event: int
     reserved: int
@@ -143,7 +141,6 @@ class MemoryBreakdown:
             )
 
     def of(self, owner: Owner) -> int:
-        """The bytes of one owner."""
         return sum(size for found, size in self.entries if found is owner)
 
     @property

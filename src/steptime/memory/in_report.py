@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -52,22 +52,19 @@ def over_time(history: AllocationHistory, owners: Codes, most: int = MOST_POINTS
 
 
 def owned_in_process(process: Process, windows: Sequence[StepContext]) -> OverTime | None:
-    """Of a recording: the allocator's snapshot of a profiled window, else the allocations in its trace. None where
-    neither was recorded."""
-    snapshots = sorted(process.folder.glob("memory-*.pickle"))
-    for path in reversed(snapshots):
-        found = _of_snapshot(path)
-        if found is not None:
-            return found
-    if snapshots:
-        return None
+    """Of a recording: the allocator's snapshot of a profiled window, else the allocations in its trace, else None."""
+    snapshots = sorted(process.folder.glob("memory-*.pickle"), reverse=True)
+    found: Iterable[OverTime | None] = map(_of_snapshot, snapshots)
+    if not snapshots:
+        windows = _with_allocations(process, windows)
+        found = (owned_in_trace(each.trace, each.boundaries, "the always-on timers") for each in windows)
+    return next((each for each in found if each is not None), None)
+
+
+def _with_allocations(process: Process, windows: Sequence[StepContext]) -> list[StepContext]:
+    """The windows whose traces have allocations, the last first."""
     known = {facts.path.removesuffix(".gz") for facts in process.traces if facts.memory}
-    for window in reversed(windows):
-        if window.trace.path.name.removesuffix(".gz") in known:
-            found = owned_in_trace(window.trace, window.boundaries, "the always-on timers")
-            if found is not None:
-                return found
-    return None
+    return [window for window in reversed(windows) if window.trace.path.name.removesuffix(".gz") in known]
 
 
 def owned_in_trace(trace: Trace, boundaries: Int64, how: str) -> OverTime | None:
@@ -99,11 +96,7 @@ def _of(found: Sequence[AllocationHistory]) -> OverTime | None:
 
 def kept_in_process(process: Process, windows: Sequence[StepContext]) -> Mapping[str, float] | None:
     """By path, as `kept_by_module`, of the last window that recorded allocations; None without one."""
-    known = {facts.path.removesuffix(".gz") for facts in process.traces if facts.memory}
-    for window in reversed(windows):
-        if window.trace.path.name.removesuffix(".gz") in known and len(window):
-            return kept_by_module(window)
-    return None
+    return next((kept_by_module(window) for window in _with_allocations(process, windows) if len(window)), None)
 
 
 def kept_by_module(steps: StepContext) -> Mapping[str, float] | None:
@@ -131,8 +124,7 @@ def kept_by_module(steps: StepContext) -> Mapping[str, float] | None:
 
 
 def _spans(steps: StepContext) -> Mapping[str, list[tuple[int, int]]]:
-    """When each module was called in the forward pass, (start, end) ns; a container that nobody calls (a ModuleList),
-    when those in it were."""
+    """(start, end) ns of each module's calls in the forward pass; of a container that nobody calls, of those in it."""
     calls, events, links = module_calls(steps), steps.trace.events, steps.links
     first = (links.forward[calls.rows] == UNKNOWN) & (links.step[calls.rows] != UNKNOWN)
     found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)

@@ -33,8 +33,7 @@ def leaks_of(history: AllocationHistory, signs: Signs, owners: Codes, boundaries
     steps are followed by another whole one.
 
     What a step made and what is alive at the end, a whole step later, is left behind: parameters and the optimizer's
-    state are not meant, and a cache that is emptied now and then has steps of which nothing is left.
-    """
+    state are not meant, and a cache that is emptied now and then has steps of which nothing is left."""
     lives = history.lives
     ends = np.array(boundaries, np.int64)
     eligible = len(ends) - 2 if len(ends) else 0  # the steps between the first boundary and the one before the last

@@ -32,8 +32,7 @@ class Lives:
     born, died: indexes of events; BEFORE, and the number of events for what lives on. released: event at which its
     memory could be used again (>= died: another stream may have used it). size: bytes asked for; taken: bytes that the
     allocator gave for it (exact where the block was still there at the end, else rounded up to ROUNDING).
-    stack: of the allocation; ended_by: of what freed it. NO_STACK where nothing was recorded.
-    """
+    stack: of the allocation; ended_by: of what freed it. NO_STACK where nothing was recorded."""
 
     born: Int64
     died: Int64
@@ -50,8 +49,7 @@ class Lives:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A request that failed. event: its index. asked: bytes; free: bytes that the driver had left, None where unknown.
-    stack: of the request."""
+    """A failed request. event: its index; stack: its own. asked: bytes; free: bytes left in the driver, or None."""
 
     event: int
     asked: int
@@ -67,9 +65,7 @@ class AllocationHistory:
     time: ns of each event, 0 where unknown. stack: of each event. reserved: (events + 1,) bytes that the process held
     before the first event and after each. segments: those at the end, None for a trace. segment_events: what the driver
     gave and took, and segment_event_index, their indexes in the history. boundaries: indexes of the events that are the
-    last of a step, boundary_source: what they were found from. cut: what is missing at one of its ends, a clause; ""
-    where it is whole.
-    """
+    last of a step, boundary_source: what they were found from. cut: what is missing at an end, a clause, or ""."""
 
     device: str
     kind: str
@@ -90,7 +86,6 @@ class AllocationHistory:
 
     @property
     def events(self) -> int:
-        """Number of events."""
         return len(self.time)
 
 
@@ -184,8 +179,7 @@ def _lives_from_snapshot(snapshot: Snapshot, events: Events, segments: Int64) ->
     """The lives on one device, and how many blocks the history and the segments tell differently.
 
     Events of one address follow each other as alloc, free requested, free completed; sorted by address and time, each
-    life is up to three neighbours.
-    """
+    life is up to three neighbours."""
     count = len(events)
     order = np.flatnonzero((events.action >= Action.ALLOC) & (events.action <= Action.FREE_COMPLETED))
     order = order[np.argsort(events.address[order], kind="stable")]
@@ -329,9 +323,7 @@ def _stacks(trace: Trace, found: AllocationEvents, time: Int64) -> tuple[Int32, 
     """The stack of each memory event: what enclosed it on its thread, Python functions and operators alike.
 
     A function that is none of Python's has neither file nor line. Of a function that was running when the recording
-    began the line in its name is where it stood then, often the last one of the training loop, and says nothing of what
-    it did later.
-    """
+    began the line in its name is where it stood then, and says nothing of later."""
     events = trace.events
     numbers: dict[tuple[int, int], int] = {}  # of a stack, by that of its callers and its innermost symbol
     entered: set[int] = set()

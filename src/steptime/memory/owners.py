@@ -72,8 +72,7 @@ def autocast_copies(history: AllocationHistory, signs: Signs, parameters: dict[i
 
     Autocast casts a weight where a product first needs it, and keeps the copy until its context ends; backward keeps it
     longer. The copies are as large as half of the parameters, whatever the batch. parameters: how many there are of
-    each size in bytes, as far as that is known. candidates: lives that may be copies: made in the forward.
-    """
+    each size in bytes, as far as that is known. candidates: lives that may be copies: made in the forward."""
     casts = signs.at(signs.cast, history.lives.stack)
     if casts.any() or signs.operators.any():
         return _copies(history, parameters, candidates & casts)
@@ -125,7 +124,6 @@ def _followed(history: AllocationHistory) -> Bool:
 
 
 def owners_of(history: AllocationHistory, signs: Signs, boundaries: tuple[int, ...]) -> Codes:
-    """The owner of each life."""
     lives = history.lives
     look = _Looks(history, signs, boundaries)
     owner = np.full(len(lives), Owner.TEMPORARIES, np.int8)
@@ -245,10 +243,8 @@ def _assign_earlier(history: AllocationHistory, owner: Codes) -> None:
     """What was there before the recording, by sizes: a model's parameters, its gradients and each slot of
     the optimizer's state are as many blocks of the same sizes.
 
-    The sizes of one such set are those of the gradients, else of a slot of the optimizer's state. The first of what
-    was there before that fits is the parameters', the second the gradients' (where none were seen to be made), the
-    others the optimizer's.
-    """
+    The sizes of one such set are those of the gradients, else of a slot of the optimizer's state. The first that fits
+    is the parameters', the second the gradients' (where none were made), the others the optimizer's."""
     lives = history.lives
     unit = _unit(history, owner)
     ranks = [Owner.PARAMETERS]

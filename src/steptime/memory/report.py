@@ -57,9 +57,7 @@ def triage_path(
 ) -> MemoryReport:
     """The memory of a snapshot (pickle, JSON), a trace, or a recording. capacity: bytes of the device, for what fits.
 
-    Raises SnapshotError, TraceError, RecordingError as the readers do, and NothingMeasuredError where nothing tells of
-    memory.
-    """
+    Raises SnapshotError, TraceError, RecordingError as the readers do, NothingMeasuredError where nothing does."""
     if path.is_dir() and not is_traces(str(path)):
         return _of_recording(path, capacity, max_size)
     if is_snapshot(path) or not is_traces(str(path)):

@@ -76,8 +76,7 @@ def scales_with_batch(history: AllocationHistory, signs: Signs, owners: Codes) -
 
 
 def largest_batch(history: AllocationHistory, signs: Signs, owners: Codes, capacity: int, steady: Steady) -> Fit | None:
-    """At every instant of a steady step; what the allocator rounds and has to keep free is not counted. None where
-    nothing grows."""
+    """At every instant of a steady step, without what the allocator rounds and keeps free. None where nothing grows."""
     scaling = allocated(history, scales_with_batch(history, signs, owners))
     largest = int(scaling.max())
     if not largest:
@@ -104,8 +103,7 @@ class Autocasting:
 
     change: (events + 1,) bytes that autocast would add (or take off, below 0) at each instant. copies: bytes of the
     weights' copies, altogether. halved, kept: bytes at the instant of most activations whose operator autocast runs in
-    16 bits, and in 32; unknown: those without an operator.
-    """
+    16 bits, and in 32; unknown: those without an operator."""
 
     change: Int64
     copies: int

@@ -148,8 +148,7 @@ def _by_module(frames: tuple[SourceLine, ...]) -> Policy:
 
 
 def _casts(stacks: Stacks) -> Bool:
-    """Stacks of casts that autocast made: in C++ by its own function, in a trace as a conversion that a product calls
-    itself."""
+    """Stacks of autocast's casts: in C++ by its own function, in a trace as a conversion that a product calls."""
     by_function = _anywhere(stacks, lambda frame: CAST.match(frame.function))
     operators = _operators(stacks, tuple(map(operator_name, stacks.frames)))
     converted = [
@@ -193,8 +192,7 @@ class Signs:
     a module's call. build: a module is made or moved. operators: it holds an operator of torch's, in C++ or in a trace.
     cast: autocast converts a tensor. gather: an embedding, or its gradient. made: inside an `__init__`. line: the
     innermost of the user's code, else of a library's outside torch, else an operator without file or line. module_path:
-    the modules that were being called, see `breakdown.ModuleMemory`; "" where the stack names none.
-    """
+    the modules that were being called, see `breakdown.ModuleMemory`; "" where the stack names none."""
 
     python: Bool
     optimizer: Bool

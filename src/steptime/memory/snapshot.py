@@ -71,8 +71,7 @@ class Stacks:
     """Call stacks, each once. Stack i is frames[member[start[i]:start[i + 1]]], the innermost first.
 
     frames: as torch wrote them; a C++ frame has no line (0). definitions: a frame's line is where its function starts,
-    not the one that was running; 0 where even that is not known.
-    """
+    not the one that was running; 0 where even that is not known."""
 
     frames: tuple[SourceLine, ...]
     start: Int64
@@ -140,8 +139,7 @@ def selected(table: Columns, rows: Bool) -> Columns:
 class Snapshot:
     """A file of `torch.cuda.memory._dump_snapshot`. truncated: it ends in the middle.
 
-    settings: of the allocator, by name. problems: a sentence for each thing that was left out.
-    """
+    settings: of the allocator, by name. problems: a sentence for each thing that was left out."""
 
     segments: Segments
     blocks: Blocks
@@ -185,9 +183,7 @@ def read_snapshot(path: Path) -> Snapshot:
     """Reads a snapshot: a pickle of `torch.cuda.memory._dump_snapshot` (torch 2.1 to 2.13; also compressed by gzip), or
     the same as JSON. What is cut off is read as far as it goes, and said.
 
-    Raises SnapshotError for a file that is none, that asks for anything but data, or that this machine's memory does
-    not hold.
-    """
+    Raises SnapshotError for a file that is none, asks for anything but data, or is too large for this machine."""
     try:
         if path.is_fifo():  # it would block until somebody writes into it, and can be read once only
             raise OSError("it is a pipe")

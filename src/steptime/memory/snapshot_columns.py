@@ -1,7 +1,6 @@
 """A converter of plain_pickle: from a snapshot, a pickle or JSON, to columns.
 
-What it writes: a line of JSON, and behind it the columns that this names. Runs in a process of its own, with the
-standard library only.
+Writes a line of JSON and the columns that it names. Runs in a process of its own, with the standard library only.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ Row = dict[Any, Any]
 
 
 def convert(file: io.BufferedReader, made: BinaryIO) -> None:
-    """The converter."""
     write(*_load(file), made)
 
 
@@ -116,8 +114,7 @@ class Numbered:
         return array("i", [words.setdefault(each, len(words)) if isinstance(each, str) else 0 for each in found])
 
     def stack(self, frames: object) -> int:
-        """The number of a list of frames; NO_STACK for anything else. All values live to the end: an id is one list's
-        or one frame's."""
+        """Number of a list of frames; NO_STACK for any other. All values live on: an id is one list's or frame's."""
         if not isinstance(frames, list) or not frames:
             return NO_STACK
         key = tuple(map(id, frames))
@@ -153,8 +150,7 @@ def events_of(traces: object, table: Numbered) -> tuple[Columns, list[int]]:
 
 
 def blocks_of(segments: Sequence[Row], table: Numbered) -> Columns:
-    """A column for each fact of the segments' blocks. Where they have no addresses (torch 2.1), they lie one behind the
-    other."""
+    """A column for each fact of the segments' blocks. Where they have no addresses (torch 2.1), they lie in a row."""
     of_segment = [rows_of(segment.get("blocks")) for segment in segments]
     rows = [block for blocks in of_segment for block in blocks]
     address = array("q")

@@ -40,8 +40,7 @@ def _ends_of_bursts(inside: Bool, working: Bool) -> tuple[int, ...]:
 def _period(history: AllocationHistory) -> list[int]:
     """Events at which a sequence of requests starts again, by the sizes asked for; none where it never does.
 
-    The second half says with which period: first steps ask for more (the optimizer's state). From there it is followed
-    back to where it starts.
+    The second half, from which it is followed back, says the period: first steps ask for more (the optimizer's state).
     """
     lives = history.lives
     asked = np.flatnonzero(lives.born > BEFORE)

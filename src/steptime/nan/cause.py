@@ -1,7 +1,6 @@
 """The likely cause of something that is not finite, from the operator that made it and the values it was made of.
 
-Each kind of cause is one function; the first that recognises its case answers. Where none does, the operator and its
-inputs are named.
+Each kind of cause is one function; the first that recognises its case answers, else operator and inputs are named.
 """
 
 from __future__ import annotations
@@ -396,16 +395,14 @@ def trace_back(
 
 
 def _origin_order(process: ProcessNumerics) -> tuple[bool, bool, int, int, int]:
-    """Of the rank that it was born on the least: not of one that has it from another, and the earliest, by step and
-    within the step."""
+    """Least on the rank that it was born on: that has it from no other, and earliest, by step and within the step."""
     origin = process.origin or NonFiniteOrigin()
     phase = PHASES.index(origin.phase) if origin.phase in PHASES else len(PHASES)
     return process.origin is None, origin.kind == RECEIVED, origin.step, phase, process.rank or 0
 
 
 def _with_origin(result: NonFinite, found: ProcessNumerics, processes: Sequence[ProcessNumerics]) -> NonFinite:
-    """The sign and the rank are those of the rank of the origin; of one that died without a result, whatever was seen
-    first on any."""
+    """The sign and the rank are those of the origin's rank; of one that died without a result, what any saw first."""
     origin = found.origin
     batch = found.batch or BatchFacts()
     growth = max(result.growth, growth_of(found.history), key=len)

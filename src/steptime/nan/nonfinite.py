@@ -37,8 +37,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """Range of a tensor's values. low, high: of its finite elements, None where there are none. nan, infinite,
-    negative_infinite, zeros: elements."""
+    """Of a tensor. low, high: of finite elements, None without; nan, infinite, negative_infinite, zeros: counts."""
 
     name: str = ""
     dtype: str = ""
@@ -81,8 +80,7 @@ class NonFiniteOrigin(Where):
     looked at), "collective" (received from another rank), "outside" (made where no operator is seen).
 
     rows: positions along the first dimension of its output; samples: the sampler's indices of these, where the rows are
-    the batch's. became_nan: the operator that made NaN of its infinity. sources: the infinities it was made of.
-    """
+    the batch's. became_nan: the operator that made NaN of its infinity. sources: the infinities it was made of."""
 
     kind: str = "operator"
     step: int = 0
@@ -145,8 +143,7 @@ class ProcessNumerics:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Likely cause. name: one of those in docs/nan.md. sentence: with the numbers that speak for it. advice:
-    what helps."""
+    """What is likely to blame. name: of docs/nan.md. sentence: with its numbers. advice: what helps."""
 
     name: str
     sentence: str
@@ -192,8 +189,7 @@ def read_numerics(recording: Path, moved: tuple[Path, Path] | None = None) -> tu
     """The processes that trained, in the order of their ranks; what cannot be read is left out. moved: a folder that
     the job ran in, and the one that it stood for, whose paths are shown.
 
-    Raises RecordingError where reading is forbidden.
-    """
+    Raises RecordingError where reading is forbidden."""
     found = []
     for path in sorted(recording.glob(f"process-*/{NAME}")):
         data = read_bytes(path, LARGEST_DOCUMENT, [])

@@ -76,8 +76,7 @@ def read_bytes(path: Path, largest: int, problems: list[str]) -> bytes:
 
 
 def read_blocks(path: Path, largest: int, block: int, problems: list[str]) -> Iterator[bytes]:
-    """The same in pieces of `block` bytes, the last one excepted: a file with holes takes no room on its disk, and
-    should take none in memory."""
+    """The same in pieces of `block` bytes, the last one excepted: a file's holes shall take no memory."""
     try:
         if not path.is_file():  # a pipe by that name would hold us for ever
             return

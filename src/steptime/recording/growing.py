@@ -32,8 +32,7 @@ SECOND = 1_000_000_000
 WINDOW = 60 * SECOND
 """ns of each process that are kept."""
 MOST_RECORDS = 1 << 17
-"""Records of one process that are kept: 3 MB. Steps of a millisecond fill them in a dozen seconds, and the window is
-shorter then."""
+"""Of one process that are kept: 3 MB. Steps of a millisecond fill them in a dozen seconds: the window is shorter."""
 BLOCK = RECORD.size << 16
 LARGEST_PACKED = 1 << 30
 """Bytes of records that are counted of a packed journal."""
@@ -65,8 +64,7 @@ class StepCount:
 
     @property
     def steps(self) -> int:
-        """Updates of the busiest optimizer, else backward passes, else forwards; and the boundaries while the watch was
-        off."""
+        """Updates of the busiest optimizer, else backward passes, else forwards; and boundaries with the watch off."""
         trained = max(self._optimizers.values(), default=0) or self._kinds[Kind.BACKWARD]
         return (trained or self._kinds[Kind.FORWARD]) + self._kinds[Kind.BOUNDARY] + self._left_out
 
@@ -117,29 +115,21 @@ class Following:
         self._file = None
 
 
-class Lines:
-    """Values of a file of lines, as it grows. What cannot be read is left out."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = Following(path)
+class Lines(Following):
+    """The same of a file of lines. What cannot be read is left out."""
 
     def read(self) -> Iterator[bytes]:
         """The whole lines that have come."""
-        for data in self._file.blocks():
+        for data in self.blocks():
             lines, _, torn = data.rpartition(b"\n")
             if len(torn) < BLOCK:
-                self._file.back(len(torn))
+                self.back(len(torn))
             if not lines:
                 return
             yield lines + b"\n"
 
-    def close(self) -> None:
-        self._file.close()
-
 
 class GrowingProcess:
-    """One process of the recording."""
-
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self._manifest = folder, manifest
         self.count = StepCount()
@@ -175,8 +165,7 @@ class GrowingProcess:
         return grown
 
     def _count_packed(self) -> Records:
-        """Of a long job, the first part of the journal is packed already, or set aside for that: the records of
-        this."""
+        """The records that a long job has packed already, or set aside for that."""
         packed = documents.read_bytes(self.folder / f"journal{SUFFIX}", LARGEST_PACKED, [])
         with contextlib.suppress(ValueError):  # a damaged one is counted as far as it can be read
             for block in unpack(packed, LARGEST_PACKED) if packed else ():
@@ -224,8 +213,7 @@ class GrowingRecording:
         self.samples: deque[TelemetrySample] = deque(maxlen=MOST_SAMPLES)
 
     def read(self) -> frozenset[Path]:
-        """Reads what has come; the processes of which something has. Raises RecordingError where the recording was
-        removed."""
+        """Reads what has come; the processes of which something has. Raises RecordingError where it was removed."""
         folders = process_folders(self.path)
         with contextlib.suppress(RecordingError):  # it is being written
             self.manifest = read_manifest(self.path, bool(folders), [])
@@ -238,7 +226,6 @@ class GrowingRecording:
         return frozenset(folder for folder, process in self.processes.items() if process.read())
 
     def close(self) -> None:
-        """Lets go of the files."""
         self._telemetry.close()
         for process in self.processes.values():
             process.close()

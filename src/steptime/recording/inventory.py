@@ -28,18 +28,17 @@ REQUEST = "profile-request"
 LEAVE = "leave-request"
 """Asks the probe to leave: the job was attached to, and goes on without us. Each process that it has left says so."""
 WARM = "warm"
-"""Says that the warm-up of a process that takes turns is over: its number, that of its namespace, and whether it is
-asked to rest."""
+"""Says that the warm-up of a process that takes turns is over: its number, that of its namespace, and whether it works
+on a device."""
 REST, RESTS = "rest-request", "rests"
-"""Asks a process that works on a device to rest at the end of a step; in the other it says when its device had done
-what was launched, and when it went on."""
+"""Asks a process to rest at the end of a step; in the other it says when it had done what it launched, on a device too,
+and when it went on."""
 BLOCKS, GOING = "blocks.jsonl", "going"
 """Of a process that runs several variants in blocks: what it has measured; and which go on, a number each."""
 MARKS = re.compile(
     rf"seen-python|seen-torch|{REQUEST}|{LEAVE}|{WARM}|{REST}|{RESTS}|{GOING}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
 )
-"""Marks of the recording itself, too: files that say something by being there. One that says anything else than
-MARK_TEXT is somebody else's."""
+"""Of the recording, too: files that say something by being there. One that holds anything but MARK_TEXT is not ours."""
 MARK_TEXT = re.compile(rb"(\d+\n)*|(\S+ \d+ \d*\n)?(ended\n)?")
 """Nothing; numbers of processes; or who leads, and that the run has ended."""
 MOST_MARK_BYTES = 1 << 20

@@ -8,12 +8,11 @@ Of parity.jsonl, which a variant of a trial writes: losses, gradient norms, peak
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -32,129 +31,71 @@ from steptime.recording.documents import (
 from steptime.recording.packed import ASIDE, CLOCK_SLACK, LONGEST_LIFE, SUFFIX, Decoded, Life, decode, unpack
 from steptime.recording.recording import Parity, StepWork
 
-NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-"""JSON has no such numbers."""
 LARGEST_STEP = 1 << 62
 """A larger step or size would not fit the columns."""
 SKETCH = 16
 """Numbers of a sketch: BUCKETS of probe/changes/sketches."""
 SHAPE = re.compile(r"[0-9]{1,12}(x[0-9]{1,12}){0,63}")
 
-Numbers = tuple[float | Literal["nan"], ...]
-
 
 class _ParityLine(msgspec.Struct):
+    """What a line says next to the step's work."""
+
     step: int
-    loss: float | str | None = None
+    loss: float | None = None
     backwards: int = 0
-    gradient_norm: float | str | None = None
+    gradient_norm: float | None = None
     peak_bytes: int = 0
     began_ns: int = 0
     end_ns: int = 0
-    gradients: tuple[tuple[str, float | str | None], ...] = ()
-    inputs: tuple[str, ...] = ()
-    batches: tuple[tuple[Numbers, ...], ...] = ()
-    evaluated: tuple[tuple[str, int], ...] = ()
-    dropped: float = 0.0
-    still: tuple[str, ...] = ()
-    weights: tuple[tuple[str, int, Numbers], ...] = ()
-    updates: tuple[tuple[str, Numbers], ...] = ()
-    directions: tuple[tuple[str, Numbers], ...] = ()
-    iterators: int = 0
-    without: tuple[str, ...] = ()
-    options: tuple[tuple[str, int], ...] = ()
-    samples: Numbers = ()
-    dropout: float | None = None
-    training: float | None = None
-    drew: bool | None = None
-    moving: int | None = None
-    ways: tuple[tuple[str, str, float | Literal["nan"], Numbers], ...] = ()
-    carried: tuple[tuple[str, Numbers], ...] = ()
+    gradients: tuple[tuple[str, float | None], ...] = ()
 
 
-_decoder = msgspec.json.Decoder(_ParityLine)
+# Not strict: JSON has no infinities and no NaN, which are written as text.
+_line_decoder = msgspec.json.Decoder(_ParityLine, strict=False)
+_work_decoder = msgspec.json.Decoder(StepWork, strict=False)
 
 
 def read_parity(path: Path, problems: list[str]) -> Parity | None:
     """None where the process belongs to no trial, or took no step."""
     lines = decode_lines(path, read_bytes(path, documents.LARGEST_LINES, problems), _decode, problems)
-    rows = sorted({line.step: line for line in lines}.values(), key=lambda line: line.step)
+    rows = sorted({line.step: (line, work) for line, work in lines}.values(), key=lambda row: row[0].step)
     if not rows:
         return None
+    steps, works = zip(*rows, strict=True)
     return Parity(
-        step=_column([row.step for row in rows], np.int64),
-        loss=_column([_number(row.loss) for row in rows], np.float64),
-        norm=_column([_number(row.gradient_norm) for row in rows], np.float64),
-        normed=_column([row.gradient_norm is not None for row in rows], np.bool_),
-        backwards=_column([row.backwards for row in rows], np.int64),
-        peak_bytes=_column([row.peak_bytes for row in rows], np.int64),
-        end=_column([row.end_ns for row in rows], np.int64),
-        began_ns=rows[0].began_ns,
-        gradients=tuple(
-            tuple((name, None if norm is None else _number(norm)) for name, norm in row.gradients)
-            for row in rows
-            if row.gradients
-        ),
-        work=tuple(_work(row) for row in rows),
+        step=_column([line.step for line in steps], np.int64),
+        loss=_column([line.loss for line in steps], np.float64),
+        norm=_column([line.gradient_norm for line in steps], np.float64),
+        normed=_column([line.gradient_norm is not None for line in steps], np.bool_),
+        backwards=_column([line.backwards for line in steps], np.int64),
+        peak_bytes=_column([line.peak_bytes for line in steps], np.int64),
+        end=_column([line.end_ns for line in steps], np.int64),
+        began_ns=steps[0].began_ns,
+        gradients=tuple(line.gradients for line in steps if line.gradients),
+        work=works,
     )
 
 
-def _work(row: _ParityLine) -> StepWork:
-    return StepWork(
-        row.inputs,
-        tuple(tuple(map(_numbers, batch)) for batch in row.batches),
-        row.evaluated,
-        row.dropped,
-        row.still,
-        tuple((name, count, _numbers(values)) for name, count, values in row.weights),
-        _named(row.updates),
-        _named(row.directions),
-        row.iterators,
-        row.without,
-        row.options,
-        _numbers(row.samples),
-        row.dropout,
-        row.training,
-        row.drew,
-        row.moving,
-        tuple((name, dtype, _number(length), _numbers(way)) for name, dtype, length, way in row.ways),
-        _named(row.carried),
-    )
-
-
-def _named(written: tuple[tuple[str, Numbers], ...]) -> tuple[tuple[str, tuple[float, ...]], ...]:
-    return tuple((name, _numbers(values)) for name, values in written)
-
-
-def _numbers(written: Numbers) -> tuple[float, ...]:
-    return tuple(map(_number, written))
-
-
-def _decode(data: bytes) -> _ParityLine:
+def _decode(data: bytes) -> tuple[_ParityLine, StepWork]:
     """Raises ValueError."""
     try:
-        line = _decoder.decode(data)
+        line, work = _line_decoder.decode(data), _work_decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
-    texts = [line.loss, line.gradient_norm, *(norm for _, norm in line.gradients)]
-    if any(isinstance(text, str) and text not in NOT_FINITE for text in texts):
-        raise ValueError("a number is neither finite nor one of inf, -inf, nan")
     counts = (line.step, line.backwards, line.peak_bytes, line.began_ns, line.end_ns)
     if not all(0 <= number < LARGEST_STEP for number in counts):
         raise ValueError("a number is out of range")
-    sketches = [each for batch in line.batches for each in batch]
-    sketches += [each for *_, each in (*line.updates, *line.directions, *line.carried)]
-    sketches += [each for *_, each in line.weights] + [each for *_, each in line.ways]
-    if any(len(each) != SKETCH for each in sketches) or not all(SHAPE.fullmatch(shape) for shape, _ in line.carried):
+    sketches = [each for batch in work.batches for each in batch]
+    sketches += [each for *_, each in (*work.updates, *work.directions, *work.carried)]
+    sketches += [each for *_, each in work.weights] + [each for *_, each in work.ways]
+    if any(len(each) != SKETCH for each in sketches) or not all(SHAPE.fullmatch(shape) for shape, _ in work.carried):
         raise ValueError(f"a sketch has not {SKETCH} numbers, or a shape is none")
-    return line
-
-
-def _number(written: float | str | None) -> float:
-    return NOT_FINITE[written] if isinstance(written, str) else math.nan if written is None else written
+    return line, work
 
 
 def _column(values: list[Any], kind: type[Any]) -> Any:
+    """Read-only; NaN for None."""
     column = np.array(values, kind)
     column.flags.writeable = False
     return column
@@ -192,12 +133,7 @@ def look_into(path: Path) -> Contents:
     folders = process_folders(path)
     manifest = read_manifest(path, bool(folders), problems)
     file = path / "telemetry.jsonl"
-    samples = decode_lines(
-        file,
-        read_bytes(file, documents.LARGEST_LINES, problems),
-        decode_sample,
-        problems,
-    )
+    samples = decode_lines(file, read_bytes(file, documents.LARGEST_LINES, problems), decode_sample, problems)
     samples.sort(key=lambda sample: sample.monotonic_ns)
     return Contents(path, manifest, tuple(folders), tuple(samples), tuple(problems))
 
@@ -223,8 +159,7 @@ def walk(path: Path) -> Iterator[rec.Process]:
 def load(path: Path) -> rec.Recording:
     """Reads the recording in the folder `path`, whole or damaged.
 
-    Raises RecordingError when it is missing, no recording, of a newer format, or may not be read.
-    """
+    Raises RecordingError when it is missing, no recording, of a newer format, or may not be read."""
     return load_whole(look_into(path))
 
 
@@ -322,16 +257,14 @@ def assemble_process(
     settings = _of(found, rec.SettingsFacts)
     loaders = _newest(_of(found, rec.LoaderFacts), "identity")
     identity = workers.identity.copy()
-    in_workers = _of(found, rec.WorkerSampleFacts)
-    items = _of(found, rec.ItemFacts)
-    for loader in loaders:  # spawned workers know the loader's seed only
-        if loader.seed is not None and 0 <= loader.identity <= LARGEST_IDENTITY:
-            spawned = SPAWNED | loader.seed
-            identity[workers.identity == spawned] = loader.identity
-            in_workers = [
-                replace(each, iterator=loader.identity) if each.iterator == spawned else each for each in in_workers
-            ]
-            items = [replace(each, iterator=loader.identity) if each.iterator == spawned else each for each in items]
+    spawned = [  # spawned workers know the loader's seed only
+        (SPAWNED | loader.seed, loader.identity)
+        for loader in loaders
+        if loader.seed is not None and 0 <= loader.identity <= LARGEST_IDENTITY
+    ]
+    for seed, loader in spawned:
+        identity[workers.identity == seed] = loader
+    iterators = dict(reversed(spawned))
     identity.flags.writeable = False
     return rec.Process(
         folder=folder,
@@ -358,8 +291,13 @@ def assemble_process(
         modules=next((fact.modules for fact in reversed(_of(found, rec.ModuleFacts))), ()),
         without_update=next((fact.without_update for fact in reversed(_of(found, rec.ModuleFacts))), ()),
         between=next(reversed(_of(found, rec.BetweenFacts)), None),
-        in_workers=tuple(in_workers),
-        items=tuple(items),
+        in_workers=tuple(
+            replace(each, iterator=iterators.get(each.iterator, each.iterator))
+            for each in _of(found, rec.WorkerSampleFacts)
+        ),
+        items=tuple(
+            replace(each, iterator=iterators.get(each.iterator, each.iterator)) for each in _of(found, rec.ItemFacts)
+        ),
         caught=tuple(_of(found, rec.CaughtFacts)),
         line_cost=next(reversed(_of(found, rec.LineCostFacts)), None),
         graph_breaks=tuple(_of(found, rec.GraphBreakFacts)),

@@ -35,8 +35,7 @@ def start_manifest(folder: Path, command: Sequence[str], options: Mapping[str, s
 
 
 def extend_manifest(folder: Path, fields: Mapping[str, Any], **more: Any) -> None:
-    """Replaces the manifest by one that says more: the commit, how the job ended. Raises OSError; the one that was
-    there then stays."""
+    """Replaces the manifest by a longer one: the commit, how the job ended. Raises OSError, and the old one stays."""
     _write(folder / NAME, {**fields, **more})
 
 
@@ -55,15 +54,13 @@ def _write(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def discard(folder: Path, kept: Path) -> None:
-    """Takes back what `start_manifest` did, for a job that was not started. kept: the innermost folder that was there
-    before."""
+    """Takes back what `start_manifest` did, for a job that never started. kept: the innermost that was there."""
     (folder / NAME).unlink(missing_ok=True)
     remove_empty(folder, kept)
 
 
 def remove_empty(folder: Path, kept: Path) -> None:
-    """Removes a folder and those above it, up to `kept`, as far as they are empty: other launchers of the same job have
-    left their marks, or somebody his files."""
+    """Removes a folder and those above it, up to `kept`, as far as they are empty: other launchers leave marks."""
     with contextlib.suppress(OSError):
         while folder != kept:
             folder.rmdir()

@@ -17,8 +17,7 @@ from steptime.quantities import SourceLine
 class IntervalTable:
     """Columns of a journal, sorted by (start, -end): parents before their children. All arrays are read-only.
 
-    kind: uint8 (`journal.Kind`), flags: uint8, thread: uint16, identity: uint32, start and end: int64 ns.
-    """
+    kind: uint8 (`journal.Kind`), flags: uint8, thread: uint16, identity: uint32, start and end: int64 ns."""
 
     kind: npt.NDArray[np.uint8]
     flags: npt.NDArray[np.uint8]
@@ -97,8 +96,7 @@ class TopModuleFacts:
 @dataclass(frozen=True, slots=True)
 class ModuleFacts:
     """The modules when a window of the profiler began: path ("Net.layer1.0"), class, numbers and bytes of the
-    parameters that are the module's own. without_update: path and numbers of those that have a gradient and are in no
-    optimizer."""
+    parameters that are the module's own. without_update: path and numbers of those with a gradient in no optimizer."""
 
     modules: tuple[tuple[str, str, int, int], ...]
     without_update: tuple[tuple[str, int], ...] = ()
@@ -185,8 +183,7 @@ class SiteFacts:
 
 @dataclass(frozen=True, slots=True)
 class CalledFacts:
-    """Functions that a line of the user's called in the discovery steps, C functions too: "logging.Logger.info",
-    "builtins.print"."""
+    """What a line of the user's called in the discovery steps, C functions too: "builtins.print"."""
 
     file: str
     line: int
@@ -195,9 +192,8 @@ class CalledFacts:
 
 @dataclass(frozen=True, slots=True)
 class SampledPath:
-    """duration: ns of the first line, of all steps together; lines of other functions that it calls are taken out.
-    part: of the step that calls it, "input", "forward", "backward", "optimizer" or "". lines: the user's, the innermost
-    first."""
+    """duration: ns of the first line, of all steps together, without those of functions that it calls. part: of the
+    step that calls it, "input", "forward", "backward", "optimizer" or "". lines: the user's, the innermost first."""
 
     duration: int
     part: str
@@ -216,8 +212,7 @@ class SampleFacts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSampleFacts:
-    """The same, of a few batches that a worker of a loader made. iterator: as of the records in loader.bin. steps:
-    batches."""
+    """The same, of a few batches that a worker of a loader made. iterator: as in loader.bin. steps: batches."""
 
     iterator: int
     steps: int
@@ -236,9 +231,8 @@ class BetweenFacts:
 
 @dataclass(frozen=True, slots=True)
 class CaughtFacts:
-    """A slow step that was looked into while it lasted: where its thread was, at looks some ms apart. start: of the
-    step, ns; end: of the last look. usual: ns of a step then. paths: of the time that was looked at; the first line is
-    the one that ran."""
+    """A slow step that was looked into while it lasted: where its thread was, at looks some ms apart. start, ns: of the
+    step; end: of the last look. usual: ns of a step then. paths: of the time looked at; the first line ran."""
 
     start: int
     end: int
@@ -320,9 +314,8 @@ class TraceFacts:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFacts:
-    """Outcome of one change of a trial in this process. identity: its place in the plan. applied: it was put in
-    force; exercised: a training step ran under it. detail: one sentence: how much, or why not. seconds: what it took to
-    prepare (compilation)."""
+    """What became of a trial's change in this process. identity: its place in the plan. applied: it was put in force;
+    exercised: a training step ran under it. detail: how much, or why not. seconds: of preparation (compilation)."""
 
     identity: int
     kind: str
@@ -339,8 +332,7 @@ class InputFacts:
     class. rows: the first dimension of all its tensors, which is the batch's. tokens: of a call; None where it reads
     none. changed: other sizes were seen later, often enough that these hold no more.
 
-    Raises ValueError for sizes that no call has.
-    """
+    Raises ValueError for sizes that no call has."""
 
     identity: int
     module: str
@@ -359,8 +351,7 @@ class PaddingFacts:
     """The mean share of the numbers in `batches` batches of tokens that only filled them up. tokens: numbers in a
     batch, mean; 0 where a recording does not say it.
 
-    Raises ValueError for what is no share.
-    """
+    Raises ValueError for what is no share."""
 
     share: float
     batches: int
@@ -377,8 +368,7 @@ class ItemFacts:
     numbers from a generator of torch, numpy or Python. bytes: of an item, the largest mean of these batches; None where
     its types are not known. available: bytes of the host's memory that were to be had then, None where unknown.
 
-    Raises ValueError for a negative size.
-    """
+    Raises ValueError for a negative size."""
 
     iterator: int
     batches: int
@@ -442,8 +432,7 @@ class StepWork:
     forwards drew random numbers. moving, in some steps of a timed run: numbers in the carried tensors that changed in
     it. Of a rehearsal's last step: ways: name and format of each parameter, the length of its first weights' sketch,
     and the sketch of how far it has moved. carried: shape and sketch of each other tensor, as large as a parameter,
-    that has changed since the first step.
-    """
+    that has changed since the first step."""
 
     inputs: tuple[str, ...] = ()
     batches: tuple[tuple[tuple[float, ...], ...], ...] = ()
@@ -475,8 +464,7 @@ class Parity:
     the step on a device, of the process so far on a CPU. end: int64, when the step had ended, and
     began_ns: when torch had been imported, monotonic ns.
 
-    gradients: of each of the first steps the 2-norm of every parameter's gradient by name, None where it has none.
-    """
+    gradients: of each of the first steps the 2-norm of every parameter's gradient by name, None where it has none."""
 
     step: Int64
     loss: Float64
@@ -497,8 +485,7 @@ class DeviceSample:
     uuid: as NVML has it, "GPU-" or "MIG-" before the one of `DeviceFacts`; "" for all devices of the machine in one, as
     old recordings have it. index: as nvidia-smi counts. utilization: percent of time with a kernel on it.
     throttle_reasons: nvmlClocksEventReason bits. other_processes: that are not the job's. link: lanes and generation of
-    PCI Express, and what device and slot can do.
-    """
+    PCI Express, and what device and slot can do."""
 
     uuid: str = ""
     index: int | None = None
@@ -533,8 +520,7 @@ class TelemetrySample:
 
     times: monotonic ns. cpu: seconds of CPU per second, of the job and of everything else on the machine.
     pressure: /proc/pressure/cpu "some avg10", percent. bytes: resident set of the job. steal: CPU seconds per second.
-    devices: those on which the job's processes on this host have told that they have a context.
-    """
+    devices: those on which the job's processes on this host have told that they have a context."""
 
     monotonic_ns: int
     job_cpu: float

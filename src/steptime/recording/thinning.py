@@ -98,21 +98,16 @@ def _thinned(
     displayed = label[starts] != LEFT_OUT
     windows = union(marks[starts[displayed]], marks[ends[displayed]] + 1)
     gaps = _gaps(marks, starts, ends, label[starts], counted)
-    written = _ends(journal)
-    stays = (written < marks[0]) | (written > marks[-1]) | contains(windows, written)
-    stays |= np.isin(journal["kind"], lasting)
-    stays[:1] = True
-    records = np.concatenate([journal[stays][1:], gaps, _evaluations(journal[~stays])])
-    records = records[np.argsort(_ends(records), kind="stable")]
-    written = _ends(loader)
-    stays = (written < marks[0]) | (written > marks[-1]) | contains(windows, written)
-    stays[:1] = True
-    return Thinned(
-        pack(np.concatenate([journal[:1], records]).tobytes()),
-        pack(loader[stays].tobytes()),
-        int(gaps["identity"].sum()),
-        SIGNS[-1],
+    journal_stays, loader_stays = (
+        (written < marks[0]) | (written > marks[-1]) | contains(windows, written)
+        for written in (_ends(journal), _ends(loader))
     )
+    journal_stays |= np.isin(journal["kind"], lasting)
+    journal_stays[:1] = loader_stays[:1] = True
+    records = np.concatenate([journal[journal_stays][1:], gaps, _evaluations(journal[~journal_stays])])
+    records = records[np.argsort(_ends(records), kind="stable")]
+    kept_journal = pack(np.concatenate([journal[:1], records]).tobytes())
+    return Thinned(kept_journal, pack(loader[loader_stays].tobytes()), int(gaps["identity"].sum()), SIGNS[-1])
 
 
 LEFT_OUT, SAMPLE, FOR_SLOWNESS = 0, 1, 2

@@ -11,8 +11,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from steptime.advice.evidence import Case, ModuleUse, record_of
+from steptime.advice.evidence import Case, record_of
 from steptime.advice.rule import Finding
+from steptime.analysis.modules import ModuleUse
 from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.answer.json import document
 from steptime.quantities import Estimate, SourceLine

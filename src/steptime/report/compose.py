@@ -11,9 +11,10 @@ from signal import SIGINT, SIGTERM
 
 import numpy as np
 
-from steptime.advice.evidence import Case, Contention
+from steptime.advice.evidence import Case
 from steptime.advice.loader_model import samples_per_step
 from steptime.advice.rule import Weight
+from steptime.advice.run_uses import Contention
 from steptime.advice.step_evidence import POWER_CAP, SLOWED, others_took_cpus
 from steptime.advice.verdict import MADE_OF
 from steptime.analysis.layout import PART

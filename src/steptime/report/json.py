@@ -92,6 +92,8 @@ def _names(command: str) -> str:
     return " ".join(re.sub(r"^.*[\\/](?=[^\\/'\"])", "", word) for word in command.split())
 
 
+FARTHEST = 1e140
+"""Of a number from 1, as a factor: what a report says is far nearer, whatever the unit."""
 LARGEST = 256 << 20
 """Bytes of a report; that of a large job has a few million."""
 
@@ -134,13 +136,23 @@ def read(text: bytes, path: str) -> Report:
                 f"{path} is a report of schema version {version}, by an older steptime; this one reads version "
                 f"{SCHEMA_VERSION}. Make it anew from its recording: steptime report RECORDING -o {path} --force.",
             )
-        return msgspec.json.decode(text, type=Report)
+        report = msgspec.json.decode(text, type=Report)
+        if not _measurable(msgspec.json.decode(text)):
+            raise msgspec.ValidationError("it has a number that nothing measures")
+        return report
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordingError(
             "report-unreadable",
             f"{path} is no report that this steptime reads: {error}. One of another "
             f"version is made anew from its recording: steptime report RECORDING -o {path} --force.",
         ) from error
+
+
+def _measurable(value: object) -> bool:
+    """Whether sums, squares and shares of all its numbers are numbers, too."""
+    if isinstance(value, dict | list):
+        return all(map(_measurable, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, int | float) or value == 0 or FARTHEST > abs(value) > 1 / FARTHEST
 
 
 def read_file(path: Path, name: str) -> Report:

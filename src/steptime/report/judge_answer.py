@@ -8,11 +8,13 @@ from typing import Any
 from steptime.answer.answer import Answer
 from steptime.answer.tables import Table, table_of, word
 from steptime.quantities import Estimate, format_duration
+from steptime.report.judge_details import details_of
 from steptime.report.trials import trial_report
 from steptime.report.verdict_words import (
     WORDS,
     certainty,
     judged,
+    may_go_on,
     memory_text,
     power_of,
     reason_text,
@@ -26,7 +28,8 @@ from steptime.trials.results import PatchResult, Results
 from steptime.trials.trial import Judgement, Run, batch_of
 
 VERSION = 1
-"""Version of the document."""
+"""Of the document."""
+HOPELESS = "More rounds would hardly decide it here: a quieter machine would, or another --min-gain"
 LONG_COMPILATION = 0.5
 """Seconds."""
 
@@ -43,6 +46,7 @@ def answer_of(results: Results, folder: str, next_command: str = "") -> Answer:
         parts=(_table(results, every),),
         notes=(power,) if (power := power_of(results)) else (),
         next_command=next_command,
+        details=lambda: details_of(results, every),
         data=as_document(results),
     )
 
@@ -51,7 +55,10 @@ def _table(results: Results, every: Sequence[Judgement]) -> Table:
     def why(judgement: Judgement) -> str:
         reported = _sentences(judgement, results.runs)
         further = seconds_to_decide(judgement, results)
-        reported += [f"About {format_duration(further * 1e9)} more would decide it"] if further is not None else []
+        if further is not None:
+            reported.append(f"About {format_duration(further * 1e9)} more would decide it")
+        elif may_go_on(judgement) and judgement.speed is not None:
+            reported.append(HOPELESS)
         return ". ".join(reported)
 
     return table_of(
@@ -163,7 +170,7 @@ def _as_it_is(results: Results) -> str:
 
 
 def _sentences(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
-    reported = [reason_text(judgement)]
+    reported = [reason_text(judgement), *filter(None, (judgement.training,))]
     if judgement.memory is not None:
         reported.append(f"Peak memory {memory_text(judgement.memory)}")
     compiling = max((run.compile_seconds for run in runs if run.variant == judgement.variant.name), default=0.0)

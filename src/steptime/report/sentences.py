@@ -9,10 +9,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from steptime.advice.evidence import Case, MachineUse, Prediction, ReplayUse, RooflineUse, StepSummary
+from steptime.advice.device_uses import MachineUse, ReplayUse, RooflineUse
+from steptime.advice.evidence import Case
 from steptime.advice.kernels import matrix_units
+from steptime.advice.run_uses import StepSummary
 from steptime.advice.verdict import steps_text
 from steptime.analysis.what_if.elsewhere import Elsewhere
+from steptime.analysis.what_if.what_if import Prediction
 from steptime.answer.printable import one_line, reachable
 from steptime.quantities import (
     Estimate,

@@ -63,6 +63,16 @@ class StepSeries:
     spent: tuple[tuple[int, ...], ...]
     marks: tuple[StepMark, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Raises ValueError where a kind has no name, a mark no step, or a row not its columns: a report's file may be
+        anybody's."""
+        if any(not 0 <= kind < len(self.names) for kind in self.kinds):
+            raise ValueError("a step of a series is of no kind")
+        if any(not 0 <= mark.step < len(self.kinds) for mark in self.marks):
+            raise ValueError("a mark of a series is at no step")
+        if self.stride < 1 or any(len(row) not in (0, len(self.categories)) for row in self.spent):
+            raise ValueError("a series of steps has rows of different lengths")
+
 
 def series_of_process(timeline: Timeline, breakdown: Breakdown) -> StepSeries:
     """Of a recording. breakdown: of its steady steps."""

@@ -7,14 +7,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from steptime.advice.evidence import Case, CategoryUse, CompilerEventUse, KernelUse, ModuleUse
+from steptime.advice.evidence import Case
 from steptime.advice.kernels import by_name, short_kernel
+from steptime.advice.run_uses import CategoryUse
+from steptime.analysis.modules import ModuleUse
+from steptime.analysis.roofline import KernelUse
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.answer.tables import Cell, Column, Table, count, duration, integer, number, share, size, table_of, word
 from steptime.quantities import SourceLine, format_bytes, format_change, format_duration, format_rate, format_share
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import interval_text, place_text, predictions
 from steptime.report.trials import TrialReport
+from steptime.trace.compile_logs import CompilerEvent
 
 Row = TypeVar("Row")
 
@@ -397,7 +401,7 @@ def _compiler(case: Case) -> tuple[Table, ...]:
     return kernels, *(_compiler_events(*each) for each in events)
 
 
-def _compiler_events(identity: str, title: str, events: tuple[CompilerEventUse, ...]) -> Table:
+def _compiler_events(identity: str, title: str, events: tuple[CompilerEvent, ...]) -> Table:
     return table_of(
         identity, title, "", sorted(events, key=lambda each: -each.count),
         word("line", "line", lambda each: place_text(each.source)),

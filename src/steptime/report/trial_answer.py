@@ -134,9 +134,12 @@ def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:
 
 def trial_items(trials: TrialReport) -> tuple[Item, ...]:
     """A trial in the report of its recording: what was tried and what came out, and the lines of the patch."""
-    names = [verdict.value for verdict in ORDER]
+    order = {verdict.value: place for place, verdict in enumerate(ORDER)}
     singles = [each for each in trials.variants if each.stage == 0 and each.name != PATCH]
-    ordered = sorted(singles, key=lambda each: (names.index(each.verdict), -(each.speed.value if each.speed else 0)))
+    last = len(order)  # of a verdict that the file alone knows
+    ordered = sorted(
+        singles, key=lambda each: (order.get(each.verdict, last), -(each.speed.value if each.speed else 0))
+    )
     items = [Item(f"Tried: {f'{each.proposal} {each.label} {_came_out(each)}'.strip()}") for each in ordered]
     if trials.step_ns is not None and items:
         items.append(Item(f"As it is: step {format_duration(trials.step_ns)} ({trials.processes} processes)"))

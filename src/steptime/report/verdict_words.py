@@ -140,8 +140,8 @@ def certainty(results: Results, judgements: Iterable[Judgement]) -> str:
 
 def seconds_to_decide(judgement: Judgement, results: Results) -> float | None:
     """How long further rounds would take until the interval leaves the least gain on one side; None where that is
-    decided, where nothing was timed, or where no further round is run. A half-width shrinks with the root of the
-    rounds."""
+    decided, where nothing was timed, or where no further round is run, or all that may be run would hardly do. A
+    half-width shrinks with the root of the rounds."""
     speed = judgement.speed
     if not may_go_on(judgement) or speed is None or speed.low <= 0 or not judgement.rounds:
         return None
@@ -149,7 +149,10 @@ def seconds_to_decide(judgement: Judgement, results: Results) -> float | None:
     gap = abs(log(speed.value) - log(1 + results.plan.min_gain))
     if not gap:
         return None
-    further = ceil(judgement.rounds * (half / gap) ** 2) - judgement.rounds
+    needed = judgement.rounds * (half / gap) ** 2
+    if needed > MAX_ROUNDS:
+        return None
+    further = ceil(needed) - judgement.rounds
     timed = sum(run.seconds for run in results.runs if not run.rehearsal)
     return max(1, further) * timed / judgement.rounds
 

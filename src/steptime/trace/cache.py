@@ -119,12 +119,10 @@ def load(file: BinaryIO, stamp: Stamp) -> Trace:
         column.dtype.kind != "i" or len(column) != rows["allocations"] for column in columns["allocations"].values()
     ):
         raise EntryError("damaged")
-    for column in columns["allocations"].values():
-        column.flags.writeable = False
     return Trace(
         path=Path(stamp.path),
-        events=sealed(_with_few(columns["events"], rows["events"])),
-        allocations=AllocationEvents(**columns["allocations"]),
+        events=sealed(_with_few(columns["events"], rows["events"]), EventTable),
+        allocations=sealed(columns["allocations"], AllocationEvents),
         **facts,
     )
 

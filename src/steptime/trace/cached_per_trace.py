@@ -29,8 +29,7 @@ def cached_per_trace(
     """For a pure function of a trace (or of some steps of it) and more: the same arguments give the same result without
     computing it again.
 
-    Arguments that cannot be hashed (arrays) are the same only when they are the same object.
-    """
+    Arguments that cannot be hashed (arrays) are the same only when they are the same object."""
     signature = inspect.signature(function)
     kept: dict[int, tuple[weakref.ref[Owner], dict[Hashable, tuple[object, Result]]]] = {}
 

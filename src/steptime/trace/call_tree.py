@@ -1,7 +1,6 @@
 """Call trees: who encloses whom on a thread, and who is innermost at each instant.
 
-All walks up a tree double their stride each round or look only at what has not arrived, so that millions of events are
-nested in a second.
+All walks up a tree double their stride each round or skip what has arrived: millions of events nest in a second.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ class CallTree:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExclusiveSpans:
-    """Intervals of time in which one interval of a call tree is innermost, in time order, without overlap. owner: its
-    position in the tree."""
+    """When one interval of a call tree is innermost, in order, without overlap. owner: its position in the tree."""
 
     owner: Int64
     start: Int64
@@ -45,8 +43,7 @@ class ExclusiveSpans:
 
 
 def call_tree(start: Int64, end: Int64) -> CallTree:
-    """Nests intervals of one thread; start and end in ns, in any order. A child that outlasts its parent (old traces
-    round to microseconds) ends with it."""
+    """Nests intervals of one thread, in ns and any order. What outlasts its parent (old traces round) ends with it."""
     rows = nesting_order(start, end)
     start, end = start[rows], end[rows]
     parent = enclosing(start, end)
@@ -66,8 +63,7 @@ def nesting_order(start: Int64, end: Numbers) -> Int32:
     """Positions by start, and the longest first, so that parents are before their children; what is equal in both
     stays in its order. end: durations will do, which put what starts at one time into the same order.
 
-    A stable sort by time (files are almost in that order, which makes it cheap); only runs of equal starts are then
-    sorted by their ends.
+    A stable sort by time (cheap, as files are almost in that order); only runs of equal starts are then sorted by end.
     """
     order = np.argsort(start, kind="stable").astype(np.int32)
     tied = np.empty(max(len(order) - 1, 0), np.bool_)
@@ -153,8 +149,7 @@ def enclosing(start: Int64, end: Int64) -> Int32:
     jumping. start, end: ns, parents before their children.
 
     Everything between an interval and its candidate has ended before it starts; so has everything between the candidate
-    and the candidate's own candidate, once the candidate itself has.
-    """
+    and the candidate's own candidate, once the candidate itself has."""
     candidate = np.arange(-1, len(start) - 1, dtype=np.int32)
     for first in range(1, len(start), PIECE):  # in order, so that what one piece needs of those before it is final
         part = slice(first, first + PIECE)

@@ -1,9 +1,7 @@
-"""Events as the parser sees them, and the columns that they are put into, block by block, so that no more than a block
-of Python objects is alive.
+"""Events as the parser sees them, and their columns, filled block by block: no more than a block of objects is alive.
 
-The events are typed structs: the parser skips what is not named here without building it, which is worth a factor of
-three. Types are as wide as what real files hold: ROCm writes streams and byte counts as strings, tracks are strings on
-a few events.
+The events are typed structs: the parser skips what is not named here without building it, three times as fast. Types
+are as wide as what real files hold: ROCm writes streams and byte counts as strings, a few tracks are strings.
 """
 
 from __future__ import annotations
@@ -17,14 +15,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from decimal import Decimal, InvalidOperation
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from steptime.arrays import Bool, Few, Float64, Int32, Int64
-from steptime.trace.table import ABSENT, FEW, EventKind, EventTable, Track
+from steptime.trace.table import ABSENT, FEW, AllocationEvents, EventKind, EventTable, Track
 from steptime.trace.vendors import (
     CATEGORIES,
     CATEGORY_ENDINGS,
@@ -53,8 +51,7 @@ PHASES_PASSED_OVER = (*"MIfstCBEbenNODPRcavV(),=", "")
 class Arguments(msgspec.Struct, gc=False, frozen=True):
     """The `args` that the analyses read, in the order of the file: the parser looks for the next name first.
 
-    Raw fields point into the parser's buffer.
-    """
+    Raw fields point into the parser's buffer."""
 
     external: Number = msgspec.field(default=ABSENT, name="External id")
     sequence: Number = msgspec.field(default=ABSENT, name="Sequence number")
@@ -93,26 +90,18 @@ ATTEMPTS = 16
 """Braces that are tried as the start of an event's arguments, and as their end."""
 
 
-class Complete(msgspec.Struct, tag="X", tag_field="ph", gc=False, kw_only=True):
-    """An event with a start and a duration, microseconds as floats."""
+Time = TypeVar("Time")
+"""Microseconds: a float or, where a float cannot hold the time, its digits (Raw)."""
+
+
+class Complete(msgspec.Struct, Generic[Time], tag="X", tag_field="ph", gc=False, kw_only=True):
+    """An event with a start and a duration, in microseconds."""
 
     cat: str = ""
     name: str
     pid: Number = None
     tid: Number = None
-    ts: float
-    dur: float = 0.0
-    args: Arguments = NO_ARGUMENTS
-
-
-class CompleteExactly(msgspec.Struct, tag="X", tag_field="ph", gc=False, kw_only=True):
-    """The same, where a float cannot hold the time: its digits."""
-
-    cat: str = ""
-    name: str
-    pid: Number = None
-    tid: Number = None
-    ts: msgspec.Raw
+    ts: Time
     dur: float = 0.0
     args: Arguments = NO_ARGUMENTS
 
@@ -131,35 +120,25 @@ class OfInstant(msgspec.Struct, gc=False, frozen=True):
 NO_ALLOCATION = OfInstant()
 
 
-class Instant(msgspec.Struct, tag="i", tag_field="ph", gc=False, kw_only=True):
-    """An event without a duration: where memory was recorded, an allocation."""
+class Instant(msgspec.Struct, Generic[Time], tag="i", tag_field="ph", gc=False, kw_only=True):
+    """An event without a duration: where memory was recorded, an allocation. ts: NOTHING where the file has none."""
 
     name: str = ""
     pid: Number = None
     tid: Number = None
-    ts: float = 0.0
+    ts: Time | msgspec.Raw = NOTHING
     args: OfInstant = NO_ALLOCATION
 
 
-class InstantExactly(msgspec.Struct, tag="i", tag_field="ph", gc=False, kw_only=True):
-    """The same, where a float cannot hold the time: its digits."""
-
-    name: str = ""
-    pid: Number = None
-    tid: Number = None
-    ts: msgspec.Raw = NOTHING
-    args: OfInstant = NO_ALLOCATION
-
-
-Event: TypeAlias = Complete | CompleteExactly
-Mark: TypeAlias = Instant | InstantExactly
-KINDS: dict[bool, tuple[type[Event], type[Mark]]] = {
-    False: (Complete, Instant), True: (CompleteExactly, InstantExactly)
+Event: TypeAlias = Complete[Any]
+Mark: TypeAlias = Instant[Any]
+KINDS: dict[bool, tuple[Any, Any]] = {
+    False: (Complete[float], Instant[float]), True: (Complete[msgspec.Raw], Instant[msgspec.Raw])
 }  # fmt: skip
 """By whether times are kept exactly."""
 
 
-def _decoder(kinds: Sequence[type[msgspec.Struct]], *, listed: bool) -> msgspec.json.Decoder[object]:
+def _decoder(kinds: tuple[Any, Any], *, listed: bool) -> msgspec.json.Decoder[Any]:
     others = [
         msgspec.defstruct(f"Phase{ord(phase or '_')}", [], tag=phase, tag_field="ph", gc=False)
         for phase in PHASES_PASSED_OVER
@@ -175,13 +154,11 @@ _SINGLES = {exactly: _decoder(kinds, listed=False) for exactly, kinds in KINDS.i
 def decode_list(block: memoryview | bytes, *, exactly: bool) -> tuple[list[Event], list[Mark]]:
     """The events of a JSON array that are kept. Raises ValueError (msgspec's or of invalid UTF-8) when it is not one.
 
-    Their raw fields point into the block.
-    """
+    Their raw fields point into the block."""
     try:
-        events = cast("list[object]", _LISTS[exactly].decode(block))
+        found, marks = sorted_out(_LISTS[exactly].decode(block))
     except RecursionError as error:
         raise ValueError(str(error)) from None
-    found, marks = sorted_out(events, exactly=exactly)
     marked = [event for event in found if event.args.collective is not event.args.kernel_file]  # NOTHING, both
     if marked:
         _add_details(marked, block)
@@ -198,8 +175,7 @@ def _add_details(events: Sequence[Event], block: memoryview | bytes) -> None:
 
 
 def _around(text: bytes, position: int) -> Detailed | None:
-    """The arguments in which a detail is written: from one of the last braces that can start them to one of the next
-    that can end them."""
+    """The arguments that hold a detail: from one of the last braces before it to one of the next behind it."""
     start = position
     for _ in range(ATTEMPTS):
         start = text.rfind(b'"args"', 0, start)
@@ -219,20 +195,18 @@ def _address(buffer: memoryview | bytes | msgspec.Raw) -> int:
     return int(np.frombuffer(buffer, np.uint8).__array_interface__["data"][0])
 
 
-def sorted_out(events: Sequence[object], *, exactly: bool) -> tuple[list[Event], list[Mark]]:
+def sorted_out(events: Sequence[object]) -> tuple[list[Event], list[Mark]]:
     """Complete events, and the others that are kept."""
-    complete, mark = KINDS[exactly]
-    found = [event for event in events if type(event) is complete]
-    return found, [] if len(found) == len(events) else [event for event in events if type(event) is mark]
+    found = [event for event in events if type(event) is Complete]
+    return found, [] if len(found) == len(events) else [event for event in events if type(event) is Instant]
 
 
 def decode_one(text: bytes, *, exactly: bool) -> Event | Mark | None:
     """The event, None when it is none to keep. Raises ValueError when it is not JSON or not typed as expected."""
     try:
-        event = _SINGLES[exactly].decode(text)
+        found, marks = sorted_out([_SINGLES[exactly].decode(text)])
     except RecursionError as error:
         raise ValueError(str(error)) from None
-    found, marks = sorted_out([event], exactly=exactly)
     _add_details([each for each in found if each.args.collective is not each.args.kernel_file], text)
     return found[0] if found else marks[0] if marks else None
 
@@ -287,22 +261,19 @@ def as_nanoseconds(written: object) -> int | None:
 
 def lenient(event: dict[str, object], *, exactly: bool) -> Event | None:
     """An event that the typed parser refused, as far as it can be understood; None without a time or a name."""
-    time, name = event.get("ts"), event.get("name")
-    duration = _number(event.get("dur", 0))
-    number, event_kind = _number(time), event.get("cat")
+    time, name, category = event.get("ts"), event.get("name"), event.get("cat")
+    number, duration = _number(time), _number(event.get("dur", 0))
     if not isinstance(name, str) or number is None or abs(number) >= 2**53 or duration is None:
         return None
-    rest: dict[str, Any] = {
-        "name": name,
-        "dur": duration,
-        "cat": event_kind if isinstance(event_kind, str) else "",
-        "pid": _track(event.get("pid")),
-        "tid": _track(event.get("tid")),
-        "args": _arguments(event.get("args")),
-    }
-    if exactly:
-        return CompleteExactly(ts=msgspec.Raw(str(time).encode()), **rest)
-    return Complete(ts=float(str(time)), **rest)
+    return Complete(
+        ts=msgspec.Raw(str(time).encode()) if exactly else float(str(time)),
+        name=name,
+        dur=duration,
+        cat=category if isinstance(category, str) else "",
+        pid=_track(event.get("pid")),
+        tid=_track(event.get("tid")),
+        args=_arguments(event.get("args")),
+    )
 
 
 def integer(value: Number, absent: int) -> int:
@@ -353,9 +324,7 @@ class ColumnBuilder:
     """A column of the type `kind`, or of the narrowest that holds all values from `kind` on where it is `growing`.
     absent: the value of rows without one.
 
-    It is one array that is made longer where it lies: the system moves its pages, so that nothing is copied, and
-    nothing is left behind in the heap.
-    """
+    It is one array made longer where it lies: the system moves its pages, nothing is copied or left in the heap."""
 
     def __init__(self, kind: type[np.integer[Any]], absent: int, *, growing: bool = False) -> None:
         self._kind = kind
@@ -407,7 +376,6 @@ class SparseColumnBuilder:
         self._size = 0
 
     def skip(self, count: int) -> None:
-        """Appends `count` rows without a value."""
         self._size += count
 
     def extend(self, values: Array) -> None:
@@ -459,6 +427,7 @@ class _Codes(dict[str, int]):
 
 
 Key = TypeVar("Key")
+Table = TypeVar("Table", EventTable, AllocationEvents)
 LONGEST = 2.0**50
 MOST_THREADS = 1024
 """Threads of a block, on all devices of NVIDIA and AMD."""
@@ -480,15 +449,15 @@ def table_of(columns: dict[str, ColumnBuilder | SparseColumnBuilder], base_ns: i
     joined: dict[str, Any] = {name: column.finished() for name, column in columns.items()}
     if base_ns and len(joined["start"]):
         joined["start"] += base_ns
-    return sealed(joined)
+    return sealed(joined, EventTable)
 
 
-def sealed(columns: dict[str, Any]) -> EventTable:
+def sealed(columns: dict[str, Any], table: type[Table]) -> Table:
     """The table of some columns, read-only."""
     for column in columns.values():
         for part in (column.rows, column.values) if isinstance(column, Few) else (column,):
             part.flags.writeable = False
-    return EventTable(**columns)
+    return table(**columns)
 
 
 class Numbering(dict[Key, int]):
@@ -514,14 +483,6 @@ class Texts(dict[bytes, int]):
         return tuple(key.decode("utf-8", "replace") for key in self if key)
 
 
-class Grids(dict[tuple[bytes, bytes], int]):
-    """The blocks of a grid, by the JSON of grid and block; each pair is looked at once."""
-
-    def __missing__(self, key: tuple[bytes, bytes]) -> int:
-        blocks = self[key] = _blocks(*key)
-        return blocks
-
-
 class Columns:
     """Grows the columns of an `EventTable`. refused, negative: see `Damage`."""
 
@@ -531,7 +492,7 @@ class Columns:
         self.names: Numbering[str] = Numbering()
         self._tracks: Numbering[tuple[Number, Number]] = Numbering()
         self.shapes, self.dtypes, self.inputs, self.details = Texts(), Texts(), Texts(), Texts()
-        self._grids = Grids()
+        self._grids = functools.cache(_blocks)
         self.refused = self.negative = 0
 
     @property
@@ -540,7 +501,6 @@ class Columns:
         return tuple(Track(*key) for key in self._tracks)
 
     def add(self, events: list[Event], *, exactly: bool) -> None:
-        """Appends events of one block."""
         if not events:
             return
         durations = np.frombuffer(struct.pack(f"{len(events)}d", *[event.dur for event in events]), np.float64)
@@ -619,7 +579,7 @@ class Columns:
         for at in np.flatnonzero(streams != ABSENT).tolist():
             arguments = every[at]
             if arguments.grid is not NOTHING:
-                blocks[at] = self._grids[bytes(arguments.grid), bytes(arguments.block)]
+                blocks[at] = self._grids(bytes(arguments.grid), bytes(arguments.block))
         self._columns["blocks"].extend(blocks)
 
     def _add_ids(self, column: str, values: list[Number]) -> Int64 | None:
@@ -627,15 +587,11 @@ class Columns:
         if values.count(ABSENT) == len(values):  # an identity test for almost all: less than a nanosecond each
             self._columns[column].skip(len(values))
             return None
-        try:
-            numbers = _integers(values)
-        except struct.error:  # text, null, or more than 64 bits
-            numbers = _integers([integer(value, ABSENT) for value in values])
+        numbers = integers(values, ABSENT)
         self._columns[column].extend(numbers)
         return numbers
 
     def table(self, base_ns: int) -> EventTable:
-        """All events."""
         table = table_of(self._columns, base_ns)
         ranges = np.array([MODULE_RANGE.match(name) is not None for name in self.names])
         if not ranges.any():
@@ -664,7 +620,14 @@ def _blocks(grid: bytes, block: bytes) -> int:
     return found if 0 <= found < 2**62 else ABSENT
 
 
+def integers(values: Sequence[Number], absent: int) -> Int64:
+    """Ids as integers; text that is none, null and more than 64 bits become absent."""
+    try:
+        return _integers(values)
+    except struct.error:
+        return _integers([integer(value, absent) for value in values])
+
+
 def _integers(values: Sequence[Number]) -> Int64:
-    """Packing is twice as fast as numpy's own conversion, and it refuses what is no integer of 64 bits
-    (struct.error)."""
+    """Packing is twice as fast as numpy's conversion, and refuses what is no integer of 64 bits (struct.error)."""
     return np.frombuffer(struct.pack(f"{len(values)}q", *values), np.int64)

@@ -46,9 +46,8 @@ class CompiledKernel:
 
 @dataclass(frozen=True, slots=True)
 class CompilerEvent:
-    """Something that happened to a function while it was compiled, so many times. source: the line that broke the
-    graph; of a recompilation and a limit, where the function starts. reason: in the compiler's words, the guard that
-    failed. hint: what it says that helps."""
+    """Something that happened to a function's compilation, so many times. source: the line that broke the graph; of
+    others, where the function starts. reason: in the compiler's words, the guard that failed. hint: what helps."""
 
     source: SourceLine
     reason: str
@@ -80,7 +79,7 @@ class _Graph:
         for name, kernel in self.kernels.items():
             known = self.traced.get(name) or [self.nodes[node] for node in self.of_kernel[name] if node in self.nodes]
             lines = sorted(dict.fromkeys(known), key=lambda line: (line.file, line.line))
-            yield CompiledKernel(kernel.name, kernel.file, tuple(lines), kernel.operators, kernel.code)
+            yield replace(kernel, lines=tuple(lines))
 
 
 def find_logs(path: Path) -> Path | None:

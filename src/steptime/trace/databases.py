@@ -25,17 +25,16 @@ def writer_of(path: Path) -> str:
         return "rocprof" if is_of_rocprof(path) else ""
     try:
         with opened(path) as database:
-            return (
-                "Nsight Systems" if nsight.is_of_nsight(database) else "rocprof" if rocpd.is_of_rocm(database) else ""
-            )
+            if nsight.is_of_nsight(database):
+                return "Nsight Systems"
+            return "rocprof" if rocpd.is_of_rocm(database) else ""
     except TraceError:
         return ""
 
 
 def processes_of(path: Path, max_size: int = DEFAULT_MAX_SIZE) -> tuple[int, ...]:
-    """The numbers of the processes that used a device, in order; of all that the database knows where none did.
-    max_size: bytes of a document. Raises TraceError (trace-not-a-trace, trace-empty, trace-unreadable,
-    trace-too-large)."""
+    """The numbers of the processes that used a device, in order; of all where none did. max_size: bytes of a document.
+    Raises TraceError (trace-not-a-trace, trace-empty, trace-unreadable, trace-too-large)."""
     if not is_database(path) and is_of_rocprof(path):
         return processes_in(path, max_size)
     with opened(path) as database:

@@ -27,8 +27,7 @@ READER = f"{__version__}/5"
 LARGEST_FOLDER = 5 * 10**9
 """Bytes of all entries; and never more than a tenth of the room that there is."""
 QUIET_NS = 2 * 10**9
-"""A file that was changed less than this before it was read may change again without a new time: coarse clocks of file
-systems tick up to every two seconds."""
+"""A file changed less than this before it was read may change again unseen: file systems' clocks may be that coarse."""
 ABANDONED_NS = 3600 * 10**9
 ENDS = 1 << 16
 """Bytes at a file's start and end that must be the same, too."""
@@ -73,8 +72,7 @@ def stamp_of(path: Path) -> Stamp | None:
 
 
 def entry_of(stamp: Stamp, suffix: str, about: str = "") -> Path:
-    """Where the entry of a path lies, one for each: a new version replaces the old one. about: what else tells entries
-    of one path apart."""
+    """Where the entry of a path lies; a new version replaces the old. about: what else tells them apart."""
     digest = hashlib.sha256(os.fsencode(stamp.path) + (b"\0" + os.fsencode(about) if about else b"")).hexdigest()[:32]
     return cache_folder() / "traces" / f"{digest}{suffix}"
 
@@ -103,8 +101,7 @@ def write_entry(entry: Path, size: int, write: Callable[[BinaryIO], object]) -> 
 def make_room(folder: Path, needed: int, *, keep: Path | None = None) -> bool:
     """Deletes the entries that were not used for the longest time until there is room; False where there is none.
 
-    keep: an entry that is about to be replaced, which does not count. Raises OSError.
-    """
+    keep: an entry that is about to be replaced, which does not count. Raises OSError."""
     entries = []
     for file in folder.iterdir():
         with suppress(OSError):  # another process deleted it just now

@@ -1,8 +1,6 @@
-"""Which files are traces of one job, and which of them are one rank's: found from names and first events, before any
-file is read whole.
+"""Which files are traces of one job, and which of them are one rank's: found from names and first events alone.
 
-A rank is one process. What torch.profiler's schedule wrote of it cycle by cycle is one rank with several recordings,
-never several ranks.
+A rank is one process. What torch.profiler's schedule wrote of it cycle by cycle is one rank of several recordings.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import numpy as np
 from steptime.errors import TraceError, UsageError
 from steptime.trace.databases import PROCESSES_AS_RANKS, holds_processes, processes_of, writer_of
 from steptime.trace.reader import DEFAULT_MAX_SIZE, peek
-from steptime.trace.source import TraceSource
+from steptime.trace.source import first_bytes
 from steptime.trace.table import HOST_CATEGORIES, Trace
 
 RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:rank|worker)[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
@@ -78,19 +76,13 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
 
     A folder means the traces in it, and those in its sub-folders only where it has none itself; what is no trace in a
     folder or under a pattern is passed over and said. Raises TraceError: no-traces, mixed-traces, and for a file that
-    was given by name whatever keeps it from being read.
-    """
-    heads: list[_Head] = []
-    passed_over: list[str] = []
+    was given by name whatever keeps it from being read."""
     files = [meant for path in paths for meant in _meant(path)]
     if any(holds_processes(file) for file, _ in files):
         return _of_databases([file for file, _ in files], max_size)
-    for file, named in files:
-        head = _head_if_trace(file, max_size, named=named)
-        if head is None:
-            passed_over.append(file.name)
-        else:
-            heads.append(head)
+    looked_at = [(file, _head_if_trace(file, max_size, named=named)) for file, named in files]
+    heads = [head for _, head in looked_at if head is not None]
+    passed_over = [file.name for file, head in looked_at if head is None]
     if not heads:
         seen = f"{len(passed_over)} files were looked at, {passed_over[0]} first" if passed_over else "no file is there"
         raise TraceError(
@@ -104,8 +96,7 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
     problems = []
     if passed_over:
         names = ", ".join(passed_over[:NAMED_AT_MOST]) + (", …" if len(passed_over) > NAMED_AT_MOST else "")
-        looked_at = len(passed_over) + len(heads)
-        problems.append(f"{len(passed_over)} of {looked_at} files are no traces and were passed over: {names}.")
+        problems.append(f"{len(passed_over)} of {len(files)} files are no traces and were passed over: {names}.")
     if len(ranks) > 1 and any(rank.rank is None for rank in ranks):
         problems.append(RANKS_UNKNOWN)
     return Gathered(ranks, tuple(problems))
@@ -253,13 +244,11 @@ def batch_sizes(paths: Sequence[str]) -> dict[int, Path]:
 
 START = 1 << 20
 """Bytes, unpacked, in which a file says what it is."""
-LARGEST = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class _Other:
-    """ending: of the file's name, or holds: what its first bytes have, all of it. sentence: behind the file's name,
-    which it may repeat."""
+    """endings: of its name, or holds: all in its first bytes. sentence: behind the file's name, which it may repeat."""
 
     slug: str
     sentence: str
@@ -313,20 +302,10 @@ OTHERS = (
 
 def reported(file: Path) -> UsageError | None:
     """What to say of a file that is no trace; None where nothing is known of it."""
-    start = _start(file)
+    start = first_bytes(file, START)
     for other in OTHERS:
         by_name = bool(other.endings) and file.name.endswith(other.endings)
         by_start = bool(other.holds) and all(re.search(each, start) for each in other.holds)
         if by_name or (by_start and not any(each in start for each in other.lacks)):
             return UsageError(other.slug, f"{file} {other.sentence.format(file=file)}")
     return None
-
-
-def _start(file: Path) -> bytes:
-    """The first bytes, unpacked; none where it cannot be read."""
-    start = bytearray(START)
-    try:
-        with TraceSource(file, LARGEST) as source:
-            return bytes(start[: source.fill(memoryview(start))])
-    except TraceError:
-        return b""

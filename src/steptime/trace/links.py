@@ -3,8 +3,7 @@
 The host's events are nested once, all tracks together; what else they are asked (the innermost operator, annotation,
 user's function) are walks up that forest. No loop goes over events.
 
-Kineto names a Python function (with_stack) by its file and the line where it starts, "train.py(12): forward", not the
-line that was running.
+Kineto names a Python function (with_stack) by its file and first line, "train.py(12): forward", not the running line.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forest:
-    """parent: by row of the table, the row of the innermost event around each, UNKNOWN for none and for what was not
-    nested."""
+    """parent: by row, that of the innermost event around each, UNKNOWN for none and for what was not nested."""
 
     parent: Int32
 
@@ -164,8 +162,7 @@ def latest_before(keys: Int64, times: Int64, wanted: Int64, moments: Int64, *, l
     early, if `later` will do, the earliest that has it; else UNKNOWN.
 
     keys, times: of the candidates, in any order. Numbers are nearly always unique up to the moment, so the last
-    candidate of each is tried first and only what that does not answer is sorted out.
-    """
+    candidate of each is tried first and only what that does not answer is sorted out."""
     order = np.argsort(times, kind="stable")
     found = _last_with(keys[order], wanted)
     found = np.where(found == UNKNOWN, UNKNOWN, order[found]) if len(order) else found
@@ -252,7 +249,6 @@ def host_events(trace: Trace) -> Bool:
 
 @cached_per_trace
 def host_forest(trace: Trace) -> Forest:
-    """All of them, nested."""
     return forest_of(trace.events, np.flatnonzero(host_events(trace)).astype(np.int32))
 
 
@@ -315,15 +311,14 @@ class Roles:
 @cached_per_trace
 def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is_user_file) -> Links:
     """Links all events of a trace. boundaries: (n, 2) ns, the steps on the host in time order, without overlap; may be
-    empty. is_user: tells files of the user's, as the trace spells them, from libraries'.
-    """
+    empty. is_user: tells files of the user's, as the trace spells them, from libraries'."""
     roles = roles_of(trace, is_user)
     made = host_forest(trace)
     origin = origins_of(trace)
     forward = _forwards(trace, made, origin, roles)
     return Links(
         launch=launches_of(trace),
-        parent=Around(made, no_launch(len(trace.events)), _not_python(trace), itself=False),
+        parent=Around(made, few(nowhere(len(trace.events)), UNKNOWN), _not_python(trace), itself=False),
         operator=Around(made, origin, roles.operator),
         annotation=Around(made, origin, roles.annotation),
         function=_through(origin, _called_from(trace, made, roles.function, forward)),
@@ -366,11 +361,6 @@ def linked(trace: Trace) -> Trace:
         events=replace(trace.events, correlation=nothing, external=nothing),
         launched=Launched(launches_of(trace), origins_of(trace)),
     )
-
-
-def no_launch(size: int) -> Few:
-    """Of so many events none."""
-    return few(nowhere(size), UNKNOWN)
 
 
 @cached_per_trace
@@ -452,8 +442,7 @@ def _forwards(trace: Trace, made: Forest, origin: Few, roles: Roles) -> Forward:
 
     The frame has the sequence number. Operators that record nothing carry the number of the next one that does, so the
     last one before the frame owns it. In backward gradients are off and its operators have no number; what has one
-    there is run again by checkpointing, or differentiated twice, and owns it alike.
-    """
+    there is run again by checkpointing, or differentiated twice, and owns it alike."""
     events = trace.events
     numbered = events.sequence != ABSENT
     framing = roles.engine & numbered
@@ -469,8 +458,7 @@ def _called_from(trace: Trace, made: Forest, callers: Bool, forwards: Forward) -
     """The caller (a function of the user's, a module) around each event of the host.
 
     Around what backward runs there is only whoever called backward, so it is the forward operator's, unless a caller
-    runs inside the frame itself: a hook, a custom function, checkpointing.
-    """
+    runs inside the frame itself: a hook, a custom function, checkpointing."""
     around = made.nearest(callers)
     if not callers.any():
         return around
@@ -487,8 +475,7 @@ def _called_from(trace: Trace, made: Forest, callers: Bool, forwards: Forward) -
 
 
 def _steps(trace: Trace, boundaries: Int64, *, launched: bool) -> Numbers:
-    """The step in which each event starts. On a device that is not the step it belongs to, and only counts where the
-    trace holds none of the launches."""
+    """The step in which each event starts; on a device, whose work may belong to another, where no launch is known."""
     events = trace.events
     known = host_events(trace) if launched else host_events(trace) | events.are(*DEVICE)
     width: type[np.signedinteger[Any]] = np.int16 if len(boundaries) < 1 << 15 else np.int32

@@ -37,13 +37,11 @@ MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: 
 
 
 def is_of_nsight(database: Database) -> bool:
-    """True if Nsight Systems exported it."""
     return any(columns_of(database, table) for table in (KERNELS, CALLS, RANGES))
 
 
 def processes_of(database: Database, path: Path) -> tuple[int, ...]:
-    """The numbers of the processes that used a device, in order; of all that the database knows where none did.
-    Raises TraceError (trace-empty)."""
+    """Numbers of processes that used a device, in order; of all where none did. Raises TraceError (trace-empty)."""
     for tables, column in (((KERNELS, GRAPHS, COPIES), "globalPid"), ((CALLS, RANGES), "globalTid")):
         message = {row[2] >> 24 & 0xFFFFFF for table in tables for row in timed_rows(database, table, column)}
         if message:
@@ -52,7 +50,6 @@ def processes_of(database: Database, path: Path) -> tuple[int, ...]:
 
 
 def read_process(database: Database, path: Path, process: int) -> Trace:
-    """The trace of one process."""
     reading, events = _ProcessTables(database, process), EventColumns()
     reading.add_device(events)
     reading.add_host(events)

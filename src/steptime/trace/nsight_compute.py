@@ -59,8 +59,7 @@ class KernelCounters:
     occupancy: warps on a multiprocessor of the most that it holds, while it works. possible: what the kernel's needs
     leave of them; limit: which of its needs, "" for none. memory: of the busiest part of the way to memory; dram: of
     DRAM's own; compute: of the busiest pipeline. stall: what warps wait for most, in ncu's words; stalled: its share of
-    the cycles between two instructions of a warp.
-    """
+    the cycles between two instructions of a warp."""
 
     launches: int
     occupancy: float | None = None
@@ -91,7 +90,6 @@ class _Launch:
     stalls: dict[str, float] = field(default_factory=dict)
 
     def take(self, row: Mapping[str, str]) -> None:
-        """A row of the launch."""
         metric, value = row.get("Metric Name", ""), number(row.get(VALUE, ""))
         if metric == "Grid Size" and value is not None:
             self.blocks = self.blocks or round(value)

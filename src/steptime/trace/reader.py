@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 from collections.abc import Sequence
 from dataclasses import fields
 from decimal import Decimal
@@ -20,21 +19,21 @@ from pathlib import Path
 
 import numpy as np
 
-from steptime.arrays import Int64
 from steptime.errors import TraceError
 from steptime.trace.columns import (
+    NOTHING,
     PRECISE_TIME,
     ColumnBuilder,
     Columns,
     Event,
     Mark,
-    Number,
     OfInstant,
     decode_list,
     decode_one,
-    integer,
+    integers,
     lenient,
     needs_exactness,
+    sealed,
     sorted_out,
     starts,
 )
@@ -55,7 +54,7 @@ class Allocations:
 
     def add(self, marks: Sequence[Mark], *, exactly: bool) -> None:
         """Appends those of a block that are of memory and have a time."""
-        found = [mark for mark in marks if mark.name == NAME]
+        found = [mark for mark in marks if mark.name == NAME and mark.ts is not NOTHING]
         if not found:
             return
         times, sound = starts(found, exactly=exactly)
@@ -63,23 +62,10 @@ class Allocations:
         columns |= {name: [getattr(mark.args, name) for mark in found] for name in OfInstant.__struct_fields__}
         self._columns["time"].extend(times[sound])
         for name, values in columns.items():
-            self._columns[name].extend(_integers(values)[sound])
+            self._columns[name].extend(np.clip(integers(values, UNSAID), -LIMIT, LIMIT)[sound])
 
     def table(self) -> AllocationEvents:
-        """All of them."""
-        columns = {name: column.finished() for name, column in self._columns.items()}
-        for column in columns.values():
-            column.flags.writeable = False
-        return AllocationEvents(**columns)
-
-
-def _integers(values: Sequence[Number]) -> Int64:
-    """UNSAID where none is given, or text that is none."""
-    try:
-        numbers = np.frombuffer(struct.pack(f"{len(values)}q", *values), np.int64)
-    except struct.error:
-        numbers = np.array([integer(value, UNSAID) for value in values], np.int64)
-    return np.clip(numbers, -LIMIT, LIMIT)
+        return sealed({name: column.finished() for name, column in self._columns.items()}, AllocationEvents)
 
 
 BLOCK = 512 * 1024
@@ -109,8 +95,7 @@ def read(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
     """Reads a chrome trace as Kineto writes it, plain or gzipped, whole or cut short.
 
     max_size: bytes of JSON that are accepted, after decompression. Peak memory: 0.1 to 0.3 bytes per byte of JSON.
-    Raises TraceError: trace-unreadable, trace-empty, trace-not-a-trace, trace-too-large.
-    """
+    Raises TraceError: trace-unreadable, trace-empty, trace-not-a-trace, trace-too-large."""
     with TraceSource(path, max_size) as source:
         reading = _Reading(path, source)
         reading.run()
@@ -236,8 +221,7 @@ class _Reading:
             self._exactly = needs_exactness(events, block)
             if self._exactly:
                 events, marks = decode_list(block, exactly=True)
-        self._columns.add(events, exactly=bool(self._exactly))
-        self._allocations.add(marks, exactly=bool(self._exactly))
+        self._add(events, marks)
 
     def _read_trailer(self, end: int) -> None:
         self._drop(end)
@@ -262,7 +246,7 @@ class _Reading:
         if whole:
             self._salvage(whole)
         kept, _, _ = salvage(torn.rstrip().removesuffix(b","), exactly=bool(self._exactly))
-        self._add(kept)
+        self._add(*sorted_out(kept))
         return False
 
     def _salvage_block(self, cuts: list[int]) -> bool:
@@ -279,12 +263,11 @@ class _Reading:
         if self._exactly is None:
             self._exactly = PRECISE_TIME.search(text) is not None
         kept, damaged, refused = salvage(text, exactly=bool(self._exactly))
-        self._add(kept)
+        self._add(*sorted_out(kept))
         self._damaged += damaged
         self._refused += refused
 
-    def _add(self, kept: list[Event | Mark]) -> None:
-        events, marks = sorted_out(kept, exactly=bool(self._exactly))
+    def _add(self, events: list[Event], marks: list[Mark]) -> None:
         self._columns.add(events, exactly=bool(self._exactly))
         self._allocations.add(marks, exactly=bool(self._exactly))
 
@@ -326,8 +309,7 @@ LONGEST_JOIN = 16
 def salvage(text: bytes, *, exactly: bool) -> tuple[list[Event | Mark], int, int]:
     """Reads events separated by commas one by one. `text` starts and ends with an event, brackets stripped.
 
-    Returns those that could be kept, how many intervals were given up, and how many were JSON, but without a usable
-    time or name.
+    Returns those that are kept, how many intervals were given up, and how many were JSON without a usable time or name.
     """
     events: list[Event | Mark] = []
     damaged = refused = piece = 0

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -41,11 +41,18 @@ RUNTIME, MARKED = ("HIP_RUNTIME", "HIP_COMPILER"), "MARKER"
 """How categories of regions start; others (HSA, RCCL, KFD) lie inside of these, and are left out."""
 OWN = re.compile(r"::writeRows$|^rpdflush$|^hcc_activity_callback$")
 """What rocmProfileData does itself."""
+Agent: TypeAlias = tuple[str, int]
+"""What copies memory or has it: "CPU", "GPU" or "", and its number."""
 PLACES = {"CPU": "H", "GPU": "D"}
+KINDS_OF_KERNELS = (
+    (EventKind.MEMSET, "Memset (Device)", FILLING),
+    (EventKind.MEMCPY, "Memcpy", COPYING),
+    (EventKind.KERNEL, "", ""),
+)
+"""What a kernel of HIP's own is, how it is called, and how its name starts; last those of the job."""
 
 
 def is_of_rocm(database: Database) -> bool:
-    """True if rocprofv3 or rocmProfileData wrote it."""
     return {"start", "end"} <= columns_of(database, CALLS) or bool(_suffixes(database))
 
 
@@ -97,7 +104,6 @@ class _ProcessRows:
         self._agents = self._known_agents()
 
     def devices(self) -> tuple[Device, ...]:
-        """The accelerators of the machine."""
         return tuple(
             Device(number, name, whole(_decoded(more).get("cu_count")))
             for kind, number, name, more in self._agents.values()
@@ -108,47 +114,28 @@ class _ProcessRows:
         """What ran on a device, and what the host did."""
         kernels = self._mine(DISPATCHES, "agent_id", "kernel_id", "queue_id", "stream_id", "event_id", *BLOCKS)
         names = texts_of(self._database, f"rocpd_info_kernel_symbol{self._suffix}", "display_name")
-        streams = self._streams(kernels)
-        for kind, text, start in (
-            (EventKind.MEMSET, "Memset (Device)", FILLING),
-            (EventKind.MEMCPY, "Memcpy", COPYING),
-            (EventKind.KERNEL, "", ""),
-        ):
-            chosen = [row for row in kernels if own_kernel(names.get(row[4], "")) == start]
-            self._add_work(events, kind, chosen, [text or names.get(row[4], "") for row in chosen], streams)
+        by_stream = any(row[6] > 0 for row in kernels)  # else by queue, of which each stream has one
+        add_kernels(
+            events,
+            kernels,
+            [names.get(row[4], "") for row in kernels],
+            [blocks_of(row[8:11], row[11:14]) for row in kernels],
+            device=[self._agent(row[3])[1] for row in kernels],
+            stream=[row[6 if by_stream else 5] for row in kernels],
+            correlation=[self._stack(row[7]) for row in kernels],
+        )
         copies = self._mine(
             "rocpd_memory_copy", "dst_agent_id", "src_agent_id", "queue_id", "stream_id", "event_id", "size"
         )
-        self._add_copies(events, copies)
+        add_copies(
+            events,
+            copies,
+            [(self._agent(row[4]), self._agent(row[3])) for row in copies],
+            stream=[row[6] for row in copies],
+            bytes=[row[8] for row in copies],
+            correlation=[self._stack(row[7]) for row in copies],
+        )
         self._add_host(events, self._mine(REGIONS, "tid", "name_id", "event_id"))
-
-    def _add_work(
-        self,
-        events: EventColumns,
-        kind: EventKind,
-        rows: Sequence[Row],
-        names: Sequence[str],
-        streams: Mapping[Any, int],
-    ) -> None:
-        devices = [self._number(row[3]) for row in rows]
-        places = [streams[row[5], row[6]] for row in rows]
-        sizes = {} if kind != EventKind.KERNEL else {"blocks": [blocks_of(row[8:11], row[11:14]) for row in rows]}
-        events.add(
-            kind, rows, names, list(zip(devices, places, strict=True)), device=devices, stream=places,
-            correlation=[self._stack(row[7]) for row in rows], **sizes,
-        )  # fmt: skip
-
-    def _add_copies(self, events: EventColumns, rows: Sequence[Row]) -> None:
-        kinds = [(self._kind(row[4]), self._kind(row[3])) for row in rows]
-        names = [f"Memcpy {PLACES.get(source, '')}to{PLACES.get(target, '')}" for source, target in kinds]
-        devices = [
-            self._number(row[3] if target == "GPU" else row[4]) for row, (_, target) in zip(rows, kinds, strict=True)
-        ]
-        events.add(
-            EventKind.MEMCPY, rows, names, [(device, row[6]) for device, row in zip(devices, rows, strict=True)],
-            device=devices, stream=[row[6] for row in rows], bytes=[row[8] for row in rows],
-            correlation=[self._stack(row[7]) for row in rows],
-        )  # fmt: skip
 
     def _add_host(self, events: EventColumns, rows: Sequence[Row]) -> None:
         calls = [row for row in rows if self._category(row).startswith(RUNTIME)]
@@ -164,22 +151,14 @@ class _ProcessRows:
         rows = timed_rows(self._database, f"{table}{self._suffix}", "pid", *columns)
         return [row for row in rows if row[2] == self._process]
 
-    def _streams(self, kernels: Sequence[Row]) -> dict[Any, int]:
-        """Of queue and stream, HIP's stream where it was recorded; else the queue, of which each stream has one."""
-        known = any(row[6] > 0 for row in kernels)
-        return {(row[5], row[6]): row[6] if known else row[5] for row in kernels}
-
     def _known_agents(self) -> dict[int, tuple[str, int, str, Any]]:
         found = rows_of(
             self._database, f"rocpd_info_agent{self._suffix}", "id", "type", "type_index", "product_name", "extdata"
         )
         return {row[0]: (str(row[1]), whole(row[2]), str(row[3] or ""), row[4]) for row in found}
 
-    def _number(self, agent: int) -> int:
-        return self._agents.get(agent, ("", agent))[1]
-
-    def _kind(self, agent: int) -> str:
-        return self._agents.get(agent, ("",))[0]
+    def _agent(self, agent: int) -> Agent:
+        return self._agents.get(agent, ("", agent))[:2]
 
     def _stack(self, event: int) -> int:
         return self._reported.get(event, ("", 0))[1] or ABSENT
@@ -208,7 +187,7 @@ class _Profile:
     def add_all(self, events: EventColumns) -> None:
         """What ran on the device, and what the host did."""
         for kind, start in ((EventKind.MEMCPY, "Copy"), (EventKind.MEMSET, "Fill"), (EventKind.KERNEL, "")):
-            rows = [row for row in self._operations if _type(self._texts.get(row[6], "")) == start]
+            rows = [row for row in self._operations if beginning(self._texts.get(row[6], ""), "Copy", "Fill") == start]
             reported = 6 if start else 5
             sizes = {"bytes": [whole(self._bytes.get(row[7])) or ABSENT for row in rows]} if start else {}
             events.add(
@@ -239,13 +218,31 @@ class _Profile:
         return kinds
 
 
-def own_kernel(name: str) -> str:
-    """How the name of a kernel that HIP itself launches starts; "" for one of the job."""
-    return next((start for start in (FILLING, COPYING) if name.startswith(start)), "")
+def add_kernels(
+    events: EventColumns, rows: Sequence[Row], names: Sequence[str], blocks: Sequence[int], **ids: Sequence[int]
+) -> None:
+    """Kernels; of HIP's own what they do. ids: device, stream and correlation of each."""
+    for kind, text, start in KINDS_OF_KERNELS:
+        chosen = [at for at, name in enumerate(names) if beginning(name, FILLING, COPYING) == start]
+        mine = {name: [column[at] for at in chosen] for name, column in ids.items()}
+        tracks = list(zip(mine["device"], mine["stream"], strict=True))
+        sizes = {"blocks": [blocks[at] for at in chosen]} if kind == EventKind.KERNEL else {}
+        events.add(kind, [rows[at] for at in chosen], [text or names[at] for at in chosen], tracks, **mine, **sizes)
 
 
-def _type(name: str) -> str:
-    return next((start for start in ("Copy", "Fill") if name.startswith(start)), "")
+def add_copies(
+    events: EventColumns, rows: Sequence[Row], ends: Sequence[tuple[Agent, Agent]], **columns: Sequence[int]
+) -> None:
+    """Copies from an agent to another. columns: their streams, bytes and correlations."""
+    names = [f"Memcpy {PLACES.get(source, '')}to{PLACES.get(target, '')}" for (source, _), (target, _) in ends]
+    devices = [number if target == "GPU" else other for (_, other), (target, number) in ends]
+    tracks = list(zip(devices, columns["stream"], strict=True))
+    events.add(EventKind.MEMCPY, rows, names, tracks, device=devices, **columns)
+
+
+def beginning(name: str, *known: str) -> str:
+    """How a name starts, of the ways that are known; "" for any other."""
+    return next((start for start in known if name.startswith(start)), "")
 
 
 def blocks_of(grid: Sequence[int], group: Sequence[int]) -> int:

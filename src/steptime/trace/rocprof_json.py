@@ -15,8 +15,8 @@ from typing import TypeVar
 import msgspec
 
 from steptime.errors import TraceError
-from steptime.trace.rocpd import COPYING, FILLING, MARKED, PLACES, RUNTIME, blocks_of, own_kernel
-from steptime.trace.source import TraceSource
+from steptime.trace.rocpd import MARKED, RUNTIME, Agent, add_copies, add_kernels, blocks_of
+from steptime.trace.source import TraceSource, first_bytes
 from steptime.trace.sqlite import LATEST, EventColumns, Row
 from steptime.trace.table import ABSENT, Device, EventKind, Trace
 
@@ -107,6 +107,9 @@ class _Agent(msgspec.Struct):
     cu_count: int = 0
 
 
+UNKNOWN_AGENT = _Agent(_Handle(), logical_node_type_id=ABSENT)
+
+
 class _Symbol(msgspec.Struct):
     kernel_id: int
     kernel_name: str = ""
@@ -138,13 +141,8 @@ Timed = TypeVar("Timed", bound=_ToolRecord)
 
 
 def is_of_rocprof(path: Path) -> bool:
-    """True if a file starts as such a document does."""
-    start = bytearray(START)
-    try:
-        with TraceSource(path, LATEST) as source:
-            return FIRST_START.match(start[: source.fill(memoryview(start))]) is not None
-    except TraceError:  # whoever reads it says better what is wrong
-        return False
+    """Whether a file starts as such a document does."""
+    return FIRST_START.match(first_bytes(path, START)) is not None
 
 
 def processes_in(path: Path, max_size: int) -> tuple[int, ...]:
@@ -201,36 +199,26 @@ class _ProcessColumns:
         names = {
             each.kernel_id: each.formatted_kernel_name or each.kernel_name for each in self._process.kernel_symbols
         }
-        named = [names.get(each.dispatch_info.kernel_id, "") for each in dispatches]
         by_stream = any(each.stream_id.handle for each in dispatches)
-        for kind, text, start in (
-            (EventKind.MEMSET, "Memset (Device)", FILLING),
-            (EventKind.MEMCPY, "Memcpy", COPYING),
-            (EventKind.KERNEL, "", ""),
-        ):
-            chosen = [at for at, name in enumerate(named) if own_kernel(name) == start]
-            mine = [dispatches[at] for at in chosen]
-            devices = [self._device(each.dispatch_info.agent_id) for each in mine]
-            streams = [(each.stream_id if by_stream else each.dispatch_info.queue_id).handle for each in mine]
-            sizes = {} if kind != EventKind.KERNEL else {"blocks": [_blocks(each.dispatch_info) for each in mine]}
-            self._events.add(
-                kind, _rows(mine), [text or named[at] for at in chosen], list(zip(devices, streams, strict=True)),
-                device=devices, stream=streams, correlation=_numbers(mine), **sizes,
-            )  # fmt: skip
+        add_kernels(
+            self._events,
+            _rows(dispatches),
+            [names.get(each.dispatch_info.kernel_id, "") for each in dispatches],
+            [_blocks(each.dispatch_info) for each in dispatches],
+            device=[self._agent(each.dispatch_info.agent_id)[1] for each in dispatches],
+            stream=[(each.stream_id if by_stream else each.dispatch_info.queue_id).handle for each in dispatches],
+            correlation=_numbers(dispatches),
+        )
 
     def _add_copies(self, copies: Sequence[_Copy]) -> None:
-        kinds = [(self._kind(each.src_agent_id), self._kind(each.dst_agent_id)) for each in copies]
-        devices = [
-            self._device(each.dst_agent_id if target == "GPU" else each.src_agent_id)
-            for each, (_, target) in zip(copies, kinds, strict=True)
-        ]
-        streams = [each.stream_id.handle for each in copies]
-        self._events.add(
-            EventKind.MEMCPY, _rows(copies),
-            [f"Memcpy {PLACES.get(source, '')}to{PLACES.get(target, '')}" for source, target in kinds],
-            list(zip(devices, streams, strict=True)), device=devices, stream=streams,
-            bytes=[each.bytes if 0 <= each.bytes < LATEST else ABSENT for each in copies], correlation=_numbers(copies),
-        )  # fmt: skip
+        add_copies(
+            self._events,
+            _rows(copies),
+            [(self._agent(each.src_agent_id), self._agent(each.dst_agent_id)) for each in copies],
+            stream=[each.stream_id.handle for each in copies],
+            bytes=[each.bytes if 0 <= each.bytes < LATEST else ABSENT for each in copies],
+            correlation=_numbers(copies),
+        )
 
     def _add_host(self, calls: Sequence[_ApiCall], marks: Sequence[_ApiCall]) -> None:
         calls = [each for each in calls if self._kind_of(each).kind.startswith(RUNTIME)]
@@ -253,13 +241,9 @@ class _ProcessColumns:
         known = self._kind_of(call).operations
         return known[call.operation] if 0 <= call.operation < len(known) else ""
 
-    def _device(self, agent: _Handle) -> int:
-        known = self._agents.get(agent.handle)
-        return known.logical_node_type_id if known is not None else ABSENT
-
-    def _kind(self, agent: _Handle) -> str:
-        known = self._agents.get(agent.handle)
-        return {GPU: "GPU", CPU: "CPU"}.get(known.type, "") if known is not None else ""
+    def _agent(self, agent: _Handle) -> Agent:
+        known = self._agents.get(agent.handle, UNKNOWN_AGENT)
+        return {GPU: "GPU", CPU: "CPU"}.get(known.type, ""), known.logical_node_type_id
 
 
 def _sound(records: Sequence[Timed]) -> list[Timed]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from isal import isal_zlib
 
 from steptime.errors import TraceError, no_such_file
 
-COMPRESSED_CHUNK = 1 << 16
+COMPRESSED_CHUNK, LARGEST = 1 << 16, 1 << 40
 GZIP_MAGIC = b"\x1f\x8b"
 DeflateError: Any = isal_zlib.error
 UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "bytes"))
@@ -23,8 +22,7 @@ class TraceSource:
     """Reads a file front to back, inflating it when it starts as gzip does.
 
     cut_short: the compressed data ends or breaks in the middle; what came before it was delivered.
-    size: bytes delivered so far. Raises TraceError (trace-unreadable, trace-empty, trace-too-large).
-    """
+    size: bytes delivered so far. Raises TraceError (trace-unreadable, trace-empty, trace-too-large)."""
 
     def __init__(self, path: Path, max_size: int) -> None:
         self._path = path
@@ -53,9 +51,7 @@ class TraceSource:
     def __enter__(self) -> TraceSource:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def fill(self, view: memoryview) -> int:
@@ -107,6 +103,16 @@ class TraceSource:
     def _unreadable(self, error: OSError) -> TraceError:
         reason = error.strerror or str(error)
         return TraceError("trace-unreadable", f"{self._path} cannot be read: {reason}.")
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    """What a file starts with, unpacked; nothing where it cannot be read: its reader says better what is wrong."""
+    start = bytearray(count)
+    try:
+        with TraceSource(path, LARGEST) as source:
+            return bytes(start[: source.fill(memoryview(start))])
+    except TraceError:
+        return b""
 
 
 def too_large(what_holds: str, limit: int) -> TraceError:

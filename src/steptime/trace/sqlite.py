@@ -1,5 +1,4 @@
-"""Databases of profilers: opened so that nothing is written and nothing in them is trusted, and their events as the
-columns that Kineto's would have."""
+"""Databases of profilers, opened read-only and untrusted, and their events as the columns that Kineto's would have."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ class EventColumns:
         tracks: Sequence[tuple[int, int]],
         **ids: Sequence[int],
     ) -> None:
-        """Events of one kind, or of one each. tracks: process and thread, or device and stream. ids: columns of the
-        table."""
+        """Events of one kind, or of one each. tracks: process and thread, or device and stream. ids: columns."""
         start, end = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
         values: dict[str, Array] = {
             "event_kind": np.broadcast_to(np.array(kind, np.uint8), start.shape),
@@ -114,8 +112,7 @@ def columns_of(database: Database, table: str) -> set[str]:
 
 
 def timed_rows(database: Database, table: str, *columns: str, text: str = "") -> list[Row]:
-    """start, end and more integers of each row that has sound times, in their order, ABSENT where there is none; text:
-    a last column that is none."""
+    """start, end and more integers of soundly timed rows, in order, ABSENT for none; text: a last column of text."""
     known = columns_of(database, table)
     if not {"start", "end"} <= known:
         return []

@@ -20,8 +20,7 @@ from steptime.arrays import Bool, Few, Int64, Numbers, Row, Rows
 Ids: TypeAlias = Int64
 
 ABSENT = -128
-"""An integer that the event does not carry. No id, stream or size is it (-1 is a real stream, of syncs). 8 bits hold
-it."""
+"""An integer that the event does not carry: no id, stream or size (-1 is a real stream, of syncs). 8 bits hold it."""
 
 
 class EventKind(IntEnum):
@@ -69,8 +68,7 @@ class EventTable:
     calls of HIP give its threads instead, which are more).
 
     Columns but start are as narrow as their values allow, 8 to 64 bits, and a duration has at least 32: widen them
-    before arithmetic. A column that no event fills is one broadcast ABSENT; those that few events fill are `Few`.
-    """
+    before arithmetic. A column that no event fills is one broadcast ABSENT; those that few events fill are `Few`."""
 
     event_kind: npt.NDArray[np.uint8]
     name: Numbers
@@ -98,7 +96,6 @@ class EventTable:
         return self.start + self.duration
 
     def are(self, *kinds: EventKind) -> Bool:
-        """Which events are of these kinds."""
         found: Bool = self.event_kind == kinds[0]
         for each in kinds[1:]:
             found |= self.event_kind == each
@@ -133,8 +130,7 @@ class AllocationEvents:
     bytes: negative where memory was freed. address: UNSAID in traces before torch 1.12. allocated, reserved: totals of
     the device right after; of a CPU only what was handed out since the recording began. device_type: 0 for a CPU.
 
-    32 bits wide where all of a column's values fit and 64 where one does not: widen them before arithmetic.
-    """
+    32 bits wide where all of a column's values fit and 64 where one does not: widen them before arithmetic."""
 
     time: Ids
     process: Ids
@@ -164,10 +160,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Losses of a damaged trace. truncated: the file ends before its list of events does. damaged: intervals that are
-    no JSON (each costs an event or two). refused: events without a usable time or name. negative: durations below zero,
-    read as 0.
-    """
+    """What was lost. truncated: the file ends before its list of events does. damaged: intervals that are no JSON (each
+    costs an event or two). refused: events without a usable time or name. negative: durations below zero, read as 0."""
 
     truncated: bool = False
     damaged: int = 0
@@ -230,8 +224,7 @@ def facts_of(header: bytes, trailer: bytes) -> dict[str, Any]:
     """Fields of `Trace` (devices, rank, world_size, backend, base_ns) from the text before and after the list of
     events: header up to and with its "[", trailer from its "]".
 
-    A trailer that is missing or damaged costs what it held; a damaged header likewise.
-    """
+    A trailer that is missing or damaged costs what it held; a damaged header likewise."""
     document: object = None
     for text in (header + trailer, header + b"]}"):
         with suppress(ValueError, RecursionError):
@@ -240,15 +233,11 @@ def facts_of(header: bytes, trailer: bytes) -> dict[str, Any]:
     document = document if isinstance(document, dict) else {}
     distributed, listed = document.get("distributedInfo"), document.get("deviceProperties")
     distributed = distributed if isinstance(distributed, dict) else {}
-    devices = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    listed = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     return {
         "devices": tuple(
-            Device(
-                number=_count(each.get("id")) or 0,
-                name=_text(each.get("name")),
-                multiprocessors=_count(each.get("numSms")) or 0,
-            )
-            for each in devices
+            Device(_count(each.get("id")) or 0, _text(each.get("name")), _count(each.get("numSms")) or 0)
+            for each in listed
         ),
         "rank": _count(distributed.get("rank")),
         "world_size": _count(distributed.get("world_size")),

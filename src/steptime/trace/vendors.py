@@ -28,8 +28,7 @@ _PREPARING = """
 fill_ zero_ zeros zeros_like ones ones_like full full_like new_zeros new_full scalar_tensor copy_ _to_copy clone
 """
 PREPARING = frozenset(_PREPARING.split())
-"""Operators that inside another one set up its output: aten::sum fills its result, aten::addmm copies its bias
-there."""
+"""Operators that inside another one set up its output: aten::sum fills its result, aten::addmm copies its bias."""
 WRAPPERS = PREPARING - {"fill_", "copy_"} | {"repeat", "constant_pad_nd", "pad"}
 """Operators that leave their work to the filling or copying inside them."""
 RECURRENT_OPERATORS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
@@ -64,12 +63,15 @@ TORCH_FRAME = re.compile(r"(^|/)torch/.*\.py\(\d+\): ")
 """Functions of torch's own Python."""
 
 
-@dataclass(frozen=True, slots=True)
+NO_CALL = r"(?!)"
+"""What an interface has no call for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
     """The runtime calls of one programming interface, by what they do.
 
-    Every field but interface is a regular expression for the rest of the name behind prefix.
-    """
+    Every field but interface is a regular expression for the rest of the name behind prefix."""
 
     interface: str
     prefix: str
@@ -79,16 +81,16 @@ class Vendor:
     """Copies memory to, from or on a device."""
     fill: str
     """Fills or prefetches memory on a device."""
-    blocking_copy: str
+    blocking_copy: str = NO_CALL
     """A copy that returns only when it is done."""
     synchronise: str
     """Returns only when the device, a stream or an event is done."""
     stream_wait: str
     """Makes a stream wait for another; the host goes on."""
-    allocate: str
+    allocate: str = NO_CALL
     """Asks the driver for memory, or gives it back. The device may idle meanwhile. Stream-ordered calls
     (cudaMallocAsync, cudaFreeAsync) are none: the driver serves them from a pool."""
-    free: str
+    free: str = NO_CALL
     """Those of `allocate` that wait for the device before they give memory back."""
 
 
@@ -114,7 +116,6 @@ VENDORS = (
         launch=r"CommandListAppendLaunch\w*Kernel\w*|CommandQueueExecuteCommandLists|CommandListImmediateAppend\w*",
         copy=r"CommandListAppend(Memory|Image)Copy\w*",
         fill=r"CommandListAppendMemory(Fill|Prefetch)\w*",
-        blocking_copy=r"(?!)",
         synchronise=r"(CommandQueue|CommandList|Event|Fence)(Host)?Synchronize",
         stream_wait=r"CommandListAppendWaitOnEvents",
         allocate=r"Mem(Alloc|Free)\w*|PhysicalMem(Create|Destroy)|VirtualMem(Map|Unmap)",
@@ -126,7 +127,6 @@ VENDORS = (
         launch=r"Enqueue(Cooperative)?KernelLaunch\w*|EnqueueCommandBuffer\w*",
         copy=r"Enqueue(USMMemcpy|MemBuffer(Copy|Read|Write))\w*",
         fill=r"Enqueue(USM(Fill|Prefetch)|MemBufferFill)\w*",
-        blocking_copy=r"(?!)",
         synchronise=r"QueueFinish|EventWait",
         stream_wait=r"EnqueueEventsWait\w*",
         allocate=r"USM((Device|Host|Shared)Alloc|Free)\w*|PhysicalMem(Create|Release)|VirtualMem(Map|Unmap)",
@@ -138,11 +138,8 @@ VENDORS = (
         launch=r"runFunction.*",
         copy=r"enqueueCommand memcpy\w*",
         fill=r"enqueueCommand memset\w*",
-        blocking_copy=r"(?!)",
         synchronise=r"synchronize(Stream|Event|Device)?",
         stream_wait=r"enqueueCommand waitOnEvent",
-        allocate=r"(?!)",
-        free=r"(?!)",
     ),
     Vendor(
         interface="AscendCL (Huawei)",
@@ -205,31 +202,22 @@ COLLECTIVE = re.compile(
 """Operators that are collectives: what they launch themselves communicates, whatever the kernel is called."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommunicationLibrary:
-    """Library that moves data between devices with kernels of its own. kernels: a regular expression that is found in
-    their names, in any case."""
-
-    library: str
-    kernels: str
-
-
-COMMUNICATION_LIBRARIES = (
-    CommunicationLibrary("NCCL, RCCL, HCCL, xCCL, MSCCL, oneCCL", r"(?<![a-z])(n|r|h|x|ms|one)ccl|ccl_kernel|nccldev"),
-    CommunicationLibrary("HCCL's tasks on Ascend", r"(?<![a-z])hcom_|AicpuKernel_?(AllReduce|AllGather|AllToAll)"),
-    CommunicationLibrary("NVSHMEM and rocSHMEM", r"nvshmem|rocshmem"),
-    CommunicationLibrary("DeepEP, also the copies of it in other projects", r"\b(internode|intranode)(_ll)?::"),
-    CommunicationLibrary("MORI", r"\bmori::|\bEp(Dispatch|Combine)\w*Kernel"),
-    CommunicationLibrary("symmetric memory of torch", r"multimem|(one|two)_shot_(all_reduce|reduce_scatter)"),
-    CommunicationLibrary("all-reduces of vLLM, SGLang, aiter and FBGEMM", r"cross_device_reduce|quickreduce::"),
-    CommunicationLibrary(
-        "TensorRT-LLM and FlashInfer",
-        r"all_?reduce_fusion|(one|two)ShotAllReduce|allreduce\w*lamport|lamport\w*allreduce|moe_?a2a|moeAllToAll",
+COMMUNICATION_LIBRARIES = {
+    "NCCL, RCCL, HCCL, xCCL, MSCCL, oneCCL": r"(?<![a-z])(n|r|h|x|ms|one)ccl|ccl_kernel|nccldev",
+    "HCCL's tasks on Ascend": r"(?<![a-z])hcom_|AicpuKernel_?(AllReduce|AllGather|AllToAll)",
+    "NVSHMEM and rocSHMEM": r"nvshmem|rocshmem",
+    "DeepEP, also the copies of it in other projects": r"\b(internode|intranode)(_ll)?::",
+    "MORI": r"\bmori::|\bEp(Dispatch|Combine)\w*Kernel",
+    "symmetric memory of torch": r"multimem|(one|two)_shot_(all_reduce|reduce_scatter)",
+    "all-reduces of vLLM, SGLang, aiter and FBGEMM": r"cross_device_reduce|quickreduce::",
+    "TensorRT-LLM and FlashInfer": (
+        r"all_?reduce_fusion|(one|two)ShotAllReduce|allreduce\w*lamport|lamport\w*allreduce|moe_?a2a|moeAllToAll"
     ),
-    CommunicationLibrary("user buffers of Transformer Engine", r"userbuffers"),
-)
-"""From the sources of these libraries, and from names in published traces."""
-COMMUNICATION_KERNEL = re.compile("|".join(each.kernels for each in COMMUNICATION_LIBRARIES), re.IGNORECASE)
+    "user buffers of Transformer Engine": r"userbuffers",
+}
+"""What moves data between devices with kernels of its own, by a regular expression that is found in their names, in any
+case. From the sources of these libraries, and from names in published traces."""
+COMMUNICATION_KERNEL = re.compile("|".join(COMMUNICATION_LIBRARIES.values()), re.IGNORECASE)
 GENERATED = re.compile(r"^triton_")
 """torch.compile calls a kernel after all operators that it stands for, or reads: it computes."""
 COMMUNICATION_KIND = re.compile(
@@ -268,29 +256,21 @@ COPY_DIRECTIONS = {
 HOST_MEMORY = re.compile(r"Pageable|Pinned", re.IGNORECASE)
 """In the name of a copy: how the host's memory is held."""
 
-CATEGORIES: dict[str, EventKind] = {
-    "cpu_op": EventKind.OPERATOR,
-    "Operator": EventKind.OPERATOR,
-    "user_annotation": EventKind.ANNOTATION,
-    "glow_runtime": EventKind.RUNTIME,
-    "Runtime": EventKind.RUNTIME,
-    "kernel": EventKind.KERNEL,
-    "Kernel": EventKind.KERNEL,
-    "gpu_memcpy": EventKind.MEMCPY,
-    "Memcpy": EventKind.MEMCPY,
-    "gpu_memset": EventKind.MEMSET,
-    "Memset": EventKind.MEMSET,
-    "gpu_user_annotation": EventKind.DEVICE_ANNOTATION,
-    "python_function": EventKind.PYTHON,
-    "overhead": EventKind.OVERHEAD,
-    "Trace": EventKind.SPAN,
-} | dict.fromkeys(
-    (
-        "", "cuda_event", "cuda_profiler_range", "external_correlation", "cpu_instant_event", "collective_comm",
-        "mtia_insight", "mtia_counters", "ac2g", "fwdbwd", "async_cpu_to_gpu", "async_gpu",
-    ),
-    EventKind.OTHER,  # though some name a stream
-)  # fmt: skip
+_CATEGORIES = {
+    EventKind.OPERATOR: "cpu_op Operator",
+    EventKind.ANNOTATION: "user_annotation",
+    EventKind.RUNTIME: "glow_runtime Runtime",
+    EventKind.KERNEL: "kernel Kernel",
+    EventKind.MEMCPY: "gpu_memcpy Memcpy",
+    EventKind.MEMSET: "gpu_memset Memset",
+    EventKind.DEVICE_ANNOTATION: "gpu_user_annotation",
+    EventKind.PYTHON: "python_function",
+    EventKind.OVERHEAD: "overhead",
+    EventKind.SPAN: "Trace",
+    EventKind.OTHER: "cuda_event cuda_profiler_range external_correlation cpu_instant_event collective_comm "
+    "mtia_insight mtia_counters ac2g fwdbwd async_cpu_to_gpu async_gpu",  # though some name a stream
+}
+CATEGORIES = {"": EventKind.OTHER} | {name: kind for kind, names in _CATEGORIES.items() for name in names.split()}
 """Categories of trace events: libkineto's ActivityType.cpp, and the capitalised names of 2021."""
 LEGACY: dict[int | str | None, str] = {"CPU functions": "cpu_op"}
 """The category of what the old autograd profiler of torch lists under a process of this name, without a category."""

@@ -34,8 +34,7 @@ DICTIONARIES = {"name": "symbols", "track": "tracks", "shapes": "shapes", "dtype
 def read_rank(found: RankFiles, *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> Trace:
     """One trace of all files of a rank. max_size: bytes of JSON of all of them. cache: whether to use it.
 
-    Raises TraceError as `read` does, and mixed-traces where the files cannot be of one process.
-    """
+    Raises TraceError as `read` does, and mixed-traces where the files cannot be of one process."""
     if found.process is not None:
         trace = read_database(found.files[0], found.process, max_size=max_size)
     elif len(found.files) == 1:
@@ -137,20 +136,15 @@ class _Joined:
     def trace(self) -> Trace:
         """All of them. At least one was added."""
         assert self._first is not None
-        numbers = self._numbers
         truncated, *counts = map(sum, zip(*map(dataclasses.astuple, self._damage), strict=True))
+        listed: dict[str, Any] = {field: tuple(self._numbers[name]) for name, field in DICTIONARIES.items()}
         return dataclasses.replace(
             self._first,
             size=self._size,
             events=table_of(self._columns),
-            symbols=tuple(numbers["name"]),
-            tracks=tuple(numbers["track"]),
-            shapes=tuple(numbers["shapes"]),
-            dtypes=tuple(numbers["dtypes"]),
-            inputs=tuple(numbers["inputs"]),
-            details=tuple(numbers["details"]),
             allocations=NO_ALLOCATIONS,
             windows=tuple(self._windows),
             parts=tuple(self._parts),
             damage=Damage(bool(truncated), *counts),
+            **listed,
         )

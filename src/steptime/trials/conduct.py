@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from statistics import fmean
 
-from steptime.advice.fix import Promise
+from steptime.advice.fix import Goal, Promise
 from steptime.changes import Change, VariantOptions
 from steptime.errors import NothingMeasuredError
 from steptime.launcher.outcome import Progress
+from steptime.quantities import format_count, format_duration
 from steptime.recording.inventory import VARIANTS
 from steptime.trials.containment import Workspace, named
 from steptime.trials.execute import FEWEST_STEPS, ScheduledRun
@@ -24,11 +26,13 @@ from steptime.trials.judge import (
     LEAST_ROUNDS,
     asks_for_rehearsal,
     cannot_win,
+    is_proved,
     judge,
     next_in_float64,
     overtaken,
     side_by_side,
 )
+from steptime.trials.parity import LEAST_PAIRS
 from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import (
     AS_IT_IS,
@@ -36,6 +40,7 @@ from steptime.trials.trial import (
     CONTROL,
     MAX_ROUNDS,
     MIN_ROUNDS,
+    Agreement,
     Budget,
     BudgetExhausted,
     Judgement,
@@ -164,7 +169,7 @@ class TrialRunner:
         notify: Callable[[Notice | None], None] = lambda _: None,
     ) -> None:
         self.workspace, self.plan, self.runs = workspace, plan, list(runs)
-        self._end = 0  # position behind the last process of the rounds that are needed, or of a later one that runs
+        self._end, self._too_short = 0, 0.0  # position behind what is needed, or runs; seconds that were not left
         self.budget = budget or Budget()
         self._executor: Executor = executor or LocalExecutor()
         self._notify, self.switching = notify, False
@@ -206,23 +211,30 @@ class TrialRunner:
         for number, each in enumerate(judged):
             if each.variant.name not in known:
                 judged[number] = replace(each, verdict=TrialVerdict.UNDECIDED, sentence=reason)
+            elif each.verdict is TrialVerdict.UNDECIDED and self._too_short and each.rounds < MAX_ROUNDS:
+                judged[number] = _out_of_time(each, self.budget.left(), self._too_short)
         return keep(self, stage, side_by_side(judged, self.plan.goal))
 
     def _rehearsed(self, stage: int, variants: Sequence[Variant], baseline: Variant, later: int) -> tuple[Variant, ...]:
-        """The variants that the budget pays a rehearsal and rounds for. One after the other where one at a time is run:
-        the first dear one may be the last. What has no steps has no rehearsal."""
+        """The variants that the budget pays a rehearsal and rounds for, one after the other where one at a time is run:
+        the first dear one may be the last. What somebody handed in is all rehearsed before any is timed, which refuses
+        most that is to be refused. What has no steps has no rehearsal."""
         if self.plan.metric is not None:
             return tuple(variants)
         if not self._known(stage, BASELINE) or (
             not baseline.as_it_is and not any(run.stage == stage and run.rehearsal for run in self.runs)
         ):
             self._go([[self._rehearsal(stage, baseline, 0)]])
+        for each in (each for each in variants if each.foreign and not self._known(stage, each.name)):
+            self._go([[self._rehearsal(stage, each, 0)]])
         tried: list[Variant] = []
         for start in range(0, len(variants), self._executor.width):
             several = variants[start : start + self._executor.width]
             alive = [*(variant for variant in tried if not self._settled(stage, variant)), *several]
             needed = self._seconds(stage) + LEAST_ROUNDS * self._round_seconds(stage, alive)
-            if self._left(stage, later if tried else 0) <= (needed if tried else 0.0):
+            settled = all(self._known(stage, each.name) and self._settled(stage, each) for each in several)
+            if not settled and self._left(stage, later if tried else 0) <= (needed if tried else 0.0):
+                self._too_short = needed
                 break
             new = [variant for variant in several if not self._known(stage, variant.name)]
             self._go([[self._rehearsal(stage, variant, number)] for number, variant in enumerate(new)])
@@ -238,11 +250,11 @@ class TrialRunner:
         while (round_ := self._rounds_done(stage)) < MAX_ROUNDS:
             judged = [self._proved(stage, variant) for variant in tried]
             settled = [each for each in judged if self._settled(stage, each.variant)]
-            going = [
-                each.variant for each in judged if not (each in settled or overtaken(each, settled, self.plan.goal))
-            ]
+            open_ = [each for each in judged if not (each in settled or overtaken(each, settled, self.plan.goal))]
+            going = [each.variant for each in sorted(open_, key=partial(_promise, self.plan.goal))]
             won = any(each.verdict is TrialVerdict.ADOPT for each in judged)
             paid = self._affordable(stage, round_, going, later if won or anyway or round_ < LEAST_ROUNDS else 0)
+            self._too_short = self._round_seconds(stage, going[:1]) if going and not paid else 0.0
             if not paid:
                 return
             self._round(stage, round_, paid, baseline)
@@ -348,7 +360,7 @@ class TrialRunner:
             return True
         if variant.promise is Promise.NEW_TRAINING:  # an upper bound or a throughput, which no round makes a win
             return judgement.rounds >= LEAST_ROUNDS
-        return judgement.rounds >= MIN_ROUNDS and judgement.verdict in DECIDED
+        return judgement.verdict in DECIDED and judgement.rounds >= least_rounds(judgement, self.of(stage))
 
     def _proved(self, stage: int, variant: Variant) -> Judgement:
         known, plan, least = self.of(stage), self.plan, self.plan.least_step_ns
@@ -392,6 +404,26 @@ class TrialRunner:
             if left >= self._round_seconds(stage, going[:count]) * rounds:
                 return going[:count]
         return ()
+
+
+def _promise(goal: Goal, judgement: Judgement) -> float:
+    """What comes first where the budget does not pay for all: the unknown, then what seems to gain most."""
+    gain = judgement.gain(goal)
+    return -gain.value if gain is not None else -inf
+
+
+def _out_of_time(judgement: Judgement, left: float, needed: float) -> Judgement:
+    """An undecided judgement that says why no further round was run. left, needed: seconds."""
+    had, round_ = (format_duration(1e9 * max(0.0, seconds)) for seconds in (left, needed))
+    rounds = format_count(max(1, LEAST_ROUNDS - judgement.rounds), "round")
+    words = f"{judgement.sentence}; the {had} that were left are too short for {rounds} of {round_}"
+    return replace(judgement, sentence=words)
+
+
+def least_rounds(judgement: Judgement, runs: Sequence[Run]) -> int:
+    """What decides: of a gain whose losses are only like the job's, enough pairs of one seed to compare these."""
+    exact = judgement.agreement is Agreement.SAME_BITS or is_proved(judgement.variant, runs)
+    return MIN_ROUNDS if exact or judgement.verdict is not TrialVerdict.ADOPT else LEAST_PAIRS
 
 
 def usual_seconds(recorded: float, runs: Sequence[Run]) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from steptime.advice.step_evidence import SLOWED
 from steptime.analysis.layout import lay_out
-from steptime.analysis.timeline import SegmentKind, Steps, Timeline
+from steptime.analysis.timeline import Phase, SegmentKind, Steps, Timeline
 from steptime.arrays import Bool, Int64
 from steptime.changes import VariantOptions
 from steptime.errors import SteptimeError
@@ -69,6 +69,8 @@ variant has."""
 ON_DEVICE = "cuda"
 SETTLING = 10_000_000
 """ns after a stop in which caches fill again: 30 MB come in that time at the rate of a slow memory, 3 GB/s."""
+LONG = 10 * SETTLING
+"""ns of a step that counts though it follows a stop: cold caches are a small part of it."""
 NEAR = 100_000_000
 """ns between the moment at which a process says that it rests and the one at which it is stopped, at most."""
 FEWEST_STEPS = 5
@@ -214,16 +216,22 @@ def _with_numbers(
         there = [each for each in took if each[0] is not None]
         reached, process, timeline = min(there, key=lambda each: each[0] or 0.0, default=(None, process, timeline))
     warm_up = scheduled.options.warm_up
+    on_device = process.facts.device == ON_DEVICE
+    turns: tuple[int, ...] = ()
     if stamps is None:
-        times = step_times(timeline, warm_up, rests, process.facts.device == ON_DEVICE)
-    else:
+        times = step_times(timeline, warm_up, on_device)
+    elif on_device:
         times = sliced_times(timeline, warm_up, rests, stamps)
+    else:
+        times, turns = turn_times(timeline, warm_up, stamps)
     if len(times) < FEWEST_STEPS and not scheduled.rehearsal and until is None:
         return replace(run, failure=f"Only {len(times)} steady steps were taken before its time was up")
     parity = process.parity
     return replace(
         run,
         step_ns=tuple(times),
+        turns=turns,
+        phases=phases_of(timeline, warm_up, stamps or (), times) if not on_device else (),
         losses=losses_in(parity),
         norms=parity.gradients if parity is not None else (),
         backwards=tuple(parity.backwards.tolist()) if parity is not None else (),
@@ -284,16 +292,43 @@ def _ended_early(scheduled: ScheduledRun, steps: Steps) -> bool:
     return int(steps.end[-1] - steps.start[0]) < NEARLY * options.limit_seconds * 1e9
 
 
-def step_times(
-    timeline: Timeline, warm_up: int, rests: Sequence[tuple[int, int]] = (), on_device: bool = False
-) -> list[int]:
+def step_times(timeline: Timeline, warm_up: int, on_device: bool = False) -> list[int]:
     """Steady steps after the warm-up, ns. The start of loader workers, which a recording keeps apart from its steps,
-    counts here: it is paid for every epoch. So do compilations that do not come to an end. rests: when the process was
-    stopped; steps that hold one do not count, nor do those of SETTLING behind it, with cold caches, and one more.
-    on_device: the host may be ahead of the device by the steps since losses were last read; it waits in that one."""
+    counts here: it is paid for every epoch. So do compilations that do not come to an end. on_device: the host may be
+    ahead of the device by the steps since losses were last read; it waits in that one."""
     steady, duration = _steady(timeline, warm_up, on_device)
-    times: list[int] = duration[steady & ~_rested(timeline.steps, rests)].tolist()
+    times: list[int] = duration[steady].tolist()
     return times
+
+
+def turn_times(timeline: Timeline, warm_up: int, stamps: Sequence[int]) -> tuple[list[int], tuple[int, ...]]:
+    """The same of a process that took turns on a CPU, and how many of these steps each of its turns holds. A rest lies
+    between two steps, and is none of the second one's time. That one counts where it is LONG; else neither it does nor
+    those of SETTLING behind the rest, with cold caches, nor one more. stamps: as of `stamps_in`."""
+    (steady, duration), steps = _steady(timeline, warm_up, on_device=False), timeline.steps
+    idle, on = (np.array(stamps[first : len(stamps) // 2 * 2 : 2], np.int64) for first in (0, 1))
+    duration = duration - measure(union(idle, on), steps.start, steps.end)
+    held = measure(union(idle, on + SETTLING), steps.start, steps.end) > 0
+    held[1:] |= held[:-1].copy()
+    counted = steady & ((duration >= LONG) | ~held)
+    scheduled = np.searchsorted(on, steps.end[counted], side="right") - 1
+    turns = np.bincount(scheduled[scheduled >= 0], minlength=len(on))
+    times: list[int] = duration[counted].tolist()
+    return times, tuple(turns.tolist()) if (scheduled >= 0).all() else ()
+
+
+def phases_of(timeline: Timeline, warm_up: int, stamps: Sequence[int], times: Sequence[int]) -> tuple[float, ...]:
+    """ns of each `Phase` in the mean step, which add up to the mean of `times`; () where nothing is known of them. A
+    rest, which lies between two steps, is none of their time."""
+    steps, (steady, _) = timeline.steps, _steady(timeline, warm_up, on_device=False)
+    idle, on = (np.array(stamps[first : len(stamps) // 2 * 2 : 2], np.int64) for first in (0, 1))
+    phases = steps.phases.astype(np.float64)
+    phases[:, Phase.REST] -= measure(union(idle, on), steps.start, steps.end)
+    whole = np.maximum(phases[steady], 0).sum(axis=0)
+    if not times or not whole.sum():
+        return ()
+    found: list[float] = (whole * fmean(times) / whole.sum()).tolist()
+    return tuple(found)
 
 
 def sliced_times(
@@ -341,14 +376,6 @@ def _steady(timeline: Timeline, warm_up: int, on_device: bool) -> tuple[Bool, In
     looked = (paused > 0) & apart & (compiling == 0) & on_device
     added = _spent_in(timeline, SegmentKind.LOADER_START) + compiling * goes_on
     return (~steps.excluded | (alone & goes_on) | looked) & steps.watched & late, steps.duration + added
-
-
-def _rested(steps: Steps, rests: Sequence[tuple[int, int]]) -> Bool:
-    """Steps in which the process was stopped, and those behind them."""
-    stopped = np.array(rests, np.int64).reshape(-1, 2)
-    held = measure(union(stopped[:, 0], stopped[:, 1] + SETTLING), steps.start, steps.end) > 0
-    held[1:] |= held[:-1].copy()
-    return held
 
 
 def _spent_in(timeline: Timeline, *kinds: SegmentKind) -> Int64:

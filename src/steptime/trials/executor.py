@@ -15,13 +15,17 @@ from steptime.launcher.devices import free_bytes
 from steptime.launcher.outcome import Progress
 from steptime.launcher.turns import CannotAlternateError, Turn, Turns
 from steptime.trials.containment import Layer, Workspace, ground_of
-from steptime.trials.execute import ScheduledRun, execute
+from steptime.trials.execute import LONG, ScheduledRun, execute
 from steptime.trials.trial import Run
 
 SLICE, FEWEST_SLICED = 0.25, 8
-"""Of processes that take turns: seconds of one, and its steps at least, of which the first two do not count."""
-LONGEST_SLICED = 0.5
-"""Seconds of a step from which on processes do not take turns: a slice would be as long as a process."""
+"""Of processes that take turns: seconds of one, and its steps at least, of which the first two do not count where they
+are shorter than LONG_STEP."""
+LONG_STEP = LONG / 1e9
+"""Seconds."""
+LONGEST_SLICED, LONGEST_ON_DEVICE = 2.0, 0.5
+"""Seconds of a step from which on processes do not take turns: the machine changes within one; on a device, where a
+slice is several of them, it would be as long as a process."""
 ROOM = 2.0
 """Times the peak of all processes that take turns, their loader workers among them, that must be free in memory."""
 CONTEXT = 1 << 30
@@ -66,7 +70,8 @@ def may_alternate(
     room = psutil.virtual_memory().available > ROOM * processes * (peak if resident is None else resident)
     if resident is not None:
         room &= free_bytes(devices) > processes * (ROOM * peak + CONTEXT)
-    return room and step_seconds <= LONGEST_SLICED and ground_of(workspace).layer is not Layer.COPY
+    longest = LONGEST_SLICED if resident is None else LONGEST_ON_DEVICE
+    return room and step_seconds <= longest and ground_of(workspace).layer is not Layer.COPY
 
 
 class LocalExecutor:
@@ -98,7 +103,7 @@ class LocalExecutor:
         taking turns does the job harm, and nothing takes turns from there on."""
         came: Sequence[Run] = ()
         with suppress(CannotAlternateError):
-            came = _together(workspace, block, notify)
+            came = _together(workspace, block, notify, on_device=self._resident is not None)
         kept = {run.variant: run for run in came if not run.failure or not run.alternated}
         for scheduled in block if came else ():
             if scheduled.variant.name not in kept:
@@ -122,9 +127,10 @@ def _alone(workspace: Workspace, scheduled: ScheduledRun, notify: Notify) -> Run
     return execute(workspace, plain, lambda progress: notify(scheduled, progress))
 
 
-def _together(workspace: Workspace, block: Block, notify: Notify) -> Sequence[Run]:
+def _together(workspace: Workspace, block: Block, notify: Notify, *, on_device: bool) -> Sequence[Run]:
     """The runs of a block, in its order. Raises what `execute` raises, all of them ended."""
-    turns = Turns(max(SLICE, *(FEWEST_SLICED * scheduled.step_seconds for scheduled in block)))
+    longest = max(scheduled.step_seconds for scheduled in block)
+    turns = Turns(max(SLICE, FEWEST_SLICED * longest if on_device or longest < LONG_STEP else 0.0))
 
     def run(scheduled: ScheduledRun, among: Turn) -> Run:
         try:

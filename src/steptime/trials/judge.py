@@ -13,7 +13,7 @@ the variant, which takes a steady drift out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil, exp, expm1, inf, isfinite, log1p, sqrt
 from operator import attrgetter
@@ -28,7 +28,7 @@ from steptime.quantities import Estimate, autocorrelation_time, format_share, me
 from steptime.trials import parity
 from steptime.trials.exact import exactness, in_float64
 from steptime.trials.results import Metric
-from steptime.trials.same_work import beyond_roofline, other_training, suspicion
+from steptime.trials.same_work import beyond_roofline, is_refused, other_training, suspicion
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, NumbersCheck, Run, TrialVerdict, Variant
 from steptime.trials.until_loss import LossTarget, numbers_until
 
@@ -37,11 +37,12 @@ Series = Sequence[int] | Sequence[float] | Int64 | Float64
 REPLICATES = 2000
 """Replicates of the bootstrap: the 2.5 % quantile then rests on fifty of them."""
 LOOK = 0.0125
-"""Fraction of the 5 % by which an interval may miss, what each look spends. A trial is looked at after each of its
-rounds, ten times at most, and ends when it is decided: an interval of 95 % at every look would be wrong in 18 of 100
-trials at the least gain itself, this one in less than 5 (Pocock, Biometrika 64, 1977; simulated:
-benchmarks/results/rounds.md)."""
+"""Of the 5 % by which an interval may miss, what each look spends. A trial is looked at after each of its rounds but
+the first, and ends when it is decided: an interval of 95 % at every look would be wrong in 18 of 100 trials at the
+least gain itself, this one in less than 5 (Pocock, Biometrika 64, 1977; simulated: benchmarks/results/rounds.md)."""
 QUANTILES = (LOOK / 2, 1 - LOOK / 2)
+LEAST_TURNS = 6
+"""Turns of a round that are compared in pairs: of fewer a bootstrap knows too little of how they differ."""
 LEAST_ROUNDS = 2
 """One round shows no spread between rounds, which is where a shared machine's noise is."""
 
@@ -49,17 +50,54 @@ LEAST_ROUNDS = 2
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundComparison:
     """A variant's steps in one round, ns each, between those of two baselines. place: where the variant ran between
-    them, from 0 (right after the first) to 1."""
+    them, from 0 (right after the first) to 1. turns: where the two took turns, a row for each turn that both had:
+    the time of the baseline's steps, how many these are, and the same of the variant's; no rows else."""
 
     before: Float64
     variant: Float64
     after: Float64
     place: float = 0.5
+    turns: Float64 = field(default_factory=lambda: np.zeros((0, 4)))
 
-    def log_ratio(self, mean: Callable[[Float64], Any] = np.mean) -> Any:
-        """log(baseline / variant): above zero where the variant is faster. mean: of a series, or several of them."""
+    def log_ratio(self) -> float:
+        """log(baseline / variant): above zero where the variant is faster. Of turns, those that both had."""
+        if len(self.turns):
+            return float(_of_turns(self.turns.sum(axis=0)))
+        return float(self._of_means(np.mean))
+
+    def replicates(self, generator: np.random.Generator) -> Float64:
+        """The same of REPLICATES series that are drawn from these steps. Turns are drawn as pairs: what the machine did
+        in one, it did to both."""
+        if len(self.turns):
+            drawn = generator.integers(0, len(self.turns), (REPLICATES, len(self.turns)))
+            return _of_turns(self.turns[drawn].sum(axis=1))
+        found: Float64 = self._of_means(partial(block_means, replicates=REPLICATES, generator=generator))
+        return found
+
+    def _of_means(self, mean: Callable[[Float64], Any]) -> Any:
         before, variant, after = (np.log(mean(each)) for each in (self.before, self.variant, self.after))
         return (1 - self.place) * before + self.place * after - variant
+
+
+def _of_turns(sums: Float64) -> Float64:
+    """Ratios of means, of rows of sums: a mean of the turns' own ratios would hide what stalls only some of them."""
+    found: Float64 = np.log(sums[..., 0] / sums[..., 1]) - np.log(sums[..., 2] / sums[..., 3])
+    return found
+
+
+def turns_of(before: Run, variant: Run) -> Float64:
+    """Rows of `RoundComparison.turns`, those in which both took steps that count; none where these are fewer than
+    LEAST_TURNS."""
+    sums = []
+    for run in (before, variant):
+        steps, turns = np.array(run.step_ns, np.float64), np.array(run.turns, np.int64)
+        if sum(run.turns) != len(steps) or not len(steps):
+            return np.zeros((0, 4))
+        sums += [np.bincount(np.repeat(np.arange(len(turns)), turns), steps, len(turns)), turns.astype(np.float64)]
+    common = min(len(each) for each in sums)
+    rows: Float64 = np.stack([each[:common] for each in sums], axis=1)
+    rows = rows[(rows > 0).all(axis=1)]
+    return rows if len(rows) >= LEAST_TURNS else rows[:0]
 
 
 def compared(before: Series, variant: Series, after: Series, place: float = 0.5) -> RoundComparison:
@@ -78,7 +116,7 @@ def speed_up(rounds: Sequence[RoundComparison], control: Sequence[RoundCompariso
     rounds' log-ratios. How far rounds differ is taken from the variant's and the control's together, or from the
     variant's alone where these differ more: two or three rounds can agree by chance. And it is never narrower than what
     the steps alone leave open, which a bootstrap of blocks of consecutive steps shows (Kuensch, Annals of Statistics
-    17, 1989). Raises ValueError for no rounds.
+    17, 1989), or of turns. Raises ValueError for no rounds.
     """
     if not rounds:
         raise ValueError("a speed-up needs a round")
@@ -90,8 +128,8 @@ def speed_up(rounds: Sequence[RoundComparison], control: Sequence[RoundCompariso
     nothing = sum(float(each.log_ratio()) ** 2 for each in control)  # its true value is known to be zero
     variance = max(own, ((count - 1) * own + nothing) / freedom)
     reach = student(freedom, looks=True) * sqrt(variance / count)
-    mean = partial(block_means, replicates=REPLICATES, generator=np.random.default_rng(0))
-    low, high = np.quantile(np.mean([each.log_ratio(mean) for each in rounds], axis=0), QUANTILES)
+    generator = np.random.default_rng(0)
+    low, high = np.quantile(np.mean([each.replicates(generator) for each in rounds], axis=0), QUANTILES)
     return Estimate(exp(value), exp(min(value - reach, low)), _finite_exp(max(value + reach, high)), count, "1")
 
 
@@ -144,6 +182,7 @@ NEVER = frozenset(
 """Verdicts that no further round changes."""
 KEPT = frozenset({Agreement.SAME_BITS, Agreement.SAME_CURVE, Agreement.OTHER_STREAM})
 BROKEN = frozenset({Agreement.APART, Agreement.DEAD_GRADIENTS, Agreement.WILD_GRADIENTS, Agreement.OTHER_WORK})
+REHEARSED = "Its rehearsal trains as the job's does; losses were not compared"
 NOT_REPEATED = "The job's losses do not repeat (seeded by the clock?)"
 
 
@@ -190,6 +229,7 @@ def judge(
         noise=noise if noise < inf else None,
         step_ns=fmean(fmean(run.step_ns) for run in timed) if timed else None,
         rounds=len(comparisons),
+        training="" if numbers.sentence in sentence else numbers.sentence,
         peak_bytes=max((run.peak_bytes for run in timed if run.peak_bytes is not None), default=None),
         memory=memory,
     )
@@ -263,6 +303,8 @@ def comparisons_of(name: str, runs: Sequence[Run], of: Callable[[Run], Series] =
         before, after = enclosing
         place = (run.position - before.position) / (after.position - before.position) if after != before else 0.0
         comparison = compared(of(before), of(run), of(after), place)
+        if of is _steps and run.alternated:
+            comparison = replace(comparison, turns=turns_of(before, run))
         all_of_them.append(comparison)
         quietest = min(each.load.other_cpu for each in runs if each.place == run.place and _timed(each))
         if not any(under_load(each, quietest) for each in (before, run, after)):
@@ -335,14 +377,17 @@ def agreement_of(variant: Variant, runs: Sequence[Run], target: LossTarget | Non
         return found
     own = [run for run in runs if run.variant == variant.name and _timed(run)]
     plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run)]
+    exact = exactness([run for run in runs if run.variant == variant.name], _plain(runs)) if variant.foreign else None
+    same = exact.sentence if exact is not None and exact.same else ""
+    if not own and variant.foreign and _rehearsals(variant.name, runs):
+        return NumbersCheck(Agreement.NOT_SEEN, same or REHEARSED)
     if not own or not parity.seen(own[0].losses) or not any(parity.seen(run.losses) for run in plain):
         return NumbersCheck(
             Agreement.NOT_SEEN, "No losses to compare were seen, so that nothing is known of its numbers"
         )
     numbers = _losses(variant, own, plain)
-    exact = exactness([run for run in runs if run.variant == variant.name], _plain(runs)) if variant.foreign else None
-    if exact is not None and exact.same:
-        numbers = replace(numbers, sentence=f"{numbers.sentence}. {exact.sentence}")
+    if same:
+        numbers = replace(numbers, sentence=f"{numbers.sentence}. {same}")
     return replace(numbers, sentence=f"{numbers.sentence}; {widened}") if widened else numbers
 
 
@@ -378,7 +423,8 @@ def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool
 
 def next_in_float64(variants: Sequence[Variant], runs: Sequence[Run], baseline: Variant) -> Sequence[Variant]:
     """What is rehearsed in float64 next: the job as it is; where it can be, the candidates that came through their
-    other rehearsal; and the job once more where one of these differs, to tell what differs by itself."""
+    other rehearsal, unless that has refused them already; and the job once more where one of these differs, to tell
+    what differs by itself."""
     exact = [run for run in runs if run.exact]
     plain = [run for run in exact if run.variant == BASELINE]
     known = {run.variant for run in exact}
@@ -387,6 +433,7 @@ def next_in_float64(variants: Sequence[Variant], runs: Sequence[Run], baseline: 
         each
         for each in variants
         if each.foreign and not each.speed_alone and not each.low_precision and each.name in through - known
+        if not is_refused(each, runs, _plain(runs))
     ]
     if not plain:
         return asked and (baseline,)

@@ -1,6 +1,6 @@
 """Check that a variant trains as the baseline does: its losses, and the gradients of its first steps.
 
-Pure functions on arrays. The tolerances were measured on twelve scripts (docs/trials.md has the table).
+Pure functions on arrays. The tolerances were measured on twelve scripts (docs/statistics.md has the table).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def within_band(variant: Mapping[int, Losses], baselines: Mapping[int, Losses]) 
     if len(baselines) < LEAST_SEEDS:
         raise ValueError(f"a band needs {LEAST_SEEDS} baselines, not {len(baselines)}")
     count = min(len(each) for each in (*variant.values(), *baselines.values()))
-    own, usual = ({seed: _tail(each, count) for seed, each in losses.items()} for losses in (variant, baselines))
+    own, usual = ({seed: tail(each, count) for seed, each in losses.items()} for losses in (variant, baselines))
     known = {seed: value for seed, value in usual.items() if isfinite(value)}
     if not all(map(isfinite, own.values())):
         return len(known) < len(usual)
@@ -172,7 +172,7 @@ def visible_drift(variant: Mapping[int, Losses], baselines: Mapping[int, Losses]
     losses by seed. None for fewer than LEAST_SEEDS baselines with finite losses, or none of the variant."""
     count = min(map(len, (*variant.values(), *baselines.values())), default=0)
     own, usual = (
-        {seed: value for seed, each in losses.items() if isfinite(value := _tail(each, count))}
+        {seed: value for seed, each in losses.items() if isfinite(value := tail(each, count))}
         for losses in (variant, baselines)
     )
     mine, theirs = np.array(list(own.values())), np.array(list(usual.values()))
@@ -187,7 +187,8 @@ def visible_drift(variant: Mapping[int, Losses], baselines: Mapping[int, Losses]
     return drift / abs(float(np.mean(theirs)))
 
 
-def _tail(losses: Losses, count: int) -> float:
+def tail(losses: Losses, count: int) -> float:
+    """The mean loss of the last quarter of the first `count` steps; NaN where one was not seen."""
     values = _array(losses[:count])
     last = values[count - max(1, round(count * TAIL)) :]
     return float(np.mean(last)) if len(last) else float("nan")

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from steptime.advice.evidence import StepSummary
 from steptime.advice.fix import Edit, Goal, JointEdit, Promise, Proposal
+from steptime.advice.run_uses import StepSummary
 from steptime.analysis.layout import lay_out
 from steptime.changes import Change
 from steptime.errors import UsageError

@@ -83,6 +83,7 @@ class Plan:
     takes before it is timed. baseline: what the variants are compared with, where that is not the job as it is. metric:
     what is compared in place of steps; recording is "" then. until_loss: the loss by the time to which runs are judged.
     least_step_ns: that the matrix products of a step need at the machine's largest rate, 0 where that is not known.
+    measured_on: the machine, the versions and the commit, a line each.
     """
 
     command: tuple[str, ...]
@@ -99,6 +100,7 @@ class Plan:
     metric: Metric | None = None
     until_loss: LossTarget | None = None
     least_step_ns: float = 0.0
+    measured_on: tuple[str, ...] = ()
 
     @property
     def compared(self) -> Metric | LossTarget | None:

@@ -120,11 +120,8 @@ def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -
         shapes = _shapes(run, before)
         otherwise = proved and bool(shapes)
         for sentence in (
-            _parameters(run, before[0]),
-            other_options(run, before),
+            _in_any_format(run, before),
             "" if proved else shapes,
-            _dropout(run, before[0]),
-            other_modes(run, before),
             *(_values(run, before[0], precision) if steady and not proved and not variant.other_data else ()),
             other_parameters(variant, own, plain),
         ):
@@ -140,6 +137,20 @@ def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -
         if sentence:
             return _different(sentence)
     return None
+
+
+def _in_any_format(run: Run, before: Sequence[Run]) -> str:
+    """What a rehearsal shows to be another training, whatever one in float64 comes to."""
+    found = _parameters(run, before[0]), other_options(run, before), _dropout(run, before[0]), other_modes(run, before)
+    return next(filter(None, found), "")
+
+
+def is_refused(variant: Variant, runs: Sequence[Run], plain: Sequence[Run]) -> bool:
+    """Whether its rehearsal shows less work or another training that no rehearsal in float64 could excuse. runs: of any
+    variants."""
+    own = [run for run in runs if run.variant == variant.name and not run.failure]
+    rehearsed, before = ([run for run in each if run.rehearsal and run.work and not run.exact] for each in (own, plain))
+    return bool(rehearsed and before and (suspicion(own, plain) or _in_any_format(rehearsed[-1], before)))
 
 
 def repeats(rehearsals: Sequence[Run], precision: Precision) -> bool:

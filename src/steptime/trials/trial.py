@@ -20,10 +20,10 @@ from steptime.trials.names import check_name, check_source
 
 BASELINE, CONTROL = "baseline", "control"
 """Names of the variants that change nothing. The control is another baseline, there to show the noise."""
-MIN_ROUNDS, MAX_ROUNDS = 3, 12
+MIN_ROUNDS, MAX_ROUNDS = 2, 12
 """Rounds before a variant can be decided, and at most, as far as the budget goes. Where processes differ by 5 %, 1.14
-is adopted in 98 of 100 trials, after six rounds on average; what changes nothing in less than one, for any noise
-(simulated: benchmarks/results/rounds.md)."""
+is adopted in 98 of 100 trials, after six rounds on average, and 1.5 mostly after two; what changes nothing in less than
+one, for any noise (simulated: benchmarks/results/rounds.md)."""
 PATCH = "patch"
 """Name of the variant that runs the patch by itself."""
 BATCH = "batch-"
@@ -114,7 +114,10 @@ class Variant:
         return not (self.changes or self.sources or self.command)
 
     def rivals(self, other: Variant) -> bool:
-        """True if both set the same thing, or write the same file, so that only one of them can be taken."""
+        """Whether both set the same thing, or write the same file, so that only one of them can be taken. Changes that
+        somebody handed in are judged each by itself."""
+        if self.foreign or other.foreign:
+            return False
         mine, theirs = (
             {each.kind for each in variant.changes} | {path for path, _ in variant.sources} for variant in (self, other)
         )
@@ -165,7 +168,8 @@ class Run:
     class and length of each dataset, and the most samples that a pass over it took. replaced: clocks and functions of
     torch's that it replaced. ended_early: it came to its own end before its steps were taken. metric: what is judged in
     place of its steps: the number that it printed, or the seconds to a loss. samples: of the largest dataset that it
-    trains on, 0 where that is not known. alternated: it took turns with the other processes of its round. switched: of
+    trains on, 0 where that is not known. alternated: it took turns with the other processes of its round; turns: steady
+    steps of each, () where that is not known. phases: ns of each `Phase` in the mean step of a CPU. switched: of
     a process that runs several variants in blocks, what it measured; switched_names: theirs. exact: a rehearsal in
     float64.
     """
@@ -197,6 +201,8 @@ class Run:
     metric: float | None = None
     samples: int = 0
     alternated: bool = False
+    turns: tuple[int, ...] = ()
+    phases: tuple[float, ...] = ()
     switched: BlockRecord = NO_BLOCKS
     switched_names: tuple[str, ...] = ()
     exact: bool = False
@@ -210,7 +216,8 @@ class Run:
 class Judgement:
     """Verdict on a variant. speed: baseline's time over the variant's, with a 95 % interval; memory: the same of their
     peaks, None where none was seen. noise: the factor, 1 at least, by which the control may seem better or worse at the
-    trial's goal. sentence: why, for a person."""
+    trial's goal. sentence: why, for a person. training: what is known of the numbers, where the sentence does
+    not say it."""
 
     variant: Variant
     verdict: TrialVerdict
@@ -222,6 +229,7 @@ class Judgement:
     rounds: int = 0
     peak_bytes: int | None = None
     memory: Estimate | None = None
+    training: str = ""
 
     def gain(self, goal: Goal) -> Estimate | None:
         """Of the goal, above 1 where the variant is better than the baseline."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steptime.advice.evidence import Case, LoaderUse
+from steptime.advice.evidence import Case
 from steptime.advice.fix import ArgumentEdit, Edit, Option, Promise, Snippet, fix
 from steptime.advice.loader_model import supply
+from steptime.advice.run_uses import LoaderUse, MemoryUse, StepSummary
 from steptime.advice.savings import partly
 from steptime.changes import Change
 from steptime.quantities import Estimate, format_bytes, format_duration
@@ -47,7 +48,7 @@ ON_DISK = '''class Kept(torch.utils.data.Dataset):
 
 
 @fix("RM110", "cached-items", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=3)
-def cached_items(case: Case) -> Option | None:
+def cached_items(step: StepSummary, loader: LoaderUse, case: Case) -> Option | None:
     """Items that are made once and kept in memory
 
     What it changes: The training DataLoader gets a list of all items instead of the dataset: each is made once, before
@@ -68,8 +69,7 @@ def cached_items(case: Case) -> Option | None:
     When to leave it: When a run goes through the dataset less than twice. When workers are spawned instead of forked:
     each gets a copy of the list.
     """
-    loader = case.loader
-    if loader is None or loader.item is None or loader.length is None or loader.iterable or loader.items is None:
+    if loader.item is None or loader.length is None or loader.iterable or loader.items is None:
         return None
     if loader.in_memory_tensors or loader.batched_fetch or loader.item.value < DEAR:
         return None
@@ -78,7 +78,7 @@ def cached_items(case: Case) -> Option | None:
     trainers = case.settings.trainers_on_host if case.settings is not None else 1
     needed, filling = trainers * loader.length * loader.items.bytes, loader.length * loader.item.value
     reported = f"{format_bytes(needed)}, made in {format_duration(filling)} before the first step"
-    room = _room(case, loader.items.available)
+    room = _room(step, case.memory, loader.items.available)
     fits = room is not None and needed <= MEMORY * room
     saving, label = _saving(case, loader), f"{loader.length:,} items kept in memory"
     if fits and filling <= LONGEST:
@@ -93,28 +93,24 @@ def cached_items(case: Case) -> Option | None:
     return Option("items kept on the disk", edit=Snippet(ON_DISK, loader.item_site or loader.site), advice=advice)
 
 
-def _room(case: Case, available: int | None) -> float | None:
+def _room(step: StepSummary, memory: MemoryUse | None, available: int | None) -> float | None:
     """Bytes of the host's memory that a list may come to share; None where nothing tells. On a CPU the limit of a
     container counts, too."""
-    memory = case.memory
     left = [float(available)] if available is not None else []
-    if case.step.device == "cpu" and memory is not None and memory.capacity:
+    if step.device == "cpu" and memory is not None and memory.capacity:
         left.append(float(max(0, memory.capacity - memory.peak)))
     return min(left, default=None)
 
 
 def _saving(case: Case, loader: LoaderUse) -> Estimate | None:
     """ns per step, by the model of the loader: the step with items that are there."""
-    now = supply(case.step, loader, case.settings, case.contention)
+    now = supply(case, loader)
     there = replace(loader, item=Estimate(LOOKED_UP, LOOKED_UP, LOOKED_UP, loader.item.samples if loader.item else 1))
-    kept = supply(case.step, there, case.settings, case.contention)
+    kept = supply(case, there)
     if now is None or kept is None:
         return None
-    if not loader.workers:
-        gain = now.production - kept.production
-    else:
-        gain = case.step.duration.value - kept.step(loader.workers)
-    gain = min(gain, loader.wait.value)
+    alone = now.production - kept.production
+    gain = min(case.step.duration.value - kept.step(loader.workers) if loader.workers else alone, loader.wait.value)
     return partly(gain, LIKELY, SURE, case.step) if gain > 0 else None
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from steptime.advice.activations import Activation, activation_in
-from steptime.advice.evidence import Case, OperatorUse
+from steptime.advice.device_uses import ChainUse
+from steptime.advice.evidence import Case, CompilationUse, RecomputeUse
 from steptime.advice.fix import (
     ActivationEdit,
     CallEdit,
@@ -19,7 +20,10 @@ from steptime.advice.fix import (
 )
 from steptime.advice.kernels import POINTWISE, moving, plain_name
 from steptime.advice.line_evidence import AT_WORK, function_of, loop_functions, steady_time
+from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import modelled, named, of_kernels, partly, ratio
+from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.changes import Change
 from steptime.quantities import Estimate, SourceLine
 
@@ -91,7 +95,7 @@ sizes."""
     risk=4,
     phases=MODEL,
 )
-def compiled_model(case: Case) -> Iterator[Option]:
+def compiled_model(step: StepSummary, case: Case) -> Iterator[Option]:
     """The model compiled by torch.compile
 
     What it changes: The module that your loop calls is compiled (TorchInductor, default mode). The first steps take
@@ -118,7 +122,7 @@ def compiled_model(case: Case) -> Iterator[Option]:
     saving, reach = _saving(case) if not case.changing_work else (None, 0.0)
     edit = model_edit(case, STATEMENT_COMPILED_MODEL, EXAMPLE_COMPILED_MODEL, in_place="{model}.compile()")
     yield Option("torch.compile(model)", (Change("compile"),), saving, edit, MASKS, reach=reach)
-    if case.step.device.startswith("cuda") and not case.changing_work:
+    if step.device.startswith("cuda") and not case.changing_work:
         change = Change("compile", arguments=(("mode", TUNED),))
         in_place = f'{{model}}.compile(mode="{TUNED}")'
         tuned = model_edit(case, STATEMENT_TUNED_MODEL, EXAMPLE_TUNED_MODEL, in_place=in_place)
@@ -130,7 +134,9 @@ def _saving(case: Case) -> tuple[Estimate | None, float]:
     calibration = case.replay.calibration if case.replay is not None else None
     if calibration is not None and calibration.known:
         fused = _in_chains(case)
-        likely = calibration.saved_by_kernels(LIKELY_COMPILED_MODEL * fused, {"dispatch": 1 - _fewer_launches(case)})
+        likely = calibration.saved_by_kernels(
+            LIKELY_COMPILED_MODEL * fused, {"dispatch": 1 - _fewer_launches(case.kernels, case.chains)}
+        )
         most = calibration.saved_by_kernels(fused, {"dispatch": 1 - LIKELY_COMPILED_MODEL})
         return (modelled(likely, 0.0, most, case.step.steady), most) if most else (None, 0.0)
     launch = named(case.categories, "overhead")
@@ -143,12 +149,12 @@ def _saving(case: Case) -> tuple[Estimate | None, float]:
     return modelled(likely, 0.0, gain, case.step.steady) if gain else None, gain
 
 
-def _fewer_launches(case: Case) -> float:
+def _fewer_launches(kernels: tuple[KernelUse, ...], chains: tuple[ChainUse, ...]) -> float:
     """Share of a device's launches that go where each chain becomes one kernel. What is left is launched one by one,
     from generated Python: of a GPT of 10.7 M parameters the host took 0.92 of its time when compiled (H200, torch 2.11,
     CUDA 13.0)."""
-    launches = sum(use.calls for use in case.kernels)
-    return min(LIKELY_COMPILED_MODEL, ratio(sum(each.kernels - each.calls for each in case.chains), launches))
+    launches = sum(use.calls for use in kernels)
+    return min(LIKELY_COMPILED_MODEL, ratio(sum(each.kernels - each.calls for each in chains), launches))
 
 
 def _in_chains(case: Case) -> float:
@@ -191,7 +197,7 @@ def _between(case: Case) -> float:
     promise=Promise.SAME_CURVE,
     risk=2,
 )
-def channels_last(case: Case) -> Option | None:
+def channels_last(step: StepSummary, case: Case) -> Option | None:
     """Images with their channels innermost in memory
 
     What it changes: Weights of 2-D convolutions and the batches that enter the model are stored as channels_last;
@@ -208,16 +214,16 @@ def channels_last(case: Case) -> Option | None:
     device = sum(use.duration for use in case.kernels if "convolution" in use.operator or "conv2d" in use.operator)
     host = sum(use.duration for use in case.operators if "convolution" in use.name or "conv2d" in use.name)
     spent = device or host  # on a device the host's operators only launch
-    if spent < LEAST_SHARE * case.step.duration.value:
+    if spent < LEAST_SHARE * step.duration.value:
         return None
-    saving = modelled(LIKELY_CHANNELS_LAST * spent, 0.0, 2 * LIKELY_CHANNELS_LAST * spent, case.step.steady)
+    saving = modelled(LIKELY_CHANNELS_LAST * spent, 0.0, 2 * LIKELY_CHANNELS_LAST * spent, step.steady)
     saving = of_kernels(saving, case.replay)
     edit = model_edit(case, STATEMENT_CHANNELS_LAST, f"{EXAMPLE_CHANNELS_LAST}\n{IMAGES}", BATCH)
     return Option("channels_last", (Change("channels-last"),), saving, edit, "where dropout masks land")
 
 
 @fix("RM305", "no-checkpointing", addresses={"ST701"}, promise=Promise.SAME_BITS, risk=3)
-def no_checkpointing(case: Case) -> Option | None:
+def no_checkpointing(recompute: RecomputeUse) -> Option | None:
     """Activations kept instead of computed twice
 
     What it changes: The job's own calls of torch.utils.checkpoint become plain calls.
@@ -230,11 +236,9 @@ def no_checkpointing(case: Case) -> Option | None:
     When to leave it: When memory does not suffice without it: the trial then fails, and says so. Peak memory is told
     either way.
     """
-    if case.recompute is None:
-        return None
     snippet = Snippet("block(x)  # instead of checkpoint(block, x, …)")
     change = Change("checkpointing", arguments=(("enabled", False),))
-    return Option("no activation checkpointing", (change,), case.recompute.duration, snippet)
+    return Option("no activation checkpointing", (change,), recompute.duration, snippet)
 
 
 @fix(
@@ -245,7 +249,7 @@ def no_checkpointing(case: Case) -> Option | None:
     risk=5,
     phases=MODEL,
 )
-def cuda_graphs(case: Case) -> Option | None:
+def cuda_graphs(step: StepSummary, case: Case) -> Option | None:
     """The model's kernels launched as one graph
 
     What it changes: The module that your loop calls is compiled with mode="reduce-overhead": forward and backward are
@@ -261,15 +265,15 @@ def cuda_graphs(case: Case) -> Option | None:
     When to leave it: When memory is short (graphs keep their own), when shapes change, or when outputs of a step are
     kept beyond the next one without a copy.
     """
-    if not case.step.device.startswith("cuda") or case.compiled:
+    if not step.device.startswith("cuda") or case.compiled:
         return None
     predictions = case.replay.predictions if case.replay is not None else ()
     replayed = next((each.saved for each in predictions if each.change == "one graph launch"), None)
     launch = named(case.categories, "overhead")
     gain = replayed or (launch.duration if launch is not None else None)
-    if gain is not None and gain.value < LEAST_CUDA_GRAPHS * case.step.duration.value:
+    if gain is not None and gain.value < LEAST_CUDA_GRAPHS * step.duration.value:
         return None
-    saving = modelled(LIKELY_CUDA_GRAPHS * gain.value, 0.0, gain.high, case.step.steady) if gain is not None else None
+    saving = modelled(LIKELY_CUDA_GRAPHS * gain.value, 0.0, gain.high, step.steady) if gain is not None else None
     change = Change("compile", arguments=(("mode", "reduce-overhead"),))
     example = 'model = torch.compile(model, mode="reduce-overhead")'
     edit = model_edit(case, STATEMENT_CUDA_GRAPHS, example, in_place=IN_PLACE)
@@ -277,7 +281,7 @@ def cuda_graphs(case: Case) -> Option | None:
 
 
 @fix("RM308", "attention-backend", addresses={"ST405"}, promise=Promise.SAME_CURVE, risk=3, low_precision=True)
-def attention_backend(case: Case) -> Iterator[Option]:
+def attention_backend(step: StepSummary, kernels: tuple[KernelUse, ...] = ()) -> Iterator[Option]:
     """Attention in a fused kernel
 
     What it changes: scaled_dot_product_attention may use one fused kernel only (memory-efficient; flash where the job
@@ -293,9 +297,9 @@ def attention_backend(case: Case) -> Iterator[Option]:
     When to leave it: When the weights themselves are needed. When the kernel refuses an argument (a mask of its own, a
     head size), the trial fails and says so.
     """
-    if not case.step.device.startswith("cuda"):
+    if not step.device.startswith("cuda"):
         return
-    formats = {use.dtype for use in case.kernels}
+    formats = {use.dtype for use in kernels}
     for backend in ("efficient", *(["flash"] if formats & HALF else [])):
         change = Change("sdpa-backend", arguments=(("backend", backend),))
         snippet = Snippet(PINNED.format(backend=BACKENDS[backend]))
@@ -305,7 +309,7 @@ def attention_backend(case: Case) -> Iterator[Option]:
 
 
 @fix("RM309", "dynamic-shapes", addresses={"ST304"}, promise=Promise.SAME_CURVE, risk=2)
-def dynamic_shapes(case: Case) -> Option | None:
+def dynamic_shapes(step: StepSummary, compilations: tuple[CompilationUse, ...]) -> Option | None:
     """Code that is compiled once for all sizes
 
     What it changes: torch.compile of the job gets dynamic=True: sizes are symbols from the first compilation on, and a
@@ -319,11 +323,11 @@ def dynamic_shapes(case: Case) -> Option | None:
     When to leave it: When there are few sizes: code for a fixed one is faster. Padding to a few lengths is the other
     way.
     """
-    late = [each for each in case.compilations if each.after_warm_up]
+    late = [each for each in compilations if each.after_warm_up]
     if not late:
         return None
-    spent = sum(each.duration for each in late) / max(1, case.step.steady)
-    saving = partly(spent, LIKELY_DYNAMIC_SHAPES, SURE_DYNAMIC_SHAPES, case.step)
+    spent = sum(each.duration for each in late) / max(1, step.steady)
+    saving = partly(spent, LIKELY_DYNAMIC_SHAPES, SURE_DYNAMIC_SHAPES, step)
     edit = CallEdit("torch.compile", (("dynamic", "True"),))
     return Option("torch.compile(dynamic=True)", (Change("dynamic-shapes"),), saving, edit)
 
@@ -336,7 +340,7 @@ def dynamic_shapes(case: Case) -> Option | None:
     risk=3,
     phases=("rest",),
 )
-def compiled_function(case: Case) -> Option | None:
+def compiled_function(step: StepSummary, case: Case) -> Option | None:
     """A function next to the model compiled by torch.compile
 
     What it changes: The function of yours outside of the model in which pointwise operators take most of the step, a
@@ -356,11 +360,11 @@ def compiled_function(case: Case) -> Option | None:
         return None
     chosen = max(within, key=lambda key: sum(use.duration for use in within[key]))
     spent = _steady(case, within[chosen])
-    if spent < LEAST_OF_FUNCTION * case.step.duration.value:
+    if spent < LEAST_OF_FUNCTION * step.duration.value:
         return None
     timed = [each.source for each in case.lines if function_of(each.source) == chosen]
     timed += [use.line for use in within[chosen] if use.line is not None]
-    saving = modelled(LIKELY_COMPILED_MODEL * spent, 0.0, spent, case.step.steady)
+    saving = modelled(LIKELY_COMPILED_MODEL * spent, 0.0, spent, step.steady)
     name, example = chosen[1], f"@torch.compile\ndef {chosen[1]}(…):"
     if not timed:
         return Option(f"torch.compile({name})", saving=saving, edit=Snippet(example), advice=f"Compile {name}.")
@@ -379,7 +383,7 @@ def compiled_function(case: Case) -> Option | None:
     risk=2,
     phases=(*MODEL, "rest"),
 )
-def ready_made_activation(case: Case) -> Option | None:
+def ready_made_activation(step: StepSummary, case: Case) -> Option | None:
     """An activation that is written out, as one function
 
     What it changes: A formula of one variable in your source whose values are those of gelu (exact, or by tanh) or silu
@@ -397,17 +401,17 @@ def ready_made_activation(case: Case) -> Option | None:
     """
     if any(model.compiled for model in case.top_modules):
         return None
-    lines = [use.place for use in case.operators if use.place is not None] + [each.source for each in case.lines]
+    places = [use.place for use in case.operators if use.place is not None] + [each.source for each in case.lines]
     known: dict[SourceLine, Activation] = {}
-    for line in dict.fromkeys(lines):
+    for line in dict.fromkeys(places):
         found = activation_in(line.text) if line.text else None
         if found is not None:
             known[line] = found
     if not known:
         return None
     forward = sum(each.duration.value for each in case.lines if each.source in known and each.role == "forward")
-    spent = min(2 * forward, case.step.duration.value) if case.step.device == "cpu" else 0.0
-    saving = modelled(LIKELY_READY_MADE * spent, 0.0, spent, case.step.steady) if spent else None
+    spent = min(2 * forward, step.duration.value) if step.device == "cpu" else 0.0
+    saving = modelled(LIKELY_READY_MADE * spent, 0.0, spent, step.steady) if spent else None
     first, activation = next(iter(known.items()))
     edit = JointEdit(tuple(map(ActivationEdit, known)), Snippet(f"torch.nn.functional.{activation.call}", first))
     advice = f"Write torch.nn.functional.{activation.call} in the place of the formula."

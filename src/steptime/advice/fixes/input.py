@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from steptime.advice.evidence import Case, LoaderUse
+from steptime.advice.evidence import Case, LineUse, SiteUse
 from steptime.advice.fix import (
     CallEdit,
     CopyEdit,
@@ -22,6 +22,7 @@ from steptime.advice.fix import (
     training_lines,
 )
 from steptime.advice.loader_model import Supply, opening, supply
+from steptime.advice.run_uses import CategoryUse, GarbageUse, LoaderUse, StepSummary
 from steptime.advice.savings import less, more, named, partly, scaled
 from steptime.changes import Change, Scalar
 from steptime.quantities import Estimate
@@ -109,7 +110,7 @@ DataLoader(…, sampler=LengthSampler([len(row) for row in rows], batch_size))  
 
 
 @fix("RM101", "fitting-workers", addresses={"ST101", "ST102", "ST103", "ST106"}, promise=Promise.SAME_BITS, risk=2)
-def fitting_workers(case: Case) -> Iterator[Option]:
+def fitting_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Iterator[Option]:
     """As many loader workers as the items need
 
     What it changes: num_workers of the training DataLoader, up or down, and persistent_workers=True where there are
@@ -136,16 +137,15 @@ def fitting_workers(case: Case) -> Iterator[Option]:
     own at least), or when making the item itself cheaper is easy. torch warns of more workers than CPUs whatever they
     do: a job that turns warnings into errors must let that one pass.
     """
-    loader = case.loader
-    model = supply(case.step, loader, case.settings, case.contention) if loader is not None else None
-    if loader is None or model is None or model.best == loader.workers:
+    model = supply(case, loader)
+    if model is None or model.best == loader.workers:
         return
     if (loader.iterable and not loader.workers) or (model.best > loader.workers and loader.in_memory_tensors):
         return
     for workers in _worth_trying(loader, model):
-        most = _waited(case, loader) + (0.0 if workers else model.unhidden)
-        gain = min(case.step.duration.value - model.step(workers), most)
-        saving = partly(gain, 1.0, SURE_FITTING_WORKERS, case.step)
+        most = _waited(step, case.categories, loader) + (0.0 if workers else model.unhidden)
+        gain = min(step.duration.value - model.step(workers), most)
+        saving = partly(gain, 1.0, SURE_FITTING_WORKERS, step)
         if not workers:
             yield _option(loader, (("num_workers", 0),), saving, STREAMS, WITHOUT_WORKERS)
             continue
@@ -154,10 +154,10 @@ def fitting_workers(case: Case) -> Iterator[Option]:
         yield _option(loader, (("num_workers", workers), ("persistent_workers", True)), saving, streams)
 
 
-def _waited(case: Case, loader: LoaderUse) -> float:
+def _waited(step: StepSummary, categories: tuple[CategoryUse, ...], loader: LoaderUse) -> float:
     """ns that a step is longer for its input: what the training thread waits; on a device, no more than it idles for
     input, as it works on while the host waits."""
-    idle = named(case.categories, "input") if case.step.device != "cpu" else None
+    idle = named(categories, "input") if step.device != "cpu" else None
     return loader.wait.value if idle is None else min(loader.wait.value, idle.recoverable.value)
 
 
@@ -169,10 +169,10 @@ def worker_option(case: Case, workers: int) -> Option | None:
         return None
     if not workers:
         return _option(loader, (("num_workers", 0),), None, STREAMS, WITHOUT_WORKERS)
-    model = supply(case.step, loader, case.settings, case.contention)
+    model = supply(case, loader)
     saving = None
     if model is not None:
-        gain = min(case.step.duration.value - model.step(workers), _waited(case, loader))
+        gain = min(case.step.duration.value - model.step(workers), _waited(case.step, case.categories, loader))
         saving = partly(gain, 1.0, SURE_FITTING_WORKERS, case.step) if gain > 0 else None
     streams = STREAMS if loader.workers and loader.persistent_workers else f"{STREAMS} (augmentation), and {ORDER}"
     return _option(loader, (("num_workers", workers), ("persistent_workers", True)), saving, streams)
@@ -207,7 +207,7 @@ def _worth_trying(loader: LoaderUse, model: Supply) -> tuple[int, ...]:
 
 
 @fix("RM102", "persistent-workers", addresses={"ST104"}, promise=Promise.SAME_BITS, risk=1)
-def persistent_workers(case: Case) -> Option | None:
+def persistent_workers(loader: LoaderUse) -> Option | None:
     """Workers that outlive an epoch
 
     What it changes: persistent_workers=True of the training DataLoader, which has workers already.
@@ -222,8 +222,7 @@ def persistent_workers(case: Case) -> Option | None:
     When to leave it: When the dataset must be made anew in the workers for each epoch, or when the workers' memory is
     needed between. It is not tried where each epoch makes another DataLoader, as the workers end with theirs.
     """
-    loader = case.loader
-    if loader is None or not loader.workers or loader.persistent_workers or loader.made_anew:
+    if not loader.workers or loader.persistent_workers or loader.made_anew:
         return None
     if loader.start is None or not loader.steps_per_start or not loader.starts:
         return None
@@ -233,7 +232,7 @@ def persistent_workers(case: Case) -> Option | None:
 
 
 @fix("RM103", "deeper-prefetch", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=1)
-def deeper_prefetch(case: Case) -> Option | None:
+def deeper_prefetch(step: StepSummary, loader: LoaderUse, case: Case) -> Option | None:
     """More batches in store
 
     What it changes: prefetch_factor of the training DataLoader, which has workers: each keeps four times as many
@@ -247,20 +246,19 @@ def deeper_prefetch(case: Case) -> Option | None:
 
     When to leave it: When memory is short: every batch in store takes its size of shared memory.
     """
-    loader = case.loader
-    if loader is None or not loader.workers:
+    if not loader.workers:
         return None
-    now, step = loader.prefetch_factor or USUAL, case.step.duration.value
+    now, duration = loader.prefetch_factor or USUAL, step.duration.value
     deeper = min(DEEPEST, FACTOR * now)
-    model = supply(case.step, loader, case.settings, case.contention)
-    if deeper <= now or model is None or max(model.production / loader.workers, model.processor) > ENOUGH * step:
+    model = supply(case, loader)
+    if deeper <= now or model is None or max(model.production / loader.workers, model.processor) > ENOUGH * duration:
         return None
-    gain = min(step - model.step(loader.workers), loader.wait.value)
-    return _option(loader, (("prefetch_factor", deeper),), partly(gain, LIKELY_DEEPER_PREFETCH, 0.0, case.step))
+    gain = min(duration - model.step(loader.workers), loader.wait.value)
+    return _option(loader, (("prefetch_factor", deeper),), partly(gain, LIKELY_DEEPER_PREFETCH, 0.0, step))
 
 
 @fix("RM104", "pinned-memory", addresses={"ST107", "ST406"}, promise=Promise.SAME_BITS, risk=1)
-def pinned_memory(case: Case) -> Option | None:
+def pinned_memory(step: StepSummary, loader: LoaderUse, case: Case) -> Option | None:
     """Batches in pinned memory, copied while the device computes
 
     What it changes: pin_memory=True of the training DataLoader, and copies of pinned tensors to the device do not wait
@@ -272,19 +270,18 @@ def pinned_memory(case: Case) -> Option | None:
 
     When to leave it: When the host's memory is short: pinned memory is never swapped out.
     """
-    loader = case.loader
-    if loader is None or loader.pin_memory or case.step.device == "cpu":
+    if loader.pin_memory or step.device == "cpu":
         return None
     copies = named(case.categories, "copy")
     exposed = copies.recoverable.value if copies is not None else 0.0
-    saving = partly(exposed, LIKELY_PINNED_MEMORY, 0.0, case.step) if exposed else None
+    saving = partly(exposed, LIKELY_PINNED_MEMORY, 0.0, step) if exposed else None
     change = _change(loader, (("pin_memory", True), ("non_blocking", True)))
-    return Option("pin_memory=True, non_blocking=True", (change,), saving, _edit(case, loader))
+    return Option("pin_memory=True, non_blocking=True", (change,), saving, _edit(case.lines, loader))
 
 
-def _edit(case: Case, loader: LoaderUse) -> Edit:
+def _edit(lines: tuple[LineUse, ...], loader: LoaderUse) -> Edit:
     """The loader and the lines that copy its batches; an example where those are not known."""
-    copies = {(use.source.file, use.source.line): use.source for use in case.lines if use.role == "transfer"}
+    copies = {(use.source.file, use.source.line): use.source for use in lines if use.role == "transfer"}
     waiting = [CopyEdit(each) for each in copies.values() if "non_blocking=True" not in each.text]
     if loader.site is None or not copies:
         return Snippet(EXAMPLE_PINNED_MEMORY)
@@ -293,7 +290,7 @@ def _edit(case: Case, loader: LoaderUse) -> Edit:
 
 
 @fix("RM105", "batched-fetch", addresses={"ST105"}, promise=Promise.SAME_BITS, risk=3)
-def batched_fetch(case: Case) -> Option | None:
+def batched_fetch(loader: LoaderUse) -> Option | None:
     """A batch that is fetched at once
 
     What it changes: Nothing by itself: only you know how your dataset reads many items together. torch calls a
@@ -306,15 +303,14 @@ def batched_fetch(case: Case) -> Option | None:
 
     When to leave it: When items are files of their own and reading them dominates: workers help there.
     """
-    loader = case.loader
-    if loader is None or loader.batched_fetch:
+    if loader.batched_fetch:
         return None
     advice = "Give the dataset a __getitems__ that reads the whole batch."
     return Option("__getitems__", edit=Snippet(EXAMPLE_BATCHED_FETCH, loader.item_site), advice=advice)
 
 
 @fix("RM106", "deferred-item", addresses={"ST303"}, promise=Promise.SAME_BITS, risk=2)
-def deferred_item(case: Case) -> Option | None:
+def deferred_item(sites: tuple[SiteUse, ...]) -> Option | None:
     """Values read from the device less often
 
     What it changes: A sum that the loop takes of such values (total += loss.item()) is taken on the device, in float64
@@ -329,7 +325,7 @@ def deferred_item(case: Case) -> Option | None:
 
     When to leave it: When a decision of the next step depends on the value (skipping a step, a search).
     """
-    waiting = [site for site in case.sites if site.device != "cpu"]
+    waiting = [site for site in sites if site.device != "cpu"]
     if not waiting:
         return None
     sums = [each for each in waiting if SUM.match(each.source.text)]
@@ -343,7 +339,7 @@ def deferred_item(case: Case) -> Option | None:
 
 
 @fix("RM107", "frozen-objects", addresses={"ST202"}, promise=Promise.SAME_BITS, risk=1)
-def frozen_objects(case: Case) -> Option | None:
+def frozen_objects(step: StepSummary, garbage: GarbageUse, lines: tuple[LineUse, ...] = ()) -> Option | None:
     """Long-lived objects out of the garbage collector's sight
 
     What it changes: gc.freeze() behind the first steps: what is alive then is never looked at again; and the youngest
@@ -355,24 +351,19 @@ def frozen_objects(case: Case) -> Option | None:
 
     When to leave it: When cycles hold large tensors and memory is short.
     """
-    garbage = case.garbage
-    if garbage is None or not garbage.duration.value:
+    if not garbage.duration.value:
         return None
     spent = garbage.duration.value
-    saving = partly(spent, LIKELY_FROZEN_OBJECTS, SURE_FROZEN_OBJECTS, case.step)
-    (forward, _), example = training_lines(case), EXAMPLE_FROZEN_OBJECTS
+    saving = partly(spent, LIKELY_FROZEN_OBJECTS, SURE_FROZEN_OBJECTS, step)
+    (forward, _), example = training_lines(lines), EXAMPLE_FROZEN_OBJECTS
     edit = LoopEdit(STATEMENTS, "gc", forward, example) if forward is not None else Snippet(example)
     return Option("gc.freeze()", (Change("gc-freeze"),), saving, edit)
 
 
 @fix(
-    "RM108",
-    "whole-tensor",
-    addresses={"ST108", "ST205", "ST206", "ST301", "ST307"},
-    promise=Promise.SAME_CURVE,
-    risk=3,
+    "RM108", "whole-tensor", addresses={"ST108", "ST205", "ST206", "ST301", "ST307"}, promise=Promise.SAME_CURVE, risk=3
 )
-def whole_tensor(case: Case) -> Option:
+def whole_tensor() -> Option:
     """One operator on the whole tensor instead of a loop over its elements
 
     What it changes: Nothing by itself: only you know what the loop means. Each round of a Python loop costs
@@ -396,7 +387,7 @@ def whole_tensor(case: Case) -> Option:
 
 
 @fix("RM109", "file-system-sharing", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=2)
-def file_system_sharing(case: Case) -> Option | None:
+def file_system_sharing(step: StepSummary, loader: LoaderUse, case: Case) -> Option | None:
     """Batches handed over by name
 
     What it changes: torch.multiprocessing.set_sharing_strategy("file_system") before training: a loader's worker tells
@@ -412,24 +403,23 @@ def file_system_sharing(case: Case) -> Option | None:
     When to leave it: Where jobs are often killed: torch's manager process (torch_shm_manager) frees what a dead process
     shared, and where that is killed too, the memory stays in /dev/shm.
     """
-    loader = case.loader
-    model = supply(case.step, loader, case.settings, case.contention) if loader is not None else None
-    if loader is None or model is None or not loader.workers:
+    model = supply(case, loader)
+    if model is None or not loader.workers:
         return None
     at_once = replace(model, handover=0.0, delay=0.0).step(loader.workers)
-    unexplained = min(case.step.duration.value - at_once, loader.wait.value)
+    unexplained = min(step.duration.value - at_once, loader.wait.value)
     if unexplained <= 0:
         return None
     statement = f'torch.multiprocessing.set_sharing_strategy("{STRATEGY}")'
     change = _change(loader, (("strategy", STRATEGY),), "sharing-strategy")
-    saving = partly(unexplained, LIKELY_FILE_SYSTEM_SHARING, 0.0, case.step)
+    saving = partly(unexplained, LIKELY_FILE_SYSTEM_SHARING, 0.0, step)
     return Option(
         statement.removeprefix("torch.multiprocessing."), (change,), saving, StatementEdit(statement, "torch")
     )
 
 
 @fix("RM111", "similar-lengths", addresses={"ST109"}, promise=Promise.SAME_CURVE, risk=3)
-def similar_lengths(case: Case) -> Option | None:
+def similar_lengths(compiled: bool, loader: LoaderUse) -> Option | None:
     """Rows of like length in one batch
 
     What it changes: The sampler of the training DataLoader draws as before. Of what it draws for up to fifty batches in
@@ -445,10 +435,9 @@ def similar_lengths(case: Case) -> Option | None:
     copy of the dataset. When the code is compiled for fixed shapes. When the loss of a batch is a mean over its tokens
     and short rows must not weigh more.
     """
-    loader = case.loader
-    if loader is None or loader.iterable or loader.in_memory_tensors or not loader.batch_size or loader.batch_size < 2:
+    if loader.iterable or loader.in_memory_tensors or not loader.batch_size or loader.batch_size < 2:
         return None
-    if case.compiled:
+    if compiled:
         return None
     place = (("site", f"{loader.site.file}:{loader.site.line}"),) if loader.site is not None else ()
     snippet = Snippet(EXAMPLE_SIMILAR_LENGTHS, loader.site)

@@ -6,10 +6,12 @@ import os
 import platform
 from collections.abc import Iterator
 
-from steptime.advice.evidence import Case, OperatorUse, SettingsUse
+from steptime.advice.evidence import Case
 from steptime.advice.fix import EnvironmentEdit, Option, Promise, StatementEdit, SwitchEdit, fix
 from steptime.advice.models import fitting_threads, idle_cpus
+from steptime.advice.run_uses import SettingsUse, StepSummary
 from steptime.advice.savings import modelled, partly
+from steptime.analysis.operators import OperatorUse
 from steptime.changes import Change
 from steptime.launcher.launch import PRELOAD, find_library
 
@@ -34,7 +36,7 @@ LIKELY_CUDNN_BENCHMARK, MOST = 0.1, 0.4
 
 
 @fix("RM401", "fitting-threads", addresses={"ST801", "ST808"}, promise=Promise.SAME_CURVE, risk=1)
-def threads_for_cpus(case: Case) -> Option | None:
+def threads_for_cpus(settings: SettingsUse, case: Case) -> Option | None:
     """As many threads as there are CPUs for them
 
     What it changes: The number of threads of one operator on the CPU: fewer, so that those of all training processes
@@ -48,9 +50,6 @@ def threads_for_cpus(case: Case) -> Option | None:
     When to leave it: When the other load on the machine is the reason, and goes away; when idle CPUs are somebody
     else's.
     """
-    settings = case.settings
-    if settings is None:
-        return None
     best, threads = fitting_threads(settings, case.loader), settings.intra_op_threads
     room = idle_cpus(case.contention) if case.contention is not None else 0.0
     if best == threads or (2 * room < best - threads):
@@ -68,7 +67,7 @@ def _edit(settings: SettingsUse, best: int) -> EnvironmentEdit | SwitchEdit:
 
 
 @fix("RM402", "kept-memory", addresses={"ST401", "ST402", "ST501"}, promise=Promise.SAME_BITS, risk=3)
-def kept_memory(case: Case) -> Iterator[Option]:
+def kept_memory(step: StepSummary, operators: tuple[OperatorUse, ...] = ()) -> Iterator[Option]:
     """Memory of the CPU that is kept instead of given back
 
     What it changes: MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_: the allocator of the C library keeps large blocks
@@ -83,10 +82,10 @@ def kept_memory(case: Case) -> Iterator[Option]:
 
     When to leave it: When memory is short: what is kept is not there for others, and holes between blocks stay.
     """
-    if case.step.device != "cpu" or platform.libc_ver()[0] != "glibc":
+    if step.device != "cpu" or platform.libc_ver()[0] != "glibc":
         return
-    spent = sum(use.duration for use in case.operators if _makes_large_tensors(use))
-    if spent < LEAST_SHARE_KEPT_MEMORY * case.step.duration.value:
+    spent = sum(use.duration for use in operators if _makes_large_tensors(use))
+    if spent < LEAST_SHARE_KEPT_MEMORY * step.duration.value:
         return
     change = Change("environment", arguments=VARIABLES)
     yield Option("large blocks kept by malloc", (change,), None, EnvironmentEdit(VARIABLES))
@@ -103,7 +102,7 @@ def _makes_large_tensors(use: OperatorUse) -> bool:
 
 
 @fix("RM403", "expandable-segments", addresses={"ST306", "ST703", "ST705"}, promise=Promise.SAME_BITS, risk=1)
-def expandable_segments(case: Case) -> Option | None:
+def expandable_segments(step: StepSummary, case: Case) -> Option | None:
     """Device memory in segments that grow
 
     What it changes: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, next to what is set there: the allocator maps
@@ -116,17 +115,16 @@ def expandable_segments(case: Case) -> Option | None:
 
     When to leave it: When tensors are shared between processes by their handles (older versions of torch refuse that).
     """
-    settings = case.settings
-    if not case.step.device.startswith("cuda") or not (case.allocations or case.memory is not None):
+    if not step.device.startswith("cuda") or not (case.allocations or case.memory is not None):
         return None
     if sum(use.calls for use in case.allocations) >= UNCACHED:
         return None
-    present = settings.allocator if settings is not None else ""
+    present = case.settings.allocator if case.settings is not None else ""
     if "expandable_segments" in present:
         return None
     idle = sum(use.idle.value for use in case.allocations)
     value = ",".join(filter(None, (present, VALUE)))
-    saving, variables = partly(idle, LIKELY_EXPANDABLE_SEGMENTS, 0.0, case.step), ((NAME, value),)
+    saving, variables = partly(idle, LIKELY_EXPANDABLE_SEGMENTS, 0.0, step), ((NAME, value),)
     return Option(VALUE, (Change("environment", arguments=variables),), saving, EnvironmentEdit(variables))
 
 
@@ -137,7 +135,7 @@ def expandable_segments(case: Case) -> Option | None:
     promise=Promise.SAME_CURVE,
     risk=1,
 )
-def cudnn_benchmark(case: Case) -> Option | None:
+def cudnn_benchmark(step: StepSummary, settings: SettingsUse, case: Case) -> Option | None:
     """Convolutions by the algorithm that is fastest here
 
     What it changes: torch.backends.cudnn.benchmark = True: cuDNN tries its algorithms for every new shape and keeps the
@@ -150,22 +148,21 @@ def cudnn_benchmark(case: Case) -> Option | None:
 
     When to leave it: When shapes change from step to step: each new one is tried out, which takes longer than a step.
     """
-    settings = case.settings
-    if not case.step.device.startswith("cuda") or settings is None or settings.cudnn_benchmark:
+    if not step.device.startswith("cuda") or settings.cudnn_benchmark:
         return None
     if settings.deterministic:
         return None
     device = sum(use.duration for use in case.kernels if "convol" in use.operator)
     spent = device or sum(use.duration for use in case.operators if "convol" in use.name)
-    if spent < LEAST_SHARE_CUDNN_BENCHMARK * case.step.duration.value:
+    if spent < LEAST_SHARE_CUDNN_BENCHMARK * step.duration.value:
         return None
     statement = "torch.backends.cudnn.benchmark = True"
-    saving = modelled(LIKELY_CUDNN_BENCHMARK * spent, 0.0, MOST * spent, case.step.steady)
+    saving = modelled(LIKELY_CUDNN_BENCHMARK * spent, 0.0, MOST * spent, step.steady)
     return Option("cudnn.benchmark", (Change("cudnn-benchmark"),), saving, StatementEdit(statement, "torch"))
 
 
 @fix("RM405", "flushed-denormals", addresses={"ST408"}, promise=Promise.SAME_CURVE, risk=1)
-def flushed_denormals(case: Case) -> Option | None:
+def flushed_denormals(step: StepSummary, settings: SettingsUse) -> Option | None:
     """Denormal numbers flushed to zero
 
     What it changes: torch.set_flush_denormal(True) before training: the processor takes numbers below 1.2e-38 (float32)
@@ -178,7 +175,7 @@ def flushed_denormals(case: Case) -> Option | None:
 
     When to leave it: When values below 1.2e-38 matter.
     """
-    if case.step.device != "cpu" or case.settings is None or case.settings.denormals_flushed:
+    if step.device != "cpu" or settings.denormals_flushed:
         return None
     statement = "torch.set_flush_denormal(True)"
     edit = StatementEdit(statement, "torch")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from steptime.advice.evidence import Case, OptimizerUse
+from steptime.advice.evidence import Case, LineUse, OptimizerUse
 from steptime.advice.fix import CallEdit, Edit, JointEdit, Option, Promise, Snippet, fix
 from steptime.advice.line_evidence import steady_time
 from steptime.advice.models import FOREACH, FUSABLE, floor, zeroing
+from steptime.advice.run_uses import SettingsUse, StepSummary
 from steptime.advice.savings import as_decided, modelled, partly
 from steptime.changes import Change
 
@@ -33,7 +34,7 @@ SMALL = 1_000_000
 
 
 @fix("RM201", "fused-optimizer", addresses={"ST501", "ST503"}, promise=Promise.SAME_CURVE, risk=1, frees=0.03)
-def fused_optimizer(case: Case) -> Option | None:
+def fused_optimizer(step: StepSummary, optimizers: tuple[OptimizerUse, ...], case: Case) -> Option | None:
     """An optimizer that updates in one pass
 
     What it changes: fused=True of the torch optimizer where it has that (Adam, AdamW, SGD, Adagrad), else foreach=True.
@@ -48,16 +49,16 @@ def fused_optimizer(case: Case) -> Option | None:
     When to leave it: When memory is short on an accelerator and foreach is all there is: it needs a copy of the
     gradients' size.
     """
-    known = [use for use in case.optimizers if _better(use, case.step.device)]
+    known = [use for use in optimizers if _better(use, step.device)]
     if not known:
         return None
     use = max(known, key=lambda each: each.duration.value)
-    name = _better(use, case.step.device)
+    name = _better(use, step.device)
     gain = max(0.0, use.duration.value - floor(use, case.machine))
     label = f"{use.type}({name}=True)"
-    edit = _edit_fused_optimizer([each for each in known if _better(each, case.step.device) == name], name, label)
-    likely = LIKELY_ON_CPU if case.step.device == "cpu" else LIKELY
-    saving = as_decided(partly(gain, likely, SURE, case.step), "compute" if use.kernels else "overhead", case.replay)
+    edit = _edit_fused_optimizer([each for each in known if _better(each, step.device) == name], name, label)
+    likely = LIKELY_ON_CPU if step.device == "cpu" else LIKELY
+    saving = as_decided(partly(gain, likely, SURE, step), "compute" if use.kernels else "overhead", case.replay)
     return Option(label, (Change("optimizer", arguments=((name, True),)),), saving, edit)
 
 
@@ -90,7 +91,9 @@ def _better(use: OptimizerUse, device: str) -> str:
     low_precision=True,
     frees=0.3,
 )
-def eight_bit_optimizer(case: Case) -> Option | None:
+def eight_bit_optimizer(
+    step: StepSummary, settings: SettingsUse, optimizers: tuple[OptimizerUse, ...]
+) -> Option | None:
     """Optimizer state in 8 bits
 
     What it changes: Adam and AdamW of torch become those of bitsandbytes or torchao whose two moments take a byte each,
@@ -104,10 +107,9 @@ def eight_bit_optimizer(case: Case) -> Option | None:
     When to leave it: When parameters are few, or embeddings train badly with it (both packages keep those in 32 bits on
     request).
     """
-    settings = case.settings
-    if settings is None or not settings.packages or not case.step.device.startswith("cuda"):
+    if not settings.packages or not step.device.startswith("cuda"):
         return None
-    used = next((use for use in case.optimizers if use.type in CLASSES and use.elements >= SMALL), None)
+    used = next((use for use in optimizers if use.type in CLASSES and use.elements >= SMALL), None)
     if used is None:
         return None
     package = settings.packages[0]
@@ -117,7 +119,7 @@ def eight_bit_optimizer(case: Case) -> Option | None:
 
 
 @fix("RM203", "dropped-gradients", addresses={"ST504"}, promise=Promise.SAME_BITS, risk=1, frees=0.1)
-def dropped_gradients(case: Case) -> Option | None:
+def dropped_gradients(step: StepSummary, case: Case) -> Option | None:
     """Gradients that are dropped instead of filled with zeros
 
     What it changes: zero_grad(set_to_none=False) of optimizers and modules becomes zero_grad(): the gradients are let
@@ -131,17 +133,19 @@ def dropped_gradients(case: Case) -> Option | None:
     When to leave it: When the loop reads gradients of parameters that the loss does not reach.
     """
     elements = sum(use.elements for use in case.optimizers)
-    filling, adding = zeroing(case.operators, case.categories, elements, case.step.micro_batches)
+    filling, adding = zeroing(case, elements, step.micro_batches)
     if not filling:
         return None
-    saving = modelled(filling + adding, filling, filling + adding, case.step.steady)
-    return Option("zero_grad()", (Change("zero-grad"),), saving, _edit_dropped_gradients(case))
+    saving = modelled(filling + adding, filling, filling + adding, step.steady)
+    return Option("zero_grad()", (Change("zero-grad"),), saving, _edit_dropped_gradients(case.lines))
 
 
-def _edit_dropped_gradients(case: Case) -> Edit:
+def _edit_dropped_gradients(lines: tuple[LineUse, ...]) -> Edit:
     """Every line that asks for zeros."""
-    lines = [use.source for use in case.lines if "zero_grad(" in use.source.text and "set_to_none" in use.source.text]
-    parts = tuple(CallEdit("zero_grad", (("set_to_none", "True"),), line) for line in lines)
+    zeroing_lines = [
+        use.source for use in lines if "zero_grad(" in use.source.text and "set_to_none" in use.source.text
+    ]
+    parts = tuple(CallEdit("zero_grad", (("set_to_none", "True"),), line) for line in zeroing_lines)
     example = Snippet("optimizer.zero_grad()")
     if len(parts) == 1:
         return parts[0]
@@ -149,7 +153,7 @@ def _edit_dropped_gradients(case: Case) -> Edit:
 
 
 @fix("RM204", "sparse-embeddings", addresses={"ST502"}, promise=Promise.SAME_CURVE, risk=3)
-def sparse_embeddings(case: Case) -> Option | None:
+def sparse_embeddings(step: StepSummary, case: Case) -> Option | None:
     """Embeddings whose gradient has only the rows that were looked up
 
     What it changes: The Embedding gets sparse=True: backward returns the rows that were looked up instead of a table
@@ -177,7 +181,7 @@ def sparse_embeddings(case: Case) -> Option | None:
     making = steady_time([each for each in case.operators if LOOKED_UP in each.name], case.operators, case.categories,
                          case.machine)  # fmt: skip
     gain = part * use.duration.value + making
-    saving = partly(gain, LIKELY_SPARSE, SURE_SPARSE, case.step)
+    saving = partly(gain, LIKELY_SPARSE, SURE_SPARSE, step)
     edit = JointEdit((CallEdit("Embedding", (("sparse", "True"),)),), Snippet(EXAMPLE_SPARSE))
     advice = "Make the embedding sparse: sparse=True."
     return Option("Embedding(sparse=True)", (), saving, edit, advice=advice, reach=gain, as_written=True)

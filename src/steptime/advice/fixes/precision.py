@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from steptime.advice.evidence import Case
+from steptime.advice.evidence import Case, LineUse
 from steptime.advice.fix import AutocastEdit, Option, Promise, Snippet, StatementEdit, fix, training_lines
 from steptime.advice.kernels import is_matrix_product, moving, spent
 from steptime.advice.line_evidence import steady_time
+from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import modelled, named, of_kernels, partly
 from steptime.changes import Change
 from steptime.quantities import Estimate
@@ -51,7 +52,7 @@ scaler.update()"""
     low_precision=True,
     frees=0.3,
 )
-def bfloat_autocast(case: Case) -> Option | None:
+def bfloat_autocast(step: StepSummary, case: Case) -> Option | None:
     """Matrix products in bfloat16
 
     What it changes: Forward and loss run under torch.autocast with bfloat16; parameters, gradients and the optimizer
@@ -73,7 +74,7 @@ def bfloat_autocast(case: Case) -> Option | None:
     low, full = rates.get("bfloat16"), rates.get("float32") or (case.machine.matrix_flops if case.machine else None)
     faster = 1 - full / low if low and full and low > full else 0.0
     products = not case.operators or any(use.flops for use in case.operators)
-    if case.step.device == "cpu" and not (faster and products):
+    if step.device == "cpu" and not (faster and products):
         return None
     wide = _wide_products(case, "bfloat16")
     if wide == NOTHING_WIDE:
@@ -81,12 +82,12 @@ def bfloat_autocast(case: Case) -> Option | None:
     saving, reach = None, 0.0
     if faster and (compute := named(case.categories, "compute")) is not None:
         reach = compute.duration.value
-        saving = partly(faster * reach, LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, case.step)
+        saving = partly(faster * reach, LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, step)
         if wide is not None:
-            saving, reach = partly(wide[0], LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, case.step), wide[1]
+            saving, reach = partly(wide[0], LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST, step), wide[1]
         saving, reach = _by_operators(case, faster) or (of_kernels(saving, case.replay, CASTS), reach)
     change = Change("autocast", arguments=(("dtype", "bfloat16"),))
-    return Option("bfloat16 autocast", (change,), saving, _edit(case), reach=reach)
+    return Option("bfloat16 autocast", (change,), saving, _edit(step, case.lines), reach=reach)
 
 
 def _by_operators(case: Case, faster: float) -> tuple[Estimate, float] | None:
@@ -126,17 +127,17 @@ def _wide_products(case: Case, dtype: str) -> tuple[float, float] | None:
     return sum(duration * (1 - rate / fast) for duration, rate in wide), sum(duration for duration, _ in wide)
 
 
-def _edit(case: Case) -> AutocastEdit | Snippet:
-    device = case.step.device.partition(":")[0]
+def _edit(step: StepSummary, lines: tuple[LineUse, ...]) -> AutocastEdit | Snippet:
+    device = step.device.partition(":")[0]
     example = EXAMPLE_BFLOAT_AUTOCAST.format(device=device)
-    forward, backward = training_lines(case)
+    forward, backward = training_lines(lines)
     if forward is None or backward is None or forward == backward:
         return Snippet(example)
     return AutocastEdit(forward, backward, device, "bfloat16", example)
 
 
 @fix("RM302", "tensor-float", addresses={"ST403", "ST908"}, promise=Promise.SAME_CURVE, risk=1, low_precision=True)
-def tensor_float(case: Case) -> Option | None:
+def tensor_float(step: StepSummary, case: Case) -> Option | None:
     """TensorFloat-32 for products in float32
 
     What it changes: torch.set_float32_matmul_precision("high") before training: matrix units take float32 products with
@@ -149,7 +150,7 @@ def tensor_float(case: Case) -> Option | None:
 
     When to leave it: When products must be exact to float32 (physics, solvers).
     """
-    if not case.step.device.startswith("cuda"):
+    if not step.device.startswith("cuda"):
         return None
     if case.settings is not None and case.settings.matmul_precision != "highest":
         return None
@@ -183,7 +184,7 @@ def _by_rate(case: Case, dtype: str, likely: float, sure: float, casts: float) -
     low_precision=True,
     frees=0.3,
 )
-def half_autocast(case: Case) -> Option | None:
+def half_autocast(step: StepSummary, case: Case) -> Option | None:
     """Matrix products in float16, with a scaled loss
 
     What it changes: Forward and loss run under torch.autocast with float16, and the loss is scaled so that small
@@ -200,7 +201,7 @@ def half_autocast(case: Case) -> Option | None:
     """
     rates = dict(case.machine.rates) if case.machine is not None else {}
     half, brain, full = rates.get("float16"), rates.get("bfloat16", 0.0), rates.get("float32")
-    if not case.step.device.startswith("cuda") or not half or not full or half <= max(full, WORTH_IT * brain):
+    if not step.device.startswith("cuda") or not half or not full or half <= max(full, WORTH_IT * brain):
         return None
     if _wide_products(case, "float16") == NOTHING_WIDE:
         return None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from steptime.advice.evidence import Case
+from steptime.advice.device_uses import CopyUse, GapUse
+from steptime.advice.evidence import Case, LineUse
 from steptime.advice.fix import CallEdit, Option, Promise, Snippet, fix, training_lines
+from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import modelled, named, scaled, total
 from steptime.changes import Change, Scalar
 from steptime.quantities import Estimate
@@ -50,7 +52,7 @@ EXAMPLE_FEWER_UPDATES = """for number, (batch, target) in enumerate(loader, 1):
     promise=Promise.SAME_CURVE,
     risk=2,
 )
-def data_parallel_settings(case: Case) -> Iterator[Option]:
+def data_parallel_settings(step: StepSummary, case: Case) -> Iterator[Option]:
     """DistributedDataParallel set up for what the model is
 
     What it changes: static_graph=True and gradient_as_bucket_view=True (the order of gradients is learned once, and
@@ -72,19 +74,19 @@ def data_parallel_settings(case: Case) -> Iterator[Option]:
     hidden = next((each.saved for each in predictions if each.change == "communication overlapped"), None)
     category = named(case.categories, "communication")
     most = hidden or (category.recoverable if category is not None else None)
-    saving = modelled(LIKELY * most.value, 0.0, most.high, case.step.steady) if most is not None else None
+    saving = modelled(LIKELY * most.value, 0.0, most.high, step.steady) if most is not None else None
     if used is not None and used.search.value > 0:
         yield _option((("find_unused_parameters", False),), used.search)
-    parts = [each for each in (saving, _copied(case)) if each is not None]
+    parts = [each for each in (saving, _copied(case.gaps, case.copies)) if each is not None]
     yield _option((("static_graph", True), ("gradient_as_bucket_view", True)), total(parts) if parts else None)
     calls = used.buckets if used is not None else sum(use.calls for use in case.collectives)
     yield _option((("bucket_cap_mb", FIRST_MEGABYTES if calls >= MANY else LAST_MEGABYTES),), saving)
 
 
-def _copied(case: Case) -> Estimate | None:
-    """Cost of copies out of the buckets; None where the trace shows none."""
-    alone = [use.exposed for use in case.copies if use.operator == BUCKET_TO_GRADIENT]
-    idle = [gap.duration for gap in case.gaps if gap.cause == BUCKET_TO_GRADIENT]
+def _copied(gaps: tuple[GapUse, ...], copies: tuple[CopyUse, ...]) -> Estimate | None:
+    """What copies out of the buckets cost; None where the trace shows none."""
+    alone = [use.exposed for use in copies if use.operator == BUCKET_TO_GRADIENT]
+    idle = [gap.duration for gap in gaps if gap.cause == BUCKET_TO_GRADIENT]
     return total(alone + idle) if alone else None
 
 
@@ -95,7 +97,7 @@ def _option(arguments: tuple[tuple[str, Scalar], ...], saving: Estimate | None) 
 
 
 @fix("RM702", "fewer-exchanges", addresses={"ST805", "ST811"}, promise=Promise.SAME_CURVE, risk=2)
-def fewer_exchanges(case: Case) -> Option | None:
+def fewer_exchanges(step: StepSummary, case: Case) -> Option | None:
     """Gradients exchanged once for each update
 
     What it changes: A job that accumulates gradients over several backwards under DistributedDataParallel exchanges
@@ -109,12 +111,12 @@ def fewer_exchanges(case: Case) -> Option | None:
     When to leave it: When memory is short: gradients are kept unsharded, and with FSDP its no_sync keeps them so
     between backwards.
     """
-    backwards = round(case.gradients.micro_batches if case.gradients is not None else case.step.micro_batches)
+    backwards = round(case.gradients.micro_batches if case.gradients is not None else step.micro_batches)
     if backwards < 2 or not _each_time(case):
         return None
     category = named(case.categories, "communication")
     saving = scaled(category.recoverable, 1 - 1 / backwards) if category is not None else None
-    _, backward = training_lines(case)
+    _, backward = training_lines(case.lines)
     snippet = Snippet(EXAMPLE_FEWER_EXCHANGES, backward)
     return Option(f"no_sync() in {backwards - 1} of {backwards} backwards", (Change("no-sync"),), saving, snippet)
 
@@ -131,7 +133,7 @@ def _each_time(case: Case) -> bool:
 
 
 @fix("RM703", "fewer-updates", addresses={"ST501", "ST805"}, promise=Promise.NEW_TRAINING, risk=5)
-def fewer_updates(case: Case) -> Option | None:
+def fewer_updates(step: StepSummary, lines: tuple[LineUse, ...] = ()) -> Option | None:
     """Gradients accumulated over several batches
 
     What it changes: Nothing by itself: one update for several batches is a larger batch, and the learning rate belongs
@@ -143,15 +145,15 @@ def fewer_updates(case: Case) -> Option | None:
 
     When to leave it: When the batch must not grow, or the loss does not bear it.
     """
-    if case.step.micro_batches > 1.5:
+    if step.micro_batches > 1.5:
         return None
-    _, backward = training_lines(case)
+    _, backward = training_lines(lines)
     snippet = Snippet(EXAMPLE_FEWER_UPDATES, backward)
     return Option("gradients of several batches", edit=snippet, advice="Update once for several batches.")
 
 
 @fix("RM704", "sharding-settings", addresses={"ST805"}, promise=Promise.SAME_BITS, risk=2)
-def sharding_settings(case: Case) -> Iterator[Option]:
+def sharding_settings(step: StepSummary, case: Case) -> Iterator[Option]:
     """A sharded model whose parameters are gathered less often, or earlier
 
     What it changes: Of a model under fully_shard or FullyShardedDataParallel the parameters of a block stay whole from
@@ -169,7 +171,7 @@ def sharding_settings(case: Case) -> Iterator[Option]:
     if not any(model.type == SHARDED_WRAPPER or model.type.startswith(SHARDED) for model in case.top_modules):
         return
     gathered = sum(use.exposed.value for use in case.collectives if "gather" in use.name)
-    saving = modelled(GATHERED_TWICE * gathered, 0.0, gathered, case.step.steady) if gathered else None
+    saving = modelled(GATHERED_TWICE * gathered, 0.0, gathered, step.steady) if gathered else None
     kept, early = Change("sharding", arguments=(("keep", True),)), Change("sharding", arguments=(("prefetch", True),))
     yield Option("parameters kept from forward to backward", (kept,), saving, Snippet(EXAMPLE_KEPT))
     yield Option("parameters of the next block gathered early", (early,), None, Snippet(EXAMPLE_PREFETCHED))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from steptime.advice.evidence import Case, ModuleUse
+from steptime.advice.evidence import Case
 from steptime.advice.fix import Edit, EnvironmentEdit, ModelEdit, Option, Promise, Snippet, SwitchEdit, fix, model_edit
+from steptime.advice.run_uses import SettingsUse, StepSummary
+from steptime.analysis.modules import ModuleUse
 from steptime.changes import Change
 from steptime.debug_switches import acting
 
@@ -24,7 +26,7 @@ NEARLY = 0.9
 
 
 @fix("RM501", "no-anomaly-detection", addresses={"ST601"}, promise=Promise.SAME_BITS, risk=1)
-def no_anomaly_detection(case: Case) -> Option | None:
+def no_anomaly_detection(settings: SettingsUse) -> Option | None:
     """Autograd's anomaly detection switched off
 
     What it changes: torch.autograd.set_detect_anomaly(True) and the context manager of that name switch nothing on.
@@ -36,14 +38,14 @@ def no_anomaly_detection(case: Case) -> Option | None:
 
     When to leave it: While you are hunting a NaN.
     """
-    if case.settings is None or not case.settings.detect_anomaly:
+    if not settings.detect_anomaly:
         return None
     edit = SwitchEdit("set_detect_anomaly", "torch.autograd.set_detect_anomaly(False)", others=("detect_anomaly",))
     return Option("no anomaly detection", (Change("anomaly-off"),), None, edit)
 
 
 @fix("RM502", "not-deterministic", addresses={"ST603"}, promise=Promise.SAME_CURVE, risk=2)
-def not_deterministic(case: Case) -> Option | None:
+def not_deterministic(settings: SettingsUse) -> Option | None:
     """Deterministic algorithms switched off
 
     What it changes: Requests for torch.use_deterministic_algorithms and cudnn.deterministic are passed over.
@@ -55,7 +57,7 @@ def not_deterministic(case: Case) -> Option | None:
 
     When to leave it: When the run must repeat bit by bit.
     """
-    if case.settings is None or not case.settings.deterministic:
+    if not settings.deterministic:
         return None
     name = "use_deterministic_algorithms"
     others = ("set_deterministic_debug_mode",)
@@ -64,7 +66,7 @@ def not_deterministic(case: Case) -> Option | None:
 
 
 @fix("RM503", "no-profiler", addresses={"ST602"}, promise=Promise.SAME_BITS, risk=1)
-def no_profiler(case: Case) -> Option | None:
+def no_profiler(settings: SettingsUse) -> Option | None:
     """The job's own profiler records nothing
 
     What it changes: torch.profiler.profile and torch.autograd.profiler.profile of the job are entered and left, and
@@ -78,14 +80,14 @@ def no_profiler(case: Case) -> Option | None:
     When to leave it: While you are looking at its traces. A schedule (wait, warmup, active, repeat) records a few steps
     of a run.
     """
-    if case.settings is None or not case.settings.profiler:
+    if not settings.profiler:
         return None
     snippet = Snippet("torch.profiler.profile(schedule=torch.profiler.schedule(wait=10, warmup=2, active=3, repeat=1))")
     return Option("no profiler", (Change("profiler-off"),), None, snippet)
 
 
 @fix("RM504", "no-debug-switches", addresses={"ST606"}, promise=Promise.SAME_BITS, risk=1)
-def no_debug_switches(case: Case) -> Option | None:
+def no_debug_switches(step: StepSummary, settings: SettingsUse) -> Option | None:
     """Debugging variables of the environment switched off
 
     What it changes: CUDA_LAUNCH_BLOCKING, TORCH_DISTRIBUTED_DEBUG, ONEDNN_VERBOSE, PYTHONDEVMODE and others that are on
@@ -99,10 +101,7 @@ def no_debug_switches(case: Case) -> Option | None:
 
     When to leave it: While the fault is being looked for, and where the switch works around one.
     """
-    settings = case.settings
-    if settings is None:
-        return None
-    found = acting(settings.debug_switches, case.step.device, settings.distributed_backend)
+    found = acting(settings.debug_switches, step.device, settings.distributed_backend)
     variables = tuple((switch.name, switch.off) for switch, _ in found)
     if not variables:
         return None
@@ -135,8 +134,9 @@ def activation_checkpointing(case: Case) -> Option | None:
     """
     if case.recompute is not None:
         return None
-    memory = case.memory
-    full = memory is not None and bool(memory.retries or (memory.capacity and memory.peak > NEARLY * memory.capacity))
+    full = case.memory is not None and bool(
+        case.memory.retries or (case.memory.capacity and case.memory.peak > NEARLY * case.memory.capacity)
+    )
     if not full and not any(FREES in use.name for use in case.allocations):
         return None
     return Option("activation checkpointing", (Change("checkpointing"),), None, _edit_checkpointing(case))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from steptime.advice.evidence import CopyUse, LoaderUse, Signal
+from steptime.advice.device_uses import CopyUse
+from steptime.advice.evidence import Case, LineUse, PathUse, SiteUse
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import LineTime, calls_function, line_times
 from steptime.advice.loader_model import Supply, handover, production, supply, usable_text
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
+from steptime.advice.run_uses import CategoryUse, LoaderUse, StepSummary
 from steptime.advice.savings import (
     capped,
     in_step,
@@ -23,8 +25,9 @@ from steptime.advice.savings import (
     share_of_step,
     total,
 )
-from steptime.advice.signals import Signals
+from steptime.analysis.operators import OperatorUse
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration, format_share
+from steptime.recording.recording import PaddingFacts
 
 COLLECTOR_REPORTED = 0.1
 """Fraction of the wait: below that the garbage collector's part in it is left out."""
@@ -60,21 +63,8 @@ SCALING = ("forward", "backward")
 """Phases whose work grows with the tokens."""
 
 
-@rule(
-    "ST101",
-    "input-wait",
-    needs={Signal.CATEGORIES},
-    uses={
-        Signal.LOADER,
-        Signal.PHASES,
-        Signal.GAPS,
-        Signal.SETTINGS,
-        Signal.CONTENTION,
-        Signal.PATHS,
-        Signal.OPERATORS,
-    },
-)
-def input_wait(signals: Signals) -> Finding | None:
+@rule("ST101", "input-wait")
+def input_wait(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Finding | None:
     """The training step waits for the next batch
 
     What it means: The training thread is in the loader's next() and does nothing else. No faster model, no lower
@@ -96,16 +86,18 @@ def input_wait(signals: Signals) -> Finding | None:
     When to ignore it: When the data really arrives at this pace (a stream, a simulator), or in a job that will run on a
     slower device.
     """
-    if not signals.has(Signal.LOADER):
-        return None if signals.has(Signal.PHASES) else _from_trace(signals)
-    loader, wait = signals.loader, signals.loader.wait
-    share = share_of_step(wait.value, signals.step)
-    summary = f"Each step waits {format_duration(wait.value)} ({share}) for the loader{_parts(loader)}"
-    contention = signals.contention if signals.has(Signal.CONTENTION) else None
-    received = handover(loader, contention) if loader.workers or _is_one_read(loader) else 0.0
-    savings = capped(more(less(wait, received), 0.0 if loader.workers else min(received, _own(signals))), wait)
-    source = loader.item_site or loader.site
-    return input_wait.finding(summary, _advice_on_wait(signals), savings, category="input", source=source)
+    if case.loader is None:
+        return None if case.phases else _from_trace(case)
+    wait = case.loader.wait
+    share = share_of_step(wait.value, step)
+    summary = f"Each step waits {format_duration(wait.value)} ({share}) for the loader{_parts(case.loader)}"
+    received = handover(case.loader, case.contention) if case.loader.workers or _is_one_read(case.loader) else 0.0
+    savings = capped(
+        more(less(wait, received), 0.0 if case.loader.workers else min(received, _own(case.operators, case.paths))),
+        wait,
+    )
+    source = case.loader.item_site or case.loader.site
+    return input_wait.finding(summary, _advice_on_wait(case, case.loader), savings, category="input", source=source)
 
 
 def _is_one_read(loader: LoaderUse) -> bool:
@@ -113,21 +105,21 @@ def _is_one_read(loader: LoaderUse) -> bool:
     return loader.batched_fetch or loader.in_memory_tensors or (loader.iterable and loader.batch_size is None)
 
 
-def _own(signals: Signals) -> float:
+def _own(operators: tuple[OperatorUse, ...], paths: tuple[PathUse, ...]) -> float:
     """ns per step of the user's own code in the loader, without the operators that copy the data."""
-    copying = sum(use.duration for use in signals.operators if use.phase == "input")
-    return max(0.0, sum(path.duration for path in signals.paths if path.part == "input") - copying)
+    copying = sum(use.duration for use in operators if use.phase == "input")
+    return max(0.0, sum(path.duration for path in paths if path.part == "input") - copying)
 
 
-def _from_trace(signals: Signals) -> Finding | None:
-    """Findings from a trace alone: the category, and the annotation of the loader."""
-    category = named(signals.categories, "input")
+def _from_trace(case: Case) -> Finding | None:
+    """What a trace alone can tell: the category, and the annotation of the loader."""
+    category = named(case.categories, "input")
     if category is None:
         return None
-    gaps = [gap for gap in signals.gaps if gap.category == "input"]
-    gap = max(gaps, key=lambda gap: gap.duration.value, default=None)
-    wait = in_step(category.duration.value, signals.step)
-    what = f"The device idles {wait}" if signals.step.device != "cpu" else f"Training waits {wait}"
+    waits = (gap for gap in case.gaps if gap.category == "input")
+    gap = max(waits, key=lambda gap: gap.duration.value, default=None)
+    wait = in_step(category.duration.value, case.step)
+    what = f"The device idles {wait}" if case.step.device != "cpu" else f"Training waits {wait}"
     inside = f", mostly in {gap.inside}" if gap and gap.inside else ""
     evidence: tuple[str, ...] = ()
     if gap:
@@ -166,15 +158,8 @@ def _parts(loader: LoaderUse) -> str:
     return text
 
 
-def _supply(signals: Signals) -> Supply | None:
-    """The model of the loader, None where its items were not timed."""
-    settings = signals.settings if signals.has(Signal.SETTINGS) else None
-    contention = signals.contention if signals.has(Signal.CONTENTION) else None
-    return supply(signals.step, signals.loader, settings, contention)
-
-
-def _advice_on_wait(signals: Signals) -> str:
-    loader, model = signals.loader, _supply(signals)
+def _advice_on_wait(case: Case, loader: LoaderUse) -> str:
+    model = supply(case, loader)
     if model is None:
         return "Find out what next() waits for: the items of this dataset were not timed."
     if 2 * loader.collector * loader.demand > loader.wait.value:
@@ -186,14 +171,8 @@ def _advice_on_wait(signals: Signals) -> str:
     return f"Make an item cheaper to read, or read with {model.best} {'worker' if model.best == 1 else 'workers'}."
 
 
-@rule(
-    "ST102",
-    "too-few-workers",
-    needs={Signal.LOADER},
-    uses={Signal.SETTINGS, Signal.CONTENTION},
-    supersedes=("input-wait",),
-)
-def too_few_workers(signals: Signals) -> Finding | None:
+@rule("ST102", "too-few-workers", supersedes=("input-wait",))
+def too_few_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Finding | None:
     """The loader has too few workers for its items
 
     What it means: Making the batches of a step takes longer than the step itself, and there are idle CPUs that could
@@ -216,11 +195,11 @@ def too_few_workers(signals: Signals) -> Finding | None:
     When to ignore it: When memory is short (each worker holds its own copy of what the dataset touches), or when making
     the item itself cheaper is easy: that helps with any number of workers.
     """
-    step, loader, model = signals.step.duration.value, signals.loader, _supply(signals)
+    duration, model = step.duration.value, supply(case, loader)
     if model is None or loader.in_memory_tensors or model.best <= loader.workers:
         return None
-    gain, wait = step - model.step(model.best), loader.wait
-    if gain < LEAST_GAIN_OF_MORE * step:
+    gain, wait = duration - model.step(model.best), loader.wait
+    if gain < LEAST_GAIN_OF_MORE * duration:
         return None
     summary = f"With no worker, a step waits {format_duration(wait.value)} while its batches are made"
     if loader.workers:
@@ -257,15 +236,8 @@ def _room(loader: LoaderUse, model: Supply) -> str:
     return usable_text(loader)
 
 
-@rule(
-    "ST103",
-    "too-many-workers",
-    needs={Signal.LOADER},
-    uses={Signal.SETTINGS, Signal.CONTENTION},
-    supersedes=("input-wait", "slow-collate", "too-few-workers"),
-    at_setting=True,
-)
-def too_many_workers(signals: Signals) -> Finding | None:
+@rule("ST103", "too-many-workers", supersedes=("input-wait", "slow-collate", "too-few-workers"), at_setting=True)
+def too_many_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Finding | None:
     """The loader's workers cost more than they bring
 
     What it means: A batch from a worker has to be put into shared memory, announced through a queue and rebuilt; for
@@ -282,14 +254,14 @@ def too_many_workers(signals: Signals) -> Finding | None:
 
     When to ignore it: When the training device is so much faster elsewhere that the items become the bottleneck there.
     """
-    loader, model = signals.loader, _supply(signals)
+    model = supply(case, loader)
     if model is None or loader.workers == 0:
         return None
     dearer, crowded = _dearer_than_none(loader, model), _more_than_processors(loader, model)
     if loader.in_memory_tensors:  # their making was timed while the workers took turns, and would cost far less alone
         return crowded or dearer
     if dearer and dearer.savings and model.best > loader.workers:
-        more_would_save = signals.step.duration.value - model.step(model.best)
+        more_would_save = step.duration.value - model.step(model.best)
         dearer = dearer if more_would_save <= dearer.savings.value else None
     return dearer or crowded
 
@@ -318,8 +290,8 @@ def _more_than_processors(loader: LoaderUse, model: Supply) -> Finding | None:
     return too_many_workers.finding(summary, advice, loader.wait, category="input", source=loader.site)
 
 
-@rule("ST104", "workers-restarted", needs={Signal.LOADER}, supersedes=("input-wait",))
-def workers_restarted(signals: Signals) -> Finding | None:
+@rule("ST104", "workers-restarted", supersedes=("input-wait",))
+def workers_restarted(loader: LoaderUse) -> Finding | None:
     """Workers are started again for every epoch
 
     What it means: At the end of an epoch all workers of the DataLoader are ended. Its next iterator starts new ones,
@@ -338,7 +310,7 @@ def workers_restarted(signals: Signals) -> Finding | None:
 
     When to ignore it: When an epoch takes minutes, or when the dataset must be made anew each epoch in the workers.
     """
-    loader, start, steps = signals.loader, signals.loader.start, signals.loader.steps_per_start
+    start, steps = loader.start, loader.steps_per_start
     kept = loader.persistent_workers and not loader.made_anew
     if not loader.workers or kept or start is None or not steps or not loader.starts:
         return None
@@ -352,13 +324,8 @@ def workers_restarted(signals: Signals) -> Finding | None:
     return workers_restarted.finding(summary, advice, saving, source=loader.site)
 
 
-@rule(
-    "ST105",
-    "per-sample-fetch",
-    needs={Signal.LOADER},
-    supersedes=("input-wait", "too-few-workers", "too-many-workers", "slow-collate"),
-)
-def per_sample_fetch(signals: Signals) -> Finding | None:
+@rule("ST105", "per-sample-fetch", supersedes=("input-wait", "too-few-workers", "too-many-workers", "slow-collate"))
+def per_sample_fetch(loader: LoaderUse) -> Finding | None:
     """Tensors that are already in memory are read one sample at a time
 
     What it means: The dataset is a tensor in memory, yet each batch is made by indexing it once per sample and stacking
@@ -374,7 +341,7 @@ def per_sample_fetch(signals: Signals) -> Finding | None:
 
     When to ignore it: When each sample is transformed by Python code that cannot take a batch.
     """
-    loader, samples = signals.loader, signals.loader.batch_size or 1
+    samples = loader.batch_size or 1
     produced = production(loader)
     if produced is None or loader.item is None or not loader.in_memory_tensors or loader.batched_fetch:
         return None
@@ -393,8 +360,8 @@ def per_sample_fetch(signals: Signals) -> Finding | None:
     return per_sample_fetch.finding(summary, advice, saving, category="input", source=loader.site)
 
 
-@rule("ST106", "slow-collate", needs={Signal.LOADER}, supersedes=("input-wait", "too-few-workers"))
-def slow_collate(signals: Signals) -> Finding | None:
+@rule("ST106", "slow-collate", supersedes=("input-wait", "too-few-workers"))
+def slow_collate(loader: LoaderUse) -> Finding | None:
     """Collating a batch takes longer than reading its items
 
     What it means: The function that puts items together (collate_fn) is the slow part of the input: padding in Python,
@@ -409,7 +376,7 @@ def slow_collate(signals: Signals) -> Finding | None:
 
     When to ignore it: When workers already hide it: then there is no wait, and the rule does not fire.
     """
-    loader, collate, produced = signals.loader, signals.loader.collate, production(signals.loader)
+    collate, produced = loader.collate, production(loader)
     if produced is None or collate is None:
         return None
     share = ratio(collate.value * loader.demand, produced)
@@ -427,13 +394,8 @@ def slow_collate(signals: Signals) -> Finding | None:
     return slow_collate.finding(summary, advice, saving, category="input", source=loader.site)
 
 
-@rule(
-    "ST107",
-    "slow-transfer",
-    needs={Signal.CATEGORIES},
-    uses={Signal.LOADER, Signal.LINES, Signal.PHASES, Signal.COPIES, Signal.GAPS, Signal.SITES},
-)
-def slow_transfer(signals: Signals) -> Finding | None:
+@rule("ST107", "slow-transfer")
+def slow_transfer(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Finding | None:
     """Moving the batch to the device takes time
 
     What it means: The copy of each batch from the host's to the device's memory is in the way of training: it is
@@ -450,55 +412,55 @@ def slow_transfer(signals: Signals) -> Finding | None:
     When to ignore it: When the copy overlaps with kernels of the step before: then its duration is long and nothing is
     to be saved.
     """
-    if signals.step.device == "cpu":
+    if step.device == "cpu":
         return None
-    line = _moving_line(signals)
-    copies = [copy for copy in signals.copies if copy.kind == "HtoD"]
-    if copies:
-        return _from_copies(signals, copies, line)
-    phase, copying = named(signals.phases, "transfer"), named(signals.categories, "copy")
+    line = _moving_line(case.lines, case.sites)
+    sent = [copy for copy in case.copies if copy.kind == "HtoD"]
+    if sent:
+        return _from_copies(case, sent, line)
+    phase, copying = named(case.phases, "transfer"), named(categories, "copy")
     if phase is None:
         return None
     saving = capped(copying.duration, copying.recoverable) if copying is not None else phase.duration
-    summary = f"Moving the batch to the device costs {in_step(saving.value, signals.step)}"
-    return slow_transfer.finding(summary, _advice_on_copies(signals, line), saving, category="copy", source=line)
+    summary = f"Moving the batch to the device costs {in_step(saving.value, step)}"
+    return slow_transfer.finding(summary, _advice_on_copies(case.loader, line), saving, category="copy", source=line)
 
 
-def _moving_line(signals: Signals) -> SourceLine | None:
+def _moving_line(lines: tuple[LineUse, ...], sites: tuple[SiteUse, ...]) -> SourceLine | None:
     """The line that moves the batch to the device, the longest of several: by its role, else by the calls that it was
     seen to make on tensors of the host, else on those of the device that are filled from elsewhere; where nobody saw on
     which device a tensor lay, a line of the loop's own that calls such a method."""
-    moving = [use for use in signals.lines if use.role == "transfer"]
+    moving = [use for use in lines if use.role == "transfer"]
     if moving:
         return max(moving, key=lambda use: use.duration.value).source
-    sending = [site for site in signals.sites if site.name in SENDS and site.device == "cpu"]
-    sending = sending or [site for site in signals.sites if site.name in FILLS and site.device != "cpu"]
+    sending = [site for site in sites if site.name in SENDS and site.device == "cpu"]
+    sending = sending or [site for site in sites if site.name in FILLS and site.device != "cpu"]
     places = {(site.source.file, site.source.line) for site in sending}
-    moving = [use for use in signals.lines if (use.source.file, use.source.line) in places]
-    moving = moving or [use for use in signals.lines if use.role == "python" and calls_function(use.calls, *SENDS)]
+    moving = [use for use in lines if (use.source.file, use.source.line) in places]
+    moving = moving or [use for use in lines if use.role == "python" and calls_function(use.calls, *SENDS)]
     if moving:
         return max(moving, key=lambda use: use.duration.value).source
     return max(sending, key=lambda site: site.calls).source if sending else None
 
 
-def _from_copies(signals: Signals, copies: list[CopyUse], line: SourceLine | None) -> Finding | None:
+def _from_copies(case: Case, sent: list[CopyUse], line: SourceLine | None) -> Finding | None:
     """By the copies of a trace: what they leave exposed, and what staging pageable memory keeps the device from. The
     device idles or copies, so that no instant is in both."""
-    operators, waits = staging_operators(signals.copies), [gap for gap in signals.gaps if gap.category == "sync"]
+    operators, waits = staging_operators(case.copies), [gap for gap in case.gaps if gap.category == "sync"]
     staging = [gap.duration for gap in waits if gap.cause in operators]
-    exposed, waited = _sum(copy.exposed for copy in signals.copies), _sum(gap.duration for gap in waits)
-    parts = [of_usual_steps(total(each.exposed for each in copies), exposed, named(signals.categories, "copy"))]
+    exposed, waited = _sum(copy.exposed for copy in case.copies), _sum(gap.duration for gap in waits)
+    parts = [of_usual_steps(total(each.exposed for each in sent), exposed, named(case.categories, "copy"))]
     if staging:
-        parts.append(of_usual_steps(total(staging), waited, named(signals.categories, "sync")))
+        parts.append(of_usual_steps(total(staging), waited, named(case.categories, "sync")))
     saving = total(parts)
     if not saving.value:
         return None
-    top, moved = max(copies, key=lambda copy: copy.exposed.value), sum(copy.bytes for copy in copies)
-    pageable = sum(copy.bytes for copy in copies if copy.memory == "pageable") > moved / 2
+    top, moved = max(sent, key=lambda copy: copy.exposed.value), sum(copy.bytes for copy in sent)
+    pageable = sum(copy.bytes for copy in sent if copy.memory == "pageable") > moved / 2
     pinned = top.memory == "pinned" and not pageable
     kind = "pageable " if pageable else "pinned " if pinned else ""
-    costs = in_step(saving.value, signals.step)
-    advice = _advice_on_copies(signals, line)
+    costs = in_step(saving.value, case.step)
+    advice = _advice_on_copies(case.loader, line)
     if pinned:
         advice = "The memory is pinned: copy the next batch on a stream of its own while this one computes"
         advice += ", or send fewer bytes."
@@ -508,7 +470,7 @@ def _from_copies(signals: Signals, copies: list[CopyUse], line: SourceLine | Non
         saving,
         category="" if staging else "copy",
         source=line or top.source,
-        evidence=tuple(map(_copy, sorted(copies, key=lambda copy: -copy.duration.value)[:3])),
+        evidence=tuple(map(_copy, sorted(sent, key=lambda copy: -copy.duration.value)[:3])),
     )
 
 
@@ -525,18 +487,18 @@ def _copy(copy: CopyUse) -> str:
     )
 
 
-def _advice_on_copies(signals: Signals, line: SourceLine | None) -> str:
-    if not signals.has(Signal.LOADER):
+def _advice_on_copies(loader: LoaderUse | None, line: SourceLine | None) -> str:
+    if loader is None:
         return "Keep the batches in pinned memory that is reused, or keep the whole data set on the device if it fits."
-    if not signals.loader.pin_memory:
+    if not loader.pin_memory:
         return "Set pin_memory=True in the loader and non_blocking=True in the copy."
     if line is not None and "non_blocking=True" in line.text:
         return "It is pinned and non_blocking already: send smaller types (uint8, bf16) and convert on the device."
     return "The batches are pinned: add non_blocking=True to the copy."
 
 
-@rule("ST108", "batch-preparation", needs={Signal.PHASES}, uses={Signal.LINES, Signal.LOADER})
-def batch_preparation(signals: Signals) -> Finding | None:
+@rule("ST108", "batch-preparation")
+def batch_preparation(step: StepSummary, phases: tuple[CategoryUse, ...], case: Case) -> Finding | None:
     """The training loop prepares its batches itself
 
     What it means: Lines of the loop make the next batch (slicing, tokenising, augmenting, converting) while the model
@@ -550,22 +512,22 @@ def batch_preparation(signals: Signals) -> Finding | None:
 
     When to ignore it: When the batch depends on the model's last output (reinforcement learning, self-play).
     """
-    times = [time for time in line_times(signals.lines, signals.phases) if time.line.role == "input"]
-    lines = [time for time in times if time.line.host.value >= OWN * time.line.duration.value]
-    lines.sort(key=lambda time: time.host.value, reverse=True)
-    saving = total(time.host for time in lines)
-    phase = named(signals.phases, "input")
-    if phase is not None and not signals.has(Signal.LOADER) and saving.value < OWN * phase.duration.value:
+    times = [time for time in line_times(case.lines, phases) if time.line.role == "input"]
+    making = [time for time in times if time.line.host.value >= OWN * time.line.duration.value]
+    making.sort(key=lambda time: time.host.value, reverse=True)
+    saving = total(time.host for time in making)
+    phase = named(phases, "input")
+    if phase is not None and case.loader is None and saving.value < OWN * phase.duration.value:
         saving = phase.duration
     if not saving.value:
         return None
     return batch_preparation.finding(
-        f"The loop's own batch preparation takes {in_step(saving.value, signals.step)}",
+        f"The loop's own batch preparation takes {in_step(saving.value, step)}",
         "Prepare batches ahead of the step (once, with whole-array operations, or in a worker process).",
         saving,
         category="input",
-        source=lines[0].line.source if lines else None,
-        evidence=tuple(map(_line, lines[:3])),
+        source=making[0].line.source if making else None,
+        evidence=tuple(map(_line, making[:3])),
     )
 
 
@@ -574,13 +536,10 @@ def _line(time: LineTime) -> str:
     return f"{format_duration(time.host.value)} per step: {time.line.source.text or time.line.source.line}"
 
 
-@rule(
-    "ST109",
-    "padding",
-    needs={Signal.PADDING, Signal.CATEGORIES, Signal.PHASES},
-    uses={Signal.LOADER, Signal.OPERATORS},
-)
-def padding(signals: Signals) -> Finding | None:
+@rule("ST109", "padding")
+def padded_tokens(
+    categories: tuple[CategoryUse, ...], phases: tuple[CategoryUse, ...], padding: PaddingFacts, case: Case
+) -> Finding | None:
     """Much of a batch is padding
 
     What it means: Rows of tokens are filled up to one length. The filler is embedded, multiplied and attended to like
@@ -599,28 +558,23 @@ def padding(signals: Signals) -> Finding | None:
     When to ignore it: When shapes must stay fixed: for a compiler without dynamic shapes, or CUDA graphs. A few fixed
     lengths keep most of the gain then.
     """
-    use, compute = signals.padding, named(signals.categories, "compute")
-    packed = any(plain_name(each.name) == PACKING for each in signals.operators)
+    use, compute = padding, named(categories, "compute")
+    packed = any(plain_name(each.name) == PACKING for each in case.operators)
     if use.share < LEAST_PADDING or compute is None or packed:
         return None
-    spent = {each.name: each.duration.value for each in signals.phases}
+    spent = {each.name: each.duration.value for each in phases}
     scaling = sum(spent.get(name, 0.0) for name in SCALING)
     bound = use.share * compute.duration.value * ratio(scaling, scaling + spent.get("optimizer", 0.0))
     saving = modelled(LIKELY_PADDING * bound, SURE_PADDING * bound, bound, compute.duration.samples)
     looked_at = "the one batch that was" if use.batches == 1 else f"the {use.batches} batches that were"
     summary = f"{format_share(use.share)} of the tokens are padding (in {looked_at} looked at)"
-    site = signals.loader.site if signals.has(Signal.LOADER) else None
+    site = case.loader.site if case.loader is not None else None
     advice = "Pad to the longest row of each batch, and draw rows of like length together."
-    return padding.finding(summary, advice, saving, category="compute", source=site)
+    return padded_tokens.finding(summary, advice, saving, category="compute", source=site)
 
 
-@rule(
-    "ST110",
-    "slow-sampler",
-    needs={Signal.LOADER},
-    supersedes=("input-wait", "too-few-workers", "per-sample-fetch", "slow-collate"),
-)
-def slow_sampler(signals: Signals) -> Finding | None:
+@rule("ST110", "slow-sampler", supersedes=("input-wait", "too-few-workers", "per-sample-fetch", "slow-collate"))
+def slow_sampler(loader: LoaderUse) -> Finding | None:
     """Choosing which items make a batch takes longer than reading them
 
     What it means: The sampler (or batch_sampler) is the slow part of the input: it draws with weights and without
@@ -635,7 +589,7 @@ def slow_sampler(signals: Signals) -> Finding | None:
 
     When to ignore it: When each batch must be chosen by what the model said of the last one.
     """
-    loader, wait, produced = signals.loader, signals.loader.wait, production(signals.loader)
+    wait, produced = loader.wait, production(loader)
     if produced is None or loader.workers or loader.iterable or loader.pin_memory:
         return None
     drawing = wait.value - produced

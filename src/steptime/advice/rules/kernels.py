@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from steptime.advice.evidence import ChainUse, Contention, KernelUse, ModuleUse, OperatorUse, Signal
+from steptime.advice.device_uses import ChainUse, CopyUse, MachineUse
+from steptime.advice.evidence import Case, CompilationUse, LineUse
 from steptime.advice.kernels import (
     COPIES,
     MATRIX,
@@ -26,10 +27,13 @@ from steptime.advice.kernels import (
 )
 from steptime.advice.line_evidence import calls_function, profile_scale, steady_time
 from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.run_uses import Contention, SettingsUse, StepSummary
 from steptime.advice.savings import capped, in_step, modelled, partly, ratio, total
-from steptime.advice.signals import Signals, compiles
 from steptime.advice.step_evidence import FULL
-from steptime.quantities import SourceLine, format_bytes, format_count, format_duration
+from steptime.analysis.modules import ModuleUse
+from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
+from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration
 from steptime.trace.vendors import BUCKET_TO_GRADIENT, is_compiled
 
 LEAST_SHARE_POINTWISE = 0.2
@@ -145,14 +149,8 @@ long: with two threads on two processors of which others used one, _fused_adamw 
 without a denormal number."""
 
 
-@rule(
-    "ST401",
-    "memory-bound-pointwise",
-    needs={Signal.OPERATORS},
-    uses={Signal.COMPILATIONS, Signal.MACHINE, Signal.CATEGORIES, Signal.CHAINS, Signal.SETTINGS},
-    supersedes=("outside-model",),
-)
-def memory_bound_pointwise(signals: Signals) -> Finding | None:
+@rule("ST401", "memory-bound-pointwise", supersedes=("outside-model",))
+def memory_bound_pointwise(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) -> Finding | None:
     """Chains of pointwise operators move bytes and compute nothing
 
     What it means: Activations, norms, masks and arithmetic between the matrix products read a whole tensor and write a
@@ -173,23 +171,25 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
     When to ignore it: When the tensors are small enough to stay in the cache: then dispatch is the price, see ST301 and
     ST302.
     """
-    if signals.has(Signal.CHAINS):
-        return _from_chains(signals)
-    step = signals.step
-    forced = FILL if signals.has(Signal.SETTINGS) and signals.settings.deterministic else ""
-    machine = signals.machine if signals.has(Signal.MACHINE) else None
-    chain = [use for use in moving(signals.operators, machine) if plain_name(use.name) != forced]
-    spent = steady_time(chain, signals.operators, signals.categories, machine)
+    if case.chains:
+        return _from_chains(case)
+    forced = FILL if case.settings is not None and case.settings.deterministic else ""
+    chain = [use for use in moving(operators, case.machine) if plain_name(use.name) != forced]
+    spent = steady_time(chain, operators, case.categories, case.machine)
     calls = sum(use.calls for use in chain)
     if ratio(spent, step.duration.value) < LEAST_SHARE_POINTWISE or calls < FEWEST_CALLS:
         return None
     largest = sorted(chain, key=_duration, reverse=True)
     moved, profiled = sum(use.bytes or 0.0 for use in chain), sum(use.duration for use in chain)
-    rate = f" at {format_bytes(ratio(moved, profiled) * 1e9)}/s" if machine is not None and machine.copy_bytes else ""
+    rate = (
+        f" at {format_bytes(ratio(moved, profiled) * 1e9)}/s"
+        if case.machine is not None and case.machine.copy_bytes
+        else ""
+    )
     traffic = f", moving {format_bytes(moved)}{rate}" if moved else ""
     return memory_bound_pointwise.finding(
         f"{calls:.0f} pointwise operators take {in_step(spent, step)}{traffic}",
-        _fuse(signals),
+        _fuse(step, case.compilations),
         partly(spent, FUSION_SAVES, FUSION_SAVES_AT_LEAST, step),
         category="compute",
         source=largest[0].place,
@@ -203,29 +203,29 @@ def _duration(use: OperatorUse) -> float:
     return use.duration
 
 
-def _from_chains(signals: Signals) -> Finding:
+def _from_chains(case: Case) -> Finding:
     """By the kernels that follow one another: what the tensors in between cost."""
-    chains, step = sorted(signals.chains, key=_wasted, reverse=True), signals.step
-    moved, saved = sum(chain.bytes for chain in chains), sum(chain.saved for chain in chains)
-    duration, kernels = sum(chain.duration for chain in chains), sum(chain.kernels for chain in chains)
+    ordered = sorted(case.chains, key=_wasted, reverse=True)
+    moved, saved = sum(chain.bytes for chain in case.chains), sum(chain.saved for chain in case.chains)
+    duration, kernels = sum(chain.duration for chain in case.chains), sum(chain.kernels for chain in case.chains)
     evidence = (
         f"{' → '.join(map(plain_name, chain.operators[:6]))}: {format_duration(chain.duration)} in {chain.calls:.3g} "
         f"chains a step, {format_bytes(chain.saved)} in between"
-        for chain in chains[:3]
+        for chain in ordered[:3]
     )
     return memory_bound_pointwise.finding(
-        f"{kernels:.0f} pointwise kernels in chains take {in_step(duration, step)}; "
+        f"{kernels:.0f} pointwise kernels in chains take {in_step(duration, case.step)}; "
         f"fused, they move {format_bytes(moved - saved)}, not {format_bytes(moved)}",
-        _fuse(signals),
-        partly(sum(map(_wasted, chains)), NOT_FOR_BACKWARD, FUSION_SAVES_AT_LEAST, step),
+        _fuse(case.step, case.compilations),
+        partly(sum(map(_wasted, case.chains)), NOT_FOR_BACKWARD, FUSION_SAVES_AT_LEAST, case.step),
         category="compute",
-        source=next((chain.source for chain in chains if chain.source is not None), None),
+        source=next((chain.source for chain in ordered if chain.source is not None), None),
         evidence=tuple(evidence),
     )
 
 
-def _fuse(signals: Signals) -> str:
-    if compiles(signals):
+def _fuse(step: StepSummary, compilations: tuple[CompilationUse, ...]) -> str:
+    if compilations or step.compiled:
         what = "bring them into the compiled part, or use ready-made operators."
         return f"The job compiles, but these ran eagerly: {what}"
     return "Compile the model so that they are fused, or use ready-made operators (gelu, layer_norm, attention)."
@@ -235,14 +235,8 @@ def _wasted(chain: ChainUse) -> float:
     return chain.duration * ratio(chain.saved, chain.bytes)
 
 
-@rule(
-    "ST402",
-    "copies-and-casts",
-    needs={Signal.OPERATORS},
-    uses={Signal.CATEGORIES, Signal.KERNELS},
-    supersedes=("outside-model",),
-)
-def copies_and_casts(signals: Signals) -> Finding | None:
+@rule("ST402", "copies-and-casts", supersedes=("outside-model",))
+def copies_and_casts(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) -> Finding | None:
     """Copies and type conversions take part of the step
 
     What it means: Tensors are copied to another layout or type between the operators that use them: contiguous() after
@@ -257,17 +251,17 @@ def copies_and_casts(signals: Signals) -> Finding | None:
     When to ignore it: When they belong to autocast on large matrix products: the products gain more than the copies
     cost.
     """
-    if signals.has(Signal.KERNELS):
-        return _copy_kernels(signals)
-    chosen = (use for use in _usual(signals.operators) if plain_name(use.name) in COPIES)
+    if case.kernels:
+        return _copy_kernels(step, case.kernels)
+    chosen = (use for use in _usual(operators) if plain_name(use.name) in COPIES)
     inside = (use for use in chosen if use.phase in ("", "forward", "backward"))
     copies = [use for use in inside if ratio(use.duration, use.calls) >= SHORTEST_COPY]
-    time = sum(use.duration for use in copies) * profile_scale(signals.operators, signals.categories)
-    if ratio(time, signals.step.duration.value) < LEAST_SHARE_COPIES:
+    time = sum(use.duration for use in copies) * profile_scale(operators, case.categories)
+    if ratio(time, step.duration.value) < LEAST_SHARE_COPIES:
         return None
     top = max(copies, key=_duration)
-    summary = f"{_copies(copies, 'copies', time, signals)}; most of it {plain_name(top.name)}"
-    saving = partly(time, AVOIDABLE, SURELY_AVOIDABLE, signals.step)
+    summary = f"{_copies(copies, 'copies', time, step)}; most of it {plain_name(top.name)}"
+    saving = partly(time, AVOIDABLE, SURELY_AVOIDABLE, step)
     advice = "Convert type and layout once, at the input, and keep them through the model."
     return copies_and_casts.finding(summary, advice, saving, category="compute", source=top.place)
 
@@ -277,18 +271,18 @@ def _usual(operators: Iterable[OperatorUse]) -> Iterator[OperatorUse]:
     return (replace(use, duration=min(use.duration, use.usual or use.duration)) for use in operators)
 
 
-def _copies(uses: Sequence[OperatorUse | KernelUse], kind: str, time: float, signals: Signals) -> str:
+def _copies(uses: Sequence[OperatorUse | KernelUse], kind: str, time: float, step: StepSummary) -> str:
     """How many they are, what they take and move."""
     moved = sum(use.bytes or 0.0 for use in uses)
-    takes = f"{sum(use.calls for use in uses):.0f} {kind} take {in_step(time, signals.step)}"
+    takes = f"{sum(use.calls for use in uses):.0f} {kind} take {in_step(time, step)}"
     return takes + (f", moving {format_bytes(moved)}" if moved else "")
 
 
-def _copy_kernels(signals: Signals) -> Finding | None:
+def _copy_kernels(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Finding | None:
     """By the kernels of copies, apart from copies between host and device."""
-    copies = [use for use in signals.kernels if plain_name(use.operator) in COPIES]
+    copies = [use for use in kernels if plain_name(use.operator) in COPIES]
     time = spent(copies)
-    if ratio(time, signals.step.duration.value) < LEAST_SHARE_COPIES:
+    if ratio(time, step.duration.value) < LEAST_SHARE_COPIES:
         return None
     casts = spent(use for use in copies if CAST.search(use.name) or plain_name(use.operator) == "_to_copy")
     if casts > time / 2:
@@ -296,13 +290,13 @@ def _copy_kernels(signals: Signals) -> Finding | None:
         advice = "Keep one dtype through the model, or compile it, so that the cast is part of the next kernel."
     else:
         kind, advice = "copies", "Keep one layout through the model (channels_last, views), or compile it."
-    summary = _copies(copies, f"{kind} on the device", time, signals)
-    saving = partly(time, AVOIDABLE, SURELY_AVOIDABLE, signals.step)
+    summary = _copies(copies, f"{kind} on the device", time, step)
+    saving = partly(time, AVOIDABLE, SURELY_AVOIDABLE, step)
     return about_kernels(copies_and_casts, copies, summary, advice, saving)
 
 
-@rule("ST404", "awkward-dimensions", needs={Signal.KERNELS}, supersedes=("dominant-operator",))
-def awkward_dimensions(signals: Signals) -> Finding | None:
+@rule("ST404", "awkward-dimensions", supersedes=("dominant-operator",))
+def awkward_dimensions(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Finding | None:
     """Dimensions of matrix products miss the tiles of the matrix units
 
     What it means: A matrix unit works on tiles, and loads 16 bytes at once: dimensions that are no multiple of 8
@@ -316,25 +310,20 @@ def awkward_dimensions(signals: Signals) -> Finding | None:
 
     When to ignore it: When the dimension is the data's own and padding it would cost more products than it saves.
     """
-    for_units = (use for use in signals.kernels if use.dtype in HALF or use.matrix_unit is True)
+    for_units = (use for use in kernels if use.dtype in HALF or use.matrix_unit is True)
     poor = [use for use in for_units if use.dimensions and use.at_roofline is not None]
     lost = sum(max(0.0, use.duration - (use.at_roofline or 0.0)) for use in poor)
     if not lost:
         return None
     products = f"{sum(use.calls for use in poor):.4g} matrix products with {', '.join(longest(poor)[0].dimensions[:2])}"
-    summary = f"{products} take {in_step(spent(poor), signals.step)}"
+    summary = f"{products} take {in_step(spent(poor), step)}"
     advice = "Round these dimensions up to a multiple of 8 (64 for large ones)."
-    saving = partly(lost, LIKELY_ALIGNED, SURE_ALIGNED, signals.step)
+    saving = partly(lost, LIKELY_ALIGNED, SURE_ALIGNED, step)
     return about_kernels(awkward_dimensions, poor, summary, advice, saving)
 
 
-@rule(
-    "ST405",
-    "unflashed-attention",
-    needs={Signal.KERNELS},
-    supersedes=("memory-bound-pointwise", "dominant-operator"),
-)
-def unflashed_attention(signals: Signals) -> Finding | None:
+@rule("ST405", "unflashed-attention", supersedes=("memory-bound-pointwise", "dominant-operator"))
+def unflashed_attention(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Finding | None:
     """Attention writes its weights to memory and reads them back
 
     What it means: A product, a softmax and another product compute attention step by step: the matrix of weights, a row
@@ -350,15 +339,15 @@ def unflashed_attention(signals: Signals) -> Finding | None:
 
     When to ignore it: When the weights themselves are needed (to look at them, or for a loss on them).
     """
-    weights = _weights(signals.kernels)
-    passes = [use for use in signals.kernels if _passes_over(use, weights)]
+    weights = _weights(kernels)
+    passes = [use for use in kernels if _passes_over(use, weights)]
     if not passes:
         return None
     (queries, keys), time = max(weights), spent(passes)
     calls = f"{sum(use.calls for use in passes):.4g} passes over attention weights ({queries} x {keys})"
-    summary = f"{calls} take {in_step(time, signals.step)}"
+    summary = f"{calls} take {in_step(time, step)}"
     advice = "Use torch.nn.functional.scaled_dot_product_attention, which fuses them."
-    saving = modelled(time, SURE_PASSES * time, MOST_PASSES * time, signals.step.steady)
+    saving = modelled(time, SURE_PASSES * time, MOST_PASSES * time, step.steady)
     return about_kernels(unflashed_attention, passes, summary, advice, saving)
 
 
@@ -394,8 +383,8 @@ def _passes_over(use: KernelUse, weights: frozenset[tuple[int, int]]) -> bool:
     return whole and name not in MATRIX and (name in SOFTMAX or name in BETWEEN)
 
 
-@rule("ST406", "exposed-copies", needs={Signal.COPIES}, uses={Signal.GAPS})
-def exposed_copies(signals: Signals) -> Iterator[Finding]:
+@rule("ST406", "exposed-copies")
+def exposed_copies(step: StepSummary, copies: tuple[CopyUse, ...], case: Case) -> Iterator[Finding]:
     """Copies run while nothing else does
 
     What it means: The device's copy engines move data while its arithmetic units idle: results on their way to the
@@ -413,8 +402,8 @@ def exposed_copies(signals: Signals) -> Iterator[Finding]:
 
     When to ignore it: When it is a checkpoint or an evaluation that happened to fall into the trace.
     """
-    yield from _out_of_buckets(signals)
-    others = [use for use in signals.copies if use.operator != BUCKET_TO_GRADIENT]
+    yield from _out_of_buckets(case)
+    others = [use for use in copies if use.operator != BUCKET_TO_GRADIENT]
     displayed = [use for use in others if use.kind in COPIES_OF and use.exposed.value > 0]
     if not displayed:
         return
@@ -422,17 +411,17 @@ def exposed_copies(signals: Signals) -> Iterator[Finding]:
     same = [use for use in displayed if use.kind == top.kind]
     saving, moved = total(use.exposed for use in same), format_bytes(sum(use.bytes for use in same))
     words, advice = COPIES_OF[top.kind]
-    alone = f"run alone for {in_step(saving.value, signals.step)}"
+    alone = f"run alone for {in_step(saving.value, step)}"
     summary = f"{format_count(sum(use.calls for use in same), 'copy')} {words} ({moved}) {alone}"
     evidence = tuple(f"{use.operator or use.kind}: {format_duration(use.exposed.value)} exposed" for use in same[:3])
     yield exposed_copies.finding(summary, advice, saving, category="copy", source=top.source, evidence=evidence)
 
 
-def _out_of_buckets(signals: Signals) -> Iterator[Finding]:
-    """Copies by DistributedDataParallel from its buckets into .grad, in the category that has more of its time: the
+def _out_of_buckets(case: Case) -> Iterator[Finding]:
+    """What DistributedDataParallel copies from its buckets into .grad, in the category that has more of its time: the
     copies alone, or idle time while the host launches them."""
-    copied = [use for use in signals.copies if use.operator == BUCKET_TO_GRADIENT]
-    waited = [gap for gap in signals.gaps if gap.cause == BUCKET_TO_GRADIENT and gap.category == "overhead"]
+    copied = [use for use in case.copies if use.operator == BUCKET_TO_GRADIENT]
+    waited = [gap for gap in case.gaps if gap.cause == BUCKET_TO_GRADIENT and gap.category == "overhead"]
     if not copied:
         return
     alone, idle = total(use.exposed for use in copied), total(gap.duration for gap in waited)
@@ -441,7 +430,7 @@ def _out_of_buckets(signals: Signals) -> Iterator[Finding]:
     saving = idle if launched else alone
     gradients = f"{format_count(count, 'gradient')} ({moved})"
     yield exposed_copies.finding(
-        f"DistributedDataParallel copies {gradients} out of its buckets: {in_step(saving.value, signals.step)}",
+        f"DistributedDataParallel copies {gradients} out of its buckets: {in_step(saving.value, case.step)}",
         "Set gradient_as_bucket_view=True in DistributedDataParallel: a gradient is a part of its bucket then.",
         saving,
         category="overhead" if launched else "copy",
@@ -452,14 +441,8 @@ def _out_of_buckets(signals: Signals) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "ST407",
-    "dominant-operator",
-    needs={Signal.OPERATORS},
-    uses={Signal.KERNELS, Signal.CATEGORIES, Signal.MACHINE},
-    weight=Weight.NOTE,
-)
-def dominant_operator(signals: Signals) -> Finding | None:
+@rule("ST407", "dominant-operator", weight=Weight.NOTE)
+def dominant_operator(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) -> Finding | None:
     """One operator takes most of the time
 
     What it means: Whatever else is made faster, this operator decides how long the step is.
@@ -474,21 +457,21 @@ def dominant_operator(signals: Signals) -> Finding | None:
     When to ignore it: When it is the matrix product that the model is made of, near its upper bound: then it is the
     work itself.
     """
-    if not signals.has(Signal.KERNELS):
-        return _longest_operator(signals)
+    if not case.kernels:
+        return _longest_operator(case)
     groups: dict[str, list[KernelUse]] = defaultdict(list)
-    for use in signals.kernels:
+    for use in case.kernels:
         if use.operator and use.bound != "communication" and not is_compiled(use.operator):
             groups[use.operator].append(use)  # a compiled region is no operator
     name, uses = max(groups.items(), key=lambda item: spent(item[1]), default=("", []))
     time = spent(uses)
-    if ratio(time, spent(signals.kernels)) < LEAST_PART or ratio(time, signals.step.duration.value) < LEAST_STEP:
+    if ratio(time, spent(case.kernels)) < LEAST_PART or ratio(time, step.duration.value) < LEAST_STEP:
         return None
-    summary = f"{name} takes {in_step(time, signals.step)}, more than any other operator"
+    summary = f"{name} takes {in_step(time, step)}, more than any other operator"
     lost = above_peaks(uses)
     if all(use.at_roofline is not None for use in uses) and ratio(lost, time) >= 1 - REACHABLE:
         advice = "It stays far below its upper bound: try another layout, dtype or implementation of it."
-        saving = modelled(lost, 0.3 * lost, lost, signals.step.steady)
+        saving = modelled(lost, 0.3 * lost, lost, step.steady)
         return replace(about_kernels(dominant_operator, uses, summary, advice, saving), weight=Weight.FINDING)
     advice = "It runs near its upper bound: only less work, or a cheaper dtype, makes it faster."
     if any(use.at_roofline is None for use in uses):
@@ -497,29 +480,24 @@ def dominant_operator(signals: Signals) -> Finding | None:
     return dominant_operator.finding(summary, advice, source=first_source(uses), evidence=evidence)
 
 
-def _longest_operator(signals: Signals) -> Finding | None:
+def _longest_operator(case: Case) -> Finding | None:
     """On a processor. Products that compute are what a model is made of."""
-    longest_one = max(signals.operators, key=_duration)
-    machine = signals.machine if signals.has(Signal.MACHINE) else None
-    taken = steady_time([longest_one], signals.operators, signals.categories, machine)
-    part = ratio(longest_one.duration, sum(use.duration for use in signals.operators))
-    least = part < LEAST_PART or ratio(taken, signals.step.duration.value) < LEAST_STEP
+    longest_one = max(case.operators, key=_duration)
+    taken = steady_time([longest_one], case.operators, case.categories, case.machine)
+    part = ratio(longest_one.duration, sum(use.duration for use in case.operators))
+    least = part < LEAST_PART or ratio(taken, case.step.duration.value) < LEAST_STEP
     if least or longest_one.bound == "compute" or longest_one.source is None:
         return None
-    summary = f"{longest_one.name} takes {in_step(taken, signals.step)}, more than any other operator"
+    summary = f"{longest_one.name} takes {in_step(taken, case.step)}, more than any other operator"
     return dominant_operator.finding(
         summary, "Look at this operator first.", category="compute", source=longest_one.place
     )
 
 
-@rule(
-    "ST408",
-    "slow-arithmetic",
-    needs={Signal.OPERATORS, Signal.MACHINE, Signal.SETTINGS},
-    uses={Signal.CATEGORIES, Signal.KERNELS, Signal.LINES, Signal.CONTENTION, Signal.OPTIMIZERS},
-    supersedes=("memory-bound-pointwise", "optimizer-share", "outside-model"),
-)
-def slow_arithmetic(signals: Signals) -> Finding | None:
+@rule("ST408", "slow-arithmetic", supersedes=("memory-bound-pointwise", "optimizer-share", "outside-model"))
+def slow_arithmetic(
+    operators: tuple[OperatorUse, ...], settings: SettingsUse, machine: MachineUse, case: Case
+) -> Finding | None:
     """Simple arithmetic takes many times as long as its bytes
 
     What it means: Additions, products and roots should take as long as memory needs to bring their tensors. Two things
@@ -542,23 +520,20 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
 
     When to ignore it: When the values below 1.2e-38 matter.
     """
-    machine, step = signals.machine, signals.step
-    if signals.has(Signal.KERNELS) or not machine.measured or not machine.copy_bytes:
+    if case.kernels or not machine.measured or not machine.copy_bytes:
         return None
-    contention = signals.contention if signals.has(Signal.CONTENTION) else None
-    threads = signals.settings.intra_op_threads
-    had = 1.0 if contention is None else _share_of_processors(contention, threads)
+    threads = settings.intra_op_threads
+    had = 1.0 if case.contention is None else _share_of_processors(case.contention, threads)
     if had < (LEAST_HAD if threads == 1 else LEAST_HAD_TOGETHER):  # there is no rate to hold its operators against
         return None
-    optimizers = signals.optimizers if signals.has(Signal.OPTIMIZERS) else ()
-    together = ratio(sum(each.parameters for each in optimizers), len(optimizers))
+    together = ratio(sum(each.parameters for each in case.optimizers), len(case.optimizers))
     rate = _Rate(machine.copy_bytes * had, threads, max(1.0, together))
-    scale = profile_scale(signals.operators, signals.categories)
-    slow = sorted((use for use in _usual(signals.operators) if _is_slow(use, rate)), key=_duration, reverse=True)
+    scale = profile_scale(operators, case.categories)
+    slow = sorted((use for use in _usual(operators) if _is_slow(use, rate)), key=_duration, reverse=True)
     above = scale * sum(use.duration - NEEDED * rate.copied(use) - rate.shortest(use) for use in slow)
-    if ratio(above, step.duration.value) < LEAST_SHARE_ARITHMETIC:
+    if ratio(above, case.step.duration.value) < LEAST_SHARE_ARITHMETIC:
         return None
-    top, flushed = slow[0], signals.settings.denormals_flushed
+    top, flushed = slow[0], settings.denormals_flushed
     name, times = plain_name(top.name), ratio(top.duration, rate.copied(top))
     cause = "mixed layouts" if flushed else "denormal numbers or mixed layouts"
     advice = "Make transposed operands .contiguous() once."
@@ -570,12 +545,12 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
         for use in slow[:3]
     )
     return slow_arithmetic.finding(
-        f"{name} takes {in_step(scale * top.duration, step)}, "
+        f"{name} takes {in_step(scale * top.duration, case.step)}, "
         f"{times:.0f}× a copy of its {format_bytes(top.bytes or 0.0)}: {cause}",
         advice,
-        partly(above, LIKELY_ARITHMETIC, SURE_ARITHMETIC, step),
+        partly(above, LIKELY_ARITHMETIC, SURE_ARITHMETIC, case.step),
         category="compute",
-        source=top.place or _line_that_names(name, signals),
+        source=top.place or _line_that_names(name, case.lines),
         evidence=evidence,
     )
 
@@ -586,10 +561,10 @@ def _share_of_processors(contention: Contention, threads: int) -> float:
     return min(1.0, contention.job_cpu / max(1, threads)) if used >= FULL * contention.usable_cpus else 1.0
 
 
-def _line_that_names(operator: str, signals: Signals) -> SourceLine | None:
+def _line_that_names(operator: str, lines: tuple[LineUse, ...]) -> SourceLine | None:
     """The only line of the training loop that calls a function of the operator's name: the stack of an operator that
     the loop itself calls starts above the loop."""
-    naming = [use.source for use in signals.lines if calls_function(use.calls, operator, f"{operator}_")]
+    naming = [use.source for use in lines if calls_function(use.calls, operator, f"{operator}_")]
     return naming[0] if len(naming) == 1 else None
 
 
@@ -625,12 +600,10 @@ def _is_slow(use: OperatorUse, rate: _Rate) -> bool:
 @rule(
     "ST410",
     "work-without-gradient",
-    needs={Signal.OPERATORS},
-    uses={Signal.CATEGORIES, Signal.MACHINE, Signal.MODULES},
     supersedes=("dominant-operator", "memory-bound-pointwise", "copies-and-casts"),
     by_line=True,
 )
-def work_without_gradient(signals: Signals) -> Finding | None:
+def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) -> Finding | None:
     """The forward pass computes what no gradient flows through
 
     What it means: Some operators of the model's forward depend on no parameter that is trained: a mask, a position
@@ -650,31 +623,30 @@ def work_without_gradient(signals: Signals) -> Finding | None:
 
     When to ignore it: When it depends on the batch and must be made on the device, as augmentations are.
     """
-    alone = [use for use in signals.operators if not use.differentiated]
-    machine = signals.machine if signals.has(Signal.MACHINE) else None
-    spent = steady_time(alone, signals.operators, signals.categories, machine)
-    if ratio(spent, signals.step.duration.value) < LEAST_WITHOUT_GRADIENT:
+    alone = [use for use in operators if not use.differentiated]
+    spent = steady_time(alone, operators, case.categories, case.machine)
+    if ratio(spent, step.duration.value) < LEAST_WITHOUT_GRADIENT:
         return None
     longest_first = sorted(alone, key=_duration, reverse=True)
     source = next((use.place for use in longest_first if use.place is not None), None)
     names = ", ".join(dict.fromkeys(use.name for use in longest_first[:MOST_NAMES]))
-    saving = partly(spent, 1.0, CONSTANT, signals.step)
-    if (model := _called_besides(signals, alone)) is not None:
-        often = f"{model.path} runs {model.calls:.3g} times per step, and not every result reaches the loss"
-        summary = f"{often}: {in_step(spent, signals.step)}"
+    saving = partly(spent, 1.0, CONSTANT, step)
+    if (model := _called_besides(case, alone)) is not None:
+        summary = f"{model.path} is called {model.calls:.3g} times per step, not always for the loss: "
+        summary += f"{in_step(spent, step)} that backward does not go through"
         advice = "For a metric use the outputs that the loss is made of, or look every n-th step under torch.no_grad()."
         return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
-    summary = f"Operators of forward that no gradient flows through take {in_step(spent, signals.step)}: {names}"
+    summary = f"Operators of forward that no gradient flows through take {in_step(spent, step)}: {names}"
     advice = (
         "What does not depend on the batch: compute it once (register_buffer). Else: once a sample, in the dataset."
     )
     return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
 
 
-def _called_besides(signals: Signals, alone: Sequence[OperatorUse]) -> ModuleUse | None:
+def _called_besides(case: Case, alone: Sequence[OperatorUse]) -> ModuleUse | None:
     """The model that is called several times per step, where most of what has no backward has one in another call."""
-    models = [use for use in signals.modules if use.depth == 0 and use.calls >= TWICE and use.parameters]
-    trained = {(use.name, use.place) for use in signals.operators if use.differentiated and use.phase == "forward"}
+    models = [use for use in case.modules if use.depth == 0 and use.calls >= TWICE and use.parameters]
+    trained = {(use.name, use.place) for use in case.operators if use.differentiated and use.phase == "forward"}
     same = sum(use.duration for use in alone if (use.name, use.place) in trained)
     if not models or same < MOSTLY_THE_SAME * sum(use.duration for use in alone):
         return None
@@ -684,11 +656,9 @@ def _called_besides(signals: Signals, alone: Sequence[OperatorUse]) -> ModuleUse
 @rule(
     "ST411",
     "parametrization-again",
-    needs={Signal.MODULES},
-    uses={Signal.LINES},
     supersedes=("dispatch-loop", "overhead-bound", "dominant-operator", "memory-bound-pointwise"),
 )
-def parametrization_again(signals: Signals) -> Iterator[Finding]:
+def parametrization_again(step: StepSummary, modules: tuple[ModuleUse, ...], case: Case) -> Iterator[Finding]:
     """A parametrized weight is computed several times in one forward
 
     What it means: torch.nn.utils.parametrize computes a weight anew each time that it is read: an orthogonal, a
@@ -702,24 +672,24 @@ def parametrization_again(signals: Signals) -> Iterator[Finding]:
 
     When to ignore it: When the weight is changed between its uses.
     """
-    models = max((use.calls for use in signals.modules if use.depth == 0), default=0.0)
-    for use in signals.modules:
+    models = max((use.calls for use in modules if use.depth == 0), default=0.0)
+    for use in modules:
         times = ratio(use.calls, models)
         if use.type != "ParametrizationList" or times < TWICE:
             continue
-        spent = use.share * signals.step.duration.value
+        spent = use.share * step.duration.value
         again = spent * (1 - 1 / times)
         owner = use.path.replace(".parametrizations.", ".")
-        summary = f"{owner} is computed {times:.0f} times a forward: {in_step(spent, signals.step)}"
-        looping = [line for line in signals.lines if line.role == "forward" and line.hits >= times]
+        summary = f"{owner} is computed {times:.0f} times a forward: {in_step(spent, step)}"
+        looping = [line for line in case.lines if line.role == "forward" and line.hits >= times]
         source = max(looping, key=lambda line: line.duration.value).source if looping else None
         advice = "Wrap the forward in torch.nn.utils.parametrize.cached(), so that the weight is computed once."
-        saving = modelled(again, AGAIN_AT_LEAST * again, again, signals.step.steady)
+        saving = modelled(again, AGAIN_AT_LEAST * again, again, step.steady)
         yield parametrization_again.finding(summary, advice, saving, category="", source=source)
 
 
-@rule("ST412", "backward-again", needs={Signal.BACKWARD_AGAIN}, uses={Signal.LINES})
-def backward_again(signals: Signals) -> Finding | None:
+@rule("ST412", "backward-again")
+def graph_again(step: StepSummary, backward_again: Estimate, lines: tuple[LineUse, ...] = ()) -> Finding | None:
     """Backward goes through the same graph twice in a step
 
     What it means: A graph that is kept (retain_graph=True) is gone through by each backward that reaches it. The
@@ -735,11 +705,10 @@ def backward_again(signals: Signals) -> Finding | None:
 
     When to ignore it: When each loss needs its own gradients (gradient surgery, balancing of losses).
     """
-    again = signals.backward_again
-    if ratio(again.value, signals.step.duration.value) < LEAST_AGAIN:
+    if ratio(backward_again.value, step.duration.value) < LEAST_AGAIN:
         return None
-    lines = [line.source for line in signals.lines if line.role == "backward"]
-    source = min(lines, key=lambda line: (line.file, line.line), default=None)
-    summary = f"Backward goes through a graph that it has gone through before: {in_step(again.value, signals.step)}"
+    backwards = [line.source for line in lines if line.role == "backward"]
+    source = min(backwards, key=lambda line: (line.file, line.line), default=None)
+    summary = f"Backward goes through a graph that it has gone through before: {in_step(backward_again.value, step)}"
     advice = "detach() what the first loss must not train, without retain_graph; or add the losses and go through once."
-    return backward_again.finding(summary, advice, capped(again, signals.step.duration), source=source)
+    return graph_again.finding(summary, advice, capped(backward_again, step.duration), source=source)

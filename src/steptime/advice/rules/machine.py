@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from steptime.advice.evidence import GpuUse, LoaderUse, Signal
+from steptime.advice.device_uses import GpuUse
+from steptime.advice.evidence import Case
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.loader_model import production
 from steptime.advice.models import at_once, fitting_threads, how_to_record, idle_cpus
 from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.run_uses import CategoryUse, Contention, LoaderUse, SettingsUse, StepSummary
 from steptime.advice.savings import in_step, named, partly, ratio, scaled
-from steptime.advice.signals import Signals
 from steptime.advice.step_evidence import others_took_cpus
+from steptime.analysis.operators import OperatorUse
 from steptime.quantities import format_count, format_duration, format_share
 
 TOLERATED = 1.5
@@ -52,8 +54,10 @@ LIKELY, SURE = 0.5, 0.1
 not known before it is tried."""
 
 
-@rule("ST801", "thread-oversubscription", needs={Signal.SETTINGS, Signal.CONTENTION}, uses={Signal.LOADER})
-def thread_oversubscription(signals: Signals) -> Finding | None:
+@rule("ST801", "thread-oversubscription")
+def thread_oversubscription(
+    step: StepSummary, settings: SettingsUse, contention: Contention, loader: LoaderUse | None = None
+) -> Finding | None:
     """The job itself runs more threads than it has CPUs
 
     What it means: Each training process computes with its own threads, and the loader's workers come on top. When they
@@ -70,10 +74,9 @@ def thread_oversubscription(signals: Signals) -> Finding | None:
 
     When to ignore it: When a device computes and the host's threads mostly sleep.
     """
-    settings, contention = signals.settings, signals.contention
-    loader = signals.loader if signals.has(Signal.LOADER) and signals.loader.workers else None
+    loader = loader if loader is not None and loader.workers else None
     cpus, trainers = max(1, settings.usable_cpus), max(1, settings.trainers_on_host)
-    workers = _working(loader, signals.step.duration.value) if loader is not None else 0.0
+    workers = _working(loader, step.duration.value) if loader is not None else 0.0
     demand = (max(1, settings.intra_op_threads) * trainers + workers * trainers) / cpus
     enough = BUSY_ALONE if settings.intra_op_threads / cpus > TOLERATED else BUSY
     busy = contention.job_cpu >= enough * max(1.0, contention.usable_cpus - contention.other_cpu)
@@ -88,8 +91,8 @@ def thread_oversubscription(signals: Signals) -> Finding | None:
         at_work = ratio(workers, loader.workers)
         parts += f" at {format_share(at_work)}" if at_work < WHOLE else ""
     summary = f"{parts} on {settings.usable_cpus} usable CPUs: {demand:.1f} threads for each CPU"
-    saving = partly(signals.step.duration.value * (1 - 1 / demand), LIKELY, SURE, signals.step)
-    return thread_oversubscription.finding(summary, _advice(signals, loader if workers >= NEED_ONE else None), saving)
+    saving = partly(step.duration.value * (1 - 1 / demand), LIKELY, SURE, step)
+    return thread_oversubscription.finding(summary, _advice(settings, loader if workers >= NEED_ONE else None), saving)
 
 
 def _working(loader: LoaderUse, step: float) -> float:
@@ -103,8 +106,7 @@ def _busy(loader: LoaderUse) -> float:
     return loader.busy if loader.busy is not None and loader.busy < WHOLE else 1.0
 
 
-def _advice(signals: Signals, loader: LoaderUse | None) -> str:
-    settings = signals.settings
+def _advice(settings: SettingsUse, loader: LoaderUse | None) -> str:
     best = fitting_threads(settings, loader)
     if best < settings.intra_op_threads:
         if settings.omp_num_threads not in (None, str(settings.intra_op_threads)):
@@ -115,8 +117,8 @@ def _advice(signals: Signals, loader: LoaderUse | None) -> str:
     return "Run fewer training processes on this host."
 
 
-@rule("ST802", "background-load", needs={Signal.CONTENTION}, weight=Weight.CAVEAT)
-def background_load(signals: Signals) -> Finding | None:
+@rule("ST802", "background-load", weight=Weight.CAVEAT)
+def background_load(contention: Contention) -> Finding | None:
     """Other processes used the CPUs while this was measured
 
     What it means: The machine was shared. Times of the host, of the loader and of CPU operators contain waiting for a
@@ -131,7 +133,7 @@ def background_load(signals: Signals) -> Finding | None:
 
     When to ignore it: When that load is always there in production too: then it is part of what is measured.
     """
-    contention, pressure = signals.contention, signals.contention.pressure
+    pressure = contention.pressure
     if not others_took_cpus(contention):
         return None
     usable = max(1, contention.usable_cpus)
@@ -143,8 +145,8 @@ def background_load(signals: Signals) -> Finding | None:
     return background_load.finding(summary, "Measure again on a quiet machine or on CPUs of its own.")
 
 
-@rule("ST803", "unstable-steps", needs={Signal.CONTENTION}, weight=Weight.NOTE)
-def unstable_steps(signals: Signals) -> Finding | None:
+@rule("ST803", "unstable-steps", weight=Weight.NOTE)
+def unstable_steps(contention: Contention) -> Finding | None:
     """Steps vary more than equal work explains
 
     What it means: Some steps take much longer than others, or they grow from the beginning of the run to its end.
@@ -159,7 +161,6 @@ def unstable_steps(signals: Signals) -> Finding | None:
 
     When to ignore it: When batches differ in size by design.
     """
-    contention = signals.contention
     if others_took_cpus(contention):  # ST802 tells how far the steps vary, with what is behind it
         return None
     if contention.drift > DRIFT:
@@ -172,7 +173,7 @@ def unstable_steps(signals: Signals) -> Finding | None:
 
 
 @rule("ST804", "few-steps", weight=Weight.CAVEAT)
-def few_steps(signals: Signals) -> Finding | None:
+def few_steps(step: StepSummary) -> Finding | None:
     """Too few steady steps were measured
 
     What it means: The run ended before enough undisturbed steps were seen. The verdict is likely, not certain.
@@ -184,7 +185,6 @@ def few_steps(signals: Signals) -> Finding | None:
 
     When to ignore it: Never; but the findings with a source line may still be worth a look.
     """
-    step = signals.step
     if step.steady >= (FEWEST_IN_TRACE if step.mode == "trace" else FEWEST):
         return None
     if step.mode == "trace":
@@ -197,7 +197,7 @@ def few_steps(signals: Signals) -> Finding | None:
 
 
 @rule("ST807", "device-not-traced", weight=Weight.CAVEAT)
-def device_not_traced(signals: Signals) -> Finding | None:
+def device_not_traced(step: StepSummary) -> Finding | None:
     """The trace shows that kernels were launched, and none of them
 
     What it means: The job ran on a device, but the profiler recorded the host only. What looks like computing here is
@@ -212,17 +212,17 @@ def device_not_traced(signals: Signals) -> Finding | None:
 
     When to ignore it: When only the host's side was meant to be looked at.
     """
-    if not signals.step.untraced:
+    if not step.untraced:
         return None
-    calls = format_count(signals.step.untraced, "call")
+    calls = format_count(step.untraced, "call")
     return device_not_traced.finding(
         f"The trace holds {calls} for a device a step and no kernel: it was not recorded",
         "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
     )
 
 
-@rule("ST816", "unrecorded-work", needs={Signal.CATEGORIES}, weight=Weight.CAVEAT)
-def unrecorded_work(signals: Signals) -> Finding | None:
+@rule("ST816", "unrecorded-work", weight=Weight.CAVEAT)
+def unrecorded_work(step: StepSummary, categories: tuple[CategoryUse, ...]) -> Finding | None:
     """The device was at work that the trace does not hold
 
     What it means: For a part of the step the trace shows an idle device, although the host had launched the next kernel
@@ -239,15 +239,15 @@ def unrecorded_work(signals: Signals) -> Finding | None:
 
     When to ignore it: When the idle time is the trace's first and the steps behind it are whole.
     """
-    lost = named(signals.categories, "unrecorded")
-    if lost is None or ratio(lost.duration.value, signals.step.duration.value) < LEAST_UNRECORDED:
+    lost = named(categories, "unrecorded")
+    if lost is None or ratio(lost.duration.value, step.duration.value) < LEAST_UNRECORDED:
         return None
-    summary = f"The device was at work that was not recorded: {in_step(lost.duration.value, signals.step)}"
-    return unrecorded_work.finding(summary, how_to_record(signals.step))
+    summary = f"The device was at work that was not recorded: {in_step(lost.duration.value, step)}"
+    return unrecorded_work.finding(summary, how_to_record(step))
 
 
 @rule("ST820", "graph-capture", weight=Weight.CAVEAT)
-def graph_capture(signals: Signals) -> Finding | None:
+def graph_capture(step: StepSummary) -> Finding | None:
     """A graph is captured in the steps: calls in it launch nothing
 
     What it means: A CUDA or HIP graph is recorded once (torch.cuda.graph, torch.compile with mode="reduce-overhead",
@@ -261,16 +261,16 @@ def graph_capture(signals: Signals) -> Finding | None:
 
     When to ignore it: When the capture itself is to be made quicker, or a graph is captured in each step.
     """
-    graphs = signals.step.graphs
-    if graphs is None or ratio(graphs.capturing, signals.step.duration.value) < LEAST_CAPTURING:
+    graphs = step.graphs
+    if graphs is None or ratio(graphs.capturing, step.duration.value) < LEAST_CAPTURING:
         return None
     captured = format_count(graphs.captures, "graph")
-    summary = f"{captured} captured here, in which launches run nothing: {in_step(graphs.capturing, signals.step)}"
+    summary = f"{captured} captured here, in which launches run nothing: {in_step(graphs.capturing, step)}"
     return graph_capture.finding(summary, "Trace later steps, which launch the graph: a capture is paid once.")
 
 
 @rule("ST821", "graph-launches", weight=Weight.NOTE)
-def graph_launches(signals: Signals) -> Finding | None:
+def graph_launches(step: StepSummary) -> Finding | None:
     """Kernels of a graph have no operator of their own
 
     What it means: A CUDA or HIP graph is one launch of many kernels. The trace has no operator, shape or line for each
@@ -285,7 +285,7 @@ def graph_launches(signals: Signals) -> Finding | None:
 
     When to ignore it: When the kernels' names say enough. What the host pays for launches is right as it is.
     """
-    graphs = signals.step.graphs
+    graphs = step.graphs
     if graphs is None or (graphs.share < LEAST_IN_GRAPHS and not graphs.empty):
         return None
     launched = f"{format_count(graphs.launches, 'replayed graph')}"
@@ -298,13 +298,10 @@ def graph_launches(signals: Signals) -> Finding | None:
     return graph_launches.finding(reported if graphs.kernels else lost, advice)
 
 
-@rule(
-    "ST808",
-    "too-few-threads",
-    needs={Signal.SETTINGS, Signal.OPERATORS, Signal.CONTENTION},
-    uses={Signal.LOADER, Signal.CATEGORIES},
-)
-def too_few_threads(signals: Signals) -> Finding | None:
+@rule("ST808", "too-few-threads")
+def too_few_threads(
+    operators: tuple[OperatorUse, ...], settings: SettingsUse, contention: Contention, case: Case
+) -> Finding | None:
     """Operators are held to fewer threads than there are CPUs idle
 
     What it means: OMP_NUM_THREADS limits the threads that one operator computes with. torchrun sets it to 1 for every
@@ -321,20 +318,18 @@ def too_few_threads(signals: Signals) -> Finding | None:
     When to ignore it: When the idle CPUs belong to somebody else, or the step consists of operators too small to be
     shared.
     """
-    settings, contention = signals.settings, signals.contention
-    loader = signals.loader if signals.has(Signal.LOADER) else None
-    best, threads = fitting_threads(settings, loader), max(1, settings.intra_op_threads)
-    if settings.omp_num_threads != str(threads) or best < SPEEDUP * threads or signals.step.device != "cpu":
+    best, threads = fitting_threads(settings, case.loader), max(1, settings.intra_op_threads)
+    if settings.omp_num_threads != str(threads) or best < SPEEDUP * threads or case.step.device != "cpu":
         return None
     if idle_cpus(contention) < (best - threads) / SPEEDUP:
         return None
-    profiled = sum(operator.duration for operator in signals.operators if operator.bound in SPREADING)
-    spent = profiled * profile_scale(signals.operators, signals.categories)
+    profiled = sum(operator.duration for operator in operators if operator.bound in SPREADING)
+    spent = profiled * profile_scale(operators, case.categories)
     upper_bound = spent * (1 - at_once(threads, contention) / at_once(best, contention))
     if not upper_bound:
         return None
     held = f"operators of {format_duration(spent)} per step to {threads} of {best} CPUs"
-    saving = partly(upper_bound, LIKELY, SURE, signals.step)
+    saving = partly(upper_bound, LIKELY, SURE, case.step)
     summary = f"OMP_NUM_THREADS={threads} holds {held}"
     return too_few_threads.finding(summary, f"Set OMP_NUM_THREADS={best}.", saving, category="compute")
 
@@ -361,8 +356,8 @@ def _part_of_link(use: GpuUse) -> float:
     return use.width / use.max_width * 2.0 ** (use.generation - use.max_generation)
 
 
-@rule("ST817", "gpu-slowed", needs={Signal.GPUS, Signal.CATEGORIES})
-def gpu_slowed(signals: Signals) -> Finding | None:
+@rule("ST817", "gpu-slowed")
+def gpu_slowed(step: StepSummary, categories: tuple[CategoryUse, ...], gpus: tuple[GpuUse, ...]) -> Finding | None:
     """The GPU lowers its clock for heat or its power supply
 
     What it means: The driver runs the GPU below its clock because it is too hot, or because the board does not get the
@@ -379,24 +374,24 @@ def gpu_slowed(signals: Signals) -> Finding | None:
 
     When to ignore it: When the machine's room is always that warm: then it is how fast this machine is.
     """
-    lost = {use: use.slowed * (1 - ratio(use.slowed_clock, use.max_clock)) for use in signals.gpus}
+    lost = {use: use.slowed * (1 - ratio(use.slowed_clock, use.max_clock)) for use in gpus}
     held = [use for use in lost if use.slowed >= LEAST_HELD and lost[use] >= LEAST_SLOWER * use.slowed]
     if not held:
         return None
     use = max(held, key=lost.__getitem__)
-    compute = named(signals.categories, "compute")
+    compute = named(categories, "compute")
     whole = compute.duration.value * lost[use] if compute is not None else 0.0
     return gpu_slowed.finding(
         f"{use.name} lowers its clock for heat or supply in {format_share(use.slowed)} of the samples: "
         f"{use.slowed_clock:.0f} of {use.max_clock:.0f} MHz{_too(held, use)}",
         "Look at its cooling and its power cables (nvidia-smi -q -d PERFORMANCE,TEMPERATURE), or take another node.",
-        partly(whole, LIKELY_CLOCK, SURE_CLOCK, signals.step),
+        partly(whole, LIKELY_CLOCK, SURE_CLOCK, step),
         category="compute",
     )
 
 
-@rule("ST818", "gpu-power-capped", needs={Signal.GPUS}, weight=Weight.NOTE)
-def gpu_power_capped(signals: Signals) -> Finding | None:
+@rule("ST818", "gpu-power-capped", weight=Weight.NOTE)
+def gpu_power_capped(gpus: tuple[GpuUse, ...]) -> Finding | None:
     """The GPU runs at the limit of its power
 
     What it means: The driver lowers the clock so that the GPU stays within its power limit. Large matrix products do
@@ -411,7 +406,7 @@ def gpu_power_capped(signals: Signals) -> Finding | None:
 
     When to ignore it: When the limit is the board's own.
     """
-    lower = {use: 1 - ratio(use.capped_clock, use.max_clock) for use in signals.gpus}
+    lower = {use: 1 - ratio(use.capped_clock, use.max_clock) for use in gpus}
     held = [use for use in lower if use.capped >= LEAST_HELD and lower[use] >= LEAST_SLOWER]
     if not held:
         return None
@@ -424,8 +419,8 @@ def gpu_power_capped(signals: Signals) -> Finding | None:
     )
 
 
-@rule("ST819", "narrow-link", needs={Signal.GPUS}, uses={Signal.CATEGORIES})
-def narrow_link(signals: Signals) -> Finding | None:
+@rule("ST819", "narrow-link")
+def narrow_link(step: StepSummary, gpus: tuple[GpuUse, ...], case: Case) -> Finding | None:
     """The GPU's link to the host is narrower or slower than it could be
 
     What it means: The GPU sits in a slot of fewer lanes, on a riser or behind a switch, or the link was trained down to
@@ -439,15 +434,15 @@ def narrow_link(signals: Signals) -> Finding | None:
 
     When to ignore it: When hardly anything is copied: then it is told as a note.
     """
-    parts = {use: _part_of_link(use) for use in signals.gpus}
+    parts = {use: _part_of_link(use) for use in gpus}
     held = [use for use in parts if parts[use] < 1]
     if not held:
         return None
     use = min(held, key=parts.__getitem__)
     part = parts[use]
-    copying = named(signals.categories, "copy") if signals.has(Signal.CATEGORIES) else None
+    copying = named(case.categories, "copy") if case.categories else None
     saving = scaled(copying.duration, 1 - part) if copying is not None else None
-    matters = saving is not None and saving.value >= LEAST_COPYING * signals.step.duration.value
+    matters = saving is not None and saving.value >= LEAST_COPYING * step.duration.value
     return narrow_link.finding(
         f"{use.name} has a link of {format_count(use.width or 0, 'lane')} of generation {use.generation}, of "
         f"{use.max_width} of generation {use.max_generation}: {format_share(part)} of its bandwidth{_too(held, use)}",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from steptime.advice.evidence import HolderUse, Signal
+from steptime.advice.evidence import LineUse, RecomputeUse
 from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.run_uses import HolderUse, MemoryUse, StepSummary
 from steptime.advice.savings import share_of_step
-from steptime.advice.signals import Signals
 from steptime.quantities import format_bytes, format_count, format_duration, format_share
 
 SPARE_MEMORY = 0.7
@@ -24,8 +24,8 @@ LEAST_OPTIMIZER, LEAST_BYTES_OPTIMIZER = 0.35, 256 << 20
 """Of the peak: more than parameters and gradients together."""
 
 
-@rule("ST701", "recompute", needs={Signal.RECOMPUTE}, uses={Signal.LINES})
-def recompute(signals: Signals) -> Finding | None:
+@rule("ST701", "recompute")
+def recomputation(step: StepSummary, recompute: RecomputeUse, lines: tuple[LineUse, ...] = ()) -> Finding | None:
     """Activation checkpointing computes the forward twice though memory is to spare
 
     What it means: torch.utils.checkpoint drops activations and computes them again in backward: less memory, about a
@@ -39,20 +39,23 @@ def recompute(signals: Signals) -> Finding | None:
 
     When to ignore it: When other runs of the same code need the memory (longer sequences, a larger batch).
     """
-    use = signals.recompute
-    if use.memory_share is not None and use.memory_share >= SPARE_MEMORY:
+    if recompute.memory_share is not None and recompute.memory_share >= SPARE_MEMORY:
         return None
-    spent, share = format_duration(use.duration.value), share_of_step(use.duration.value, signals.step)
-    spare = "" if use.memory_share is None else f" while {format_share(1 - use.memory_share)} of the memory is free"
+    spent, share = format_duration(recompute.duration.value), share_of_step(recompute.duration.value, step)
+    spare = (
+        ""
+        if recompute.memory_share is None
+        else f" while {format_share(1 - recompute.memory_share)} of the memory is free"
+    )
     summary = f"Backward computes {spent} of forward again ({share}){spare}"
     advice = "Checkpoint fewer blocks, or none, as far as the memory allows."
-    calls = [line for line in signals.lines if any(each.startswith(CHECKPOINTING) for each in line.calls)]
+    calls = [line for line in lines if any(each.startswith(CHECKPOINTING) for each in line.calls)]
     call = max(calls, key=lambda line: line.duration.value).source if calls else None
-    return recompute.finding(summary, advice, use.duration, category="compute", source=call)
+    return recomputation.finding(summary, advice, recompute.duration, category="compute", source=call)
 
 
-@rule("ST702", "memory-leak", needs={Signal.MEMORY}, weight=Weight.NOTE)
-def memory_leak(signals: Signals) -> Finding | None:
+@rule("ST702", "memory-leak", weight=Weight.NOTE)
+def memory_leak(memory: MemoryUse) -> Finding | None:
     """Memory grows with every step
 
     What it means: Each step leaves something behind: a list of outputs or losses, a running sum that drags its graph
@@ -70,19 +73,20 @@ def memory_leak(signals: Signals) -> Finding | None:
 
     When to ignore it: When something is meant to grow: a replay buffer that is filling up, a cache with a limit.
     """
-    use = signals.memory
-    holder = use.holders[0] if use.holders else None
-    if use.growth is None and holder is not None and holder.graph and holder.name:
-        return _found_keeping(holder, use.holders)
-    if not use.grows or use.growth is None:
+    holder = memory.holders[0] if memory.holders else None
+    if memory.growth is None and holder is not None and holder.graph and holder.name:
+        return _found_keeping(holder, memory.holders)
+    if not memory.grows or memory.growth is None:
         return None
-    growth = use.growth
-    summary = f"Memory grows by {format_bytes(growth.value)} per step, {format_bytes(use.grown)} so far"
+    growth = memory.growth
+    summary = f"Memory grows by {format_bytes(growth.value)} per step, {format_bytes(memory.grown)} so far"
     if holder is not None and holder.name:
         summary += f": {holder.kind} {holder.name}"
     interval = f"The growth lies between {format_bytes(growth.low)} and {format_bytes(growth.high)} per step."
     source = holder.source if holder is not None else None
-    return memory_leak.finding(summary, _advice(holder), source=source, evidence=(interval, *map(_kept, use.holders)))
+    return memory_leak.finding(
+        summary, _advice(holder), source=source, evidence=(interval, *map(_kept, memory.holders))
+    )
 
 
 def _found_keeping(holder: HolderUse, holders: Sequence[HolderUse]) -> Finding:
@@ -109,8 +113,8 @@ def _advice(holder: HolderUse | None) -> str:
     return f"Empty {name}, or keep less in it."
 
 
-@rule("ST703", "memory-fragmentation", needs={Signal.MEMORY}, weight=Weight.NOTE)
-def memory_fragmentation(signals: Signals) -> Finding | None:
+@rule("ST703", "memory-fragmentation", weight=Weight.NOTE)
+def memory_fragmentation(memory: MemoryUse) -> Finding | None:
     """The device's allocator holds much more than tensors ever needed
 
     What it means: What was freed lies in pieces that new requests do not fit into, so that more is asked of the driver.
@@ -123,7 +127,7 @@ def memory_fragmentation(signals: Signals) -> Finding | None:
 
     When to ignore it: When memory is plentiful: a cache costs nothing.
     """
-    peak, needed = signals.memory.peak, signals.memory.allocated_peak
+    peak, needed = memory.peak, memory.allocated_peak
     if needed is None or not peak or peak - needed < max(LEAST_BYTES_FRAGMENTED, LEAST_FRAGMENTED * peak):
         return None
     summary = (
@@ -133,8 +137,8 @@ def memory_fragmentation(signals: Signals) -> Finding | None:
     return memory_fragmentation.finding(summary, "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.")
 
 
-@rule("ST704", "memory-near-capacity", needs={Signal.MEMORY}, weight=Weight.NOTE)
-def memory_near_capacity(signals: Signals) -> Finding | None:
+@rule("ST704", "memory-near-capacity", weight=Weight.NOTE)
+def memory_near_capacity(memory: MemoryUse) -> Finding | None:
     """The peak of memory is close to what there is
 
     What it means: A longer sequence, a larger batch or a fragment more ends the job with "out of memory".
@@ -147,7 +151,7 @@ def memory_near_capacity(signals: Signals) -> Finding | None:
 
     When to ignore it: When all steps are of one size and the job has run for long: then it fits.
     """
-    peak, capacity = signals.memory.peak, signals.memory.capacity
+    peak, capacity = memory.peak, memory.capacity
     if not capacity or peak < NEAR * capacity:
         return None
     share = f"{format_share(peak / capacity)} of the {format_bytes(capacity)} that there are"
@@ -155,8 +159,8 @@ def memory_near_capacity(signals: Signals) -> Finding | None:
     return memory_near_capacity.finding(summary, "See with steptime memory what would free how much.")
 
 
-@rule("ST705", "allocator-retries", needs={Signal.MEMORY}, weight=Weight.NOTE)
-def allocator_retries(signals: Signals) -> Finding | None:
+@rule("ST705", "allocator-retries", weight=Weight.NOTE)
+def allocator_retries(memory: MemoryUse) -> Finding | None:
     """The device's allocator gives its cache back to serve requests
 
     What it means: A request did not fit: the allocator waited for the device, gave everything that was cached back to
@@ -169,15 +173,15 @@ def allocator_retries(signals: Signals) -> Finding | None:
 
     When to ignore it: When they come from the evaluation or a checkpoint between the steps.
     """
-    retries = signals.memory.retries
+    retries = memory.retries
     if retries is None or retries < LEAST_RETRIES:
         return None
     summary = f"The allocator emptied its cache {format_count(retries, 'time')} per step to serve a request"
     return allocator_retries.finding(summary, "Use less memory at the peak, or set expandable_segments:True.")
 
 
-@rule("ST706", "optimizer-memory", needs={Signal.MEMORY}, weight=Weight.NOTE)
-def optimizer_memory(signals: Signals) -> Finding | None:
+@rule("ST706", "optimizer-memory", weight=Weight.NOTE)
+def optimizer_memory(memory: MemoryUse) -> Finding | None:
     """The optimizer's state is a large part of the memory
 
     What it means: Adam keeps two numbers for each parameter. With small activations they are most of the memory, and
@@ -191,7 +195,7 @@ def optimizer_memory(signals: Signals) -> Finding | None:
 
     When to ignore it: When memory is plentiful.
     """
-    state, peak = signals.memory.optimizer_state, signals.memory.peak
+    state, peak = memory.optimizer_state, memory.peak
     if state < max(LEAST_BYTES_OPTIMIZER, LEAST_OPTIMIZER * peak):
         return None
     share = format_share(min(1.0, state / peak))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from steptime.advice.evidence import ModuleUse, OptimizerUse, Signal
+from steptime.advice.device_uses import MachineUse
+from steptime.advice.evidence import Case, LineUse, OptimizerUse, PathUse, TopModuleUse
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import calls_function
 from steptime.advice.models import BYTES_PER_ELEMENT, FOREACH, FUSABLE, ITERATIVE, floor, hand_made_update, zeroing
-from steptime.advice.rule import Finding, Part, rule
+from steptime.advice.rule import Finding, rule
+from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.advice.savings import in_step, modelled, named, ratio, scaled, share_of_step, total
-from steptime.advice.signals import Signals
+from steptime.analysis.modules import ModuleUse
+from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration
 
 LEAST_SHARE = 0.15
@@ -49,8 +53,8 @@ LEAST_SHARE_OF_ZEROS = 0.03
 """Fraction of the step: below it the difference is not noticed."""
 
 
-@rule("ST501", "optimizer-share", needs={Signal.OPTIMIZERS}, uses={Signal.MACHINE, Signal.PATHS})
-def optimizer_share(signals: Signals) -> Finding | None:
+@rule("ST501", "optimizer-share")
+def optimizer_share(step: StepSummary, optimizers: tuple[OptimizerUse, ...], case: Case) -> Finding | None:
     """The optimizer takes a large part of the step
 
     What it means: Updating the parameters takes long in comparison with forward and backward: the batch is small for
@@ -67,23 +71,22 @@ def optimizer_share(signals: Signals) -> Finding | None:
     When to ignore it: When the batch size is fixed by the method and the optimizer is fused already: then this is its
     price. LBFGS, which iterates over its history, is left out: no floor of it is known.
     """
-    optimizers = signals.optimizers
     duration = total(use.duration for use in optimizers)
     least = LEAST_SHARE_OF_FUSED if all(use.fused for use in optimizers) else LEAST_SHARE
-    if ratio(duration.value, signals.step.duration.value) < least:
+    if ratio(duration.value, step.duration.value) < least:
         return None
     if not all(use.elements and use.type not in ITERATIVE for use in optimizers):
         return None
     top = max(optimizers, key=lambda use: use.duration.value)
     tensors = sum(use.parameters for use in optimizers)
-    summary = f"{top.type} takes {in_step(duration.value, signals.step)} for {tensors} tensors"
+    summary = f"{top.type} takes {in_step(duration.value, step)} for {tensors} tensors"
     rarely = "step less often (accumulate gradients), enlarge the batch, or train fewer parameters"
     fusable = any(use.type in FUSABLE and not use.fused for use in optimizers)
     advice = f"Use fused=True, or {rarely}." if fusable else f"No faster implementation is left to switch on: {rarely}."
-    own = _own_line(signals)
+    own = _own_line(optimizers, case.paths)
     if own is not None:
         advice = f"Make this line cheaper, or do it every n-th step; else {rarely}."
-    saving = _above_lower_bound(duration, optimizers, signals)
+    saving = _above_lower_bound(duration, optimizers, case.machine)
     return optimizer_share.finding(summary, advice, saving, category=_category(top), source=own or top.site)
 
 
@@ -92,31 +95,25 @@ def _category(use: OptimizerUse) -> Part:
     return "compute" if use.kernels else ""
 
 
-def _own_line(signals: Signals) -> SourceLine | None:
+def _own_line(optimizers: tuple[OptimizerUse, ...], paths: tuple[PathUse, ...]) -> SourceLine | None:
     """The line of the user's own optimizer that takes longest; None where it is torch's."""
     spent: dict[SourceLine, float] = {}
-    for path in signals.paths:
+    for path in paths:
         if path.part == "optimizer" and path.lines and path.lines[0].function.rpartition(".")[2] != "<module>":
             spent[path.lines[0]] = spent.get(path.lines[0], 0.0) + path.duration
     top = max(spent, key=lambda line: spent[line], default=None)
-    updates = total(use.duration for use in signals.optimizers).value
+    updates = total(use.duration for use in optimizers).value
     return top if top is not None and spent[top] >= LEAST_OWN * updates else None
 
 
-def _above_lower_bound(duration: Estimate, optimizers: Iterable[OptimizerUse], signals: Signals) -> Estimate:
-    """Time of their updates beyond the least that they need."""
-    machine = signals.machine if signals.has(Signal.MACHINE) else None
+def _above_lower_bound(duration: Estimate, optimizers: Iterable[OptimizerUse], machine: MachineUse | None) -> Estimate:
+    """What their updates take beyond the least that they need."""
     best = sum(floor(use, machine) for use in optimizers)
     return scaled(duration, 1 - min(1.0, ratio(best, duration.value)))
 
 
-@rule(
-    "ST502",
-    "dense-embedding-gradient",
-    needs={Signal.OPTIMIZERS},
-    supersedes=("optimizer-share", "single-tensor-optimizer"),
-)
-def dense_embedding_gradient(signals: Signals) -> Finding | None:
+@rule("ST502", "dense-embedding-gradient", supersedes=("optimizer-share", "single-tensor-optimizer"))
+def dense_embedding_gradient(step: StepSummary, optimizers: tuple[OptimizerUse, ...]) -> Finding | None:
     """The gradient of a large embedding is dense, and almost all of it is zero
 
     What it means: Only a few rows of the table were looked up, but the gradient has the size of the whole table: it is
@@ -136,25 +133,19 @@ def dense_embedding_gradient(signals: Signals) -> Finding | None:
     def spent(use: OptimizerUse) -> float:
         return use.duration.value * ratio(use.dense_embedding_elements, max(use.elements, 1))
 
-    use = max(signals.optimizers, key=spent)
+    use = max(optimizers, key=spent)
     part = ratio(use.dense_embedding_elements, max(use.elements, use.dense_embedding_elements))
     if part < LEAST_EMBEDDINGS or use.dense_embedding_elements < FEWEST_ELEMENTS:
         return None
     saving = scaled(use.duration, part)
     elements = f"{use.dense_embedding_elements / 1e6:.1f} M elements of embeddings"
-    summary = f"{use.type} spends {in_step(saving.value, signals.step)} on {elements}"
+    summary = f"{use.type} spends {in_step(saving.value, step)} on {elements}"
     advice = "Make the embedding sparse (sparse=True) with SparseAdam or SGD for it."
     return dense_embedding_gradient.finding(summary, advice, saving, source=use.site)
 
 
-@rule(
-    "ST503",
-    "single-tensor-optimizer",
-    needs={Signal.OPTIMIZERS},
-    uses={Signal.MACHINE},
-    supersedes=("optimizer-share", "overhead-bound"),
-)
-def single_tensor_optimizer(signals: Signals) -> Finding | None:
+@rule("ST503", "single-tensor-optimizer", supersedes=("optimizer-share", "overhead-bound"))
+def single_tensor_optimizer(step: StepSummary, optimizers: tuple[OptimizerUse, ...], case: Case) -> Finding | None:
     """The optimizer updates its parameters one tensor at a time
 
     What it means: Each parameter tensor is updated by a dozen small operators of its own. With hundreds of tensors that
@@ -171,16 +162,19 @@ def single_tensor_optimizer(signals: Signals) -> Finding | None:
 
     When to ignore it: When memory is short on CUDA: foreach needs a temporary copy of the gradients' size.
     """
-    slow = [use for use in signals.optimizers if _single_tensor(use, signals.step.device)]
+    slow = [use for use in optimizers if _single_tensor(use, step.device)]
     if not slow:
         return None
-    use, step = max(slow, key=lambda use: use.duration.value), signals.step.duration.value
-    saving = _above_lower_bound(use.duration, [use], signals)
-    if ratio(use.duration.value, step) < LEAST_SHARE_OF_SINGLE_TENSORS or ratio(saving.value, step) < LEAST_SAVINGS:
+    use, duration = max(slow, key=lambda use: use.duration.value), step.duration.value
+    saving = _above_lower_bound(use.duration, [use], case.machine)
+    if (
+        ratio(use.duration.value, duration) < LEAST_SHARE_OF_SINGLE_TENSORS
+        or ratio(saving.value, duration) < LEAST_SAVINGS
+    ):
         return None
     operators = f" with {use.operators:.0f} operators" if use.operators else ""
     operators = f" with {use.kernels:.0f} kernels" if use.kernels else operators
-    spent = in_step(use.duration.value, signals.step)
+    spent = in_step(use.duration.value, step)
     summary = f"{use.type} updates {use.parameters} tensors one by one{operators}: {spent}"
     how = "fused=True" if use.type in FUSABLE else "foreach=True"
     advice = f"Make it with {how}."
@@ -198,13 +192,10 @@ def _single_tensor(use: OptimizerUse, device: str) -> bool:
     return use.foreach is False and use.type in FUSABLE | FOREACH
 
 
-@rule(
-    "ST504",
-    "zeroed-gradients",
-    needs={Signal.OPERATORS, Signal.OPTIMIZERS},
-    uses={Signal.CATEGORIES, Signal.LINES, Signal.SETTINGS},
-)
-def zeroed_gradients(signals: Signals) -> Finding | None:
+@rule("ST504", "zeroed-gradients")
+def zeroed_gradients(
+    operators: tuple[OperatorUse, ...], optimizers: tuple[OptimizerUse, ...], case: Case
+) -> Finding | None:
     """Gradients are filled with zeros and then added to
 
     What it means: zero_grad(set_to_none=False) writes zeros into every gradient, and backward then reads them, adds its
@@ -219,30 +210,31 @@ def zeroed_gradients(signals: Signals) -> Finding | None:
     When to ignore it: When the loop reads gradients of parameters that the loss does not reach, or relies on momentum
     and weight decay moving parameters without a gradient.
     """
-    if signals.has(Signal.SETTINGS) and signals.settings.deterministic:
+    if case.settings is not None and case.settings.deterministic:
         return None  # it fills new memory, too
-    step, elements = signals.step, sum(use.elements for use in signals.optimizers)
-    filling, adding = zeroing(signals.operators, signals.categories, elements, step.micro_batches)
+    elements = sum(use.elements for use in optimizers)
+    filling, adding = zeroing(case, elements, case.step.micro_batches)
     both = filling + adding
-    if ratio(both, step.duration.value) < LEAST_SHARE_OF_ZEROS:
+    if ratio(both, case.step.duration.value) < LEAST_SHARE_OF_ZEROS:
         return None
     summary = (
         f"Filling {elements:,} gradients with zeros takes {format_duration(filling)} per step, adding to them "
-        f"{format_duration(adding)} ({share_of_step(both, step)} together)"
+        f"{format_duration(adding)} ({share_of_step(both, case.step)} together)"
     )
-    saving = modelled(both, filling, both, step.steady)
+    saving = modelled(both, filling, both, case.step.steady)
     advice = "Call zero_grad() without set_to_none=False: gradients are then dropped."
-    source = next((use.source for use in signals.lines if calls_function(use.calls, "zero_grad")), None)
+    source = next((use.source for use in case.lines if calls_function(use.calls, "zero_grad")), None)
     return zeroed_gradients.finding(summary, advice, saving, category="compute", source=source)
 
 
-@rule(
-    "ST505",
-    "update-by-hand",
-    needs={Signal.OPERATORS, Signal.TOP_MODULES, Signal.LINES, Signal.PHASES},
-    uses={Signal.OPTIMIZERS, Signal.MACHINE},
-)
-def update_by_hand(signals: Signals) -> Finding | None:
+@rule("ST505", "update-by-hand")
+def update_by_hand(
+    phases: tuple[CategoryUse, ...],
+    lines: tuple[LineUse, ...],
+    operators: tuple[OperatorUse, ...],
+    top_modules: tuple[TopModuleUse, ...],
+    case: Case,
+) -> Finding | None:
     """The loop updates the parameters itself, one tensor at a time
 
     What it means: No optimizer of torch steps: a loop over the parameters, or a class of the job's own, applies the
@@ -257,28 +249,24 @@ def update_by_hand(signals: Signals) -> Finding | None:
 
     When to ignore it: When the update is the subject of the work, and each tensor needs another one.
     """
-    own = hand_made_update(signals)
+    own = hand_made_update(case)
     if not own:
         return None
-    model = max(signals.top_modules, key=lambda top_module: top_module.parameter_bytes)
+    model = max(top_modules, key=lambda top_module: top_module.parameter_bytes)
     spent = total(time.duration for time in own)
-    if ratio(spent.value, signals.step.duration.value) < LEAST_SHARE_OF_SINGLE_TENSORS:
+    if ratio(spent.value, case.step.duration.value) < LEAST_SHARE_OF_SINGLE_TENSORS:
         return None
     use = OptimizerUse("", spent, model.parameters, model.parameter_bytes // BYTES_PER_ELEMENT)
-    summary = f"The loop updates {model.parameters} parameters itself, one by one: {in_step(spent.value, signals.step)}"
+    summary = f"The loop updates {model.parameters} parameters itself, one by one: {in_step(spent.value, case.step)}"
     advice = "Use the optimizer of torch.optim with fused=True, or torch._foreach_add_ on lists of tensors."
     source = max(own, key=lambda time: time.duration.value).line.source
-    return update_by_hand.finding(summary, advice, _above_lower_bound(spent, [use], signals), source=source)
+    return update_by_hand.finding(summary, advice, _above_lower_bound(spent, [use], case.machine), source=source)
 
 
-@rule(
-    "ST506",
-    "gradients-for-nothing",
-    needs={Signal.MODULES, Signal.PHASES},
-    uses={Signal.LINES, Signal.OPTIMIZERS},
-    supersedes=("dominant-operator",),
-)
-def gradients_for_nothing(signals: Signals) -> Finding | None:
+@rule("ST506", "gradients-for-nothing", supersedes=("dominant-operator",))
+def gradients_for_nothing(
+    phases: tuple[CategoryUse, ...], modules: tuple[ModuleUse, ...], case: Case
+) -> Finding | None:
     """Gradients are computed for parameters that no optimizer has
 
     What it means: A backbone that is frozen by leaving it out of the optimizer, or a teacher that is called without
@@ -296,34 +284,34 @@ def gradients_for_nothing(signals: Signals) -> Finding | None:
     When to ignore it: When the gradients themselves are wanted (saliency, a norm that is logged), or the loop updates
     these parameters by hand.
     """
-    unused, phase = _without_update(signals.modules), named(signals.phases, "backward")
-    profiled = sum(use.backward for use in signals.modules if use.depth == 0)
+    unused, phase = _without_update(modules), named(phases, "backward")
+    profiled = sum(use.backward for use in modules if use.depth == 0)
     if phase is None or not unused:
         return None
     scale = min(1.0, ratio(phase.duration.value, profiled))
     first, numbers = max(unused, key=lambda use: use.backward), sum(use.without_update for use in unused)
-    trained_before = any(_is_trained_before(use, signals.modules) for use in unused)
+    trained_before = any(_is_trained_before(use, modules) for use in unused)
     spent = scale * sum(use.backward for use in unused)
     share, least = (OF_WEIGHTS, OF_WEIGHTS_AT_LEAST) if trained_before else (1.0, SURELY_UNUSED)
-    if ratio(share * spent, signals.step.duration.value) < LEAST_UNUSED:
+    if ratio(share * spent, case.step.duration.value) < LEAST_UNUSED:
         return None
     where = first.path + (f" and {format_count(len(unused) - 1, 'other module')}" if len(unused) > 1 else "")
-    summary = f"Backward computes gradients of {where}, which no optimizer has: {in_step(share * spent, signals.step)}"
+    summary = f"Backward computes gradients of {where}, which no optimizer has: {in_step(share * spent, case.step)}"
     advice = "Set requires_grad_(False) on them"
     advice += "; gradients still flow through." if trained_before else ", or call it under torch.no_grad()."
-    saving = modelled(share * spent, least * spent, spent, signals.step.steady)
+    saving = modelled(share * spent, least * spent, spent, case.step.steady)
     evidence = (f"{numbers:,} numbers have a gradient and are in no optimizer.",)
-    source = _called_at(first, signals)
+    source = _called_at(first, case)
     return gradients_for_nothing.finding(summary, advice, saving, category="compute", source=source, evidence=evidence)
 
 
-def _called_at(module: ModuleUse, signals: Signals) -> SourceLine | None:
+def _called_at(module: ModuleUse, case: Case) -> SourceLine | None:
     """The line of forward that calls the module by its name; else where the optimizer is made, without it."""
     call = re.compile(rf"\b{re.escape(module.path.rpartition('.')[2])}\(")
-    calling = [line for line in signals.lines if line.role == "forward" and call.search(line.source.text)]
+    calling = [line for line in case.lines if line.role == "forward" and call.search(line.source.text)]
     if calling:
         return max(calling, key=lambda line: line.duration.value).source
-    return max(signals.optimizers, key=lambda use: use.duration.value).site if signals.optimizers else None
+    return max(case.optimizers, key=lambda use: use.duration.value).site if case.optimizers else None
 
 
 def _without_update(modules: Sequence[ModuleUse]) -> list[ModuleUse]:
@@ -344,8 +332,8 @@ def _is_trained_before(module: ModuleUse, modules: Sequence[ModuleUse]) -> bool:
     return any(use.parameters > use.without_update and not module.path.startswith(f"{use.path}.") for use in before)
 
 
-@rule("ST507", "single-tensor-clipping", needs={Signal.KERNELS}, uses={Signal.GAPS, Signal.CATEGORIES, Signal.LINES})
-def single_tensor_clipping(signals: Signals) -> Finding | None:
+@rule("ST507", "single-tensor-clipping")
+def single_tensor_clipping(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) -> Finding | None:
     """Gradients are clipped tensor by tensor
 
     What it means: The norm of each gradient is computed, and each is scaled, by kernels of its own: two launches for
@@ -361,21 +349,21 @@ def single_tensor_clipping(signals: Signals) -> Finding | None:
 
     When to ignore it: When every gradient is to be clipped by its own norm.
     """
-    norms = [use for use in signals.kernels if plain_name(use.operator) in NORM_OF_ONE]
+    norms = [use for use in kernels if plain_name(use.operator) in NORM_OF_ONE]
     tensors = sum(use.calls for use in norms)
     if tensors < FEWEST_TENSORS:
         return None
-    products = [use for use in signals.kernels if use.operator == SCALED_IN_PLACE]
+    products = [use for use in kernels if use.operator == SCALED_IN_PLACE]
     both = [*norms, *(products if sum(use.calls for use in products) >= ALL_BUT * tensors else [])]
     names = {use.operator for use in both}
-    idle = total(gap.duration for gap in signals.gaps if gap.category == "overhead" and gap.cause in names)
+    idle = total(gap.duration for gap in case.gaps if gap.category == "overhead" and gap.cause in names)
     beyond = sum(max(0.0, use.duration - (use.at_roofline or 0.0)) for use in both)
     one = ratio(1.0, tensors)  # a batched norm has launches, too
     saving = scaled(idle, 1 - one)
-    saving = modelled(saving.value + beyond * (1 - one), saving.low, saving.high + beyond, signals.step.steady)
-    summary = f"{tensors:.0f} gradients are clipped one by one: {in_step(saving.value, signals.step)}"
+    saving = modelled(saving.value + beyond * (1 - one), saving.low, saving.high + beyond, step.steady)
+    summary = f"{tensors:.0f} gradients are clipped one by one: {in_step(saving.value, step)}"
     advice = "Call clip_grad_norm_ with foreach=True; in a loop of your own use torch._foreach_norm and _foreach_mul_."
-    clipping = [line.source for line in signals.lines if calls_function(line.calls, "clip_grad_norm_")]
+    clipping = [line.source for line in case.lines if calls_function(line.calls, "clip_grad_norm_")]
     source = clipping[0] if len(clipping) == 1 else None
     category: Part = "overhead" if idle.value > beyond else "compute"
     return single_tensor_clipping.finding(summary, advice, saving, category=category, source=source)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
-from steptime.advice.evidence import CompilerEventUse, GapUse, LineUse, OperatorUse, Signal, SiteUse
+from steptime.advice.device_uses import AllocationUse, GapUse, RooflineUse, ScalingUse
+from steptime.advice.evidence import Case, CompilerUse, LineUse, SiteUse
 from steptime.advice.kernels import EMPTY_KERNEL, as_evidence, first_source, longest, plain_name, spent
 from steptime.advice.line_evidence import calls_function, function_of, lines_around, sampled_lines
 from steptime.advice.memory_evidence import has_room
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.run_uses import CategoryUse, MemoryUse, StepSummary
 from steptime.advice.savings import (
     capped,
     in_step,
@@ -26,9 +27,11 @@ from steptime.advice.savings import (
     share_of_step,
     total,
 )
-from steptime.advice.signals import Signals, compiles
+from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration, format_source
+from steptime.trace.compile_logs import CompilerEvent
 from steptime.trace.links import is_user_file
 
 FEWEST_OPERATORS = 100
@@ -115,12 +118,10 @@ class _Site:
 @rule(
     "ST301",
     "dispatch-loop",
-    needs={Signal.CATEGORIES},
-    uses={Signal.LINES, Signal.OPERATORS, Signal.COMPILATIONS, Signal.PATHS, Signal.ROOFLINE},
     supersedes=("overhead-bound", "python-time", "memory-bound-pointwise", "outside-model"),
     by_line=True,
 )
-def dispatch_loop(signals: Signals) -> Iterator[Finding]:
+def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Iterator[Finding]:
     """A Python loop calls many tiny operators
 
     What it means: One line of Python calls hundreds of operators in each step (a loop over time steps, samples,
@@ -141,32 +142,30 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
 
     When to ignore it: When each round of the loop depends on a decision taken on the host from the last.
     """
-    launch, on_device = named(signals.categories, "overhead"), signals.step.device != "cpu"
+    launch, on_device = named(categories, "overhead"), step.device != "cpu"
     if launch is None:
         return
     advice = "Replace the loop by one operator on the whole tensor, or compile the function that holds it."
-    if compiles(signals):
+    if case.compilations or step.compiled:
         advice = "Replace the loop by one operator on the whole tensor; the compiler has left this line as it is."
-    everything = sum(operator.calls for operator in signals.operators)
-    for site in sorted(_sites(signals), key=lambda site: site.calls, reverse=True)[:MOST_SITES]:
+    everything = sum(operator.calls for operator in case.operators)
+    for site in sorted(_sites(case), key=lambda site: site.calls, reverse=True)[:MOST_SITES]:
         part = ratio(site.calls, max(everything, site.calls))
         if site.each > LARGEST_OPERATOR or part < LEAST_PART_OF_OPERATORS:
             continue
         saving, source = capped(scaled(launch.recoverable, part), launch.recoverable), site.source
         if not on_device:  # a device only waits for what the host cannot hide
-            saving = capped(_with_the_loop(saving, site), signals.step.duration)
+            saving = capped(_with_the_loop(saving, site), step.duration)
         where = format_source(source)
         where += f" ({source.function})" if source.function and not source.text else ""
         where = f"The lines around {where} call" if site.lines > 1 else f"{where} calls"
         whole = max(everything, site.calls)
         summary = f"{where} {site.calls:,.0f} of the step's {whole:,.0f} operators: "
-        summary += in_step(saving.value, signals.step)
-        text = (source.text,) if source.text else ()
-        companions = any(line.source == source and line.role == "python" for line in signals.lines)
-        reported = ON_A_LIST if companions and not compiles(signals) else advice
-        yield dispatch_loop.finding(
-            summary, reported, saving, category="overhead" if on_device else "", source=source, evidence=text
-        )
+        summary += in_step(saving.value, step)
+        category, text = "overhead" if on_device else "", (source.text,) if source.text else ()
+        companions = any(line.source == source and line.role == "python" for line in case.lines)
+        reported = ON_A_LIST if companions and not (case.compilations or step.compiled) else advice
+        yield dispatch_loop.finding(summary, reported, saving, category=category, source=source, evidence=text)
 
 
 def _with_the_loop(dispatch: Estimate, site: _Site) -> Estimate:
@@ -177,29 +176,29 @@ def _with_the_loop(dispatch: Estimate, site: _Site) -> Estimate:
     return total((dispatch, sure, modelled(likely, 0.0, site.idle + site.slow, dispatch.samples)))
 
 
-def _sites(signals: Signals) -> Iterator[_Site]:
+def _sites(case: Case) -> Iterator[_Site]:
     """Lines that run in a loop within the step, and functions whose lines were not timed."""
     functions: dict[SourceLine, list[OperatorUse]] = {}
-    for use in signals.operators:
+    for use in case.operators:
         if use.source is not None and use.phase not in ("optimizer", "input"):  # what the loader does is no overhead
             functions.setdefault(use.source, []).append(use)
     for source, uses in functions.items():
         calls = sum(use.calls for use in uses)
-        timed = lines_around(signals.lines, signals.paths, source)
+        timed = lines_around(case.lines, case.paths, source)
         if timed:
             small = [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls]
-            yield from _looping(timed, small, _slow(signals, uses), signals.step.micro_batches)
+            yield from _looping(timed, small, _slow(case.roofline, uses), case.step.micro_batches)
         elif calls >= FEWEST_OPERATORS and source.function != "<module>" and _may_loop(uses):
             each = ratio(sum(use.duration for use in uses), calls)
             name = function_of(source)[1]
-            callers = [use for use in signals.lines if use.role in CALLERS and calls_function(use.calls, name)]
+            callers = [use for use in case.lines if use.role in CALLERS and calls_function(use.calls, name)]
             if len(callers) == 1:  # its own lines are not timed, the call of it is
                 host = callers[0].host.value
-                yield _Site(callers[0].source, calls, each, _idle(uses), host, _slow(signals, uses))
+                yield _Site(callers[0].source, calls, each, _idle(uses), host, _slow(case.roofline, uses))
             else:
-                sampled = sampled_lines(signals.paths, source)
+                sampled = sampled_lines(case.paths, source)
                 line = max(sampled, key=lambda line: sampled[line], default=source)
-                yield _Site(line, calls, each, _idle(uses), slow=_slow(signals, uses), lines=max(1, len(sampled)))
+                yield _Site(line, calls, each, _idle(uses), slow=_slow(case.roofline, uses), lines=max(1, len(sampled)))
 
 
 def _may_loop(uses: Iterable[OperatorUse]) -> bool:
@@ -212,10 +211,10 @@ def _idle(uses: Iterable[OperatorUse]) -> float:
     return sum(use.duration for use in uses if use.bound == "latency")
 
 
-def _slow(signals: Signals, uses: Iterable[OperatorUse]) -> float:
+def _slow(roofline: RooflineUse | None, uses: Iterable[OperatorUse]) -> float:
     """ns that small matrix products take beyond their arithmetic at the machine's rate; none where that is not known.
     Large ones, a model's layers, run near it by themselves."""
-    peak = signals.roofline.peak if signals.has(Signal.ROOFLINE) else None
+    peak = roofline.peak if roofline is not None else None
     if not peak:
         return 0.0
     products = [(use, 1e9 * use.flops / peak) for use in uses if use.flops and use.bound != "latency"]
@@ -240,21 +239,8 @@ def _looping(lines: list[LineUse], uses: list[OperatorUse], slow: float, batches
         yield _Site(top.source, calls * part, each, part * _idle(uses), host, part * slow, len(rounds))
 
 
-@rule(
-    "ST302",
-    "overhead-bound",
-    needs={Signal.CATEGORIES},
-    uses={
-        Signal.OPERATORS,
-        Signal.COMPILATIONS,
-        Signal.COMPILER,
-        Signal.KERNELS,
-        Signal.GAPS,
-        Signal.MEMORY,
-        Signal.REPLAY,
-    },
-)
-def overhead_bound(signals: Signals) -> Finding | None:
+@rule("ST302", "overhead-bound")
+def overhead_bound(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Finding | None:
     """The step is bound by dispatching its operators
 
     What it means: The host cannot hand out the operators as fast as they are computed: Python, the dispatcher, autograd
@@ -273,74 +259,73 @@ def overhead_bound(signals: Signals) -> Finding | None:
     When to ignore it: When the batch is small for a reason (online learning, reinforcement learning) and the step is
     fast enough.
     """
-    launch, step = named(signals.categories, "overhead"), signals.step
-    by_host = signals.has(Signal.REPLAY) and signals.replay.decides == HOST
+    launch = named(categories, "overhead")
+    by_host = case.replay is not None and case.replay.decides == HOST
     least = LEAST_OF_HOST_BOUND if by_host else LEAST_OVERHEAD
     if launch is None or ratio(launch.recoverable.value, step.duration.value) < least:
         return None
-    launched = [use for use in signals.kernels if use.bound != "communication"]
-    kernels, idle = sum(use.calls for use in launched), launch.duration.value
-    if signals.has(Signal.KERNELS) and kernels < FEWEST_KERNELS:
+    launched = [use for use in case.kernels if use.bound != "communication"]
+    often, idle = sum(use.calls for use in launched), launch.duration.value
+    if case.kernels and often < FEWEST_KERNELS:
         return None
-    gaps = _gaps(signals, "overhead")
-    stalls = [gap for gap in gaps if gap.longest >= STALL]
+    idlest = _gaps(case.gaps, "overhead")
+    stalls = [gap for gap in idlest if gap.longest >= STALL]
     if stalls and sum(min(gap.longest, gap.duration.value) for gap in stalls) >= STALLED * idle:
-        return _stall(signals, stalls, launch.recoverable)
-    calls = sum(operator.calls for operator in signals.operators)
-    if not kernels and 0 < calls < FEWEST_KERNELS and not compiles(signals):
+        return _stall(step, stalls, launch.recoverable)
+    calls = sum(operator.calls for operator in case.operators)
+    if not often and 0 < calls < FEWEST_KERNELS and not (case.compilations or step.compiled):
         return None
     many = f" of {calls:,.0f} operators" if calls else ""
     summary = f"Dispatch{many} takes {in_step(idle, step)}"
-    if kernels:
-        summary = f"The device idles {in_step(idle, step)} while the host {_launches(signals, kernels)}"
-        if not _replays(signals):
-            summary += f", each of which runs for {format_duration(ratio(spent(launched), kernels))}"
+    if often:
+        summary = f"The device idles {in_step(idle, step)} while the host {_launches(step, often)}"
+        if not _replays(step):
+            summary += f", each of which runs for {format_duration(ratio(spent(launched), often))}"
     graphs = ' (mode="reduce-overhead")' if step.device != "cpu" else ""
-    larger = f"enlarge the batch{_free_memory(signals)}"
+    larger = f"enlarge the batch{_free_memory(case.memory)}"
     if step.micro_batches >= FEWEST_MICRO_BATCHES:
         larger = f"accumulate over fewer, larger micro-batches ({step.micro_batches:.0f} per step now)"
     advice = f"Compile the model{graphs}, or {larger} so that each operator does more."
-    if compiles(signals):
-        advice = f"Part of the job is compiled: {_left_eager(signals)}{graphs}; or {larger}."
-    if _replays(signals):
-        advice = f"Graphs are in use already: {_outside_graphs(signals)}; or {larger}."
-    if calls and sum(operator.recurrent for operator in signals.operators) >= MOST_OF_OPERATORS * calls:
+    if case.compilations or step.compiled:
+        advice = f"Part of the job is compiled: {_left_eager(case.compiler)}{graphs}; or {larger}."
+    if _replays(step):
+        advice = f"Graphs are in use already: {_outside_graphs(step)}; or {larger}."
+    if calls and sum(operator.recurrent for operator in case.operators) >= MOST_OF_OPERATORS * calls:
         advice = "Enlarge the batch: most of them are in torch's recurrent layers, which no compiler takes apart."
-    source = _idlest(gaps) or _busiest(signals.operators)
+    source = _idlest(idlest) or _busiest(case.operators)
     evidence = tuple(
         f"{gap.cause or 'between operators'}: {format_duration(gap.duration.value)} idle a step "
         f"in {format_count(gap.count, 'gap')}"
-        for gap in gaps[:5]
+        for gap in idlest[:5]
     )
     saving = launch.recoverable
     return overhead_bound.finding(summary, advice, saving, category="overhead", source=source, evidence=evidence)
 
 
-def _free_memory(signals: Signals) -> str:
+def _free_memory(memory: MemoryUse | None) -> str:
     """How little of a device's memory is used, where a batch of twice the size has room."""
-    memory = signals.memory if signals.has(Signal.MEMORY) else None
     if memory is None or not has_room(memory):
         return ""
     return f" ({format_bytes(memory.peak)} of {format_bytes(memory.capacity or 0)} is used)"
 
 
-def _replays(signals: Signals) -> bool:
-    """True if the step launches kernels as graphs: then launches and kernels are two numbers."""
-    return signals.step.graphs is not None and signals.step.graphs.launches > 0
+def _replays(step: StepSummary) -> bool:
+    """Whether the step launches kernels as graphs: then launches and kernels are two numbers."""
+    return step.graphs is not None and step.graphs.launches > 0
 
 
-def _launches(signals: Signals, kernels: float) -> str:
-    """Launches of the host: kernels, or graphs and the kernels next to them."""
-    graphs = signals.step.graphs
+def _launches(step: StepSummary, kernels: float) -> str:
+    """What the host launches: kernels, or graphs and the kernels next to them."""
+    graphs = step.graphs
     if graphs is None or not graphs.launches:
         return f"launches {format_count(kernels, 'kernel')}"
     inside = f" of {format_count(graphs.kernels, 'kernel')}" if graphs.kernels else ""
     return f"launches {format_count(graphs.launches, 'graph')}{inside}, and {format_count(graphs.single, 'kernel')}"
 
 
-def _outside_graphs(signals: Signals) -> str:
-    """Advice about the host's work next to the graphs, by its names."""
-    eager = signals.step.graphs.eager if signals.step.graphs is not None else ()
+def _outside_graphs(step: StepSummary) -> str:
+    """What to do about what the host does next to the graphs, by its names."""
+    eager = step.graphs.eager if step.graphs is not None else ()
     if not eager:
         return "put more of the step into them"
     names = (f"{use.name} ({use.calls:.0f} calls)" if use.calls >= 2 else use.name for use in eager[:MOST_NAMED])
@@ -365,32 +350,32 @@ def _busiest(operators: Sequence[OperatorUse]) -> SourceLine | None:
     return source if calls and calls[source] >= MOST_OF_OPERATORS * sum(calls.values()) else None
 
 
-def _left_eager(signals: Signals) -> str:
-    """Advice about operators that the compiler has left: where it wrote down its breaks, they are known (ST308)."""
-    if not signals.has(Signal.COMPILER):
+def _left_eager(compiler: CompilerUse | None) -> str:
+    """What to do about what the compiler has left: where it wrote down its breaks, they are known (ST308)."""
+    if compiler is None:
         return "look for graph breaks and what is left eager"
-    return "mend its graph breaks (ST308) and compile the rest" if _breaks(signals) else "compile what is left eager"
+    return "mend its graph breaks (ST308) and compile the rest" if _breaks(compiler) else "compile what is left eager"
 
 
-def _breaks(signals: Signals) -> list[CompilerEventUse]:
+def _breaks(compiler: CompilerUse) -> list[CompilerEvent]:
     """Graph breaks at lines of the user's."""
-    return [each for each in signals.compiler.breaks if is_user_file(each.source.file)]
+    return [each for each in compiler.breaks if is_user_file(each.source.file)]
 
 
-def _gaps(signals: Signals, category: str) -> list[GapUse]:
+def _gaps(gaps: tuple[GapUse, ...], category: str) -> list[GapUse]:
     """The device's idle times of a category, the longest first."""
-    gaps = [gap for gap in signals.gaps if gap.category == category]
-    return sorted(gaps, key=lambda gap: gap.duration.value, reverse=True)
+    chosen = (gap for gap in gaps if gap.category == category)
+    return sorted(chosen, key=lambda gap: gap.duration.value, reverse=True)
 
 
-def _stall(signals: Signals, gaps: list[GapUse], launch: Estimate) -> Finding:
+def _stall(step: StepSummary, gaps: list[GapUse], launch: Estimate) -> Finding:
     """Long gaps, one of each cause, the longest first: compiling would not shorten them."""
     gap, stalled = gaps[0], total(each.duration for each in gaps)
     longest = format_duration(max(each.longest for each in gaps))
     running = [each.cause or "the host" for each in gaps[:3]] + ["others"] * (len(gaps) > 3)
     calls = " and ".join(filter(None, (", ".join(running[:-1]), running[-1])))
     runs = "runs" if len(running) == 1 else "run"
-    idle = in_step(stalled.value, signals.step)
+    idle = in_step(stalled.value, step)
     summary = f"The device idles {idle}, up to {longest} at a time, while {calls} {runs}"
     advice = "If that is the job's start (libraries, tuning, first allocations), trace later steps; "
     advice += "else take these calls out of the step."
@@ -398,8 +383,8 @@ def _stall(signals: Signals, gaps: list[GapUse], launch: Estimate) -> Finding:
     return overhead_bound.finding(summary, advice, saving, category="overhead", source=gap.source)
 
 
-@rule("ST303", "host-sync", needs={Signal.CATEGORIES}, uses={Signal.SITES, Signal.GAPS, Signal.COPIES, Signal.SCALING})
-def host_sync(signals: Signals) -> Iterator[Finding]:
+@rule("ST303", "host-sync")
+def host_sync(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Iterator[Finding]:
     """The host waits for the device, and then the device for the host
 
     What it means: A value is read from the device (item, cpu, tolist, nonzero, a boolean mask, a print): the host
@@ -415,33 +400,34 @@ def host_sync(signals: Signals) -> Iterator[Finding]:
 
     When to ignore it: When the device has enough work queued: then no idle time follows and the rule does not fire.
     """
-    staging = staging_operators(signals.copies)  # the matter of ST107
-    waits = (gap for gap in _gaps(signals, "sync") if gap.cause and gap.cause not in staging)
-    gaps = [gap for gap in map(partial(_without_scaler, signals), waits) if gap.duration.value > 0]
-    yield from (_after_gap(signals, gap) for gap in gaps[:MOST_SITES])
-    if gaps:
+    staging = staging_operators(case.copies)  # the matter of ST107
+    waits = (gap for gap in _gaps(case.gaps, "sync") if gap.cause and gap.cause not in staging)
+    shorter = (_without_scaler(case.scaling, gap) for gap in waits)
+    idle = [gap for gap in shorter if gap.duration.value > 0]
+    yield from (_after_gap(step, case.sites, gap) for gap in idle[:MOST_SITES])
+    if idle:
         return
-    sites = [site for site in signals.sites if site.device != "cpu" and site.calls > 0]
-    suspects = [site for site in sites if site.name not in HARMLESS]
-    sync = named(signals.categories, "sync")
+    reading = (site for site in case.sites if site.device != "cpu" and site.calls > 0)
+    suspects = [site for site in reading if site.name not in HARMLESS]
+    sync = named(categories, "sync")
     if suspects and sync is not None:
-        yield _at_site(signals, max(suspects, key=lambda site: site.calls), sync.recoverable)
+        yield _at_site(step, max(suspects, key=lambda site: site.calls), sync.recoverable)
 
 
-def _without_scaler(signals: Signals, gap: GapUse) -> GapUse:
+def _without_scaler(scaling: ScalingUse | None, gap: GapUse) -> GapUse:
     """The idle time after reads of one kind without that after a gradient scaler's, the matter of ST418."""
-    if not signals.has(Signal.SCALING) or READS.get(plain_name(gap.cause), plain_name(gap.cause)) != "item":
+    if scaling is None or READS.get(plain_name(gap.cause), plain_name(gap.cause)) != "item":
         return gap
-    return replace(gap, duration=less(gap.duration, signals.scaling.waiting.value))
+    return replace(gap, duration=less(gap.duration, scaling.waiting.value))
 
 
-def _after_gap(signals: Signals, gap: GapUse) -> Finding:
+def _after_gap(step: StepSummary, sites: tuple[SiteUse, ...], gap: GapUse) -> Finding:
     """Idle time after a wait, with the line that waits where one call of that name was recorded."""
     call = READS.get(plain_name(gap.cause), plain_name(gap.cause))
-    sites = [site for site in signals.sites if site.device != "cpu" and site.name == call]
-    source = gap.source or (max(sites, key=lambda site: site.calls).source if sites else None)
+    waiting = [site for site in sites if site.device != "cpu" and site.name == call]
+    source = gap.source or (max(waiting, key=lambda site: site.calls).source if waiting else None)
     where = f" at {format_source(source)}" if source else ""
-    summary = f"The device idles {in_step(gap.duration.value, signals.step)} after {gap.cause}{where} waited for it"
+    summary = f"The device idles {in_step(gap.duration.value, step)} after {gap.cause}{where} waited for it"
     evidence = (f"{format_count(gap.count, 'gap')} per step, the longest {format_duration(gap.longest)}",)
     advice = _advice_on_call(call)
     return host_sync.finding(summary, advice, gap.duration, category="sync", source=source, evidence=evidence)
@@ -457,15 +443,15 @@ def _advice_on_call(call: str) -> str:
     return READ_LESS
 
 
-def _at_site(signals: Signals, site: SiteUse, saving: Estimate) -> Finding:
-    source, idle, calls = site.source, in_step(saving.value, signals.step), format_count(site.calls, "call")
+def _at_site(step: StepSummary, site: SiteUse, saving: Estimate) -> Finding:
+    source, idle, calls = site.source, in_step(saving.value, step), format_count(site.calls, "call")
     summary = f"{site.name}() at {format_source(source)} makes the device idle {idle}, {calls}"
     evidence = (source.text,) if source.text else ()
     return host_sync.finding(summary, READ_LESS, saving, category="sync", source=source, evidence=evidence)
 
 
-@rule("ST304", "recompilation", uses={Signal.COMPILATIONS, Signal.CATEGORIES, Signal.LINES, Signal.COMPILER})
-def recompilation(signals: Signals) -> Finding | None:
+@rule("ST304", "recompilation")
+def recompilation(step: StepSummary, case: Case) -> Finding | None:
     """torch.compile compiles again in the middle of training
 
     What it means: A guard of the compiled code failed (another shape, another Python value, another set of gradients),
@@ -481,15 +467,15 @@ def recompilation(signals: Signals) -> Finding | None:
 
     When to ignore it: When it happens once per stage (first evaluation, last batch of an epoch) in a long run.
     """
-    if not signals.has(Signal.COMPILATIONS):
-        return _compiling_in_trace(signals) if signals.step.mode == "trace" else None
-    again = [compilation for compilation in signals.compilations if compilation.after_warm_up]
-    steps = max(1, signals.step.total - signals.step.warm_up)
+    if not case.compilations:
+        return _compiling_in_trace(case) if step.mode == "trace" else None
+    again = [compilation for compilation in case.compilations if compilation.after_warm_up]
+    steps = max(1, step.total - step.warm_up)
     if not again:
         return None
     took = sum(compilation.duration for compilation in again)
     source = max(again, key=lambda compilation: compilation.duration).source
-    forwards = [line for line in signals.lines if line.role == "forward"]
+    forwards = [line for line in case.lines if line.role == "forward"]
     if forwards and not is_user_file(source.file):  # a module of torch's was compiled: the line that called it
         source = max(forwards, key=lambda line: line.duration.value).source
     reasons = Counter(compilation.reason for compilation in again if compilation.reason)
@@ -503,13 +489,13 @@ def recompilation(signals: Signals) -> Finding | None:
     return recompilation.finding(summary, advice, saving, source=source, evidence=evidence)
 
 
-def _compiling_in_trace(signals: Signals) -> Finding | None:
-    category = named(signals.categories, "compile")
+def _compiling_in_trace(case: Case) -> Finding | None:
+    category = named(case.categories, "compile")
     if category is None:
         return None
-    summary = f"Compiling takes {in_step(category.duration.value, signals.step)}"
+    summary = f"Compiling takes {in_step(category.duration.value, case.step)}"
     advice = "If these are no first steps, look at the reasons: TORCH_LOGS=recompiles names the guard that failed."
-    again = signals.compiler.recompilations if signals.has(Signal.COMPILER) else ()
+    again = case.compiler.recompilations if case.compiler is not None else ()
     if again:
         advice = "Look at the guards that failed and keep what changes out of the compiled code."
     source = max(again, key=lambda each: each.count).source if again else None
@@ -518,14 +504,14 @@ def _compiling_in_trace(signals: Signals) -> Finding | None:
     )
 
 
-def _events(events: Sequence[CompilerEventUse]) -> tuple[str, ...]:
+def _events(events: Sequence[CompilerEvent]) -> tuple[str, ...]:
     """Events of the compiler in words, those that came most often first."""
     most = sorted(events, key=lambda each: -each.count)[:MOST_EVENTS]
     return tuple(f"{each.count} x {format_source(each.source)}: {each.reason}" for each in most)
 
 
-@rule("ST308", "graph-break", needs={Signal.COMPILER}, weight=Weight.NOTE)
-def graph_break(signals: Signals) -> Finding | None:
+@rule("ST308", "graph-break", weight=Weight.NOTE)
+def graph_break(compiler: CompilerUse) -> Finding | None:
     """torch.compile cuts the model in pieces
 
     What it means: At a graph break the compiled code ends, the line runs in Python, and another graph starts behind it.
@@ -539,7 +525,7 @@ def graph_break(signals: Signals) -> Finding | None:
 
     When to ignore it: When the pieces are long, so that a break between them costs little.
     """
-    breaks = _breaks(signals)
+    breaks = _breaks(compiler)
     if not breaks:
         return None
     first = max(breaks, key=lambda each: each.count)
@@ -551,8 +537,8 @@ def graph_break(signals: Signals) -> Finding | None:
     return graph_break.finding(summary, advice, category="compile", source=first.source, evidence=_events(breaks))
 
 
-@rule("ST309", "recompile-limit", needs={Signal.COMPILER}, weight=Weight.NOTE)
-def recompile_limit(signals: Signals) -> Finding | None:
+@rule("ST309", "recompile-limit", weight=Weight.NOTE)
+def recompile_limit(compiler: CompilerUse) -> Finding | None:
     """A function was compiled too often, and runs uncompiled
 
     What it means: After torch._dynamo.config.recompile_limit compilations of one function (8 by default) torch.compile
@@ -566,18 +552,18 @@ def recompile_limit(signals: Signals) -> Finding | None:
 
     When to ignore it: When the calls that are run uncompiled are rare (a last batch, an evaluation).
     """
-    limits = signals.compiler.limits
+    limits = compiler.limits
     if not limits:
         return None
     source = limits[0].source
     summary = f"{source.function or 'A function'} ({format_source(source)}) was compiled too often and runs uncompiled"
-    guards = [each for each in signals.compiler.recompilations if each.source == source]
+    guards = [each for each in compiler.recompilations if each.source == source]
     advice = "Keep what its guards name from changing: bucket sizes, dynamic=True, or tensors for Python numbers."
     return recompile_limit.finding(summary, advice, category="compile", source=source, evidence=_events(guards))
 
 
-@rule("ST305", "tiny-kernels", needs={Signal.KERNELS}, uses={Signal.CATEGORIES, Signal.COMPILATIONS})
-def tiny_kernels(signals: Signals) -> Finding | None:
+@rule("ST305", "tiny-kernels")
+def tiny_kernels(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) -> Finding | None:
     """The device is busy with kernels that are too small for it
 
     What it means: Hundreds of kernels of a few microseconds each follow one another. Each one fills the device, works
@@ -593,30 +579,30 @@ def tiny_kernels(signals: Signals) -> Finding | None:
 
     When to ignore it: When the batch is small by design (inference for one request, reinforcement learning).
     """
-    launch = named(signals.categories, "overhead")
-    if launch is not None and ratio(launch.duration.value, signals.step.duration.value) >= HELD_BACK:
+    launch = named(case.categories, "overhead")
+    if launch is not None and ratio(launch.duration.value, step.duration.value) >= HELD_BACK:
         return None
-    tiny = [use for use in signals.kernels if ratio(use.duration, use.calls) < TINY]
+    tiny = [use for use in kernels if ratio(use.duration, use.calls) < TINY]
     calls, busy = sum(use.calls for use in tiny), spent(tiny)
-    if calls < FEWEST_TINY or ratio(busy, spent(signals.kernels)) < LEAST_PART_TINY:
+    if calls < FEWEST_TINY or ratio(busy, spent(kernels)) < LEAST_PART_TINY:
         return None
     each = format_duration(ratio(busy, calls))
     empty = sum(use.calls * min(EMPTY_KERNEL, ratio(use.duration, use.calls)) for use in tiny)
     advice = "Compile the model, and use a fused or foreach optimizer, so that neighbours become one kernel."
-    if compiles(signals):
+    if case.compilations or step.compiled:
         advice = "Part of the job is compiled: bring what runs eagerly into it, or batch small operators into one."
     return tiny_kernels.finding(
-        f"{calls:.0f} kernels of {each} each take {in_step(busy, signals.step)}",
+        f"{calls:.0f} kernels of {each} each take {in_step(busy, step)}",
         advice,
-        partly(empty, FUSES, FUSES_AT_LEAST, signals.step),
+        partly(empty, FUSES, FUSES_AT_LEAST, step),
         category="compute",
         source=first_source(longest(tiny)),
         evidence=tuple(map(as_evidence, sorted(tiny, key=lambda use: use.calls, reverse=True)[:3])),
     )
 
 
-@rule("ST306", "allocator-stalls", needs={Signal.ALLOCATIONS}, supersedes=("overhead-bound", "host-sync"))
-def allocator_stalls(signals: Signals) -> Iterator[Finding]:
+@rule("ST306", "allocator-stalls", supersedes=("overhead-bound", "host-sync"))
+def allocator_stalls(step: StepSummary, allocations: tuple[AllocationUse, ...]) -> Iterator[Finding]:
     """The device's memory is asked for and given back in the middle of steps
 
     What it means: PyTorch keeps the memory that it once got from the driver. When a steady step still calls cudaMalloc
@@ -632,23 +618,22 @@ def allocator_stalls(signals: Signals) -> Iterator[Finding]:
 
     When to ignore it: In the first steps, and when the trace covers nothing else.
     """
-    uses, step = signals.allocations, signals.step
-    calls, host = sum(use.calls for use in uses), format_duration(sum(use.duration.value for use in uses))
-    top, like = max(uses, key=lambda use: use.idle.value), " and its like" if len(uses) > 1 else ""
+    calls, host = sum(use.calls for use in allocations), format_duration(sum(use.duration.value for use in allocations))
+    top, like = max(allocations, key=lambda use: use.idle.value), " and its like" if len(allocations) > 1 else ""
     evidence = [f"The host spends {host} {per_step(step)} in them."]
     evidence += [
         f"{use.name}: {format_count(use.calls, 'call')} {per_step(step)}, {format_duration(use.duration.value)}"
-        for use in uses[:3]
+        for use in allocations[:3]
     ]
     if calls >= UNCACHED:
         advice = "So many mean that nothing is kept: look for PYTORCH_NO_CUDA_MEMORY_CACHING"
         advice += ", or empty_cache() in the loop."
-    elif any("Free" in use.name for use in uses):
+    elif any("Free" in use.name for use in allocations):
         advice = "Take empty_cache() out of the loop; if there is none, memory is nearly full or fragmented: use less."
     else:
         advice = "Keep to a few shapes, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-    for category in dict.fromkeys(name for use in uses for name, _ in use.within):
-        idle = total(spent for use in uses for name, spent in use.within if name == category)
+    for category in dict.fromkeys(name for use in allocations for name, _ in use.within):
+        idle = total(spent for use in allocations for name, spent in use.within if name == category)
         yield allocator_stalls.finding(
             f"The device idles {in_step(idle.value, step)} in {format_count(calls, 'call')} of {top.name}{like}",
             advice,
@@ -659,14 +644,8 @@ def allocator_stalls(signals: Signals) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "ST307",
-    "indexing-in-loop",
-    needs={Signal.OPERATORS},
-    uses={Signal.PHASES, Signal.LINES, Signal.PATHS},
-    supersedes=("memory-bound-pointwise", "dominant-operator", "outside-model"),
-)
-def indexing_in_loop(signals: Signals) -> Finding | None:
+@rule("ST307", "indexing-in-loop", supersedes=("memory-bound-pointwise", "dominant-operator", "outside-model"))
+def indexing_in_loop(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) -> Finding | None:
     """A loop indexes a tensor, and backward pays for all of it in each round
 
     What it means: The loop takes x[:, t] (or x[a:b]) of a tensor that needs a gradient. The derivative of each such
@@ -684,13 +663,13 @@ def indexing_in_loop(signals: Signals) -> Finding | None:
 
     When to ignore it: When the loop itself can be replaced by one operator on the whole tensor: then do that.
     """
-    slices = [use for use in signals.operators if use.name.removeprefix("aten::") in TAKEN_APART]
+    slices = [use for use in operators if use.name.removeprefix("aten::") in TAKEN_APART]
     count = sum(use.calls - use.recurrent for use in slices)
-    if signals.step.device != "cpu" or count < FEWEST_SLICES:
+    if step.device != "cpu" or count < FEWEST_SLICES:
         return None
-    backward = [use for use in signals.operators if use.phase == "backward"]
+    backward = [use for use in operators if use.phase == "backward"]
     filled, added = (_some(count - 1, [use for use in backward if plain_name(use.name) in names]) for names in BEHIND)
-    phase, profiled = named(signals.phases, "backward"), sum(use.duration for use in backward)
+    phase, profiled = named(case.phases, "backward"), sum(use.duration for use in backward)
     scale = min(1.0, ratio(phase.duration.value, profiled)) if phase is not None else 1.0
     own = sum(use.duration * (1 - ratio(use.recurrent, use.calls)) for use in slices)
     most = scale * (own + filled + added)
@@ -698,11 +677,11 @@ def indexing_in_loop(signals: Signals) -> Finding | None:
     taken, once = (least + most) / 2, 1 - 1 / count
     return indexing_in_loop.finding(
         f"{count:.0f} slices a step are taken of tensors; backward fills and adds up a whole tensor for each: "
-        f"{format_duration(taken)} ({share_of_step(taken, signals.step)})",
+        f"{format_duration(taken)} ({share_of_step(taken, step)})",
         "Take the tensor apart once before the loop, by unbind() or split(), and index what that returns.",
-        modelled(once * taken, once * least, once * most, signals.step.steady),
+        modelled(once * taken, once * least, once * most, step.steady),
         category="compute",
-        source=_slicing_line(signals, slices),
+        source=_slicing_line(case, slices),
     )
 
 
@@ -711,11 +690,11 @@ def _some(calls: float, uses: Sequence[OperatorUse]) -> float:
     return sum(use.duration for use in uses) * min(1.0, ratio(calls, sum(use.calls for use in uses)))
 
 
-def _slicing_line(signals: Signals, slices: Sequence[OperatorUse]) -> SourceLine | None:
+def _slicing_line(case: Case, slices: Sequence[OperatorUse]) -> SourceLine | None:
     """The line of the slicing function that runs most often, which is in its loop; the function where none is timed."""
     found = next((use.place for use in slices if use.place is not None), None)
     if found is None:
         return None
-    timed = lines_around(signals.lines, signals.paths, found)
+    timed = lines_around(case.lines, case.paths, found)
     repeated = [line for line in timed if "[" in line.source.text and line.hits >= FEWEST_SLICES / 2]
     return max(repeated, key=lambda line: line.duration.value).source if repeated else found

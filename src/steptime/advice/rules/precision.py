@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from steptime.advice.evidence import KernelUse, MachineUse, Signal
+from steptime.advice.device_uses import MachineUse, RooflineUse, ScalingUse
 from steptime.advice.kernels import EMPTY_KERNEL, about_kernels, is_matrix_product, matrix_units, plain_name, spent
 from steptime.advice.rule import Finding, rule
+from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.advice.savings import in_step, modelled, named, partly, ratio, total
-from steptime.advice.signals import Signals
+from steptime.analysis.roofline import KernelUse
 from steptime.quantities import format_count, format_duration
 
 SURE_UNITS = 0.4
@@ -52,13 +53,8 @@ LEAST_WIDE = 0.1
 """Fraction of the step in kernels that would gain."""
 
 
-@rule(
-    "ST403",
-    "idle-matrix-units",
-    needs={Signal.KERNELS, Signal.MACHINE},
-    supersedes=("dominant-operator",),
-)
-def idle_matrix_units(signals: Signals) -> Finding | None:
+@rule("ST403", "idle-matrix-units", supersedes=("dominant-operator",))
+def idle_matrix_units(step: StepSummary, machine: MachineUse, kernels: tuple[KernelUse, ...]) -> Finding | None:
     """float32 matmuls run without Tensor Cores or matrix cores
 
     What it means: The device has units that multiply matrices eight to sixteen times as fast as its ordinary ones do,
@@ -74,8 +70,7 @@ def idle_matrix_units(signals: Signals) -> Finding | None:
 
     When to ignore it: When the numbers need all 24 bits (linear solvers, physics, some losses): then only those parts.
     """
-    machine = signals.machine
-    plainly = (use for use in signals.kernels if use.matrix_unit is False and use.dtype == "float32")
+    plainly = (use for use in kernels if use.matrix_unit is False and use.dtype == "float32")
     slow = [use for use in plainly if is_matrix_product(use)]
     rates, plain = dict(machine.rates), machine.matrix_flops
     faster = [each for each in FORMATS if rates.get(each[0], 0.0) > (plain or 0.0)]
@@ -84,9 +79,9 @@ def idle_matrix_units(signals: Signals) -> Finding | None:
     dtype, how, meaning = faster[0]
     saved = sum(use.duration - _at_units(use, machine, ratio(plain, rates[dtype])) for use in slow)
     calls = format_count(sum(use.calls for use in slow), "kernel")
-    units, took = matrix_units(machine.name), in_step(spent(slow), signals.step)
+    units, took = matrix_units(machine.name), in_step(spent(slow), step)
     summary = f"float32 matmuls and convolutions run without {units}: {took} in {calls}"
-    saving = partly(saved, 1.0, SURE_UNITS, signals.step)
+    saving = partly(saved, 1.0, SURE_UNITS, step)
     return about_kernels(idle_matrix_units, slow, summary, f"Use {how} ({meaning}).", saving)
 
 
@@ -107,8 +102,8 @@ def _perfect(use: KernelUse, machine: MachineUse, rate: float) -> float:
     return min(use.duration, max(least, use.calls * EMPTY_KERNEL))
 
 
-@rule("ST413", "single-precision", needs={Signal.KERNELS, Signal.MACHINE}, supersedes=("dominant-operator",))
-def single_precision(signals: Signals) -> Finding | None:
+@rule("ST413", "single-precision", supersedes=("dominant-operator",))
+def single_precision(step: StepSummary, machine: MachineUse, kernels: tuple[KernelUse, ...]) -> Finding | None:
     """Model and activations are in float32 on a device that is faster in bfloat16
 
     What it means: The matrix units take float32 products as TF32, at half of their rate for bfloat16, and each
@@ -125,29 +120,28 @@ def single_precision(signals: Signals) -> Finding | None:
 
     When to ignore it: When the numbers need the bits: then keep those parts in float32 with autocast(enabled=False).
     """
-    machine = signals.machine
     rates = dict(machine.rates)
     full, half = rates.get("tf32", 0.0), rates.get("bfloat16", 0.0)
-    wide = [use for use in signals.kernels if use.dtype in ("float32", "tf32")]
+    wide = [use for use in kernels if use.dtype in ("float32", "tf32")]
     products = [use for use in wide if is_matrix_product(use) and use.matrix_unit is not False]
     if not full or half <= full or not products:
         return None
     bounds = ("memory", "latency") if any("convolution" in use.operator for use in products) else ("memory",)
     behind = [use for use in wide if use.bound in bounds and plain_name(use.operator) in FOLLOWING]
-    if spent([*products, *behind]) < LEAST_WIDE * signals.step.duration.value:
+    if spent([*products, *behind]) < LEAST_WIDE * step.duration.value:
         return None
     by_rate = sum(use.duration - _at_units(use, machine, ratio(full, half), NARROWER) for use in products)
     sure = SURE_NARROWER * (by_rate + NARROWER * spent(behind))
     most = sum(use.duration - _perfect(use, machine, half) for use in (*products, *behind))
-    saving = modelled(most, sure, most, signals.step.steady)
-    took = in_step(spent([*products, *behind]), signals.step)
+    saving = modelled(most, sure, most, step.steady)
+    took = in_step(spent([*products, *behind]), step)
     what = "products, norms and activations" if behind else "matrix products"
     summary = f"The model's {what} are in float32, {took}; bfloat16 is faster"
     return about_kernels(single_precision, [*products, *behind], summary, AUTOCAST, saving)
 
 
-@rule("ST418", "loss-scaling", needs={Signal.SCALING, Signal.MACHINE})
-def loss_scaling(signals: Signals) -> Finding | None:
+@rule("ST418", "loss-scaling")
+def loss_scaling(step: StepSummary, machine: MachineUse, scaling: ScalingUse) -> Finding | None:
     """A gradient scaler on a device for which bfloat16 needs none
 
     What it means: float16 has a small range, so that the loss is scaled up, every gradient is looked through for
@@ -163,21 +157,21 @@ def loss_scaling(signals: Signals) -> Finding | None:
 
     When to ignore it: When the three more bits of float16 matter, or weights in float16 are given.
     """
-    use, rates = signals.scaling, dict(signals.machine.rates)
+    use, rates = scaling, dict(machine.rates)
     if rates.get("bfloat16", 0.0) * AS_FAST < rates.get("float16", 0.0) or not rates.get("bfloat16"):
         return None
     saving = total((use.kernels, use.launching, use.waiting))
-    summary = f"Scaling the loss for float16 takes {in_step(saving.value, signals.step)}; bfloat16 needs none"
+    summary = f"Scaling the loss for float16 takes {in_step(saving.value, step)}; bfloat16 needs none"
     advice = "Use torch.autocast with dtype=torch.bfloat16, and backward and step without the GradScaler."
     kernels, launching, waiting = (format_duration(each.value) for each in (use.kernels, use.launching, use.waiting))
     evidence = [f"Its kernels run for {kernels}; the device idles {launching} for them, and {waiting} after its read."]
-    if signals.step.skipped:
-        evidence.append(f"{signals.step.skipped} of {signals.step.scaled} updates were left out.")
+    if step.skipped:
+        evidence.append(f"{step.skipped} of {step.scaled} updates were left out.")
     return loss_scaling.finding(summary, advice, saving, evidence=tuple(evidence))
 
 
-@rule("ST409", "double-precision", needs={Signal.ROOFLINE, Signal.CATEGORIES}, supersedes=("dominant-operator",))
-def double_precision(signals: Signals) -> Finding | None:
+@rule("ST409", "double-precision", supersedes=("dominant-operator",))
+def double_precision(step: StepSummary, categories: tuple[CategoryUse, ...], roofline: RooflineUse) -> Finding | None:
     """The arithmetic is done in double precision
 
     What it means: Most of the step's arithmetic is in float64. Every number takes twice the bytes, a processor's vector
@@ -192,11 +186,11 @@ def double_precision(signals: Signals) -> Finding | None:
 
     When to ignore it: When the method needs it: a solver, a covariance that is nearly singular, a reference run.
     """
-    computing = named(signals.categories, "compute")
-    if signals.roofline.dtype != DOUBLE or computing is None or not signals.roofline.flops:
+    computing = named(categories, "compute")
+    if roofline.dtype != DOUBLE or computing is None or not roofline.flops:
         return None
     spent = computing.duration.value
-    summary = f"Most of the arithmetic is in float64; computing takes {in_step(spent, signals.step)}"
+    summary = f"Most of the arithmetic is in float64; computing takes {in_step(spent, step)}"
     advice = "Make data and model float32: astype(np.float32) where the data is made, and no .double()."
-    saving = modelled(DOUBLE_SAVES * spent, DOUBLE_SAVES_AT_LEAST * spent, DOUBLE_SAVES * spent, signals.step.steady)
+    saving = modelled(DOUBLE_SAVES * spent, DOUBLE_SAVES_AT_LEAST * spent, DOUBLE_SAVES * spent, step.steady)
     return double_precision.finding(summary, advice, saving, category="compute")

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePath
 from typing import Final
 
-from steptime.advice.evidence import LineUse, Signal
+from steptime.advice.evidence import Case, LineUse, PathUse
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import (
     LineKind,
@@ -23,9 +23,10 @@ from steptime.advice.line_evidence import (
     sampled_lines,
 )
 from steptime.advice.models import hand_made_update
-from steptime.advice.rule import Finding, Part, Rule, rule
+from steptime.advice.rule import Finding, Rule, rule
+from steptime.advice.run_uses import CategoryUse, GarbageUse, SegmentUse, StepSummary
 from steptime.advice.savings import capped, in_step, less, modelled, more, named, ratio, scaled, share_of_step, total
-from steptime.advice.signals import Signals
+from steptime.analysis.operators import OperatorUse
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_source
 from steptime.trace.links import is_user_file
 
@@ -68,23 +69,8 @@ LEAST_CONVERSION = 200_000.0
 """ns per execution: a conversion of one array of some MB is done by then (a copy at several GB/s)."""
 
 
-@rule(
-    "ST201",
-    "python-time",
-    uses={
-        Signal.CATEGORIES,
-        Signal.LINES,
-        Signal.PHASES,
-        Signal.GAPS,
-        Signal.OPERATORS,
-        Signal.GARBAGE,
-        Signal.PATHS,
-        Signal.FUNCTIONS,
-    },
-    supersedes=("outside-model",),
-    by_line=True,
-)
-def python_time(signals: Signals) -> Iterator[Finding]:
+@rule("ST201", "python-time", supersedes=("outside-model",), by_line=True)
+def python_time(step: StepSummary, case: Case) -> Iterator[Finding]:
     """Python code in the step keeps the model waiting
 
     What it means: The training thread runs Python or a library that is not torch: no operator, no kernel, no loader.
@@ -104,26 +90,26 @@ def python_time(signals: Signals) -> Iterator[Finding]:
     When to ignore it: When the device is still busy meanwhile: then the breakdown has no host time and the rule does
     not fire.
     """
-    times = [time for time in line_times(signals.lines, signals.phases) if time.line.role in LOOP_ROLES]
-    unprofiled = named(signals.categories, UNPROFILED)
-    host = named(signals.categories, "python") or unprofiled
+    times = [time for time in line_times(case.lines, case.phases) if time.line.role in LOOP_ROLES]
+    unprofiled = named(case.categories, UNPROFILED)
+    host = named(case.categories, "python") or unprofiled
     spent = sum(map(_host, times))
     # Lines hold operators outside the model too (a loss, an index), of which the category knows the part.
     part = min(1.0, ratio(host.duration.value, spent)) if host is not None and spent > 0 else 1.0
     groups = [
         (scaled(total(time.host for time in group), part), group)
-        for group in _by_function(times, loop_functions(signals.lines))
+        for group in _by_function(times, loop_functions(case.lines))
     ]
-    if host is not None and unprofiled is None and signals.step.device == "cpu":
-        collected = signals.garbage.duration.value if signals.has(Signal.GARBAGE) else 0.0
-        groups += _in_phases(signals, times, less(host.duration, part * spent + collected))
+    if host is not None and unprofiled is None and step.device == "cpu":
+        collected = case.garbage.duration.value if case.garbage is not None else 0.0
+        groups += _in_phases(case, times, less(host.duration, part * spent + collected))
         groups.sort(key=lambda each: -each[0].value)
     for saving, group in groups[:MOST_LINES]:
         least = LEAST_LINE if is_user_file(group[0].line.source.file) else LEAST_SHARE
-        if ratio(saving.value, signals.step.duration.value) >= least:
-            yield _finding(signals, group, saving, unprofiled is not None)
+        if ratio(saving.value, step.duration.value) >= least:
+            yield _finding(step, group, saving, unprofiled is not None)
     if not times:
-        yield from _whole_breakdown(signals)
+        yield from _whole_breakdown(case)
 
 
 def _by_function(times: list[LineTime], loops: frozenset[tuple[str, str]]) -> list[list[LineTime]]:
@@ -162,34 +148,34 @@ def _behind(group: Sequence[LineTime]) -> str:
     return words + (f", called at {' and '.join(calls)}" if calls else "")
 
 
-def _in_phases(signals: Signals, times: list[LineTime], left: Estimate) -> Iterator[tuple[Estimate, list[LineTime]]]:
+def _in_phases(case: Case, times: list[LineTime], left: Estimate) -> Iterator[tuple[Estimate, list[LineTime]]]:
     """Lines that run inside of forward, backward and update and run no operators, by function, as far as the breakdown
     has Python left for them; the longest first. In a function with operators a line must have been seen to call other
     things only: arithmetic of tensors is no call."""
-    if signals.functions:
-        yield from _by_stacks(signals, times, left)
+    if case.functions:
+        yield from _by_stacks(case, times, left)
         return
     inside = [time for time in times if time.line.role in IN_PHASES] if any(time.line.calls for time in times) else []
     loops = loop_functions(time.line for time in times)  # where the lines of these roles call backward and update
     inside = [each for each in inside if each.line.role == "forward" or _function(each) not in loops]
-    holding = {function_of(use.source) for use in signals.operators if use.source is not None}
+    holding = {function_of(use.source) for use in case.operators if use.source is not None}
     silent = {function_of(time.line.source) for time in inside} - holding if holding else set()
     silent -= {function_of(time.line.source) for time in inside if _calls_torch(time)}
-    functions: dict[tuple[str, str], list[LineTime]] = defaultdict(list)
+    silent_lines: dict[tuple[str, str], list[LineTime]] = defaultdict(list)
     for time in sorted(inside, key=lambda time: -time.duration.value):
         function = function_of(time.line.source)
         if function in silent or (time.line.calls and not _calls_torch(time)):
-            functions[function].append(time)
-    found = [(total(time.duration for time in group), group) for group in functions.values()]
+            silent_lines[function].append(time)
+    found = [(total(time.duration for time in group), group) for group in silent_lines.values()]
     for spent, group in sorted(found, key=lambda each: -each[0].value):
         taken = capped(spent, left)
         left = less(left, taken.value)
         yield taken, group
 
 
-def _by_stacks(signals: Signals, times: list[LineTime], left: Estimate) -> Iterator[tuple[Estimate, list[LineTime]]]:
+def _by_stacks(case: Case, times: list[LineTime], left: Estimate) -> Iterator[tuple[Estimate, list[LineTime]]]:
     """What the breakdown has left of Python, by the functions that ran outside of operators inside of the phases."""
-    inside = [use for use in signals.functions if use.phase in IN_PHASES]
+    inside = [use for use in case.functions if use.phase in IN_PHASES]
     spent: defaultdict[SourceLine, float] = defaultdict(float)
     working = {use.source for use in inside if use.operators > 0}
     for use in inside:
@@ -198,32 +184,32 @@ def _by_stacks(signals: Signals, times: list[LineTime], left: Estimate) -> Itera
     ranked = sorted(spent, key=lambda source: -spent[source])
     reported: list[LineTime] = []
     for source in ranked:  # where no operator ran, the lines' own clock is exact: a step with stacks slows them
-        lines = [each for each in _timed_lines(signals, times, source) if each not in reported]
+        lines = [each for each in _timed_lines(case.paths, times, source) if each not in reported]
         if source not in working and lines:
             taken = capped(total(each.duration for each in lines), left)
             left, reported = less(left, taken.value), [*reported, *lines]
             yield taken, lines
-    silent = {source for source in ranked if source not in working and _timed_lines(signals, times, source)}
+    silent = {source for source in ranked if source not in working and _timed_lines(case.paths, times, source)}
     whole = sum(use.python for use in inside if use.source not in silent)
     for source in [each for each in ranked if each not in silent][:MOST_LINES]:
         taken = scaled(left, ratio(spent[source], whole))
-        yield taken, _lines_of(signals, times, source) or [_as_time(source, taken)]
+        yield taken, _lines_of(case.paths, times, source) or [_as_time(source, taken)]
 
 
 def _function(time: LineTime) -> tuple[str, str]:
     return time.line.source.file, time.line.source.function
 
 
-def _lines_of(signals: Signals, times: list[LineTime], source: SourceLine) -> list[LineTime]:
+def _lines_of(paths: tuple[PathUse, ...], times: list[LineTime], source: SourceLine) -> list[LineTime]:
     """The timed lines of a function, the longest first; of one that ran too many lines, those that were sampled."""
-    found = _timed_lines(signals, times, source) or [
-        _as_time(line, modelled(spent, spent, spent)) for line, spent in sampled_lines(signals.paths, source).items()
+    found = _timed_lines(paths, times, source) or [
+        _as_time(line, modelled(spent, spent, spent)) for line, spent in sampled_lines(paths, source).items()
     ]
     return sorted(found, key=lambda time: -time.duration.value)
 
 
-def _timed_lines(signals: Signals, times: list[LineTime], source: SourceLine) -> list[LineTime]:
-    own = lines_around([time.line for time in times], signals.paths, source)
+def _timed_lines(paths: tuple[PathUse, ...], times: list[LineTime], source: SourceLine) -> list[LineTime]:
+    own = lines_around([time.line for time in times], paths, source)
     return sorted((time for time in times if time.line in own), key=lambda time: -time.duration.value)
 
 
@@ -239,59 +225,53 @@ def _host(time: LineTime) -> float:
     return time.host.value
 
 
-def _finding(signals: Signals, group: list[LineTime], saving: Estimate, unprofiled: bool) -> Finding:
+def _finding(step: StepSummary, group: list[LineTime], saving: Estimate, unprofiled: bool) -> Finding:
     source = group[0].line.source
     where = format_source(source) + _behind(group)
     inside = "outside of forward, backward and optimizer" if unprofiled else "in Python"
-    summary = f"{where}: {in_step(saving.value, signals.step)} {inside}"
+    summary = f"{where}: {in_step(saving.value, step)} {inside}"
     advice = "Move this out of the step, do it less often, or do it on whole arrays."
     evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
     category: Part = UNPROFILED if unprofiled else "python"
     return python_time.finding(summary, advice, saving, category=category, source=source, evidence=evidence)
 
 
-def _whole_breakdown(signals: Signals) -> Iterator[Finding]:
-    host = named(signals.categories, "python")
-    if host is None or ratio(host.duration.value, signals.step.duration.value) < LEAST_SHARE:
+def _whole_breakdown(case: Case) -> Iterator[Finding]:
+    host = named(case.categories, "python")
+    if host is None or ratio(host.duration.value, case.step.duration.value) < LEAST_SHARE:
         return
-    own = _own_lines(signals)
+    own = _own_lines(case.paths)
     line = max(own, key=lambda each: own[each], default=None)
     if line is not None and own[line] >= MOST_OF_IT * host.duration.value:
         taken = capped(modelled(own[line], own[line], own[line]), host.duration)
-        yield _finding(signals, [_as_time(line, taken)], taken, unprofiled=False)
+        yield _finding(case.step, [_as_time(line, taken)], taken, unprofiled=False)
         return
-    gaps = [gap for gap in signals.gaps if gap.category == "python" and gap.cause]
-    gaps.sort(key=lambda gap: gap.duration.value, reverse=True)
-    idle = [f"{format_duration(gap.duration.value)} idle a step behind {gap.cause}" for gap in gaps[:MOST_LINES]]
-    held = [f"{format_duration(spent)} per step in {name}" for gap in gaps[:1] for name, spent in gap.functions]
+    idle_behind = [gap for gap in case.gaps if gap.category == "python" and gap.cause]
+    idle_behind.sort(key=lambda gap: gap.duration.value, reverse=True)
+    idle = [f"{format_duration(gap.duration.value)} idle a step behind {gap.cause}" for gap in idle_behind[:MOST_LINES]]
+    held = [f"{format_duration(spent)} per step in {name}" for gap in idle_behind[:1] for name, spent in gap.functions]
     yield python_time.finding(
-        f"Python outside torch takes {in_step(host.duration.value, signals.step)}",
+        f"Python outside torch takes {in_step(host.duration.value, case.step)}",
         "Look for loops, logging and conversions in the step.",
         host.recoverable,
         category="python",
-        source=next((gap.source for gap in gaps if gap.source is not None), None),
+        source=next((gap.source for gap in idle_behind if gap.source is not None), None),
         evidence=(*idle, *held),
     )
 
 
-def _own_lines(signals: Signals) -> dict[SourceLine, float]:
+def _own_lines(paths: tuple[PathUse, ...]) -> dict[SourceLine, float]:
     """ns per step of the lines of the user's that nothing of torch is above, of a loop whose lines could not be
     timed one by one: they were looked at now and then."""
     spent: defaultdict[SourceLine, float] = defaultdict(float)
-    for path in signals.paths:
+    for path in paths:
         if not path.part and path.lines:
             spent[path.lines[0]] += path.duration
     return spent
 
 
-@rule(
-    "ST202",
-    "garbage-collection",
-    needs={Signal.GARBAGE},
-    uses={Signal.LINES},
-    supersedes=("python-time", "overhead-bound", "outside-model"),
-)
-def garbage_collection(signals: Signals) -> Finding:
+@rule("ST202", "garbage-collection", supersedes=("python-time", "overhead-bound", "outside-model"))
+def garbage_collection(step: StepSummary, garbage: GarbageUse, lines: tuple[LineUse, ...] = ()) -> Finding:
     """Python's garbage collector runs inside the step
 
     What it means: A collection walks every container object of the process. With millions of objects alive (a list of
@@ -306,13 +286,12 @@ def garbage_collection(signals: Signals) -> Finding:
 
     When to ignore it: When cycles hold large tensors and memory is short: then the collector is what frees them.
     """
-    garbage = signals.garbage
-    lines = [line for line in signals.lines if line.garbage > 0 and line.role != "evaluation"]
-    source = max(lines, key=lambda line: line.garbage).source if lines else None
-    spent = in_step(garbage.duration.value, signals.step)
+    collecting = [line for line in lines if line.garbage > 0 and line.role != "evaluation"]
+    source = max(collecting, key=lambda line: line.garbage).source if collecting else None
+    spent = in_step(garbage.duration.value, step)
     summary = f"The garbage collector takes {spent}, {garbage.collections:.2g} collections a step"
     advice = "Call gc.freeze() once before the loop, or keep long-lived data in arrays instead of Python objects."
-    if any(line.source == source and line_kind(line.calls) is LineKind.COLLECT for line in lines):
+    if any(line.source == source and line_kind(line.calls) is LineKind.COLLECT for line in collecting):
         advice = "Take gc.collect() out of the loop: tensors are freed by their reference counts."
     return garbage_collection.finding(summary, advice, garbage.duration, category=garbage.category, source=source)
 
@@ -320,12 +299,10 @@ def garbage_collection(signals: Signals) -> Finding:
 @rule(
     "ST203",
     "logging-in-step",
-    needs={Signal.LINES},
-    uses={Signal.PHASES},
     supersedes=("python-time", "metrics-in-step", "outside-model", "periodic-steps"),
     by_line=True,
 )
-def logging_in_step(signals: Signals) -> Iterator[Finding]:
+def logging_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> Iterator[Finding]:
     """Logging takes part of every step
 
     What it means: Printing, writing to a file or sending to a tracker happens in the training thread, in every step or
@@ -341,10 +318,10 @@ def logging_in_step(signals: Signals) -> Iterator[Finding]:
     When to ignore it: When steps are so rare that each of them is worth a line; where Lightning's mean over an epoch
     (on_epoch=True) must be of every batch.
     """
-    for time in line_times(signals.lines, signals.phases):
+    for time in line_times(lines, case.phases):
         if time.line.role != "evaluation" and line_kind(time.line.calls) is LineKind.LOGGING:
-            saving = time.duration if signals.step.device == "cpu" else time.host
-            does = f"logs for {in_step(saving.value, signals.step)}"
+            saving = time.duration if step.device == "cpu" else time.host
+            does = f"logs for {in_step(saving.value, step)}"
             advice = "Log every n-th step, or from another thread."
             if any(map(LIGHTNING_LOG.fullmatch, time.line.calls)):
                 advice = "Call it for every n-th batch only: the Trainer's log_every_n_steps does not spare the call."
@@ -358,8 +335,8 @@ def _line(made: Rule, line: LineUse, does: str, advice: str, saving: Estimate, c
     return made.finding(summary, advice, saving, category=category, source=line.source, evidence=text)
 
 
-@rule("ST204", "checkpoint-in-step", needs={Signal.SEGMENTS}, uses={Signal.LINES}, supersedes=("outside-model",))
-def checkpoint_in_step(signals: Signals) -> Finding | None:
+@rule("ST204", "checkpoint-in-step", supersedes=("outside-model",))
+def checkpoint_in_step(step: StepSummary, segments: tuple[SegmentUse, ...], case: Case) -> Finding | None:
     """A checkpoint is written every few steps
 
     What it means: torch.save serialises parameters and optimizer state in the training thread and writes them to disk,
@@ -374,16 +351,16 @@ def checkpoint_in_step(signals: Signals) -> Finding | None:
 
     When to ignore it: When the machine may vanish at any time and a step is expensive.
     """
-    use = next((use for use in signals.segments if use.kind == "checkpoint"), None)
-    steps = max(1, signals.step.total - signals.step.warm_up)
-    lines = [line for line in signals.lines if line.role != "evaluation"]
+    use = next((use for use in segments if use.kind == "checkpoint"), None)
+    steps = max(1, step.total - step.warm_up)
+    of_steps = [line for line in case.lines if line.role != "evaluation"]
     advice = "Save every few hundred steps, or from another thread (torch.distributed.checkpoint.async_save)."
     if use is None:  # what belongs to every step is no segment: the lines know it
-        line = max(lines, key=lambda line: line.checkpoint, default=None)
+        line = max(of_steps, key=lambda line: line.checkpoint, default=None)
         if line is None or not line.checkpoint:
             return None
         saving = scaled(line.duration, ratio(line.checkpoint, line.duration.value))
-        share = share_of_step(saving.value, signals.step)
+        share = share_of_step(saving.value, step)
         summary = f"Every step writes a checkpoint, for {format_duration(saving.value)} ({share} of the step)"
         return checkpoint_in_step.finding(summary, advice, saving, category="python", source=line.source)
     if use.count * OFTEN < steps:
@@ -393,10 +370,10 @@ def checkpoint_in_step(signals: Signals) -> Finding | None:
     spread = each / every
     summary = (
         f"A checkpoint every {every:.0f} steps takes {format_duration(each)}: "
-        f"{format_duration(spread)} for each step ({share_of_step(spread, signals.step)} of it)"
+        f"{format_duration(spread)} for each step ({share_of_step(spread, step)} of it)"
     )
     saving = modelled(spread, 0.8 * spread, 1.2 * spread, use.count)
-    saves = [line for line in lines if _saving(line) > 0]
+    saves = [line for line in of_steps if _saving(line) > 0]
     source = max(saves, key=_saving).source if saves else None
     return checkpoint_in_step.finding(summary, advice, saving, source=source)
 
@@ -409,12 +386,10 @@ def _saving(line: LineUse) -> float:
 @rule(
     "ST205",
     "metrics-in-step",
-    needs={Signal.LINES},
-    uses={Signal.PHASES},
     supersedes=("python-time", "dispatch-loop", "outside-model", "periodic-steps"),
     by_line=True,
 )
-def metrics_in_step(signals: Signals) -> Iterator[Finding]:
+def metrics_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> Iterator[Finding]:
     """Metrics are computed in every step
 
     What it means: Accuracy, scores or running statistics are taken from each batch in Python, element by element or by
@@ -430,22 +405,20 @@ def metrics_in_step(signals: Signals) -> Iterator[Finding]:
     When to ignore it: When the training itself depends on the value (early stopping within an epoch, curriculum).
     """
     advice = "Compute it every n-th step, with whole-tensor operations, and read the value only when it is shown."
-    for time in line_times(signals.lines, signals.phases):
+    for time in line_times(lines, case.phases):
         if time.line.role == "python" and line_kind(time.line.calls) is LineKind.METRICS:
-            saving = time.duration if signals.step.device == "cpu" else time.host
-            does = f"takes {in_step(saving.value, signals.step)} for a metric"
+            saving = time.duration if step.device == "cpu" else time.host
+            does = f"takes {in_step(saving.value, step)} for a metric"
             yield _line(metrics_in_step, time.line, does, advice, saving)
 
 
 @rule(
     "ST206",
     "list-conversion",
-    needs={Signal.LINES},
-    uses={Signal.PHASES, Signal.PATHS},
     supersedes=("python-time", "batch-preparation", "metrics-in-step", "outside-model", "periodic-steps"),
     by_line=True,
 )
-def list_conversion(signals: Signals) -> Iterator[Finding]:
+def list_conversion(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> Iterator[Finding]:
     """A tensor is made of lists or of a list of arrays
 
     What it means: torch.tensor(list) reads every element as a Python object; given a list of NumPy arrays it does so
@@ -462,33 +435,20 @@ def list_conversion(signals: Signals) -> Iterator[Finding]:
     When to ignore it: When the argument is one large array and the time is that of its copy: then torch.from_numpy
     saves the copy.
     """
-    for time in line_times(signals.lines, signals.phases):
-        line, spent = time.line, scaled(time.duration, own_share(signals.paths, time.line.source))
+    for time in line_times(lines, case.phases):
+        line, spent = time.line, scaled(time.duration, own_share(case.paths, time.line.source))
         slow = spent.value >= LEAST_CONVERSION * max(line.hits, 1.0)
         if slow and line.role != "evaluation" and converts_lists(line.calls):
-            does = f"makes a tensor of lists: {in_step(spent.value, signals.step)}"
+            category = "input" if line.role == "input" else ""
+            does = f"makes a tensor of lists: {in_step(spent.value, step)}"
             advice = "Use torch.from_numpy(np.stack(arrays)), or keep the data as one array."
             if line.role == "forward":
                 advice = "Make it once (register_buffer) if no batch changes it, else with operators on whole tensors."
             yield _line(list_conversion, line, does, advice, spent, "input" if line.role == "input" else "")
 
 
-@rule(
-    "ST207",
-    "outside-model",
-    needs={Signal.LINES},
-    uses={
-        Signal.PHASES,
-        Signal.OPERATORS,
-        Signal.CATEGORIES,
-        Signal.FUNCTIONS,
-        Signal.REPEATED,
-        Signal.TOP_MODULES,
-        Signal.OPTIMIZERS,
-    },
-    by_line=True,
-)
-def outside_model(signals: Signals) -> Iterator[Finding]:
+@rule("ST207", "outside-model", by_line=True)
+def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> Iterator[Finding]:
     """Code next to the model and the optimizer takes part of the step
 
     What it means: A line of the loop, or a function that it calls (a loss, a callback, a logger), takes a good part of
@@ -505,24 +465,24 @@ def outside_model(signals: Signals) -> Iterator[Finding]:
 
     When to ignore it: When it is what the training is about (a loss of your own that must be that large).
     """
-    if signals.step.device != "cpu":  # a device only waits for what the host cannot hide
+    if step.device != "cpu":  # a device only waits for what the host cannot hide
         return
-    times = [time for time in line_times(signals.lines, signals.phases) if time.line.role == "python"]
-    loops, updating = loop_functions(signals.lines), hand_made_update(signals)
+    times = [time for time in line_times(lines, case.phases) if time.line.role == "python"]
+    loops, updating = loop_functions(lines), hand_made_update(case)
     for group in _by_function([time for time in times if time not in updating], loops):
         own = [each for each in group if _function(each) == _function(group[0])]
         group.sort(key=lambda time: (time in own, time.duration.value), reverse=True)
         source, spent = group[0].line.source, total(time.duration for time in group)
-        backward = _in_backward(signals, source) if (source.file, source.function) not in loops else 0.0
+        backward = _in_backward(case, source) if (source.file, source.function) not in loops else 0.0
         if (source.file, source.function) not in loops:
-            spent = more(less(spent, _needed(signals, source)), backward)
+            spent = more(less(spent, _needed(case.operators, source)), backward)
         elif any(map(LOSS_CALL.fullmatch, group[0].line.calls)):
-            spent = less(spent, _needed_in_loop(signals, group[0], times, loops))
-        if is_user_file(source.file) and ratio(spent.value, signals.step.duration.value) >= LEAST_OUTSIDE:
-            advice = _advice_outside(signals, group, backward >= TRAINED_THROUGH * spent.value, loops)
-            yield _outside(signals, group, spent, advice)
-    if signals.has(Signal.REPEATED):
-        again, step = signals.repeated, signals.step
+            spent = less(spent, _needed_in_loop(case.operators, group[0], times, loops))
+        if is_user_file(source.file) and ratio(spent.value, step.duration.value) >= LEAST_OUTSIDE:
+            advice = _advice_outside(case.phases, group, backward >= TRAINED_THROUGH * spent.value, loops)
+            yield _outside(step, group, spent, advice)
+    if case.repeated is not None:
+        again = case.repeated
         where = f"{format_source(again.source)} runs" if again.source is not None else "The loop runs"
         yield outside_model.finding(
             f"{where} a model again without gradients: {in_step(again.duration.value, step)}",
@@ -533,11 +493,11 @@ def outside_model(signals: Signals) -> Iterator[Finding]:
         )
 
 
-def _needed(signals: Signals, source: SourceLine) -> float:
+def _needed(operators: tuple[OperatorUse, ...], source: SourceLine) -> float:
     """ns per step of a function in torch's own loss functions."""
     return sum(
         use.duration
-        for use in signals.operators
+        for use in operators
         if use.phase == "rest"
         and use.source is not None
         and plain_name(use.name) in LOSSES
@@ -546,13 +506,13 @@ def _needed(signals: Signals, source: SourceLine) -> float:
 
 
 def _needed_in_loop(
-    signals: Signals, time: LineTime, times: Sequence[LineTime], loops: Collection[tuple[str, str]]
+    operators: tuple[OperatorUse, ...], time: LineTime, times: Sequence[LineTime], loops: Collection[tuple[str, str]]
 ) -> float:
     """ns per step of a line of the loop in torch's own loss functions: of the loop's operators, which have no function
     in a trace, their part in profiled time."""
     own = [each for each in times if (each.line.source.file, each.line.source.function) in loops]
     losing = [each for each in own if any(map(LOSS_CALL.fullmatch, each.line.calls))]
-    rest = [use for use in signals.operators if use.phase == "rest" and use.source is None]
+    rest = [use for use in operators if use.phase == "rest" and use.source is None]
     losses = sum(use.duration for use in rest if plain_name(use.name) in LOSSES)
     part = ratio(losses, sum(use.duration for use in rest)) * sum(map(_in_operators, own))
     return min(_in_operators(time), part * ratio(_in_operators(time), sum(map(_in_operators, losing))))
@@ -562,14 +522,14 @@ def _in_operators(time: LineTime) -> float:
     return max(0.0, time.duration.value - time.host.value)
 
 
-def _in_backward(signals: Signals, source: SourceLine) -> float:
+def _in_backward(case: Case, source: SourceLine) -> float:
     """ns per step of what autograd runs for the operators of a function, but for losses."""
-    backward = [use for use in signals.functions if use.phase == "backward"]
-    phase, whole = named(signals.phases, "backward"), sum(use.operators for use in backward)
+    backward = [use for use in case.functions if use.phase == "backward"]
+    phase, whole = named(case.phases, "backward"), sum(use.operators for use in backward)
     own = sum(use.operators for use in backward if use.source and function_of(use.source) == function_of(source))
     needed = sum(
         use.duration
-        for use in signals.operators
+        for use in case.operators
         if use.phase == "backward"
         and use.source is not None
         and plain_name(use.name).removesuffix("_data").removesuffix("_backward") in LOSSES
@@ -579,7 +539,7 @@ def _in_backward(signals: Signals, source: SourceLine) -> float:
 
 
 def _advice_outside(
-    signals: Signals, group: Sequence[LineTime], trained: bool, loops: Collection[tuple[str, str]]
+    phases: tuple[CategoryUse, ...], group: Sequence[LineTime], trained: bool, loops: Collection[tuple[str, str]]
 ) -> str:
     """By whether the loss goes through it. Of a line of the loop itself that has operators nobody knows: what backward
     runs is known by function, and the loop's own holds all kinds."""
@@ -587,16 +547,16 @@ def _advice_outside(
     if trained:
         return "The loss goes through it, so each step needs it: compile the function, or use ready-made operators."
     operators = 2 * sum(each.host.value for each in group) < sum(each.duration.value for each in group)
-    if operators and (source.file, source.function) in loops and named(signals.phases, "backward") is not None:
+    if operators and (source.file, source.function) in loops and named(phases, "backward") is not None:
         return "If the loss goes through it: compile it, or use ready-made operators. Else do it every n-th step."
     return "Ask whether each step needs it: do it every n-th step, or once before the loop."
 
 
-def _outside(signals: Signals, group: Sequence[LineTime], spent: Estimate, advice: str) -> Finding:
+def _outside(step: StepSummary, group: Sequence[LineTime], spent: Estimate, advice: str) -> Finding:
     source = group[0].line.source
     where = format_source(source) + (f" `{source.text}`" if 0 < len(source.text) <= SHORT_TEXT else "")
     where += _behind(group)
-    summary = f"{where}: {in_step(spent.value, signals.step)}, outside of model and optimizer"
+    summary = f"{where}: {in_step(spent.value, step)}, outside of model and optimizer"
     return outside_model.finding(
         summary, advice, spent, source=source, evidence=(source.text,) if len(source.text) > SHORT_TEXT else ()
     )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from steptime.advice.evidence import CollectiveUse, RankUse, Signal
+from steptime.advice.device_uses import CollectiveUse, GradientUse, RankUse
+from steptime.advice.evidence import Case, LineUse
 from steptime.advice.line_evidence import LineTime, calls_function, line_times
 from steptime.advice.models import straggler_reason, straggler_text, uneven
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, rule
+from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.advice.savings import capped, in_step, less, modelled, named, ratio, scaled, share_of_step, total
-from steptime.advice.signals import Signals
 from steptime.analysis.stragglers.comparison import Straggler
 from steptime.quantities import (
     Estimate,
@@ -56,15 +57,8 @@ LEAST_EXCHANGE = 0.05
 """Fraction of the step, for such a line."""
 
 
-@rule(
-    "ST805",
-    "exposed-communication",
-    needs={Signal.CATEGORIES},
-    uses={Signal.COLLECTIVES, Signal.RANKS, Signal.LINES, Signal.PHASES},
-    supersedes=("outside-model", "python-time"),
-    by_line=True,
-)
-def exposed_communication(signals: Signals) -> Iterator[Finding]:
+@rule("ST805", "exposed-communication", supersedes=("outside-model", "python-time"), by_line=True)
+def exposed_communication(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Iterator[Finding]:
     """Collectives run while nothing hides them
 
     What it means: The ranks exchange gradients, weights or activations, and no computation runs meanwhile. A collective
@@ -83,24 +77,24 @@ def exposed_communication(signals: Signals) -> Iterator[Finding]:
 
     When to ignore it: When the ranks share one machine for a test that will run elsewhere.
     """
-    category = named(signals.categories, "communication")
+    category = named(categories, "communication")
     if category is None:
         return
     left = category.recoverable
-    for time in _own_exchanges(signals):
+    for time in _own_exchanges(case):
         saving = capped(time.duration, left)
-        if ratio(saving.value, signals.step.duration.value) >= LEAST_EXCHANGE:
+        if ratio(saving.value, step.duration.value) >= LEAST_EXCHANGE:
             left = less(left, saving.value)
-            yield _own_exchange(signals, time, saving)
-    if left is not category.recoverable and ratio(left.value, signals.step.duration.value) < LEAST_EXCHANGE:
+            yield _own_exchange(step, time, saving)
+    if left is not category.recoverable and ratio(left.value, step.duration.value) < LEAST_EXCHANGE:
         return
-    longest = sorted(signals.collectives, key=lambda use: use.exposed.value, reverse=True)
+    longest = sorted(case.collectives, key=lambda use: use.exposed.value, reverse=True)
     most = f", most in {longest[0].name}" if longest else ""
     rest = "Further communication" if left is not category.recoverable else "Communication"
     spent = category.duration.value if left is category.recoverable else left.value
-    summary = f"{rest} that nothing hides takes {in_step(spent, signals.step)}{most}"
+    summary = f"{rest} that nothing hides takes {in_step(spent, step)}{most}"
     advice = "Diagnose the traces of all ranks together, to tell a slow network from a straggler."
-    if signals.has(Signal.RANKS):
+    if case.ranks:
         advice = "Compute more for each exchange (a larger batch, accumulation under no_sync), or exchange bfloat16."
     evidence = tuple(map(_collective, longest[:3]))
     if any(use.bus_bandwidth for use in longest[:3]):
@@ -108,20 +102,20 @@ def exposed_communication(signals: Signals) -> Iterator[Finding]:
     yield exposed_communication.finding(summary, advice, left, category="communication", evidence=evidence)
 
 
-def _own_exchanges(signals: Signals) -> list[LineTime]:
+def _own_exchanges(case: Case) -> list[LineTime]:
     """Lines of the user's that call torch.distributed themselves, the longest first. On a device the host's lines say
     where it waits, not what takes long."""
-    if signals.step.device != "cpu" or not signals.has(Signal.LINES):
+    if case.step.device != "cpu" or not case.lines:
         return []
-    times = line_times(signals.lines, signals.phases if signals.has(Signal.PHASES) else ())
+    times = line_times(case.lines, case.phases)
     own = (time for time in times if any(OWN_EXCHANGE.fullmatch(each) for each in time.line.calls))
     return sorted(own, key=lambda time: -time.duration.value)
 
 
-def _own_exchange(signals: Signals, time: LineTime, saving: Estimate) -> Finding:
+def _own_exchange(step: StepSummary, time: LineTime, saving: Estimate) -> Finding:
     calls, place = time.line.hits, format_source(time.line.source)
     often = f" in {format_count(calls, 'call')}" if calls > 1 else ""
-    summary = f"{place} exchanges{often}: {in_step(saving.value, signals.step)}"
+    summary = f"{place} exchanges{often}: {in_step(saving.value, step)}"
     advice = "Do it every n-th step, or keep it on each rank and exchange sums at the end."
     if calls > 1:
         advice = "Put what is exchanged into one tensor: one call in place of many; and do it every n-th step."
@@ -140,8 +134,8 @@ def _collective(use: CollectiveUse) -> str:
     return f"{use.name}: {use.calls:.4g} per step{size}, {exposed}{carried}{share}"
 
 
-@rule("ST806", "late-rank", needs={Signal.RANKS}, uses={Signal.STRAGGLER}, supersedes=("exposed-communication",))
-def straggler(signals: Signals) -> Finding | None:
+@rule("ST806", "late-rank", supersedes=("exposed-communication",))
+def straggler(step: StepSummary, ranks: tuple[RankUse, ...], straggling: Straggler | None = None) -> Finding | None:
     """One rank arrives last and all others wait for it
 
     What it means: Collectives end together. Ranks that are there first wait inside the collective's kernel, which looks
@@ -161,21 +155,20 @@ def straggler(signals: Signals) -> Finding | None:
     """
     evidence = tuple(
         f"rank {rank.rank}: waits {format_duration(rank.waiting)}, computes {format_duration(rank.compute)}"
-        for rank in sorted(signals.ranks, key=lambda rank: rank.waiting)[:4]
+        for rank in sorted(ranks, key=lambda rank: rank.waiting)[:4]
     )
-    return _known(signals, signals.straggler, evidence) if signals.has(Signal.STRAGGLER) else None
+    return _known(step, straggling, evidence) if straggling is not None else None
 
 
-def _waiting(mean: float, ranks: list[RankUse], signals: Signals) -> Estimate:
-    """Saving of ranks that wait so many ns per step on average."""
-    return modelled(mean, SURE_WAITING * mean, max(rank.waiting for rank in ranks), signals.step.steady)
+def _waiting(mean: float, ranks: Sequence[RankUse], step: StepSummary) -> Estimate:
+    """What ranks would save that wait so many ns per step on average."""
+    return modelled(mean, SURE_WAITING * mean, max(rank.waiting for rank in ranks), step.steady)
 
 
-def _known(signals: Signals, late: Straggler, ranks: tuple[str, ...]) -> Finding:
+def _known(step: StepSummary, late: Straggler, ranks: tuple[str, ...]) -> Finding:
     """The finding where the reason is known. Where the profiled steps were slower than all steps, no more than a step
     is to be saved."""
-    step = signals.step.duration
-    summary = straggler_text(late, signals.step)
+    summary = straggler_text(late, step)
     reason = straggler_reason(late).partition(", at ")[0]
     if reason and len(f"{summary}: {reason}") <= LONGEST_SUMMARY:
         summary = f"{summary}: {reason}"
@@ -186,7 +179,7 @@ def _known(signals: Signals, late: Straggler, ranks: tuple[str, ...]) -> Finding
     if late.since is not None and late.steadiness is not None:
         start = f"since step {late.since + 1}" if late.since else "from the first measured step on"
         evidence += (f"late {start}, in {format_share(late.steadiness)} of the steps",)
-    saving = capped(late.gain, step)
+    saving = capped(late.gain, step.duration)
     advice = f"{_what_to_do(late)}; then the job's step is {format_duration(saving.value)} shorter."
     return straggler.finding(summary, advice, saving, source=late.source, evidence=(*evidence, *ranks))
 
@@ -205,14 +198,8 @@ def _what_to_do(late: Straggler) -> str:
     return "No part of its own work is unusually long: check its host and its link"
 
 
-@rule(
-    "ST811",
-    "missing-no-sync",
-    needs={Signal.CATEGORIES, Signal.GRADIENTS},
-    uses={Signal.LINES},
-    supersedes=("exposed-communication",),
-)
-def missing_no_sync(signals: Signals) -> Finding | None:
+@rule("ST811", "missing-no-sync", supersedes=("exposed-communication",))
+def missing_no_sync(categories: tuple[CategoryUse, ...], gradients: GradientUse, case: Case) -> Finding | None:
     """Accumulation exchanges the gradients in every micro-batch
 
     What it means: The step adds up the gradients of several micro-batches, and only their sum is needed on the other
@@ -227,7 +214,7 @@ def missing_no_sync(signals: Signals) -> Finding | None:
     When to ignore it: When memory forbids to keep unreduced gradients (sharded strategies reduce in every micro-batch
     by design).
     """
-    use, category = signals.gradients, named(signals.categories, "communication")
+    use, category = gradients, named(categories, "communication")
     if category is None or min(use.micro_batches, use.synchronised) < ACCUMULATES:
         return None
     if use.synchronised < MOST_EXCHANGE * use.micro_batches:
@@ -235,26 +222,21 @@ def missing_no_sync(signals: Signals) -> Finding | None:
     saving, spent = scaled(category.duration, 1 - 1 / use.synchronised), category.duration.value
     summary = (
         f"Gradients are exchanged {use.synchronised:.3g} times per step, for {use.micro_batches:.3g} micro-batches: "
-        f"{format_duration(spent)} ({share_of_step(spent, signals.step)})"
+        f"{format_duration(spent)} ({share_of_step(spent, case.step)})"
     )
     advice = "Run all micro-batches of a step but the last in model.no_sync()."
-    source = _backward_line(signals)
+    source = _backward_line(case.lines)
     return missing_no_sync.finding(summary, advice, saving, category="communication", source=source)
 
 
-def _backward_line(signals: Signals) -> SourceLine | None:
+def _backward_line(lines: tuple[LineUse, ...]) -> SourceLine | None:
     """The only line of the training loop that calls backward: what no_sync() has to surround."""
-    backwards = [use.source for use in signals.lines if use.role == "backward" or calls_function(use.calls, "backward")]
+    backwards = [use.source for use in lines if use.role == "backward" or calls_function(use.calls, "backward")]
     return backwards[0] if len(backwards) == 1 else None
 
 
-@rule(
-    "ST812",
-    "small-buckets",
-    needs={Signal.CATEGORIES, Signal.GRADIENTS},
-    supersedes=("exposed-communication",),
-)
-def small_buckets(signals: Signals) -> Finding | None:
+@rule("ST812", "small-buckets", supersedes=("exposed-communication",))
+def small_buckets(step: StepSummary, categories: tuple[CategoryUse, ...], gradients: GradientUse) -> Finding | None:
     """Gradients are exchanged in many small buckets
 
     What it means: Each bucket of gradients is a collective of its own, and each collective has a cost that does not
@@ -267,7 +249,7 @@ def small_buckets(signals: Signals) -> Finding | None:
 
     When to ignore it: When communication hides behind backward anyway.
     """
-    use, category = signals.gradients, named(signals.categories, "communication")
+    use, category = gradients, named(categories, "communication")
     size = 4 * use.elements  # gradients are float32 unless the whole model is in half precision
     if category is None or use.buckets < MANY_BUCKETS or not 0 < size < use.buckets * SMALL_BYTES:
         return None
@@ -278,12 +260,12 @@ def small_buckets(signals: Signals) -> Finding | None:
         f"communication takes {format_duration(spent)}"
     )
     advice = f"Raise bucket_cap_mb of DistributedDataParallel: {needed:.0f} buckets would do."
-    saving = modelled(gain, SURE_FEWER_BUCKETS * gain, spent, signals.step.steady)
+    saving = modelled(gain, SURE_FEWER_BUCKETS * gain, spent, step.steady)
     return small_buckets.finding(summary, advice, saving, category="communication")
 
 
-@rule("ST813", "unused-parameter-search", needs={Signal.GRADIENTS})
-def unused_parameter_search(signals: Signals) -> Finding | None:
+@rule("ST813", "unused-parameter-search")
+def unused_parameter_search(step: StepSummary, gradients: GradientUse) -> Finding | None:
     """Every step searches the graph for unused parameters
 
     What it means: find_unused_parameters=True makes DistributedDataParallel walk the whole autograd graph before each
@@ -297,16 +279,16 @@ def unused_parameter_search(signals: Signals) -> Finding | None:
 
     When to ignore it: When branches of the model really change from step to step.
     """
-    search = signals.gradients.search
+    search = gradients.search
     if search.value <= 0:
         return None
-    summary = f"Looking for unused parameters takes {in_step(search.value, signals.step)}"
+    summary = f"Looking for unused parameters takes {in_step(search.value, step)}"
     advice = "Leave find_unused_parameters=True out, or use static_graph=True if the unused ones never change."
     return unused_parameter_search.finding(summary, advice, search)
 
 
-@rule("ST814", "rank-imbalance", needs={Signal.RANKS}, uses={Signal.STRAGGLER}, supersedes=("exposed-communication",))
-def rank_imbalance(signals: Signals) -> Finding | None:
+@rule("ST814", "rank-imbalance", supersedes=("exposed-communication",))
+def rank_imbalance(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Straggler | None = None) -> Finding | None:
     """The ranks wait for one another in turns
 
     What it means: All ranks wait much in collectives, and each of them is now and then the last: their shares of the
@@ -320,8 +302,7 @@ def rank_imbalance(signals: Signals) -> Finding | None:
 
     When to ignore it: When other jobs on the same machines make the ranks uneven.
     """
-    ranks = list(signals.ranks)
-    if signals.has(Signal.STRAGGLER):
+    if straggler is not None:
         return None
     waiting = sum(rank.waiting for rank in ranks) / len(ranks)
     share = ratio(waiting, sum(rank.step for rank in ranks) / len(ranks))
@@ -329,11 +310,11 @@ def rank_imbalance(signals: Signals) -> Finding | None:
         return None
     summary = f"The ranks wait {format_duration(waiting)} per step ({format_share(share)}) in turns"
     advice = "Give all ranks batches of one cost: sort by length, or fill them by tokens."
-    return rank_imbalance.finding(summary, advice, _waiting(waiting, ranks, signals))
+    return rank_imbalance.finding(summary, advice, _waiting(waiting, ranks, step))
 
 
-@rule("ST815", "pipeline-bubble", needs={Signal.COLLECTIVES}, supersedes=("exposed-communication",))
-def pipeline_bubble(signals: Signals) -> Finding | None:
+@rule("ST815", "pipeline-bubble", supersedes=("exposed-communication",))
+def pipeline_bubble(step: StepSummary, collectives: tuple[CollectiveUse, ...]) -> Finding | None:
     """A pipeline stage waits for the activations of another
 
     What it means: The model's layers lie on several ranks, and this one waits in a receive while it has nothing to
@@ -347,11 +328,11 @@ def pipeline_bubble(signals: Signals) -> Finding | None:
 
     When to ignore it: When memory allows no more micro-batches.
     """
-    between = [use for use in signals.collectives if BETWEEN_STAGES.match(use.name)]
+    between = [use for use in collectives if BETWEEN_STAGES.match(use.name)]
     exposed = total(use.exposed for use in between)
-    if not between or ratio(exposed.value, signals.step.duration.value) < LEAST_SHARE_OF_BUBBLE:
+    if not between or ratio(exposed.value, step.duration.value) < LEAST_SHARE_OF_BUBBLE:
         return None
     calls = f"{sum(use.calls for use in between):.4g} sends and receives"
-    summary = f"This stage waits {in_step(exposed.value, signals.step)} in {calls}"
+    summary = f"This stage waits {in_step(exposed.value, step)} in {calls}"
     advice = "Raise the number of micro-batches, or balance the stages: diagnosed together, they show which is slow."
     return pipeline_bubble.finding(summary, advice, exposed, category="communication")

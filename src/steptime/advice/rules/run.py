@@ -8,16 +8,29 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from steptime.advice.evidence import CaughtUse, KernelUse, OperatorUse, SegmentUse, Signal
+from steptime.advice.device_uses import MachineUse, RooflineUse
+from steptime.advice.evidence import Case
 from steptime.advice.kernels import first_source, plain_name, short_kernel
 from steptime.advice.line_evidence import steady_time
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Weight, rule
 from steptime.advice.rules.python import OFTEN
+from steptime.advice.run_uses import (
+    CategoryUse,
+    CaughtUse,
+    Contention,
+    LoaderUse,
+    OutlierUse,
+    PeriodUse,
+    SegmentUse,
+    StepSummary,
+)
 from steptime.advice.savings import in_step, modelled, named, ratio, scaled
 from steptime.advice.segment_evidence import MOST, MOST_SLOWED, in_environment, line_place, only_calls
-from steptime.advice.signals import Signals, compiles
 from steptime.advice.step_evidence import others_took_cpus
 from steptime.advice.verdict import outliers_text, part_words
+from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
+from steptime.analysis.step_patterns import LastingChange
 from steptime.quantities import SourceLine, format_count, format_duration, format_share, format_source, format_times
 
 LEAST_EVALUATION = 0.1
@@ -33,8 +46,8 @@ LEAST_ROLLOUTS = 0.2
 change."""
 
 
-@rule("ST901", "slow-evaluation", needs={Signal.SEGMENTS}, weight=Weight.NOTE)
-def slow_evaluation(signals: Signals) -> Finding | None:
+@rule("ST901", "slow-evaluation", weight=Weight.NOTE)
+def slow_evaluation(segments: tuple[SegmentUse, ...]) -> Finding | None:
     """Evaluation takes a large part of the run
 
     What it means: The run spends its time on validation between training steps. The steps themselves may be healthy:
@@ -49,7 +62,7 @@ def slow_evaluation(signals: Signals) -> Finding | None:
     When to ignore it: When the measured piece of the run is too short to hold the usual number of training steps per
     evaluation.
     """
-    use = _segment(signals, "evaluation", LEAST_EVALUATION)
+    use = _segment(segments, "evaluation", LEAST_EVALUATION)
     if use is None:
         return None
     summary = f"Evaluation ran {_times(use)} and took {format_share(use.share)} of the run"
@@ -57,8 +70,8 @@ def slow_evaluation(signals: Signals) -> Finding | None:
     return slow_evaluation.finding(f"{summary} ({format_duration(use.duration)})", advice, **_where(use))
 
 
-@rule("ST902", "slow-checkpoint", needs={Signal.SEGMENTS}, weight=Weight.NOTE)
-def slow_checkpoint(signals: Signals) -> Finding | None:
+@rule("ST902", "slow-checkpoint", weight=Weight.NOTE)
+def slow_checkpoint(step: StepSummary, segments: tuple[SegmentUse, ...]) -> Finding | None:
     """Writing checkpoints takes a good part of the run
 
     What it means: Between training steps the job writes its state to disk and waits for it.
@@ -71,8 +84,8 @@ def slow_checkpoint(signals: Signals) -> Finding | None:
 
     When to ignore it: When this run is short and the interval between checkpoints will be longer in production.
     """
-    use = _segment(signals, "checkpoint", LEAST_CHECKPOINTS)
-    steps = max(1, signals.step.total - signals.step.warm_up)
+    use = _segment(segments, "checkpoint", LEAST_CHECKPOINTS)
+    steps = max(1, step.total - step.warm_up)
     if use is None or use.count * OFTEN >= steps:
         return None
     summary = f"Checkpoints were written {_times(use)} and took {format_share(use.share)} of the run"
@@ -81,8 +94,8 @@ def slow_checkpoint(signals: Signals) -> Finding | None:
     )
 
 
-@rule("ST903", "rollout-share", needs={Signal.SEGMENTS}, weight=Weight.NOTE)
-def rollout_share(signals: Signals) -> Finding | None:
+@rule("ST903", "rollout-share", weight=Weight.NOTE)
+def rollout_share(segments: tuple[SegmentUse, ...]) -> Finding | None:
     """Collecting experience takes a large part of the run
 
     What it means: In reinforcement learning the run alternates between rollouts (the model acts in an environment) and
@@ -99,7 +112,7 @@ def rollout_share(signals: Signals) -> Finding | None:
 
     When to ignore it: When the environment is the point (a real robot).
     """
-    use = _segment(signals, "rollout", LEAST_ROLLOUTS)
+    use = _segment(segments, "rollout", LEAST_ROLLOUTS)
     if use is None:
         return None
     if only_calls(use):
@@ -130,9 +143,9 @@ def _where(use: SegmentUse) -> dict[str, Any]:
     return {"source": hottest, "evidence": (*lines, *forward)}
 
 
-def _segment(signals: Signals, kind: str, least: float) -> SegmentUse | None:
-    """Time that the run spent on something, where that is so much of it."""
-    return next((use for use in signals.segments if use.kind == kind and use.share >= least), None)
+def _segment(segments: tuple[SegmentUse, ...], kind: str, least: float) -> SegmentUse | None:
+    """What the run spent on something, where that is so much of it."""
+    return next((use for use in segments if use.kind == kind and use.share >= least), None)
 
 
 def _times(use: SegmentUse) -> str:
@@ -145,8 +158,8 @@ CATEGORY: dict[str, Part] = {"input": "input", "transfer": "copy"}
 """Category of the phases that are one; the others hold several."""
 
 
-@rule("ST904", "steps-changed", needs={Signal.CHANGE}, uses={Signal.CONTENTION}, supersedes=("unstable-steps",))
-def steps_changed(signals: Signals) -> Finding:
+@rule("ST904", "steps-changed", supersedes=("unstable-steps",))
+def steps_changed(step: StepSummary, change: LastingChange, contention: Contention | None = None) -> Finding:
     """Steps become longer within the run
 
     What it means: The job was faster, and one of its parts became slower for good: a later stage of a curriculum,
@@ -164,7 +177,6 @@ def steps_changed(signals: Signals) -> Finding:
 
     When to ignore it: When the later steps have more to do by design (longer sequences, unfrozen layers).
     """
-    change = signals.change
     epoch = f" (epoch {change.epoch})" if change.epoch is not None else ""
     took = f"{format_duration(change.now)} instead of {format_duration(change.before)}"
     grown = f"{part_words(change.phase)} grew by {format_duration(change.growth)}"
@@ -179,11 +191,11 @@ def steps_changed(signals: Signals) -> Finding:
         )
         advice = "Look for what grows with each step or epoch: hooks, callbacks, lists, graphs, buffers."
     amount = change.growth * change.share
-    saving = modelled(amount, 0.8 * amount, 1.2 * amount, signals.step.steady)
+    saving = modelled(amount, 0.8 * amount, 1.2 * amount, step.steady)
     # Without a category: the hottest line of one was timed before the change.
     found = steps_changed.finding(summary, advice, saving, source=change.line, evidence=evidence)
-    shared = signals.has(Signal.CONTENTION) and others_took_cpus(signals.contention)
-    if change.line is None and shared and signals.step.device == "cpu":
+    shared = contention is not None and others_took_cpus(contention)
+    if change.line is None and shared and step.device == "cpu":
         return replace(
             found, weight=Weight.NOTE, advice="Measure again on a quiet machine first: others used its CPUs."
         )
@@ -194,15 +206,8 @@ WHOLE_LINE = 0.9
 """Fraction of what the slow steps take longer: a line that takes so much is what makes them slow."""
 
 
-@rule(
-    "ST905",
-    "periodic-steps",
-    needs={Signal.PERIOD},
-    uses={Signal.LOADER},
-    supersedes=("unstable-steps",),
-    by_line=True,
-)
-def periodic_steps(signals: Signals) -> Finding | None:
+@rule("ST905", "periodic-steps", supersedes=("unstable-steps",), by_line=True)
+def periodic_steps(step: StepSummary, period: PeriodUse, loader: LoaderUse | None = None) -> Finding | None:
     """Every k-th step is slow
 
     What it means: Something runs every so many steps in the training thread: histograms, images for a tracker, a
@@ -218,16 +223,15 @@ def periodic_steps(signals: Signals) -> Finding | None:
     When to ignore it: When it is the point of the job. Where workers of a loader deliver in bursts, the rule is silent:
     the wait for input is what it is about.
     """
-    period = signals.period
-    if period.cost.value < LEAST_PERIOD * signals.step.duration.value:
+    if period.cost.value < LEAST_PERIOD * step.duration.value:
         return None
-    if period.phase == "input" and signals.has(Signal.LOADER) and signals.loader.workers:
+    if period.phase == "input" and loader is not None and loader.workers:
         return None
     cost = scaled(period.cost, period.line_share)
     longer = f"Every {ordinal(period.every)} step takes {format_duration(period.extra)} longer"
-    summary = f"{longer}, {in_step(cost.value, signals.step)} on average"
+    summary = f"{longer}, {in_step(cost.value, step)} on average"
     if period.line is not None and period.line_share < WHOLE_LINE:
-        summary = f"{longer}; {format_source(period.line)} makes up {in_step(cost.value, signals.step)} on average"
+        summary = f"{longer}; {format_source(period.line)} makes up {in_step(cost.value, step)} on average"
     where = part_words(period.phase)
     advice = f"Most of it is {where}: do it less often, on less, or outside of the training thread."
     category = CATEGORY.get(period.phase, "")
@@ -238,8 +242,8 @@ LEAST_OUTLYING = 0.05
 """Fraction of the time of the steady steps: less is no matter."""
 
 
-@rule("ST906", "outlier-steps", needs={Signal.OUTLIERS}, uses={Signal.CAUGHT}, weight=Weight.NOTE)
-def outlier_steps(signals: Signals) -> Finding | None:
+@rule("ST906", "outlier-steps", weight=Weight.NOTE)
+def outlier_steps(outliers: OutlierUse, caught: CaughtUse | None = None) -> Finding | None:
     """A few steps take many times as long as the others
 
     What it means: The usual step is one thing, and these are another. A mean of both describes neither, so that the
@@ -257,18 +261,19 @@ def outlier_steps(signals: Signals) -> Finding | None:
 
     When to ignore it: When they are few of a long run, or another program's doing.
     """
-    use = signals.outliers
-    if use.share < LEAST_OUTLYING or not use.longer or signals.has(Signal.CAUGHT):  # ST907 tells them with their lines
+    if (
+        outliers.share < LEAST_OUTLYING or not outliers.longer or caught is not None
+    ):  # ST907 tells them with their lines
         return None
-    words = part_words(use.part)
-    numbers = f"{'Step' if use.count == 1 else 'Steps'} {', '.join(map(str, use.numbers))}"
-    more = f" and {use.count - len(use.numbers)} more" if use.count > len(use.numbers) else ""
-    evidence = (f"{numbers}{more}; {words} takes {format_duration(use.growth)} more than in the others.",)
-    return outlier_steps.finding(outliers_text(use), f"Look at {words} in these steps.", evidence=evidence)
+    words = part_words(outliers.part)
+    numbers = f"{'Step' if outliers.count == 1 else 'Steps'} {', '.join(map(str, outliers.numbers))}"
+    more = f" and {outliers.count - len(outliers.numbers)} more" if outliers.count > len(outliers.numbers) else ""
+    evidence = (f"{numbers}{more}; {words} takes {format_duration(outliers.growth)} more than in the others.",)
+    return outlier_steps.finding(outliers_text(outliers), f"Look at {words} in these steps.", evidence=evidence)
 
 
-@rule("ST907", "caught-steps", needs={Signal.CAUGHT}, weight=Weight.NOTE)
-def caught_steps(signals: Signals) -> Finding | None:
+@rule("ST907", "caught-steps", weight=Weight.NOTE)
+def caught_steps(caught: CaughtUse) -> Finding | None:
     """Slow steps, looked into while they lasted
 
     What it means: You asked for steps of a kind (steptime run --catch): longer than so many times the usual one, longer
@@ -284,27 +289,26 @@ def caught_steps(signals: Signals) -> Finding | None:
 
     When to ignore it: When the steps are few of a long run.
     """
-    use = signals.caught
-    slow = use.duration > NO_LONGER * use.usual
-    steps = format_count(use.count, "step")
-    lasted = f"{format_duration(use.duration)}{' on average' if use.count > 1 else ''}"
-    summary = f"{steps} of {lasted}, usually {format_duration(use.usual)}" if slow else steps
-    summary += f", one in {use.period}" if use.period else ""
-    if not use.lines:
+    slow = caught.duration > NO_LONGER * caught.usual
+    steps = format_count(caught.count, "step")
+    lasted = f"{format_duration(caught.duration)}{' on average' if caught.count > 1 else ''}"
+    summary = f"{steps} of {lasted}, usually {format_duration(caught.usual)}" if slow else steps
+    summary += f", one in {caught.period}" if caught.period else ""
+    if not caught.lines:
         return caught_steps.finding(f"{summary}: no line of yours ran", "Look at the numbers of these steps.")
-    first, place = use.lines[0], format_source(use.lines[0].source)
-    seen = [f"{format_share(each.share)} at {format_source(each.source)}" for each in use.lines]
+    first, place = caught.lines[0], format_source(caught.lines[0].source)
+    seen = [f"{format_share(each.share)} at {format_source(each.source)}" for each in caught.lines]
     seen[0] = f"{format_share(first.share)} of that at {place}"
     while len(f"{summary}: {', '.join(seen)}") > LONGEST_SUMMARY and len(seen) > 1:
         seen.pop()
-    also = [f"{format_share(each.share)} at {format_source(each.source)}" for each in use.lines[len(seen) :]]
-    more = f" and {use.count - len(use.numbers)} more" if use.count > len(use.numbers) else ""
-    reported = f"{'Step' if use.count == 1 else 'Steps'} {', '.join(map(str, use.numbers))}{more}"
+    also = [f"{format_share(each.share)} at {format_source(each.source)}" for each in caught.lines[len(seen) :]]
+    more = f" and {caught.count - len(caught.numbers)} more" if caught.count > len(caught.numbers) else ""
+    reported = f"{'Step' if caught.count == 1 else 'Steps'} {', '.join(map(str, caught.numbers))}{more}"
     return caught_steps.finding(
         f"{summary}: {', '.join(seen)}",
         f"Look at what {place} does in these steps.",
         source=first.source,
-        evidence=(reported, *_profiled(use), *also),
+        evidence=(reported, *_profiled(caught), *also),
     )
 
 
@@ -348,16 +352,8 @@ LIBRARIES = ("cudnn_", "miopen_", "native_", "mkldnn_")
 """How ATen says whose kernel an operator is: the operator is the same."""
 
 
-@rule(
-    "ST908",
-    "compute-share",
-    needs={Signal.CATEGORIES},
-    uses={Signal.KERNELS, Signal.OPERATORS, Signal.MACHINE, Signal.ROOFLINE, Signal.COMPILATIONS},
-    supersedes=("dominant-operator",),
-    weight=Weight.NOTE,
-    fallback=True,
-)
-def compute_share(signals: Signals) -> Finding | None:
+@rule("ST908", "compute-share", supersedes=("dominant-operator",), weight=Weight.NOTE, fallback=True)
+def compute_share(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Finding | None:
     """Computing is most of the step, and nothing that was found shortens it much
 
     What it means: The device (on a CPU: the operators themselves) is at work for half of the step or more, and no
@@ -374,14 +370,14 @@ def compute_share(signals: Signals) -> Finding | None:
 
     When to ignore it: When the operators are near their roofline in the precision that the job needs.
     """
-    compute = named(signals.categories, "compute")
-    if compute is None or ratio(compute.duration.value, signals.step.duration.value) < LEAST_COMPUTING:
+    compute = named(categories, "compute")
+    if compute is None or ratio(compute.duration.value, step.duration.value) < LEAST_COMPUTING:
         return None
-    parts = _on_device(signals) if signals.has(Signal.KERNELS) else _on_cpu(signals)
+    parts = _on_device(categories, case.kernels) if case.kernels else _on_cpu(case)
     displayed = [part for part in parts if part[1] >= LEAST_PART * compute.duration.value][:MOST_PARTS]
     if not displayed:
         return None
-    summary = f"Computing takes {in_step(compute.duration.value, signals.step)}"
+    summary = f"Computing takes {in_step(compute.duration.value, step)}"
     for number, (name, spent, _) in enumerate(displayed):
         longer = f"{summary}{', ' if number else ': '}{name} {format_duration(spent)}"
         if len(longer) > LONGEST_SUMMARY:
@@ -392,7 +388,7 @@ def compute_share(signals: Signals) -> Finding | None:
         for name, spent, _ in parts[: 2 * MOST_PARTS]
         if spent >= LEAST_PART * compute.duration.value
     )
-    advice = _how_it_runs(signals) + _what_to_try(signals, parts)
+    advice = _how_it_runs(case.kernels, case.roofline) + _what_to_try(case, parts)
     return compute_share.finding(summary, advice, category="compute", source=displayed[0][2], evidence=rows)
 
 
@@ -400,32 +396,31 @@ _Part = tuple[str, float, SourceLine | None]
 """An operator's name, ns per step, and the line behind most of it."""
 
 
-def _on_device(signals: Signals) -> list[_Part]:
+def _on_device(categories: tuple[CategoryUse, ...], kernels: tuple[KernelUse, ...]) -> list[_Part]:
     """By the operator that launched the kernels, a kernel of no operator by its own name. Where kernels overlap, they
     are no longer together than the computing."""
     groups = defaultdict[str, list[KernelUse]](list)
-    for use in signals.kernels:
+    for use in kernels:
         if use.bound != "communication":
             groups[_operator(use.operator) or short_kernel(use.name)].append(use)
     whole = sum(use.duration for uses in groups.values() for use in uses)
-    scale = min(1.0, ratio(_computing(signals), whole))
+    scale = min(1.0, ratio(_computing(categories), whole))
     parts = [(name, scale * _sum(uses), first_source(uses)) for name, uses in groups.items()]
     return sorted(parts, key=lambda part: -part[1])
 
 
-def _on_cpu(signals: Signals) -> list[_Part]:
+def _on_cpu(case: Case) -> list[_Part]:
     """By the operator, at what it takes in a usual step."""
-    if not signals.has(Signal.OPERATORS):
+    if not case.operators:
         return []
     groups = defaultdict[str, list[OperatorUse]](list)
-    for use in signals.operators:
+    for use in case.operators:
         groups[_operator(use.name)].append(use)
-    machine = signals.machine if signals.has(Signal.MACHINE) else None
     parts = []
     for name, uses in groups.items():
         place = next((each.place for each in sorted(uses, key=lambda use: -use.duration) if each.place), None)
-        spent = steady_time(uses, signals.operators, signals.categories, machine)
-        parts.append((name, min(spent, _computing(signals)), place))
+        spent = steady_time(uses, case.operators, case.categories, case.machine)
+        parts.append((name, min(spent, _computing(case.categories)), place))
     return sorted(parts, key=lambda part: -part[1])
 
 
@@ -434,8 +429,8 @@ def _operator(name: str) -> str:
     return next((plain.removeprefix(each) for each in LIBRARIES if plain.startswith(each)), plain)
 
 
-def _computing(signals: Signals) -> float:
-    compute = named(signals.categories, "compute")
+def _computing(categories: tuple[CategoryUse, ...]) -> float:
+    compute = named(categories, "compute")
     return compute.duration.value if compute is not None else 0.0
 
 
@@ -443,12 +438,12 @@ def _sum(uses: Iterable[KernelUse]) -> float:
     return sum(use.duration for use in uses)
 
 
-def _how_it_runs(signals: Signals) -> str:
+def _how_it_runs(kernels: tuple[KernelUse, ...], roofline: RooflineUse | None) -> str:
     """ "It runs in float32, its convolutions in NCHW, at 45 % of the roofline. ", as far as that is known."""
-    dtype, layout = _dtype(signals), _layout(signals)
+    dtype, layout = _dtype(roofline), _layout(kernels)
     reported = [f"in {dtype}"] if dtype else []
     reported += [f"its convolutions in {layout}"] if layout else []
-    computing = [use for use in signals.kernels if use.bound != "communication"] if signals.has(Signal.KERNELS) else []
+    computing = [use for use in kernels if use.bound != "communication"] if kernels else []
     known = [use for use in computing if use.at_roofline is not None]
     if known and _sum(known) >= MODELLED * _sum(computing):
         share = format_share(min(1.0, sum(use.at_roofline or 0.0 for use in known) / _sum(known)))
@@ -456,48 +451,48 @@ def _how_it_runs(signals: Signals) -> str:
     return f"It runs {', '.join(reported)}. " if reported else ""
 
 
-def _dtype(signals: Signals) -> str:
+def _dtype(roofline: RooflineUse | None) -> str:
     """The format with most of the arithmetic, "" where that is not known."""
-    return signals.roofline.dtype if signals.has(Signal.ROOFLINE) else ""
+    return roofline.dtype if roofline is not None else ""
 
 
-def _layout(signals: Signals) -> str:
+def _layout(kernels: tuple[KernelUse, ...]) -> str:
     """Of convolutions, by the names of their kernels: "NCHW" where any is of it, "NHWC" (channels_last) where all are;
     "" where no name says."""
-    names = [use.name.lower() for use in signals.kernels] if signals.has(Signal.KERNELS) else []
+    names = [use.name.lower() for use in kernels] if kernels else []
     known = next((layout for layout in ("nchw", "nhwc") if any(layout in name for name in names)), "")
     return known.upper()
 
 
-def _what_to_try(signals: Signals, parts: list[_Part]) -> str:
+def _what_to_try(case: Case, parts: list[_Part]) -> str:
     """The fixes that steptime tries for it; where none is left, less work."""
     whole = sum(spent for _, spent, _ in parts)
     convolutions = sum(spent for name, spent, _ in parts if "conv" in name)
     tries = []
-    if _dtype(signals) in ("", SINGLE) and not _lower_by_name(signals):
-        tries += [f"{each} autocast" for each in _lower(signals)[:1]]
-    if convolutions >= CONVOLUTIONS * whole and _layout(signals) != "NHWC":
+    if _dtype(case.roofline) in ("", SINGLE) and not _lower_by_name(case.kernels, case.roofline):
+        tries += [f"{each} autocast" for each in _lower(case.machine, case.kernels)[:1]]
+    if convolutions >= CONVOLUTIONS * whole and _layout(case.kernels) != "NHWC":
         tries.append("channels_last")
-    if not compiles(signals):
+    if not (case.compilations or case.step.compiled):
         tries.append("torch.compile")
     if not tries:
         return "Only less work makes it faster: a smaller model, batch or resolution."
     reported = f"{', '.join(tries[:-1])} and {tries[-1]}" if len(tries) > 1 else tries[0]
-    first = "Record the job with steptime run: then " if signals.step.mode == "trace" else ""
+    first = "Record the job with steptime run: then " if case.step.mode == "trace" else ""
     return f"{first}steptime try runs the job with {reported}, and says what pays."
 
 
-def _lower_by_name(signals: Signals) -> bool:
-    """True if names of kernels say that a good part of the computing is in a lower format, where nothing else does."""
-    uses = [use for use in signals.kernels if use.bound != "communication"] if signals.has(Signal.KERNELS) else []
+def _lower_by_name(kernels: tuple[KernelUse, ...], roofline: RooflineUse | None) -> bool:
+    """Whether names of kernels say that a good part of the computing is in a lower format, where nothing else does."""
+    uses = [use for use in kernels if use.bound != "communication"] if kernels else []
     lower = [use for use in uses if IN_LOWER.search(use.name)]
-    return not _dtype(signals) and _sum(lower) >= LOWER_BY_NAME * _sum(uses) > 0
+    return not _dtype(roofline) and _sum(lower) >= LOWER_BY_NAME * _sum(uses) > 0
 
 
-def _lower(signals: Signals) -> list[str]:
+def _lower(machine: MachineUse | None, kernels: tuple[KernelUse, ...]) -> list[str]:
     """Formats in which the machine multiplies faster; of a device whose rates nobody knows, the usual one."""
-    if not signals.has(Signal.MACHINE) or not signals.machine.rates:
-        return [LOWER[0]] if signals.has(Signal.KERNELS) else []
-    rates = dict(signals.machine.rates)
-    able = LOWER if signals.has(Signal.KERNELS) else LOWER[:1]
+    if machine is None or not machine.rates:
+        return [LOWER[0]] if kernels else []
+    rates = dict(machine.rates)
+    able = LOWER if kernels else LOWER[:1]
     return [each for each in able if rates.get(each, 0.0) > rates.get(SINGLE, 0.0)]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from steptime.advice.evidence import KernelUse, Signal, WrittenNormUse
+from steptime.advice.device_uses import MachineUse, RooflineUse, WrittenNormUse
+from steptime.advice.evidence import Case
 from steptime.advice.kernels import REACHABLE, about_kernels, plain_name, shapes_of
 from steptime.advice.memory_evidence import has_room
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.rules.overhead import HELD_BACK
+from steptime.advice.run_uses import CategoryUse, MemoryUse, StepSummary
 from steptime.advice.savings import in_step, modelled, named, ratio
-from steptime.advice.signals import Signals
+from steptime.analysis.roofline import KernelUse
 from steptime.analysis.tiles import filled, padded_head
 from steptime.quantities import format_bytes, format_count, format_share, format_source
 
@@ -25,8 +27,8 @@ SMALL_WORK = 0.3
 """Fraction of the step in kernels that are too small for the device."""
 
 
-@rule("ST414", "few-tiles", needs={Signal.KERNELS}, supersedes=("dominant-operator",))
-def few_tiles(signals: Signals) -> Finding | None:
+@rule("ST414", "few-tiles", supersedes=("dominant-operator",))
+def few_tiles(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Finding | None:
     """Matrix products have fewer tiles than the device has multiprocessors
 
     What it means: A kernel cuts the output of a product into tiles, one for each block. With fewer tiles than
@@ -42,16 +44,16 @@ def few_tiles(signals: Signals) -> Finding | None:
 
     When to ignore it: When other streams fill the device meanwhile.
     """
-    few = [use for use in signals.kernels if use.waves is not None and filled(use.name, use.waves) < MOST_FILLED]
+    few = [use for use in kernels if use.waves is not None and filled(use.name, use.waves) < MOST_FILLED]
     saved = sum(_unfilled(use) for use in few)
     if saved <= 0:
         return None
     least = sum(_unfilled(use, finer=2.0) for use in few)
     took, top = sum(use.duration for use in few), max(few, key=_unfilled)
     share = format_share(filled(top.name, top.waves or 0.0))
-    summary = f"Matrix products whose tiles fill {share} of the device take {in_step(took, signals.step)}"
+    summary = f"Matrix products whose tiles fill {share} of the device take {in_step(took, step)}"
     advice = 'Give them more rows (batch, packing), or let torch.compile(mode="max-autotune") split their sums.'
-    return about_kernels(few_tiles, few, summary, advice, modelled(saved, least, saved, signals.step.steady))
+    return about_kernels(few_tiles, few, summary, advice, modelled(saved, least, saved, step.steady))
 
 
 def _unfilled(use: KernelUse, finer: float = 0.0) -> float:
@@ -63,8 +65,8 @@ def _unfilled(use: KernelUse, finer: float = 0.0) -> float:
     return max(0.0, use.duration - lower)
 
 
-@rule("ST415", "padded-heads", needs={Signal.KERNELS}, uses={Signal.MACHINE})
-def padded_heads(signals: Signals) -> Finding | None:
+@rule("ST415", "padded-heads")
+def padded_heads(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) -> Finding | None:
     """Fused attention computes with larger heads than the model has
 
     What it means: Fused attention has kernels for a few head dimensions. A head in between is computed as the next
@@ -78,18 +80,18 @@ def padded_heads(signals: Signals) -> Finding | None:
 
     When to ignore it: When the weights are given.
     """
-    device = signals.machine.name if signals.has(Signal.MACHINE) else ""
-    padded = [(use, size, whole) for use in signals.kernels for size, whole in _heads(use, device) if whole > size]
+    device = case.machine.name if case.machine is not None else ""
+    padded = [(use, size, whole) for use in kernels for size, whole in _heads(use, device) if whole > size]
     if not padded:
         return None
     saved = sum(use.duration * (1 - size / whole) for use, size, whole in padded)
     least = sum((use.at_roofline or 0.0) * (1 - size / whole) for use, size, whole in padded)
     _, size, whole = max(padded, key=lambda each: each[0].duration)
     uses = [use for use, _, _ in padded]
-    took = in_step(sum(use.duration for use in uses), signals.step)
+    took = in_step(sum(use.duration for use in uses), step)
     summary = f"Attention computes heads of {size} as {whole}: {took}"
     advice = "Choose heads of 64 or 128 numbers, or of a size that the kernels have: more or fewer for the same width."
-    return about_kernels(padded_heads, uses, summary, advice, modelled(saved, least, saved, signals.step.steady))
+    return about_kernels(padded_heads, uses, summary, advice, modelled(saved, least, saved, step.steady))
 
 
 def _heads(use: KernelUse, device: str) -> list[tuple[int, int]]:
@@ -101,13 +103,10 @@ def _heads(use: KernelUse, device: str) -> list[tuple[int, int]]:
     return [(size, padded_head(use.name, size, device))] if size > 0 else []
 
 
-@rule(
-    "ST416",
-    "written-out-norm",
-    needs={Signal.WRITTEN_NORMS, Signal.MACHINE},
-    supersedes=("memory-bound-pointwise",),
-)
-def written_out_norm(signals: Signals) -> Finding | None:
+@rule("ST416", "written-out-norm", supersedes=("memory-bound-pointwise",))
+def written_out_norm(
+    step: StepSummary, machine: MachineUse, written_norms: tuple[WrittenNormUse, ...]
+) -> Finding | None:
     """A layer norm or RMS norm is written out
 
     What it means: A norm of mean, square, root and product is five to ten kernels, each of which reads and writes the
@@ -122,7 +121,7 @@ def written_out_norm(signals: Signals) -> Finding | None:
 
     When to ignore it: When the norm is another one than these two.
     """
-    rate, norms = signals.machine.copy_bytes, signals.written_norms
+    rate, norms = machine.copy_bytes, written_norms
     if not rate:
         return None
     took = sum(use.duration for use in norms)
@@ -134,9 +133,9 @@ def written_out_norm(signals: Signals) -> Finding | None:
     calls, kernels = sum(use.calls for use in norms), sum(use.kernels for use in norms)
     where = f" at {format_source(top.source)}" if top.source is not None else ""
     return written_out_norm.finding(
-        f"{format_count(calls, top.kind)} written out{where}: {kernels:.0f} kernels, {in_step(took, signals.step)}",
+        f"{format_count(calls, top.kind)} written out{where}: {kernels:.0f} kernels, {in_step(took, step)}",
         f"Call torch.nn.functional.{top.kind.lower().replace(' ', '_')}, or compile the function.",
-        modelled(saved, max(0.0, least), saved, signals.step.steady),
+        modelled(saved, max(0.0, least), saved, step.steady),
         category="compute",
         source=top.source,
         evidence=tuple(map(_as_evidence, norms[:3])),
@@ -147,13 +146,10 @@ def _as_evidence(use: WrittenNormUse) -> str:
     return f"{use.kind} of {list(use.shape)}: {', '.join(use.operators)}; one pass moves {format_bytes(use.bytes)}"
 
 
-@rule(
-    "ST417",
-    "room-for-batch",
-    needs={Signal.MEMORY, Signal.ROOFLINE, Signal.CATEGORIES},
-    weight=Weight.NOTE,
-)
-def room_for_batch(signals: Signals) -> Finding | None:
+@rule("ST417", "room-for-batch", weight=Weight.NOTE)
+def room_for_batch(
+    step: StepSummary, categories: tuple[CategoryUse, ...], roofline: RooflineUse, memory: MemoryUse
+) -> Finding | None:
     """The step is too small for the device, whose memory is mostly free
 
     What it means: Kernels that are too small to fill the device take nearly as long with a larger batch. As long as
@@ -167,13 +163,13 @@ def room_for_batch(signals: Signals) -> Finding | None:
 
     When to ignore it: When the batch is given: by the method, by the data, or by the sum over all ranks.
     """
-    memory, step = signals.memory, signals.step.duration.value
-    launching, small = named(signals.categories, "overhead"), signals.roofline.latency
-    held_back = launching is not None and ratio(launching.duration.value, step) >= HELD_BACK
-    if not has_room(memory) or held_back or ratio(small, step) < SMALL_WORK:
+    duration = step.duration.value
+    launching, small = named(categories, "overhead"), roofline.latency
+    held_back = launching is not None and ratio(launching.duration.value, duration) >= HELD_BACK
+    if not has_room(memory) or held_back or ratio(small, duration) < SMALL_WORK:
         return None
     held = f"{format_bytes(memory.peak)} of {format_bytes(memory.capacity or 0)}"
-    summary = f"Kernels too small for the device take {in_step(small, signals.step)}, and {held} is used"
+    summary = f"Kernels too small for the device take {in_step(small, step)}, and {held} is used"
     times = f"{(memory.capacity or 0) / max(memory.peak, 1):.0f}"
     advice = f"A larger batch takes little longer here; the memory has room for {times} times as much."
     return room_for_batch.finding(summary, advice)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from steptime.advice.evidence import Signal
+from steptime.advice.evidence import Case
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.run_uses import SettingsUse, StepSummary
 from steptime.advice.savings import in_step, modelled, ratio, scaled
-from steptime.advice.signals import Signals
 from steptime.debug_switches import acting
 from steptime.quantities import Estimate, format_duration, format_share
 
@@ -41,14 +41,14 @@ FEWEST_NORMS, FEWEST_LOST = 9, 3
 """Samples. A single norm that is not finite may be an update that a gradient scaler leaves out."""
 
 
-def _by_slowdown(signals: Signals, factors: tuple[float, float, float]) -> Estimate:
-    """Part that a switch takes of a step that it lengthens by these factors."""
-    low, usual, high = (signals.step.duration.value * (1 - 1 / factor) for factor in factors)
-    return modelled(usual, low, high, signals.step.steady)
+def _by_slowdown(step: StepSummary, factors: tuple[float, float, float]) -> Estimate:
+    """What a switch takes of a step that it lengthens by these factors."""
+    low, usual, high = (step.duration.value * (1 - 1 / factor) for factor in factors)
+    return modelled(usual, low, high, step.steady)
 
 
-@rule("ST601", "detect-anomaly", needs={Signal.SETTINGS}, supersedes=("overhead-bound",))
-def detect_anomaly(signals: Signals) -> Finding | None:
+@rule("ST601", "detect-anomaly", supersedes=("overhead-bound",))
+def detect_anomaly(step: StepSummary, settings: SettingsUse) -> Finding | None:
     """Autograd's anomaly detection was left on
 
     What it means: torch.autograd.set_detect_anomaly(True) notes a Python traceback for every forward operator and
@@ -62,15 +62,15 @@ def detect_anomaly(signals: Signals) -> Finding | None:
 
     When to ignore it: While you are hunting a NaN.
     """
-    if not signals.settings.detect_anomaly:
+    if not settings.detect_anomaly:
         return None
-    saving, step = _by_slowdown(signals, SLOWDOWN_BY_ANOMALY_DETECTION), format_duration(signals.step.duration.value)
-    summary = f"Anomaly detection is on: it takes some {format_duration(saving.value)} of a step of {step}"
+    saving, whole = _by_slowdown(step, SLOWDOWN_BY_ANOMALY_DETECTION), format_duration(step.duration.value)
+    summary = f"Anomaly detection is on: it takes some {format_duration(saving.value)} of a step of {whole}"
     return detect_anomaly.finding(summary, "Switch off torch.autograd.set_detect_anomaly.", saving)
 
 
-@rule("ST602", "profiler-left-on", needs={Signal.SETTINGS}, supersedes=("overhead-bound",))
-def profiler_left_on(signals: Signals) -> Finding | None:
+@rule("ST602", "profiler-left-on", supersedes=("overhead-bound",))
+def profiler_left_on(step: StepSummary, settings: SettingsUse) -> Finding | None:
     """The job's own profiler records every step
 
     What it means: The script runs torch.profiler (or autograd.profiler) around its training without a schedule that
@@ -83,16 +83,16 @@ def profiler_left_on(signals: Signals) -> Finding | None:
 
     When to ignore it: When this run is the one that is being profiled.
     """
-    if not signals.settings.profiler:
+    if not settings.profiler:
         return None
-    saving, step = _by_slowdown(signals, SLOWDOWN_BY_PROFILER), format_duration(signals.step.duration.value)
-    summary = f"The job profiles itself: some {format_duration(saving.value)} of a step of {step}"
+    saving, whole = _by_slowdown(step, SLOWDOWN_BY_PROFILER), format_duration(step.duration.value)
+    summary = f"The job profiles itself: some {format_duration(saving.value)} of a step of {whole}"
     advice = "Take the profiler out of the job, or give it a schedule with repeat=1."
     return profiler_left_on.finding(summary, advice, saving)
 
 
-@rule("ST603", "deterministic-left-on", needs={Signal.SETTINGS}, uses={Signal.OPERATORS, Signal.CATEGORIES})
-def deterministic_left_on(signals: Signals) -> Finding | None:
+@rule("ST603", "deterministic-left-on")
+def deterministic_left_on(step: StepSummary, settings: SettingsUse, case: Case) -> Finding | None:
     """Deterministic algorithms were left on
 
     What it means: torch.use_deterministic_algorithms(True) makes scatters, index writes and some convolutions take
@@ -106,27 +106,27 @@ def deterministic_left_on(signals: Signals) -> Finding | None:
 
     When to ignore it: When bit-equal repetition is required.
     """
-    if not signals.settings.deterministic:
+    if not settings.deterministic:
         return None
     advice = "Switch torch.use_deterministic_algorithms off unless the run must repeat bit by bit."
-    changed = [use for use in signals.operators if plain_name(use.name) in SLOWER_IF_DETERMINISTIC]
-    scale = profile_scale(signals.operators, signals.categories)
+    changed = [use for use in case.operators if plain_name(use.name) in SLOWER_IF_DETERMINISTIC]
+    scale = profile_scale(case.operators, case.categories)
     spent = sum(use.duration for use in changed) * scale
-    if ratio(spent, signals.step.duration.value) < LEAST_SHARE_DETERMINISTIC:
+    if ratio(spent, step.duration.value) < LEAST_SHARE_DETERMINISTIC:
         summary = "Deterministic algorithms are on; what they cost here is small or was not measured"
         return deterministic_left_on.finding(summary, advice, weight=Weight.NOTE)
     filling = sum(use.duration for use in changed if plain_name(use.name) == FILL) * scale
     slower = spent - filling
     likely, sure = 0.5 * slower + 0.9 * filling, 0.1 * slower + 0.5 * filling
-    saving = modelled(likely, sure, spent, signals.step.steady)
+    saving = modelled(likely, sure, spent, step.steady)
     top = max(changed, key=lambda use: use.duration)
-    slowed = f"{in_step(saving.high, signals.step)} in what they slow down, most in {plain_name(top.name)}"
+    slowed = f"{in_step(saving.high, step)} in what they slow down, most in {plain_name(top.name)}"
     summary = f"Deterministic algorithms are on: {slowed}"
     return deterministic_left_on.finding(summary, advice, saving, category="compute", source=top.place)
 
 
 @rule("ST604", "overflow-skipped")
-def overflow_skipped(signals: Signals) -> Finding | None:
+def overflow_skipped(step: StepSummary) -> Finding | None:
     """The gradient scaler skips updates
 
     What it means: torch.amp.GradScaler leaves an update out when a gradient has overflowed, and halves its scale. In
@@ -141,7 +141,6 @@ def overflow_skipped(signals: Signals) -> Finding | None:
 
     When to ignore it: Where growth_interval was set to a few steps on purpose.
     """
-    step = signals.step
     share = ratio(step.skipped, step.scaled)
     if share < LEAST_SKIPPED or step.skipped < FEWEST_SKIPPED:
         return None
@@ -151,7 +150,7 @@ def overflow_skipped(signals: Signals) -> Finding | None:
 
 
 @rule("ST605", "exploding-gradient", weight=Weight.NOTE)
-def exploding_gradient(signals: Signals) -> Finding | None:
+def exploding_gradient(step: StepSummary) -> Finding | None:
     """The gradients explode
 
     What it means: The norm of the gradients is a hundred times and more what it was, or it is not finite any more. The
@@ -167,7 +166,7 @@ def exploding_gradient(signals: Signals) -> Finding | None:
 
     When to ignore it: Where the loss is scaled up on purpose while it runs, and the update undoes that.
     """
-    norm = signals.step.norm
+    norm = step.norm
     if norm is None:
         return None
     if norm.lost >= FEWEST_LOST:
@@ -190,8 +189,8 @@ def _plain(value: float) -> str:
     return f"{float(short):,g}" if value < 1e6 else short
 
 
-@rule("ST606", "debug-switch", needs={Signal.SETTINGS}, weight=Weight.NOTE)
-def debug_switch(signals: Signals) -> Finding | None:
+@rule("ST606", "debug-switch", weight=Weight.NOTE)
+def debug_switch(step: StepSummary, settings: SettingsUse) -> Finding | None:
     """A debugging variable was left on
 
     What it means: A variable of the environment makes every step do more than train: CUDA_LAUNCH_BLOCKING=1 waits for
@@ -209,8 +208,7 @@ def debug_switch(signals: Signals) -> Finding | None:
     When to ignore it: While the fault is being looked for, or where the switch works around one: NCCL_P2P_DISABLE on a
     host whose devices hang without it.
     """
-    settings = signals.settings
-    found = acting(settings.debug_switches, signals.step.device, settings.distributed_backend)
+    found = acting(settings.debug_switches, step.device, settings.distributed_backend)
     if not found:
         return None
     (switch, value), others = found[0], len(found) - 1

@@ -4,7 +4,7 @@ roofline of its peaks (Williams, Waterman, Patterson 2009).
 FLOPs: those of matrix products, convolutions, attention and recurrent layers, a multiply and an add counted as two, as
 torch.utils.flop_counter counts them; zero for operators whose arithmetic never binds. Bytes: each input read once and
 each output written once, which is the least that must move when nothing stays in a cache; temporaries of an operator
-do not count. docs/roofline.md has the definitions; each family of operators has a module of its own.
+do not count. docs/reading-a-report.md has the definitions; each family of operators has a module of its own.
 """
 
 from __future__ import annotations

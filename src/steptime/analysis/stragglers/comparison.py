@@ -132,6 +132,11 @@ class RankComparison:
     notes: tuple[str, ...] = ()
     world: int | None = None
 
+    def __post_init__(self) -> None:
+        """Raises ValueError where a row has not the heat map's columns: a report's file may be anybody's."""
+        if any(len(row.categories) != len(self.categories) for row in self.rows):
+            raise ValueError("a rank has other categories than the comparison of ranks")
+
 
 def missing_ranks(worlds: Sequence[int | None]) -> tuple[str, ...]:
     """Caveat where only some ranks of a larger job are known. worlds: what each of them says of the job's size."""

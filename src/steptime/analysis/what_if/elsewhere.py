@@ -13,7 +13,7 @@ import numpy as np
 
 from steptime.analysis.op_cost.call import OpCost
 from steptime.analysis.op_cost.op_cost import LATENCY, time_at_peaks
-from steptime.analysis.roofline import COMMUNICATION, KernelGroup, groups_of_kernels
+from steptime.analysis.roofline import COMMUNICATION, KernelUse, groups_of_kernels
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.what_if.build import build
 from steptime.analysis.what_if.graph import NodeKind, run
@@ -75,9 +75,7 @@ def elsewhere(steps: StepContext, device: Machine | None, link: float = 1.0) -> 
     )
 
 
-def _factors(
-    group: KernelGroup, here: Machine | None, there: Machine | None, link: float
-) -> tuple[float, float, float]:
+def _factors(group: KernelUse, here: Machine | None, there: Machine | None, link: float) -> tuple[float, float, float]:
     """How many times as long a kernel of the group lasts: as predicted, at best, and at worst."""
     if group.bound == COMMUNICATION:
         return 1 / link, min(1 / link, 1.0), max(1 / link, 1.0)
@@ -87,7 +85,7 @@ def _factors(
     return predicted, predicted / MOST_WRONG, predicted * MOST_WRONG
 
 
-def _factor(group: KernelGroup, here: Machine, there: Machine) -> float:
+def _factor(group: KernelUse, here: Machine, there: Machine) -> float:
     if group.bound == LATENCY:
         return _latency(there) / _latency(here) if _latency(here) and _latency(there) else 1.0
     work = None

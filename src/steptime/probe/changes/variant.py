@@ -27,8 +27,8 @@ GRACE_SECONDS = 10.0
 """After the end of one rank the others end wherever they are: they would wait for it for ever."""
 POLL_SECONDS = 0.5
 WARM, REST, RESTS = "warm", "rest-request", "rests"
-"""Files in the recording: the first says that the warm-up is over; the second asks a process that works on a device to
-rest; in the third it says when it did."""
+"""Files in the recording: the first says that the warm-up is over; the second asks a process to rest; in the third it
+says when it did."""
 NAP = 0.0005
 """Seconds between two looks at whether a rest is over."""
 
@@ -62,7 +62,7 @@ class ProcessVariant:
         self._request = os.path.join(recording, REST)
         self._alternating = alternating
         self.drain: Callable[[], None] | None = None
-        """Waits for the device; None where none is in use."""
+        """Waits for the device where one is in use; None where nobody asks this process to rest."""
         self._start = 0
         self._file = ""
         self._waiting = False
@@ -82,10 +82,10 @@ class ProcessVariant:
                 return False
             self._start = now
             if self._alternating:
-                self.drain = _drain_of_device()
-                if self.drain is not None:
-                    self._rest(self.drain)
-                self._say_warm()
+                on_device = _drain_of_device()
+                self.drain = on_device or (lambda: None)
+                self._rest(self.drain)
+                self._say_warm(on_device is not None)
             distributed = process_group()
             if distributed is not None and distributed.get_world_size() > 1:
                 self._file = os.path.join(self._recording, f"arm-end-{os.getppid()}")
@@ -99,9 +99,9 @@ class ProcessVariant:
         return done or steps >= self._named_end()
 
     def _rest(self, drain: Callable[[], None]) -> None:
-        """What was launched on a device goes on while its process is stopped. So it comes to its end first, at the
-        boundary of a step, and belongs to the time of the steps that launched it. Where nobody asks, it goes on at
-        once: all that starts and ends with an idle device is one measurement."""
+        """Rests at a step's boundary, so that turns are whole steps. What was launched on a device goes on while its
+        process is stopped: it comes to its end first, and belongs to the time of the steps that launched it. Where
+        nobody asks, it goes on at once: all that starts and ends with an idle device is one measurement."""
         drain()
         with suppressed(OSError):  # without a first time the job is not asked
             self._say_when()
@@ -114,12 +114,11 @@ class ProcessVariant:
         os.write(file, b"%d\n" % time.perf_counter_ns())
         os.close(file)
 
-    def _say_warm(self) -> None:
+    def _say_warm(self, on_device: bool) -> None:
         """That the warm-up is over: who we are, in which namespace that number is ours, and whether we work on a
-        device, and are to be asked before we are stopped."""
+        device, from where on we are to be asked to rest."""
         with suppressed(OSError):  # then it is not stopped, and nothing is taken from its run
-            asked = int(self.drain is not None)
-            text = f"{os.getpid()}\n{os.stat('/proc/self/ns/pid').st_ino}\n{asked}\n"
+            text = f"{os.getpid()}\n{os.stat('/proc/self/ns/pid').st_ino}\n{int(on_device)}\n"
             file = os.open(os.path.join(self._recording, WARM), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             os.write(file, text.encode())
             os.close(file)

@@ -198,6 +198,8 @@ def enter():
     if any(type(finder).__name__ == TorchFinder.__name__ for finder in sys.meta_path):
         return  # a second start-up file: of the user's own packages, or of the system's
     mark("python")
+    if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
+        return  # entered in the midst of its import: whoever attaches asks again
     finder = TorchFinder(here)
     sys.meta_path.insert(0, finder)
     if "torch" in sys.modules:  # a .pth file was earlier

@@ -6,8 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from steptime.advice.evidence import Case, KernelUse, MachineUse, OperatorUse
+from steptime.advice.device_uses import MachineUse
+from steptime.advice.evidence import Case
 from steptime.advice.kernels import counter_words
+from steptime.analysis.operators import OperatorUse
+from steptime.analysis.roofline import KernelUse
 from steptime.answer.page.axes import BOX, Decades, Tick, decades, even_ticks
 from steptime.answer.printable import shorten
 from steptime.quantities import format_bytes, format_count, format_duration, format_rate, format_share
@@ -371,7 +374,7 @@ def _rates(machine: MachineUse | None, uses: list[KernelUse | OperatorUse]) -> l
     used = used or {"float32"} & set(known) or set(known)
     by_rate: dict[float, list[str]] = {}
     for name, rate in known.items():
-        if name in used and rate:
+        if name in used and rate > 0:
             by_rate.setdefault(rate, []).append(name)
     return [(", ".join(names), rate) for rate, names in sorted(by_rate.items(), reverse=True)]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from steptime.advice.evidence import Case, CategoryUse
+from steptime.advice.evidence import Case
+from steptime.advice.run_uses import CategoryUse
 from steptime.answer.page.axes import Tick, even_ticks
 from steptime.quantities import Estimate, format_duration, format_share, with_sign
 from steptime.report.sentences import interval_text, step_text

@@ -1,0 +1,208 @@
+"""What the reviewer of a pull request wants to know of a judgement: what was compared and with which numbers, what was
+not seen, where the gain lies, and on what it was measured. Documents show it behind the verdicts.
+
+Facts of the runs, no verdicts: these are `trials.judge`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import exp
+from statistics import fmean, stdev
+
+from steptime.analysis.timeline import Phase
+from steptime.answer.answer import Item, Part, Section
+from steptime.answer.tables import table_of, word
+from steptime.quantities import format_change, format_count, format_duration, format_samples, with_sign
+from steptime.trials import parity
+from steptime.trials.exact import EXACT, SINGLE, apart, exactness, other_options
+from steptime.trials.judge import comparisons_of
+from steptime.trials.results import Results
+from steptime.trials.same_work import precision_of, same_batch
+from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, Variant
+
+NOT_SEEN = "not seen"
+MEANS = "Means over the steps that were timed; how sure the whole is, the speed-up says."
+
+
+def details_of(results: Results, judgements: Sequence[Judgement]) -> Iterator[Part]:
+    """Parts of the document, those that have something to show."""
+    for number, each in enumerate(judgements, 1):
+        label = each.variant.label or each.variant.name
+        yield table_of(
+            f"compared-{number}", f"What was compared: {label}", "", list(_compared(each.variant, results.runs)),
+            word("compared", "compared", lambda row: row[0]),
+            word("found", "found", lambda row: row[1]),
+        )  # fmt: skip
+        yield table_of(
+            f"times-{number}", f"Where the time goes: {label}", MEANS, list(_times(each, results.runs)),
+            word("part", "part", lambda row: row[0]),
+            word("as it is", "as_it_is", lambda row: row[1]),
+            word("with it", "with_it", lambda row: row[2]),
+            word("change", "change", lambda row: row[3]),
+        )  # fmt: skip
+    yield Section("Measured on", tuple(Item(each) for each in _measured_on(results)))
+
+
+# -- what was compared ------------------------------------------------------------------------------------------------
+
+
+def _compared(variant: Variant, runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
+    own = [run for run in runs if run.variant == variant.name and run.stage == 0 and not run.failure]
+    plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and run.stage == 0 and not run.failure]
+    mine, theirs = ([run for run in each if run.rehearsal and run.work and not run.exact] for each in (own, plain))
+    pairs = [(mine[-1], theirs[0])] if mine and theirs else []
+    timed = [pair for run in own if not run.rehearsal and run.work for pair in _alongside(run, plain)]
+    if not pairs and not timed:
+        return
+    yield "batches", _batches(variant, (*pairs, *timed))
+    yield "options of the optimizer", _options((*pairs, *timed))
+    for pair in pairs:
+        yield "gradients of the first step", _gradients(*pair)
+        yield "parameters in float32", _in_float32(*pair)
+    yield "parameters in float64", _in_float64(own, plain)
+    yield "evaluations", _evaluations(timed)
+    yield "whole passes over the data", _passes(timed)
+    yield "losses", _losses(variant, own, plain)
+
+
+def _alongside(run: Run, plain: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """A timed run and one of the job as it is from the same seed, where there is one."""
+    alike = [each for each in plain if not each.rehearsal and each.work and each.seed == run.seed]
+    return [(run, alike[0])] if alike else []
+
+
+def _batches(variant: Variant, pairs: Sequence[tuple[Run, Run]]) -> str:
+    precision = precision_of(variant)
+    steps = [step for one, other in pairs for step in zip(one.work, other.work, strict=False)]
+    looked = [pair for pair in steps if all(each.batches for each in pair)]
+    equal = sum(same_batch(*pair, precision) for pair in looked)
+    shapes = sum(one.inputs == other.inputs for one, other in steps)
+    values = f"values equal in {equal} of {format_count(len(looked), 'step')} that were looked at" if looked else ""
+    return "; ".join(filter(None, (values, f"shapes equal in {shapes} of {len(steps)}"))) if steps else NOT_SEEN
+
+
+def _options(pairs: Sequence[tuple[Run, Run]]) -> str:
+    for pair in pairs:
+        if differs := other_options(pair[0], [pair[1]]):
+            return differs
+    steps = sum(
+        bool(one.options and other.options) for a, b in pairs for one, other in zip(a.work, b.work, strict=False)
+    )
+    return f"equal in {format_count(steps, 'step')}" if steps else NOT_SEEN
+
+
+def _gradients(run: Run, before: Run) -> str:
+    if not run.norms or not before.norms:
+        return NOT_SEEN
+    found = parity.compare_gradients(dict(before.norms[0]), dict(run.norms[0]))
+    count = format_count(len(before.norms[0]), "parameter")
+    if not found.largest and not found.dead:
+        return f"norms of {count} are equal"
+    dead = f", {len(found.dead)} are gone" if found.dead else ""
+    return f"norms of {count} differ by {found.largest:.1g} at most, {found.median:.1g} in the median{dead}"
+
+
+def _in_float32(run: Run, before: Run) -> str:
+    found = apart(run, before)
+    if found is None:
+        return "others, or none that moved"
+    return f"{_distance(found[0])} after {len(run.work)} steps, where rounding explains {SINGLE:g}"
+
+
+def _distance(share: float) -> str:
+    return f"{share:.1g} of their way apart" if share else "equal"
+
+
+def _in_float64(own: Sequence[Run], plain: Sequence[Run]) -> str:
+    found = exactness(own, plain)
+    if found is not None:
+        return f"{_distance(found.distance)} after {found.steps} steps, where rounding explains {EXACT:g}"
+    tried = any(run.exact for run in own)
+    return "the job does not compute in float64 throughout" if tried else "not rehearsed"
+
+
+def _evaluations(pairs: Sequence[tuple[Run, Run]]) -> str:
+    both = [
+        sum(number for step in run.work[:count] for _, number in step.evaluated)
+        for one, other in pairs
+        for count in (min(len(one.work), len(other.work)),)
+        for run in (one, other)
+    ]
+    own, usual = sum(both[::2]), sum(both[1::2])
+    return f"{own:,} samples, and {usual:,} of the job, in the same steps" if own or usual else "none seen"
+
+
+def _passes(pairs: Sequence[tuple[Run, Run]]) -> str:
+    seen = {(name, length) for one, other in pairs for name, length, _ in (*one.passes, *other.passes)}
+    return ", ".join(f"{name} of {length:,}" for name, length in sorted(seen)) or "none seen"
+
+
+def _losses(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> str:
+    """Means of the last quarter of the steps."""
+    mine, theirs = ([run for run in runs if not run.rehearsal and parity.seen(run.losses)] for runs in (own, plain))
+    if not mine or not theirs:
+        return NOT_SEEN
+    steps = min(len(run.losses) for run in (*mine, *theirs))
+    ends, seeds = ({run.seed: parity.tail(run.losses, steps) for run in runs} for runs in (mine, theirs))
+    spread = f", seeds differ by ±{stdev(seeds.values()):.2g}" if len(seeds) > 1 else ""
+    common = sorted(ends.keys() & seeds.keys()) or [next(iter(seeds))]
+    usual = f"{fmean(seeds[seed] for seed in common):.4g} of the job from the same seeds"
+    return f"{fmean(ends.values()):.4g} behind {steps} steps, and {usual}{spread}"
+
+
+# -- times ------------------------------------------------------------------------------------------------------------
+
+
+def _times(judgement: Judgement, runs: Sequence[Run]) -> Iterator[tuple[str, str, str, str]]:
+    timed = [run for run in runs if run.stage == 0 and not run.rehearsal and not run.failure and run.step_ns]
+    own, plain = ([run for run in timed if run.variant in names] for names in ((judgement.variant.name,), _PLAIN))
+    if not own or not plain:
+        return
+    steps = [fmean(fmean(run.step_ns) for run in each) for each in (plain, own)]
+    yield "step", *_change(*steps)
+    samples = [_samples(run) for run in (*own, *plain)]
+    if samples[0] and len(set(samples)) == 1:
+        rates = [samples[0] * 1e9 / step for step in steps]
+        before, after = map(format_samples, rates)
+        yield "samples", before, after, format_change(rates[1] / rates[0] - 1)
+    if all(run.phases for run in (*own, *plain)):
+        for phase in Phase:
+            spent = [fmean(run.phases[phase] for run in each) for each in (plain, own)]
+            if max(spent) >= SMALLEST * steps[0]:
+                yield "everything else" if phase is Phase.REST else phase.name.lower(), *_change(*spent)
+
+
+_PLAIN = (BASELINE, CONTROL)
+SMALLEST = 0.01
+"""Of a step: smaller parts are not shown."""
+
+
+def _change(before: float, after: float) -> tuple[str, str, str]:
+    change = with_sign(after - before, format_duration(abs(after - before)))
+    return format_duration(before), format_duration(after), change if after != before else "–"
+
+
+def _samples(run: Run) -> int:
+    """Of a step: first dimensions of what the model gets, where it is called as often as backward is; 0 else."""
+    found = {
+        sum(int(size) for call in step.inputs if (size := call.split("x")[0]).isdigit()) if len(step.inputs) == n else 0
+        for step, n in zip(run.work, run.backwards, strict=False)
+    }
+    return found.pop() if len(found) == 1 else 0
+
+
+# -- on what ----------------------------------------------------------------------------------------------------------
+
+
+def _measured_on(results: Results) -> Iterator[str]:
+    yield from results.plan.measured_on
+    timed = [run for run in results.runs if not run.rehearsal and not run.failure and not run.stage]
+    if not timed:
+        return
+    others = [run.load.other_cpu for run in timed]
+    yield f"Other programs: {fmean(others):.1f} CPUs in the mean of the timed processes, {max(others):.1f} at most"
+    control = comparisons_of(CONTROL, results.runs) if results.plan.compared is None else ()
+    if len(control) > 1:
+        ratios = ", ".join(f"{exp(each.log_ratio()):.2f}" for each in control)
+        yield f"The job against itself, a round each: {ratios} times as fast, which is known to be 1"

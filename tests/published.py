@@ -1,0 +1,38 @@
+"""Traces that other projects have published: all of them in the folder next to the project, ten small ones in the
+clone.
+
+`shared_data` (conftest.py) is the folder of one of the two. A test that asks for a file that only the larger one has is
+skipped with its name.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CLONED = ROOT / "tests" / "data" / "published"
+"""See its README.md for sources and licences."""
+UNHIDDEN = Path(os.environ.get("STEPTIME_DATA", ROOT.parent / "shared" / "data"))
+IN_A_CLONE = not UNHIDDEN.is_dir()
+DATA = CLONED if IN_A_CLONE else UNHIDDEN
+NO_DATA = {"README.md", "expected.json", "LICENSE-HolisticTraceAnalysis", "LICENSE-TraceLens"}
+FILES = sorted(path for path in DATA.rglob("*") if path.is_file() and path.name not in NO_DATA)
+
+
+class Published(type(Path())):  # type: ignore[misc]
+    """A folder of which a test asks for files by name: where one is absent, the test is skipped."""
+
+    def __truediv__(self, name: str | Path) -> Published:
+        found = Published(Path(self) / name)
+        if not found.exists():
+            pytest.skip(f"{name} is not in {self} (set STEPTIME_DATA)")
+        return found
+
+
+def whole() -> None:
+    """Skips a test that needs them all."""
+    if IN_A_CLONE:
+        pytest.skip(f"{UNHIDDEN}, with all published traces, is not here (set STEPTIME_DATA)")
