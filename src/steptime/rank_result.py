@@ -51,7 +51,7 @@ NOT_YET = Verdict("", "")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankResult:
-    """What is kept of a rank: its recording or trace, which may be large, is forgotten before the next is read. own:
+    """Result of a rank: its recording or trace, which may be large, is forgotten before the next is read. own:
     its report, of which no rule was asked yet."""
 
     own: ProcessReport

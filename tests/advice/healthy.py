@@ -5,6 +5,7 @@ from __future__ import annotations
 from steptime.advice.device_uses import MachineUse
 from steptime.advice.evidence import Case, LineUse, OptimizerUse, SiteUse
 from steptime.advice.run_uses import CategoryUse, Contention, GarbageUse, LoaderUse, SettingsUse, StepSummary
+from steptime.analysis.lines import LineRoleName
 from steptime.analysis.operators import OperatorUse
 from steptime.quantities import Estimate, SourceLine
 

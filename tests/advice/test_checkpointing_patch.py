@@ -16,6 +16,7 @@ from steptime.advice.explain import find_fix
 from steptime.advice.fix import ModelEdit, Snippet
 from steptime.advice.fixes.switches import _holders
 from steptime.advice.run_uses import MemoryUse
+from steptime.analysis.lines import LineRoleName
 from steptime.analysis.modules import ModuleUse
 from steptime.quantities import SourceLine
 from steptime.trials.patch import make_patch

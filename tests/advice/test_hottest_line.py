@@ -7,7 +7,7 @@ from dataclasses import replace
 from steptime.advice.evidence import Case, LineUse, PathUse
 from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.line_evidence import at_calling_lines
-from steptime.advice.rule import Finding, Weight
+from steptime.advice.rule import Finding, Part, Weight
 from steptime.advice.run_uses import StepSummary
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.stragglers.comparison import Straggler

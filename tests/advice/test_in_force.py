@@ -18,6 +18,7 @@ from steptime.advice.evidence import Case, TopModuleUse
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import Edit, JointEdit, Option, Snippet
 from steptime.advice.run_uses import GarbageUse, SettingsUse
+from steptime.analysis.lines import LineRoleName
 from steptime.changes import Change, VariantOptions
 from steptime.quantities import SourceLine
 from steptime.trials.patch import make_patch

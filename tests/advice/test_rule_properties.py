@@ -139,7 +139,7 @@ categories = st.builds(CategoryUse, name=st.sampled_from(sorted(STRINGS["Categor
 cases = every(
     Case,
     categories=st.lists(categories, max_size=5, unique_by=lambda use: use.name).map(tuple),
-    phases=st.lists(phases, max_size=3, unique_by=lambda use: use.name).map(tuple),
+    phases=st.lists(categories, max_size=3, unique_by=lambda use: use.name).map(tuple),
 )
 loading = st.builds(
     Case,

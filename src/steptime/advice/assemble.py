@@ -46,6 +46,7 @@ from steptime.advice.step_evidence import (
     step_summary,
 )
 from steptime.analysis.breakdown import breakdown_of
+from steptime.analysis.categories import CategoryName
 from steptime.analysis.graph_launches import graph_use
 from steptime.analysis.layout import Layout
 from steptime.analysis.modules import module_uses

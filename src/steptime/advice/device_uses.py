@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from steptime.analysis.categories import CategoryName
-from steptime.analysis.op_cost.op_cost import Bound
 from steptime.analysis.what_if.calibrated import Calibration
 from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.analysis.what_if.what_if import Prediction

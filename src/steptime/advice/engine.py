@@ -395,7 +395,7 @@ def _without_generalities(findings: Findings, case: Case, rules: Rules) -> Findi
 
 
 def _replaces(finding: Finding, general: Finding, rules: Rules) -> bool:
-    """Whether a particular finding stands for a general one: same category, same line where both are about lines."""
+    """True if a particular finding stands for a general one: same category, same line where both are about lines."""
     rule = rules.get(finding.name)
     if rule is None or general.name not in rule.supersedes:
         return False

@@ -42,6 +42,7 @@ from steptime.advice.run_uses import (
     SettingsUse,
     StepSummary,
 )
+from steptime.analysis.lines import LineRoleName
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
@@ -317,7 +318,7 @@ class Case:
         return BETWEEN_RUNS if measured is None else measured
 
     def has(self, name: str) -> bool:
-        """Whether a field was measured: it is neither None nor empty."""
+        """True if a field was measured: it is neither None nor empty."""
         return getattr(self, name) not in (None, ())
 
     def why_absent(self, name: str) -> str:

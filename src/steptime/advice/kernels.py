@@ -14,6 +14,7 @@ from steptime.advice.device_uses import MachineUse
 from steptime.advice.evidence import Case
 from steptime.advice.rule import Finding, Rule
 from steptime.advice.savings import ratio
+from steptime.analysis.op_cost.op_cost import Bound
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_share

@@ -11,6 +11,8 @@ from enum import Enum
 from typing import Literal, TypeAlias, TypeVar, cast
 
 from steptime.advice.evidence import Case, Evidence, evidence_of
+from steptime.analysis.categories import CategoryName
+from steptime.analysis.timeline import PhaseName
 from steptime.quantities import Estimate, SourceLine
 
 LONGEST_SUMMARY = 110

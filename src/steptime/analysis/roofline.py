@@ -68,7 +68,7 @@ class KernelUse:
     operator: str
     calls: float
     duration: float
-    bound: str
+    bound: Bound
     shapes: str = ""
     dtype: str = ""
     flops: float | None = None

@@ -40,7 +40,7 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """What is measured. seconds: for each point. compile: pointwise work is compiled, too. values: of the tensor that
+    """Options of a sweep. seconds: for each point. compile: pointwise work is compiled, too. values: of the tensor that
     pointwise work goes through; repeats: of that work; orders: of square matrices; sizes: of copies, bytes."""
 
     device: str

@@ -146,7 +146,8 @@ def _sentence(found: Sequence[Jump], slope: Estimate | None, steps: Sequence[flo
 TRIFLE = 0.01
 """Fraction of the longer step: a part that moved by less is not worth a row."""
 OWN = 0.1
-"""Of a part that is on both sides: no interval of a single part is known, and steady ones vary by less than a tenth."""
+"""Fraction of a part that is on both sides: no interval of a single part is known, and steady ones vary by less than a
+tenth."""
 MOST = 40
 """Pieces that are kept, those that changed most."""
 

@@ -120,7 +120,8 @@ def _since(track: JobHistory, jump: Jump) -> str:
 
 
 def next_command(history: History) -> str:
-    """What tells most: the comparison around the newest change for the worse; "" where there is nothing to compare."""
+    """Command that tells most: the comparison around the newest change for the worse; "" where there is nothing to
+    compare."""
     jumped = ((track, jump) for track in history.tracks if (jump := slowed(track)) is not None)
     found = [track.reported[jump.at - 1 : jump.at + 1] for track, jump in jumped]
     found += [track.reported[-2:] for track in history.tracks if len(track.reported) > 1]

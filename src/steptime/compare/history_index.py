@@ -231,7 +231,7 @@ def _keep(folder: Path, found: dict[str, Fingerprint], fresh: dict[str, Entry | 
 
 
 def _fits(entry: Entry) -> bool:
-    """Whether its path and names are Unicode, as SQLite and JSON need: any other recording is read each time."""
+    """True if its path and names are Unicode, as SQLite and JSON need: any other recording is read each time."""
     try:
         msgspec.json.encode(entry)
     except UnicodeEncodeError:

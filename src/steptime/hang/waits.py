@@ -26,7 +26,7 @@ class Group:
 
     @property
     def whole(self) -> bool:
-        """Whether no other rank can belong to it."""
+        """True if no other rank can belong to it."""
         return not (self.possible or self.open)
 
 

@@ -76,6 +76,6 @@ def pack_journals(journals: Iterable[Path]) -> None:
 
 
 def _ended(process: Path) -> bool:
-    """Whether the folder's process has ended. Raises OSError, ValueError, KeyError where nothing is known."""
+    """True if the folder's process has ended. Raises OSError, ValueError, KeyError where nothing is known."""
     facts = json.loads((process / "process.json").read_bytes())
     return facts["host"] == os.uname().nodename and not psutil.pid_exists(int(facts["pid"]))

@@ -56,7 +56,7 @@ class Witness:
         os.close(answered_write)
 
     def saw(self, number: int) -> bool:
-        """Whether the whole group got this signal; asking forgets it. Without a witness: only what terminals send."""
+        """True if the whole group got this signal; asking forgets it. Without a witness: only what terminals send."""
         time.sleep(GROUP_DELIVERY)
         try:
             os.write(self._ask, bytes([number]))

@@ -108,7 +108,7 @@ class Turn:
         return [turn._watchdog for turn in tuple(self._turns.order) if turn is not self and turn._watchdog]
 
     def over(self, recording: Path) -> bool:
-        """Whether it must rest: it is warm, its slice is over, others wait, and it has come to the end of a step, its
+        """True if it must rest: it is warm, its slice is over, others wait, and it has come to the end of a step, its
         device with nothing to do. Raises CannotAlternateError."""
         if self._turns.ended:
             raise TurnsEndedError("turns-ended", "The round was ended.")

@@ -55,7 +55,7 @@ LOOSE = 64
 """The same in float32, whose sums are taken in any order."""
 
 NEGLIGIBLE = 1e-6
-"""Of the largest gradient: a float32 sum of terms as large as that, which cancel out, leaves 1e-7 of it."""
+"""Fraction of the largest gradient: a float32 sum of terms as large as that, which cancel out, leaves 1e-7 of it."""
 MOST_SETTINGS = 64
 """Inputs that a function may yield; further ones are not asked for."""
 FAR = 0.1

@@ -18,7 +18,8 @@ DIFFERENCE = 1.96 * 2**0.5 * 1.4826
 """Of the median deviation: 95 % of differences of two runs are smaller, if they are normal. One run of the eight that
 something disturbed does not decide."""
 LEAST = 0.005
-"""Of a step: clocks, temperature and memory layout move any job's by this much, however alike eight runs were."""
+"""Fraction of a step: clocks, temperature and memory layout move any job's by this much, however alike eight runs
+were."""
 PATIENCE_SECONDS = 60
 """Of one process: importing torch takes seconds on a cold disk."""
 

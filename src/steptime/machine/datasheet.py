@@ -121,7 +121,7 @@ INTERCONNECTS = (
 
 
 def interconnect_of(name: str) -> Interconnect | None:
-    """What joins devices of this name within a machine; None for unknown ones, and for a part of one (MIG)."""
+    """Link between devices of this name within a machine; None for unknown ones, and for a part of one (MIG)."""
     wanted = name.lower()
     found = (each for each in INTERCONNECTS if re.search(each.pattern, wanted))
     return None if " mig " in wanted else next(found, None)

@@ -37,7 +37,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, Generic[Kept], frozen=True):
-    """What a script answered. other_cpus: CPUs that other programs, or other machines on the same host, kept busy
+    """Answer of a script. other_cpus: CPUs that other programs, or other machines on the same host, kept busy
     meanwhile, on average. pressure: share of that time in which some task waited for a CPU, 0 where unknown."""
 
     answer: Kept

@@ -143,7 +143,7 @@ class ProcessNumerics:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What is likely to blame. name: of docs/nan.md. sentence: with its numbers. advice: what helps."""
+    """Likely cause. name: of docs/nan.md. sentence: with its numbers. advice: what helps."""
 
     name: str
     sentence: str

@@ -32,7 +32,8 @@ SECOND = 1_000_000_000
 WINDOW = 60 * SECOND
 """ns of each process that are kept."""
 MOST_RECORDS = 1 << 17
-"""Of one process that are kept: 3 MB. Steps of a millisecond fill them in a dozen seconds: the window is shorter."""
+"""Records of one process that are kept: 3 MB. Steps of a millisecond fill them in a dozen seconds: the window is
+shorter."""
 BLOCK = RECORD.size << 16
 LARGEST_PACKED = 1 << 30
 """Bytes of records that are counted of a packed journal."""

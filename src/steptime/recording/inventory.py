@@ -38,7 +38,8 @@ BLOCKS, GOING = "blocks.jsonl", "going"
 MARKS = re.compile(
     rf"seen-python|seen-torch|{REQUEST}|{LEAVE}|{WARM}|{REST}|{RESTS}|{GOING}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
 )
-"""Of the recording, too: files that say something by being there. One that holds anything but MARK_TEXT is not ours."""
+"""Marks of the recording, too: files that say something by being there. One that holds anything but MARK_TEXT is not
+ours."""
 MARK_TEXT = re.compile(rb"(\d+\n)*|(\S+ \d+ \d*\n)?(ended\n)?")
 """Nothing; numbers of processes; or who leads, and that the run has ended."""
 MOST_MARK_BYTES = 1 << 20

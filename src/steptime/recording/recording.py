@@ -183,7 +183,7 @@ class SiteFacts:
 
 @dataclass(frozen=True, slots=True)
 class CalledFacts:
-    """What a line of the user's called in the discovery steps, C functions too: "builtins.print"."""
+    """Functions that a line of the user's called in the discovery steps, C functions too: "builtins.print"."""
 
     file: str
     line: int

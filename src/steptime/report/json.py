@@ -149,7 +149,7 @@ def read(text: bytes, path: str) -> Report:
 
 
 def _measurable(value: object) -> bool:
-    """Whether sums, squares and shares of all its numbers are numbers, too."""
+    """True if sums, squares and shares of all its numbers are numbers, too."""
     if isinstance(value, dict | list):
         return all(map(_measurable, value.values() if isinstance(value, dict) else value))
     return not isinstance(value, int | float) or value == 0 or FARTHEST > abs(value) > 1 / FARTHEST

@@ -28,7 +28,7 @@ from steptime.trials.results import PatchResult, Results
 from steptime.trials.trial import Judgement, Run, batch_of
 
 VERSION = 1
-"""Of the document."""
+"""Version of the document."""
 HOPELESS = "More rounds would hardly decide it here: a quieter machine would, or another --min-gain"
 LONG_COMPILATION = 0.5
 """Seconds."""

@@ -175,7 +175,7 @@ def _times(judgement: Judgement, runs: Sequence[Run]) -> Iterator[tuple[str, str
 
 _PLAIN = (BASELINE, CONTROL)
 SMALLEST = 0.01
-"""Of a step: smaller parts are not shown."""
+"""Fraction of a step: smaller parts are not shown."""
 
 
 def _change(before: float, after: float) -> tuple[str, str, str]:

@@ -141,7 +141,7 @@ Timed = TypeVar("Timed", bound=_ToolRecord)
 
 
 def is_of_rocprof(path: Path) -> bool:
-    """Whether a file starts as such a document does."""
+    """True if a file starts as such a document does."""
     return FIRST_START.match(first_bytes(path, START)) is not None
 
 

@@ -160,8 +160,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What was lost. truncated: the file ends before its list of events does. damaged: intervals that are no JSON (each
-    costs an event or two). refused: events without a usable time or name. negative: durations below zero, read as 0."""
+    """Losses of a damaged trace. truncated: the file ends before its list of events does. damaged: intervals that are
+    no JSON (each costs an event or two). refused: events without a usable time or name. negative: durations below zero,
+    read as 0."""
 
     truncated: bool = False
     damaged: int = 0

@@ -37,9 +37,10 @@ Series = Sequence[int] | Sequence[float] | Int64 | Float64
 REPLICATES = 2000
 """Replicates of the bootstrap: the 2.5 % quantile then rests on fifty of them."""
 LOOK = 0.0125
-"""Of the 5 % by which an interval may miss, what each look spends. A trial is looked at after each of its rounds but
-the first, and ends when it is decided: an interval of 95 % at every look would be wrong in 18 of 100 trials at the
-least gain itself, this one in less than 5 (Pocock, Biometrika 64, 1977; simulated: benchmarks/results/rounds.md)."""
+"""Fraction of the 5 % by which an interval may miss, what each look spends. A trial is looked at after each of its
+rounds but the first, and ends when it is decided: an interval of 95 % at every look would be wrong in 18 of 100 trials
+at the least gain itself, this one in less than 5 (Pocock, Biometrika 64, 1977; simulated:
+benchmarks/results/rounds.md)."""
 QUANTILES = (LOOK / 2, 1 - LOOK / 2)
 LEAST_TURNS = 6
 """Turns of a round that are compared in pairs: of fewer a bootstrap knows too little of how they differ."""

@@ -146,7 +146,7 @@ def _in_any_format(run: Run, before: Sequence[Run]) -> str:
 
 
 def is_refused(variant: Variant, runs: Sequence[Run], plain: Sequence[Run]) -> bool:
-    """Whether its rehearsal shows less work or another training that no rehearsal in float64 could excuse. runs: of any
+    """True if its rehearsal shows less work or another training that no rehearsal in float64 could excuse. runs: of any
     variants."""
     own = [run for run in runs if run.variant == variant.name and not run.failure]
     rehearsed, before = ([run for run in each if run.rehearsal and run.work and not run.exact] for each in (own, plain))

@@ -114,7 +114,7 @@ class Variant:
         return not (self.changes or self.sources or self.command)
 
     def rivals(self, other: Variant) -> bool:
-        """Whether both set the same thing, or write the same file, so that only one of them can be taken. Changes that
+        """True if both set the same thing, or write the same file, so that only one of them can be taken. Changes that
         somebody handed in are judged each by itself."""
         if self.foreign or other.foreign:
             return False

@@ -84,7 +84,7 @@ def data_parallel_settings(step: StepSummary, case: Case) -> Iterator[Option]:
 
 
 def _copied(gaps: tuple[GapUse, ...], copies: tuple[CopyUse, ...]) -> Estimate | None:
-    """What copies out of the buckets cost; None where the trace shows none."""
+    """Cost of copies out of the buckets; None where the trace shows none."""
     alone = [use.exposed for use in copies if use.operator == BUCKET_TO_GRADIENT]
     idle = [gap.duration for gap in gaps if gap.cause == BUCKET_TO_GRADIENT]
     return total(alone + idle) if alone else None

@@ -112,7 +112,7 @@ def _own(operators: tuple[OperatorUse, ...], paths: tuple[PathUse, ...]) -> floa
 
 
 def _from_trace(case: Case) -> Finding | None:
-    """What a trace alone can tell: the category, and the annotation of the loader."""
+    """Findings from a trace alone: the category, and the annotation of the loader."""
     category = named(case.categories, "input")
     if category is None:
         return None

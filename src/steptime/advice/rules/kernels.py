@@ -418,7 +418,7 @@ def exposed_copies(step: StepSummary, copies: tuple[CopyUse, ...], case: Case) -
 
 
 def _out_of_buckets(case: Case) -> Iterator[Finding]:
-    """What DistributedDataParallel copies from its buckets into .grad, in the category that has more of its time: the
+    """Copies by DistributedDataParallel from its buckets into .grad, in the category that has more of its time: the
     copies alone, or idle time while the host launches them."""
     copied = [use for use in case.copies if use.operator == BUCKET_TO_GRADIENT]
     waited = [gap for gap in case.gaps if gap.cause == BUCKET_TO_GRADIENT and gap.category == "overhead"]

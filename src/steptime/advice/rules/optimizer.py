@@ -10,7 +10,7 @@ from steptime.advice.evidence import Case, LineUse, OptimizerUse, PathUse, TopMo
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import calls_function
 from steptime.advice.models import BYTES_PER_ELEMENT, FOREACH, FUSABLE, ITERATIVE, floor, hand_made_update, zeroing
-from steptime.advice.rule import Finding, rule
+from steptime.advice.rule import Finding, Part, rule
 from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.advice.savings import in_step, modelled, named, ratio, scaled, share_of_step, total
 from steptime.analysis.modules import ModuleUse
@@ -107,7 +107,7 @@ def _own_line(optimizers: tuple[OptimizerUse, ...], paths: tuple[PathUse, ...]) 
 
 
 def _above_lower_bound(duration: Estimate, optimizers: Iterable[OptimizerUse], machine: MachineUse | None) -> Estimate:
-    """What their updates take beyond the least that they need."""
+    """Time of their updates beyond the least that they need."""
     best = sum(floor(use, machine) for use in optimizers)
     return scaled(duration, 1 - min(1.0, ratio(best, duration.value)))
 

@@ -162,10 +162,12 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
         whole = max(everything, site.calls)
         summary = f"{where} {site.calls:,.0f} of the step's {whole:,.0f} operators: "
         summary += in_step(saving.value, step)
-        category, text = "overhead" if on_device else "", (source.text,) if source.text else ()
+        text = (source.text,) if source.text else ()
         companions = any(line.source == source and line.role == "python" for line in case.lines)
         reported = ON_A_LIST if companions and not (case.compilations or step.compiled) else advice
-        yield dispatch_loop.finding(summary, reported, saving, category=category, source=source, evidence=text)
+        yield dispatch_loop.finding(
+            summary, reported, saving, category="overhead" if on_device else "", source=source, evidence=text
+        )
 
 
 def _with_the_loop(dispatch: Estimate, site: _Site) -> Estimate:
@@ -310,12 +312,12 @@ def _free_memory(memory: MemoryUse | None) -> str:
 
 
 def _replays(step: StepSummary) -> bool:
-    """Whether the step launches kernels as graphs: then launches and kernels are two numbers."""
+    """True if the step launches kernels as graphs: then launches and kernels are two numbers."""
     return step.graphs is not None and step.graphs.launches > 0
 
 
 def _launches(step: StepSummary, kernels: float) -> str:
-    """What the host launches: kernels, or graphs and the kernels next to them."""
+    """Launches of the host: kernels, or graphs and the kernels next to them."""
     graphs = step.graphs
     if graphs is None or not graphs.launches:
         return f"launches {format_count(kernels, 'kernel')}"
@@ -324,7 +326,7 @@ def _launches(step: StepSummary, kernels: float) -> str:
 
 
 def _outside_graphs(step: StepSummary) -> str:
-    """What to do about what the host does next to the graphs, by its names."""
+    """Advice about the host's work next to the graphs, by its names."""
     eager = step.graphs.eager if step.graphs is not None else ()
     if not eager:
         return "put more of the step into them"
@@ -351,7 +353,7 @@ def _busiest(operators: Sequence[OperatorUse]) -> SourceLine | None:
 
 
 def _left_eager(compiler: CompilerUse | None) -> str:
-    """What to do about what the compiler has left: where it wrote down its breaks, they are known (ST308)."""
+    """Advice about operators that the compiler has left: where it wrote down its breaks, they are known (ST308)."""
     if compiler is None:
         return "look for graph breaks and what is left eager"
     return "mend its graph breaks (ST308) and compile the rest" if _breaks(compiler) else "compile what is left eager"

@@ -23,7 +23,7 @@ from steptime.advice.line_evidence import (
     sampled_lines,
 )
 from steptime.advice.models import hand_made_update
-from steptime.advice.rule import Finding, Rule, rule
+from steptime.advice.rule import Finding, Part, Rule, rule
 from steptime.advice.run_uses import CategoryUse, GarbageUse, SegmentUse, StepSummary
 from steptime.advice.savings import capped, in_step, less, modelled, more, named, ratio, scaled, share_of_step, total
 from steptime.analysis.operators import OperatorUse
@@ -439,7 +439,6 @@ def list_conversion(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
         line, spent = time.line, scaled(time.duration, own_share(case.paths, time.line.source))
         slow = spent.value >= LEAST_CONVERSION * max(line.hits, 1.0)
         if slow and line.role != "evaluation" and converts_lists(line.calls):
-            category = "input" if line.role == "input" else ""
             does = f"makes a tensor of lists: {in_step(spent.value, step)}"
             advice = "Use torch.from_numpy(np.stack(arrays)), or keep the data as one array."
             if line.role == "forward":

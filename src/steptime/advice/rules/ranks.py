@@ -161,7 +161,7 @@ def straggler(step: StepSummary, ranks: tuple[RankUse, ...], straggling: Straggl
 
 
 def _waiting(mean: float, ranks: Sequence[RankUse], step: StepSummary) -> Estimate:
-    """What ranks would save that wait so many ns per step on average."""
+    """Saving of ranks that wait so many ns per step on average."""
     return modelled(mean, SURE_WAITING * mean, max(rank.waiting for rank in ranks), step.steady)
 
 

@@ -144,7 +144,7 @@ def _where(use: SegmentUse) -> dict[str, Any]:
 
 
 def _segment(segments: tuple[SegmentUse, ...], kind: str, least: float) -> SegmentUse | None:
-    """What the run spent on something, where that is so much of it."""
+    """Time that the run spent on something, where that is so much of it."""
     return next((use for use in segments if use.kind == kind and use.share >= least), None)
 
 
@@ -483,7 +483,7 @@ def _what_to_try(case: Case, parts: list[_Part]) -> str:
 
 
 def _lower_by_name(kernels: tuple[KernelUse, ...], roofline: RooflineUse | None) -> bool:
-    """Whether names of kernels say that a good part of the computing is in a lower format, where nothing else does."""
+    """True if names of kernels say that a good part of the computing is in a lower format, where nothing else does."""
     uses = [use for use in kernels if use.bound != "communication"] if kernels else []
     lower = [use for use in uses if IN_LOWER.search(use.name)]
     return not _dtype(roofline) and _sum(lower) >= LOWER_BY_NAME * _sum(uses) > 0

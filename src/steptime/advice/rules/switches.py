@@ -42,7 +42,7 @@ FEWEST_NORMS, FEWEST_LOST = 9, 3
 
 
 def _by_slowdown(step: StepSummary, factors: tuple[float, float, float]) -> Estimate:
-    """What a switch takes of a step that it lengthens by these factors."""
+    """Part that a switch takes of a step that it lengthens by these factors."""
     low, usual, high = (step.duration.value * (1 - 1 / factor) for factor in factors)
     return modelled(usual, low, high, step.steady)
 
