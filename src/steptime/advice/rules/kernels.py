@@ -632,8 +632,8 @@ def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...],
     names = ", ".join(dict.fromkeys(use.name for use in longest_first[:MOST_NAMES]))
     saving = partly(spent, 1.0, CONSTANT, step)
     if (model := _called_besides(case, alone)) is not None:
-        summary = f"{model.path} is called {model.calls:.3g} times per step, not always for the loss: "
-        summary += f"{in_step(spent, step)} that backward does not go through"
+        often = f"{model.path} runs {model.calls:.3g} times per step, and not every result reaches the loss"
+        summary = f"{often}: {in_step(spent, step)}"
         advice = "For a metric use the outputs that the loss is made of, or look every n-th step under torch.no_grad()."
         return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
     summary = f"Operators of forward that no gradient flows through take {in_step(spent, step)}: {names}"
