@@ -135,7 +135,7 @@ def _collective(use: CollectiveUse) -> str:
 
 
 @rule("ST806", "late-rank", supersedes=("exposed-communication",))
-def straggler(step: StepSummary, ranks: tuple[RankUse, ...], straggling: Straggler | None = None) -> Finding | None:
+def straggler_rank(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Straggler | None = None) -> Finding | None:
     """One rank arrives last and all others wait for it
 
     What it means: Collectives end together. Ranks that are there first wait inside the collective's kernel, which looks
@@ -157,7 +157,7 @@ def straggler(step: StepSummary, ranks: tuple[RankUse, ...], straggling: Straggl
         f"rank {rank.rank}: waits {format_duration(rank.waiting)}, computes {format_duration(rank.compute)}"
         for rank in sorted(ranks, key=lambda rank: rank.waiting)[:4]
     )
-    return _known(step, straggling, evidence) if straggling is not None else None
+    return _known(step, straggler, evidence) if straggler is not None else None
 
 
 def _waiting(mean: float, ranks: Sequence[RankUse], step: StepSummary) -> Estimate:
@@ -181,7 +181,7 @@ def _known(step: StepSummary, late: Straggler, ranks: tuple[str, ...]) -> Findin
         evidence += (f"late {start}, in {format_share(late.steadiness)} of the steps",)
     saving = capped(late.gain, step.duration)
     advice = f"{_what_to_do(late)}; then the job's step is {format_duration(saving.value)} shorter."
-    return straggler.finding(summary, advice, saving, source=late.source, evidence=(*evidence, *ranks))
+    return straggler_rank.finding(summary, advice, saving, source=late.source, evidence=(*evidence, *ranks))
 
 
 def _what_to_do(late: Straggler) -> str:
