@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from printed import sound
@@ -139,7 +140,7 @@ def test_what_is_undecided_says_what_is_known_of_its_training() -> None:
     assert as_document(open_)["candidates"][0]["sentences"][:2] == ["Unclear", "Losses are equal, bit by bit"]
 
 
-def worked(variant: str, *, decay: float = 0.1, rehearsal: bool = False, **more: object) -> Run:
+def worked(variant: str, *, decay: float = 0.1, rehearsal: bool = False, **more: Any) -> Run:
     work = StepWork(
         inputs=("16x3",),
         batches=(((1.0, 2.0),),),

@@ -10,6 +10,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -343,7 +344,7 @@ class FakeMachine:
             made = run(
                 scheduled.variant.name, scheduled.position, steps, rehearsal=scheduled.rehearsal, changes=changes
             )
-            more = {
+            more: dict[str, Any] = {
                 "stage": scheduled.stage,
                 "round": scheduled.round,
                 "seed": scheduled.options.seed,

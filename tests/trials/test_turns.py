@@ -290,7 +290,7 @@ FEW = Variant("diff-1", command=("python", "other.py"), speed_alone=True)
 
 def in_pairs(seed: int, gain: float, rounds: int = MAX_ROUNDS) -> list[Run]:
     """Rounds of a machine whose pace changes by a third from turn to turn, of processes that differ by 2 %."""
-    draw, runs = np.random.default_rng(seed), []
+    draw, runs = np.random.default_rng(seed), list[Run]()
     for number in range(rounds):
         pace = draw.normal(0, 0.3, 24)
         for name in (BASELINE, FEW.name, CONTROL):
