@@ -36,7 +36,7 @@ def _part(part: Table | Section, more: str, columns: int) -> Iterator[str]:
         return
     shown = part.items if part.first is None else part.items[: part.first]
     if part.title and shown:
-        yield part.title
+        yield one_line(part.title)
     for item in shown:
         yield from _item(item, columns)
     yield from and_more(len(part.items) - len(shown), more)
