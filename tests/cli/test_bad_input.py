@@ -275,3 +275,20 @@ def test_a_name_that_no_file_can_have_is_reported(steptime: Steptime, verb: str)
     assert run.returncode in (1, 2)
     assert "bug" not in run.stderr
     assert len(run.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [("bench", "math:sqrt"), ("bench-loader", "data.py:loader"), ("env", "--sweep")])
+def test_steptime_alone_in_its_environment_asks_for_the_jobs_python(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As pipx installs it: torch is in the environment of the job only."""
+    from steptime.cli.main import main
+    from steptime.machine import environment
+
+    monkeypatch.setattr(environment, "_VERSION_OF_TORCH", "")
+    assert main([*words]) == 1
+    reported = capsys.readouterr().err
+    assert (
+        reported
+        == "steptime: No Python with torch was found here: name one with --python PATH. (python-without-torch)\n"
+    )

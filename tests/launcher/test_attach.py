@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from preloading import python
 
+import steptime
 from steptime.cli.main import main
 from steptime.launcher import attach
 from steptime.launcher.outcome import ProbeOptions
@@ -91,17 +92,25 @@ sys.meta_path.insert(0, Pause())
 class Job:
     """A job that trains until it is told to end. pid: of what trains."""
 
-    def __init__(self, folder: Path, standby: bool, worker: bool = False, midst: bool = False) -> None:
+    def __init__(
+        self, folder: Path, standby: bool, worker: bool = False, midst: bool = False, own: Path | None = None
+    ) -> None:
+        """own: the folder of the steptime that the job's environment has, where it is not this one."""
         script, self.stop = folder / "train.py", folder / "stop"
         text = JOB.replace("import torch\n", f"import torch\n{WITH_A_WORKER}", 1) + WITH_ITS_WORK if worker else JOB
         text = text.replace("import torch\n", f"{IN_THE_MIDST}\nimport torch\n", 1) if midst else text
         script.write_text(text, encoding="utf-8")
         start = ["-c", f"import runpy, sys, steptime.probe.standby; sys.argv[:] = sys.argv[1:]; "
                  f"runpy.run_path({str(script)!r}, run_name='__main__')", script] if standby else [script]  # fmt: skip
-        words = [python() if standby and not midst else sys.executable, *start, self.stop, folder / "r" / "seen-python"]
+        preloaded = standby and not midst and own is None
+        words = [python() if preloaded else sys.executable, *start, self.stop, folder / "r" / "seen-python"]
         self.process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, **({"STEPTIME_STANDBY": "1"} if standby else {})},
+            env={
+                **os.environ,
+                **({"STEPTIME_STANDBY": "1"} if standby else {}),
+                **({"PYTHONPATH": str(own)} if own is not None else {}),
+            },
         )  # fmt: skip
         assert self.process.stdout is not None
         word, pid = self.process.stdout.readline().split()
@@ -184,6 +193,28 @@ def test_a_job_that_is_entered_while_it_imports_torch_is_entered_once_more(
         job.process.communicate()
     assert out.splitlines()[-1].startswith("whole")
     assert err == ""
+
+
+def test_a_job_that_lets_nobody_in_is_asked_once_and_its_reason_is_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As where steptime is installed twice: by itself, and in the job's environment, which stands by with its own."""
+    shutil.copytree(Path(steptime.__file__).parent, tmp_path / "own" / "steptime")
+    job = Job(tmp_path, True, own=tmp_path / "own")
+    try:
+        assert main(["attach", str(job.pid), "--recording", str(tmp_path / "r"), "--quiet"]) == 1
+        message = capfd.readouterr().err
+        out, err = job.end()
+    finally:
+        job.process.kill()
+        job.process.communicate()
+    reason = f"the job has loaded steptime from {tmp_path / 'own' / 'steptime'} (attach with that), not from "
+    assert message.startswith(f"steptime: Process {job.pid} let nobody in: ImportError: {reason}")
+    assert message.count("\n") == 1
+    assert not (tmp_path / "r").exists()
+    assert out.startswith("whole")
+    assert err.startswith(f"steptime: switched off: ImportError: {reason}")
+    assert err.count("\n") == 1
 
 
 def test_a_worker_that_ends_before_it_is_entered_holds_nothing_up(start: Callable[[bool], Job], tmp_path: Path) -> None:

@@ -179,6 +179,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
     made.allowance.clock = clock  # type: ignore[attr-defined]
     made._open()
     yield made
+    made.stop_listening()
     made.recorder.journal.close()
 
 

@@ -204,13 +204,15 @@ def test_other_threads_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     """One that trains in this thread and waits for a window's steps for a millisecond, whatever windows cost."""
     made = Session({"recording": str(tmp_path)}, schedule.run)
     made._open()
     monkeypatch.setattr(schedule, "SECOND", 10**6)
     monkeypatch.setattr(allowance, "LEAST", NEVER)
-    return made
+    yield made
+    made.stop_listening()
+    made.recorder.journal.close()
 
 
 def is_on() -> bool:

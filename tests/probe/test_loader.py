@@ -315,9 +315,6 @@ def test_items_and_collate_are_reported_apart_while_it_is_wanted_and_nobody_else
 
     maps, base = fetch._MapDatasetFetcher, fetch._BaseDatasetFetcher
     original = maps.__dict__["fetch"]
-    while isinstance(original, loader._Fetch):  # an earlier test of this process has entered it
-        original = original.original
-    monkeypatch.setattr(maps, "fetch", original)
     monkeypatch.setattr(loader._LoaderState, "fetches", {maps: loader._Fetch(original, loader._become_worker)})
     monkeypatch.setattr(loader, "fetched", {})
     monkeypatch.setattr(loader, "collated", {})

@@ -47,6 +47,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
     made._open()
     made._script = schedule._profile(made, ProfilerWindow(made.recorder, 1, stacks=True, trained=()), 1)
     yield made
+    made.stop_listening()  # a test may have had its watch on: later tests of this process would be watched
     made.recorder.journal.close()
     assert parameter.requires_grad
 

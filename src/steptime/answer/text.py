@@ -36,7 +36,7 @@ def _part(part: Table | Section, more: str, columns: int) -> Iterator[str]:
         return
     displayed = part.items if part.first is None else part.items[: part.first]
     if part.title and displayed:
-        yield part.title
+        yield one_line(part.title)
     for item in displayed:
         yield from _item(item, columns)
     yield from and_more(len(part.items) - len(displayed), more)

@@ -65,7 +65,7 @@ def command(
         if isinstance(error, KeyboardInterrupt) and not quiet:
             say("interrupted before a step was measured: nothing is kept, and the job goes on")
         remove(folder)
-        for mark in (PROOF, "seen-python", "seen-torch"):
+        for mark in (PROOF, "seen-python", "seen-torch", "seen-importing"):
             (folder / mark).unlink(missing_ok=True)
         discard(folder, kept)
         if kept == folder:  # it was there, empty

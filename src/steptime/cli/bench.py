@@ -86,7 +86,7 @@ def command(
     from steptime.callables.bench import NOT_TO_BE_TAKEN, BenchOptions, bench
     from steptime.callables.bench_answer import answer_of
     from steptime.cli.delivery import hand_over
-    from steptime.machine.environment import describe
+    from steptime.machine.environment import describe, interpreter_with_torch
 
     for place in (*callables, *filter(None, (inputs,))):
         if not PLACE.fullmatch(place):
@@ -101,7 +101,7 @@ def command(
     )  # fmt: skip
     if len(options.shapes) * max(len(options.dtypes), 1) > MOST_SETTINGS:
         raise UsageError("usage", f"At most {MOST_SETTINGS} shapes and dtypes are timed in one go.")
-    here = describe(python, remeasure=False, runs=False, notify=say)
+    here = describe(interpreter_with_torch(python), remeasure=False, runs=False, notify=say)
     found = bench(options, here.interpreter, here.machines, say)
     hand_over(answer_of(found), outputs, as_json=as_json, force=force)
     good = found.contenders and not any(each.standing in NOT_TO_BE_TAKEN for each in found.contenders)

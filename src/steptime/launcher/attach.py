@@ -126,7 +126,7 @@ def _attach(
         _wait_for_one(pids, folder, show)
     except BaseException:  # all of a job or none of it
         _leave(folder, pids)
-        for mark in (LEAVE, *(f"left-{pid}" for pid in pids)):
+        for mark in (LEAVE, *(f"{word}-{pid}" for pid in pids for word in ("left", "refused"))):
             (folder / mark).unlink(missing_ok=True)
         raise
     telemetry = Telemetry(folder, pids[0])
@@ -328,23 +328,35 @@ def _refusal(pid: int, message: str, touched: bool) -> str:
 
 
 def _wait_for_one(pids: Sequence[int], folder: Path, show: Callable[[Progress], None] | None) -> None:
-    """Until all processes that live have said that the probe has come, or one has and the others have been given some
-    seconds: one that is in a long call says it after that, and one that waits for work (of a pool) may never."""
+    """Until all processes that live have said whether the probe has come, or one has and the others have been given
+    some seconds: one that is in a long call says it after that, and one that waits for work (of a pool) may never.
+    Raises CommandError where nobody was let in."""
     start = time.monotonic()
-    while missing := [pid for pid in pids if lives(pid) and pid not in _come(folder)]:
+    while missing := [pid for pid in pids if lives(pid) and pid not in _come(folder) and not _why_not(pid, folder)]:
         elapsed = time.monotonic() - start
         if elapsed > LONG_CALL_SECONDS:
             if len(missing) < len(pids):
-                return
+                break
             if show is not None:
                 show(Progress(elapsed, 0, 0, f"waiting for process {missing[0]}, which is in a long call"))
         time.sleep(PERIOD / 5)
         _ask_again(pids, folder)
+    refused = [f"Process {pid} let nobody in: {reason}." for pid in pids if (reason := _why_not(pid, folder))]
+    if refused and not _come(folder).intersection(pids):
+        raise _refused(refused[0])
+
+
+def _why_not(pid: int, folder: Path) -> str:
+    """Why a process has switched us off as we came in; "" where it has not."""
+    with contextlib.suppress(OSError):
+        return (folder / f"refused-{pid}").read_text("utf-8", "replace")
+    return ""
 
 
 def _ask_again(pids: Sequence[int], folder: Path) -> None:
-    """Those that were asked in the midst of importing torch, and have let nobody in."""
-    for pid in (_numbers(folder / "seen-python") - _come(folder)).intersection(pids):
+    """Those that were asked in the midst of importing torch, and have not said more yet."""
+    asked = _numbers(folder / "seen-importing") - _come(folder)
+    for pid in asked.intersection(each for each in pids if not _why_not(each, folder)):
         with contextlib.suppress(OSError):  # it has ended
             if _in_standby(pid):
                 os.kill(pid, NUMBER)

@@ -144,7 +144,7 @@ def _device(found: MemoryTriage, number: int) -> Iterator[Part]:
 def _details(report: MemoryReport) -> Iterator[Part]:
     for number, found in enumerate(report.devices):
         if number:
-            reported = (device_text(found), *fitting(found), *(f"Cut: {found.cut}." for _ in [0] if found.cut))
+            reported = (device_text(found), *fitting(found), *([f"Cut: {found.cut}."] if found.cut else ()))
             yield Section(found.device, tuple(map(Item, reported)))
             yield from _device(found, number)
         yield Section("Leaks", tuple(map(Item, _leaks(found))))

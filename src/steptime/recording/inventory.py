@@ -36,7 +36,7 @@ and when it went on."""
 BLOCKS, GOING = "blocks.jsonl", "going"
 """Of a process that runs several variants in blocks: what it has measured; and which go on, a number each."""
 MARKS = re.compile(
-    rf"seen-python|seen-torch|{REQUEST}|{LEAVE}|{WARM}|{REST}|{RESTS}|{GOING}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
+    rf"seen-(python|torch|importing)|refused-\d+|{REQUEST}|{LEAVE}|{WARM}|{REST}|{RESTS}|{GOING}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
 )
 """Marks of the recording, too: files that say something by being there. One that holds anything but MARK_TEXT is not
 ours."""

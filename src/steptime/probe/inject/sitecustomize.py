@@ -75,9 +75,10 @@ class TorchFinder(object):  # noqa: UP004 - must parse in Python 2 as a new-styl
 
     def give_up(self, reason):
         # type: (str) -> None
-        """Leaves for good, with one line on stderr."""
+        """Leaves for good, with one line on stderr, and one for whoever attaches."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
+        leave_word("refused-" + str(os.getpid()), reason.encode("utf-8", "replace"))
         try:
             if sys.stderr is not None:
                 sys.stderr.write("steptime: switched off: " + reason + "; the job goes on\n")
@@ -109,7 +110,8 @@ def start(folder):
     root = os.path.dirname(os.path.dirname(folder))
     theirs, known = sys.modules.get("steptime"), sys.modules.get("steptime.probe")
     if known is not None and not is_in(known, os.path.join(root, "probe")):  # type: ignore[no-untyped-call]
-        raise ImportError("the job has loaded another steptime.probe, from " + str(known.__spec__))
+        theirs_at = ", ".join(map(os.path.dirname, getattr(known, "__path__", []))) or str(known)
+        raise ImportError("the job has loaded steptime from " + theirs_at + " (attach with that), not from " + root)
     ours = is_in(theirs, root)  # type: ignore[no-untyped-call]
     if not ours:
         load(root)  # type: ignore[no-untyped-call]
@@ -157,14 +159,20 @@ def load(root):  # type: ignore[no-untyped-def]
 
 def mark(what):
     # type: (str) -> None
-    """Adds this process to the file `seen-<what>` of the recording. The plan is JSON that starts with its path."""
-    name, _, rest = os.environ[PLAN].partition(': "')
-    if name == '{"recording"':
+    """Adds this process to the file `seen-<what>` of the recording."""
+    leave_word("seen-" + what, b"%d\n" % os.getpid())
+
+
+def leave_word(name, word):
+    # type: (str, bytes) -> None
+    """Adds to a file of the recording. The plan is JSON that starts with its path."""
+    first, _, rest = os.environ.get(PLAN, "").partition(': "')
+    if first == '{"recording"':
         try:
-            path = os.path.join(unescaped(rest), "seen-" + what)
+            path = os.path.join(unescaped(rest), name)
             file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
             try:
-                os.write(file, b"%d\n" % os.getpid())
+                os.write(file, word)
             finally:
                 os.close(file)
         except (OSError, ValueError) as error:  # the recording is gone or the disk is full: the launcher will say so
@@ -199,7 +207,8 @@ def enter():
         return  # a second start-up file: of the user's own packages, or of the system's
     mark("python")
     if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
-        return  # entered in the midst of its import: whoever attaches asks again
+        mark("importing")  # entered in the midst of it: whoever attaches asks again
+        return
     finder = TorchFinder(here)
     sys.meta_path.insert(0, finder)
     if "torch" in sys.modules:  # a .pth file was earlier
