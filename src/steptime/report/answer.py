@@ -18,6 +18,7 @@ from steptime.quantities import format_duration
 from steptime.report import json
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
+    balance_text,
     bounds_text,
     cost_text,
     elsewhere_text,
@@ -171,7 +172,7 @@ def _computing(process: ProcessReport) -> Iterator[str]:
     compute = next((use.duration.value for use in case.categories if use.name == "compute"), 0.0)
     if compute >= LEAST_COMPUTE * step:
         if case.roofline is not None:
-            yield from filter(None, (bounds_text(case.roofline, case), reached_text(case)))
+            yield from filter(None, (bounds_text(case.roofline, case), reached_text(case), balance_text(case)))
         named = by_name(
             replace(use, name=short_kernel(use.name)) for use in case.kernels if use.bound != "communication"
         )[:FIRST_KERNELS]

@@ -140,12 +140,15 @@ class CompactThroughput:
 class CompactGpu:
     """Use of one GPU in a steady step. busy: share of the time in which the driver saw a kernel run. mfu, hfu: model
     and hardware FLOPs utilization by the device's datasheet, 0 to 1. price: $ per 1,000 steps of the job, where a price
-    an hour was given. None: not known."""
+    an hour was given. flop_per_byte: of the operators that have a model; balance: of the device, in the dtype with most
+    of their FLOPs. None: not known."""
 
     busy: float | None = None
     mfu: float | None = None
     hfu: float | None = None
     price: float | None = None
+    flop_per_byte: float | None = None
+    balance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +253,9 @@ def _gpu(report: Report, case: Case) -> CompactGpu:
     price = None if report.price is None else case.step.duration.value * price_rate(report.price, report)
     roofline = case.roofline
     mfu, hfu = (roofline.mfu, roofline.hfu) if roofline is not None else (None, None)
-    return CompactGpu(case.step.gpu_busy, mfu, hfu, price)
+    intensity = roofline.flops / roofline.bytes if roofline is not None and roofline.bytes else None
+    balance = case.machine.balance(roofline.dtype) if roofline is not None and case.machine is not None else None
+    return CompactGpu(case.step.gpu_busy, mfu, hfu, price, intensity, balance)
 
 
 def _elsewhere(found: Elsewhere) -> CompactElsewhere:
