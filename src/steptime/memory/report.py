@@ -16,6 +16,7 @@ from steptime.memory.triage import MemoryTriage, triage
 from steptime.quantities import SourceLine
 from steptime.recording.load import load_process, look_into, name_of, place
 from steptime.recording.recording import Process
+from steptime.report.compose import confirming
 from steptime.trace.cache import read_remembered
 from steptime.trace.gather import is_traces
 from steptime.trace.reader import DEFAULT_MAX_SIZE
@@ -94,7 +95,10 @@ def _of_recording(path: Path, capacity: int | None, max_size: int) -> MemoryRepo
             "--no-profile.",
         )
     following = f"steptime memory {shlex.quote(source)} -o memory.md"
-    if any(each.savings for each in devices) and not holders:  # a leak is mended by hand
+    leaks = holders or any(each.leaks for each in devices) or any(each.leaks for each in growth)
+    if leaks and contents.manifest.command:
+        following = f"change the line, then: {confirming(source, shlex.join(contents.manifest.command))}"
+    elif any(each.savings for each in devices):
         following = f"steptime try --goal memory {shlex.quote(source)}"
     problems = (*contents.problems, *(problem for report in reports for problem in report.problems))
     return MemoryReport(source, tuple(devices), growth, holders, following, problems)

@@ -17,6 +17,7 @@ from steptime.analysis.modules import ModuleUse
 from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.answer.json import document
 from steptime.quantities import Estimate, SourceLine
+from steptime.report.compose import confirming
 from steptime.report.json import COMPACT
 from steptime.report.report import Cost, ProcessReport, Report, Throughput
 from steptime.report.sentences import price_rate
@@ -26,6 +27,8 @@ MOST_FINDINGS, MOST_PROBLEMS, MOST_MODULES = 12, 8, 6
 """What is beyond is in the full document, and counted here."""
 LARGEST = 8_000
 """Characters."""
+LEAK = "ST702"
+"""A leak is mended by hand: what confirms it is a run more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +303,11 @@ def _findings(report: Report, process: ProcessReport) -> tuple[CompactFinding, .
 
     def reported(finding: Finding) -> CompactFinding:
         fixes = tuple(dict.fromkeys(fix.code for fix in tried if finding.code in fix.addresses))
-        saving = finding.savings
+        saving, next_ = finding.savings, f"steptime explain {finding.code}"
+        if fixes:
+            next_ = f"steptime try {shlex.quote(report.source)}"
+        elif finding.code == LEAK and report.environment.command:
+            next_ = confirming(report.source, report.environment.command)
         return CompactFinding(
             finding.code,
             finding.name,
@@ -311,7 +318,7 @@ def _findings(report: Report, process: ProcessReport) -> tuple[CompactFinding, .
             finding.summary,
             finding.advice,
             fixes,
-            f"steptime try {shlex.quote(report.source)}" if fixes else f"steptime explain {finding.code}",
+            next_,
         )
 
     return tuple(map(reported, process.findings[:MOST_FINDINGS]))
