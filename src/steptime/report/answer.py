@@ -146,7 +146,9 @@ def _step(report: Report, process: ProcessReport) -> Iterator[str]:
     found = one_line(step.how).partition(", because")[0]
     if found and PROFILER not in found:
         yield f"Steps: {found}"
-    rates = filter(None, (throughput_text(process.throughput, step.device), gpu_busy_text(process.case)))
+    rates = filter(
+        None, (throughput_text(process.throughput, step.device, report.environment.ranks), gpu_busy_text(process.case))
+    )
     yield from filter(None, ("; ".join(rates), f"Price: {price}" if (price := price_text(report)) else ""))
 
 

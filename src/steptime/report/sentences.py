@@ -121,16 +121,19 @@ def left_out_text(process: ProcessReport) -> str:
     return ", ".join(f"{count} {what}" for count, what in counts if count > 0)
 
 
-def throughput_text(throughput: Throughput | None, device: str = "cpu") -> str:
-    """ "401 samples/s in a steady step, 280 samples/s over the whole run"; "" where that is not known. Where no loader
-    says what a sample is, its end says it."""
+def throughput_text(throughput: Throughput | None, device: str = "cpu", ranks: int = 1) -> str:
+    """ "401 samples/s in a steady step, 280 samples/s over the whole run"; "" where that is not known; of several ranks
+    for each, and for all together, which each read their own batches. Where no loader says what a sample is, its end
+    says it."""
     if throughput is None:
         return ""
     each = "" if device == "cpu" else "/GPU"  # a process trains on one
     tokens = f", {throughput.token_rate:,.0f} tokens/s{each}" if throughput.token_rate is not None else ""
-    run = format_samples(throughput.run_rate)
+    own = (each or " per rank") if ranks > 1 else ""
+    whole = f" ({format_samples(ranks * throughput.rate)} by {ranks} ranks)" if ranks > 1 else ""
+    run = f"{format_samples(throughput.run_rate)}{own}"
     counted = f" (samples: rows of {throughput.model}'s inputs)" if throughput.model else ""
-    return f"{format_samples(throughput.rate)}{tokens} in a steady step, {run} over the whole run{counted}"
+    return f"{format_samples(throughput.rate)}{own}{whole}{tokens} in a steady step, {run} over the whole run{counted}"
 
 
 def cost_text(cost: Cost, step: float) -> str:

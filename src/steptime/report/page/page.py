@@ -229,7 +229,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("Ranks", str(environment.ranks) if environment.ranks > 1 else ""),
         ("Steps", f"{counts}; left out: {left_out}" if left_out else counts),
         ("Steps found by", step.how),
-        ("Throughput", throughput_text(process.throughput, step.device)),
+        ("Throughput", throughput_text(process.throughput, step.device, environment.ranks)),
         ("GPU", gpu_busy_text(process.case)),
         ("Price", price_text(report)),
         ("steptime's own cost", spent or "none: it read a trace that existed"),
