@@ -13,7 +13,7 @@ from steptime.memory.in_report import over_time
 from steptime.memory.leaks import Leak, leaks_of
 from steptime.memory.lives import BEFORE, AllocationHistory, Failure, allocated
 from steptime.memory.owners import LABELS, Owner, owners_of
-from steptime.memory.savings import Fit, Peak, Saving, autocast_on, largest_batch, savings_of
+from steptime.memory.savings import Fit, JobSize, Peak, Saving, autocast_on, largest_batch, savings_of
 from steptime.memory.signs import signs_of
 from steptime.memory.steps import boundaries_of, steady_of
 from steptime.quantities import SourceLine, format_bytes
@@ -99,8 +99,11 @@ class MemoryTriage:
     """By owner, for a picture."""
 
 
-def triage(history: AllocationHistory, *, capacity: int | None = None) -> MemoryTriage:
-    """What one device's history says. capacity: bytes of the device, where somebody knows."""
+def triage(
+    history: AllocationHistory, *, capacity: int | None = None, ranks: int = 1, samples: int | None = None
+) -> MemoryTriage:
+    """What one device's history says. capacity: bytes of the device, where somebody knows; ranks, samples: as of
+    `JobSize`."""
     signs = signs_of(history.stacks)
     boundaries, source = boundaries_of(history, signs)
     owners = owners_of(history, signs, boundaries)
@@ -127,7 +130,7 @@ def triage(history: AllocationHistory, *, capacity: int | None = None) -> Memory
         reserved_peak=int(history.reserved.max()),
         account=account,
         leaks=leaks,
-        savings=savings_of(peak, account, leaks, boundaries),
+        savings=savings_of(peak, account, leaks, boundaries, JobSize(ranks, samples)),
         fragmentation=fragmentation,
         failure=failure,
         timeline=_timeline(history, live),
