@@ -8,6 +8,7 @@ import numpy as np
 
 from steptime.analysis.memory_samples import OverTime, highest_points
 from steptime.arrays import Int64
+from steptime.memory.blocks import AllocationBlock, blocks_of
 from steptime.memory.breakdown import MemoryBreakdown, breakdown_at, free_at
 from steptime.memory.in_report import over_time
 from steptime.memory.leaks import Leak, leaks_of
@@ -97,6 +98,9 @@ class MemoryTriage:
     problems: tuple[str, ...] = ()
     over_time: OverTime | None = None
     """By owner, for a picture."""
+    blocks: tuple[AllocationBlock, ...] = ()
+    """The largest, for a picture."""
+    events: int = 0
 
 
 def triage(
@@ -142,6 +146,8 @@ def triage(
         cut=history.cut,
         problems=history.problems,
         over_time=over_time(history, owners),
+        blocks=blocks_of(history, signs, owners),
+        events=history.events,
     )
 
 
