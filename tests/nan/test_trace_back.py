@@ -203,10 +203,12 @@ def test_outputs_that_are_huge_before_anything_is_learnt_blame_the_initialisatio
 
 
 def test_updates_that_move_weights_by_their_own_size_blame_the_learning_rate() -> None:
-    text = cause(OVERFLOW, updates=((4, "Net.0.weight", 0.02), (8, "Net.2.weight", 3.5), (9, "Net.0.weight", "nan")))
+    text = cause(OVERFLOW, updates=((4, "Net.0.weight", 0.2), (8, "Net.2.weight", 3.5), (9, "Net.0.weight", "nan")))
     assert text.startswith(
         "learning-rate: The update of step 8 was 3.5 times as large as the weight Net.2.weight, after "
     )
-    assert "0.02 in step 4" in text
+    assert "0.2 in step 4" in text
+    grown = ((4, "a", 0.01), (8, "a", 300.0))
+    assert cause(OVERFLOW, updates=grown).startswith("overflow"), "the gradients grew, not the learning rate"
     assert not cause(OVERFLOW, updates=((4, "a", 1e-3), (8, "a", 2e-3))).startswith("learning-rate")
     assert not cause(OVERFLOW, updates=((12, "a", 9.0),)).startswith("learning-rate"), "it came later"

@@ -32,6 +32,8 @@ LARGE_OUTPUT = 1e3
 LARGE_UPDATE = 0.3
 """Size of an update over that of its weight. A thousandth is usual (Karpathy's rule of thumb); Adam's first steps move
 small weights by a tenth."""
+LARGE_AT_FIRST = 0.1
+"""The same of the first update that was looked at."""
 STEPS = 8
 """Gradient norms that are shown."""
 FEWEST = 9
@@ -306,7 +308,7 @@ def _learning_rate(origin: NonFiniteOrigin, watched: ProcessNumerics | None) -> 
     if not before or origin.phase == "optimizer" or not _overflowed(origin):
         return None
     first, (step, name, most) = before[0], max(before, key=lambda each: each[2])
-    if most < LARGE_UPDATE:
+    if most < LARGE_UPDATE or first[2] < LARGE_AT_FIRST:  # else the gradients have grown
         return None
     since = f", after {plain_number(first[2])} in step {first[0]}" if first[0] < step and first[2] < most else ""
     return Cause(
