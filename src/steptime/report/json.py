@@ -134,7 +134,8 @@ def read(text: bytes, path: str) -> Report:
             raise RecordingError(
                 "report-older",
                 f"{path} is a report of schema version {version}, by an older steptime; this one reads version "
-                f"{SCHEMA_VERSION}. Make it anew from its recording: steptime report RECORDING -o {path} --full --force.",
+                f"{SCHEMA_VERSION}. Make it anew from its recording: "
+                f"steptime report RECORDING -o {path} --full --force.",
             )
         report = msgspec.json.decode(text, type=Report)
         if not _measurable(msgspec.json.decode(text)):
