@@ -42,7 +42,7 @@ from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.analysis.what_if.what_if import Prediction
 from steptime.changes import Change
-from steptime.quantities import SourceLine
+from steptime.quantities import SourceLine, format_share
 
 SETTINGS = SettingsUse(intra_op_threads=1, usable_cpus=8, logical_cpus=8, cudnn_benchmark=False)
 CUDA = replace(HEALTHY, step=step(device="cuda"), settings=SETTINGS)
@@ -550,6 +550,39 @@ def test_rows_of_like_length_come_into_one_batch() -> None:
     assert options("RM111", replace(case, loader=loader(MS, MS, iterable=True))) == ()
     assert options("RM111", replace(case, loader=loader(MS, MS, batch_size=1))) == ()
     assert options("RM111", replace(case, top_modules=(replace(DDP, compiled=True),))) == ()
+
+
+def sized(index: int, expected: int, actual: int) -> CompilationUse:
+    reason = f"0/1: tensor 'x' size mismatch at index {index}. expected {expected}, actual {actual}"
+    return CompilationUse(SourceLine("train.py", 3), 2_000_000_000, True, reason)
+
+
+def test_a_smaller_last_batch_is_left_out_where_it_is_compiled_for() -> None:
+    ends = replace(loader(MS, MS), length=1000, batch_size=32, batches=32)
+    case = replace(HEALTHY, loader=ends, compilations=(sized(0, 32, 8),))
+    option = only("RM112", case)
+    assert option.edit == CallEdit("DataLoader", (("drop_last", "True"),), ends.site)
+    assert option.as_written
+    assert option.other_data
+    assert options("RM112", replace(case, compilations=(sized(1, 32, 8),))) == (), "rows differ, not their number"
+    assert options("RM112", replace(case, loader=replace(ends, batches=31))) == (), "it is dropped already"
+    assert options("RM112", replace(case, loader=replace(ends, length=1024, batches=32))) == ()
+
+
+def test_lengths_are_padded_to_a_few_that_pad_least() -> None:
+    sizes = (30, 31, 62, 64, 120, 128, 250)
+    case = replace(HEALTHY, compilations=tuple(sized(1, sizes[0], size) for size in sizes[1:]))
+    found = options("RM113", case)
+    assert [each.label.partition(" (")[0] for each in found] == ["3 lengths", "4 lengths", "5 lengths"]
+    four = found[1]
+    assert four.label.startswith("4 lengths (32, 64, 128, 256), ")
+    padded = 1 - sum(sizes) / (2 * 32 + 2 * 64 + 2 * 128 + 256)
+    assert f"), {format_share(padded)} padding" in four.label
+    assert four.advice == "Pad batches to 4 lengths: 4 compiled shapes in place of 7."
+    assert isinstance(four.edit, Snippet)
+    compile(four.edit.text, "pasted", "exec")
+    assert options("RM113", replace(HEALTHY, compilations=(sized(1, 30, 31),))) == (), "too few sizes were seen"
+    assert options("RM113", replace(HEALTHY, compilations=tuple(sized(0, 30, size) for size in sizes))) == ()
 
 
 def test_a_sharded_models_parameters_are_gathered_once() -> None:

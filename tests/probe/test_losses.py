@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,18 +16,33 @@ Loss = Callable[[torch.Tensor], torch.Tensor]
 TARGET = torch.zeros(4, dtype=torch.long)
 
 
+class Told:
+    """Keeps what is recorded."""
+
+    def __init__(self) -> None:
+        self.recorder: Any = self
+        self.found: list[bool] = []
+
+    def fact(self, fact: str, *, divided: bool) -> None:
+        assert fact == "loss"
+        self.found.append(divided)
+
+    def failed(self, error: Exception) -> None:
+        raise AssertionError(str(error))
+
+
 def reported(loss: Loss, passes: int = LOOKS) -> list[bool]:
-    found: list[bool] = []
-    observer = LossObserver(found.append, lambda error: pytest.fail(str(error)))
+    listener = Told()
+    observer = LossObserver(listener)
     backwards.install()
-    backwards.observe(observer)
+    observer.install()
     try:
         for _ in range(passes):
             loss(torch.randn(4, 3, requires_grad=True)).backward()
     finally:
-        backwards.unobserve(observer)
+        observer.remove()
         backwards.remove_if_idle()
-    return found
+    return listener.found
 
 
 @pytest.mark.parametrize(

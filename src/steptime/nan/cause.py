@@ -459,8 +459,8 @@ def _with_origin(result: NonFinite, found: ProcessNumerics, processes: Sequence[
     batch = found.batch or BatchFacts()
     growth = max(result.growth, growth_of(found.history), key=len)
     born_here = origin is None or origin.kind != RECEIVED
-    watches = [each for each in processes if each.mode == WATCHED and each.rank == found.rank]
-    own, watch = first_sign(watches), next(iter(watches), None)
+    observed = [each for each in processes if each.mode == WATCHED and each.rank == found.rank]
+    own, watch = first_sign(observed), next(iter(observed), None)
     trigger = found.trigger if born_here else first_sign(processes)
     if born_here and own is not None and (trigger is None or own.step <= trigger.step):
         trigger = own  # else the watch, which looks at the gradients of some steps only, has seen it later

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import torch
+from typing import Any, Protocol
 
 from steptime.probe import backwards
 from steptime.probe.backwards import BackwardObserver
+from steptime.probe.ours import pass_on
+from steptime.probe.recorder import Recorder
 
 LOOKS = 4
 """Backward passes on a scalar that are looked at: the first ones, of one or two steps."""
@@ -20,35 +19,59 @@ REDUCES = ("Mean", "Sum", "NllLoss", "MseLoss", "L1Loss", "SmoothL1", "Huber", "
 """Nodes of a loss itself: behind them nothing is divided."""
 
 
-class LossObserver(BackwardObserver):
-    """Tells `report` once whether the losses are divided or multiplied by something, and stops looking. It reads the
-    names of autograd's nodes: no value, so that nothing waits for a device. failed: told of an error."""
+class LossListener(Protocol):
+    """Who is told. recorder: takes the fact; failed: told of an error."""
 
-    def __init__(self, report: Callable[[bool], None], failed: Callable[[Exception], None]) -> None:
-        self._report, self._failed, self._left = report, failed, LOOKS
+    recorder: Recorder
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours has raised."""
+
+
+class LossObserver(BackwardObserver):
+    """Records once whether the losses are divided or multiplied by something, and stops looking. It reads the names of
+    autograd's nodes: no value, so that nothing waits for a device."""
+
+    def __init__(self, listener: LossListener) -> None:
+        self._listener, self._left = listener, LOOKS
+
+    def install(self) -> None:
+        backwards.observe(self)
+
+    def remove(self) -> None:
+        backwards.unobserve(self)
 
     def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
-        """Looks at a pass."""
+        """Keeps the graph of a scalar until its pass has ended: the first one opens the recording."""
         try:
-            if not partial and len(tensors) == 1 and tensors[0].numel() == 1:
-                self._look(tensors[0])
+            alone = not partial and len(tensors) == 1 and tensors[0].numel() == 1
+            return tensors, (tensors[0].grad_fn,) if alone else None
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
-            self._end()
-            self._failed(error)
-        return tensors, None
+            self._fails(error)
+            pass_on(error)
+            return tensors, None
 
-    def _look(self, loss: torch.Tensor) -> None:
-        divided = _divided(loss.grad_fn)
+    def ends(self, begun: Any) -> None:
+        """Looks at it."""
+        try:
+            self._look(*begun)
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
+            self._fails(error)
+            pass_on(error)
+
+    def _fails(self, error: Exception) -> None:
+        self.remove()
+        self._listener.failed(error)
+
+    def _look(self, node: Any) -> None:
+        divided = _divided(node)
         self._left -= 1
         if divided is not False:  # one that is divided, or of which the graph does not tell, says it of all
             self._left = 0
         if not self._left:
-            self._end()
+            self.remove()
             if divided is not None:
-                self._report(divided)
-
-    def _end(self) -> None:
-        backwards.unobserve(self)
+                self._listener.recorder.fact("loss", divided=divided)
 
 
 def _divided(node: Any) -> bool | None:

@@ -153,7 +153,7 @@ class Session:
         self._constructions = ConstructionObserver(self._optimizer_made)
         self._steady: list[RangePatch | Inlay] = [self._ranges, scaler_timer(self), *save_timers(self)]
         self._backwards = BackwardTimer(self)
-        self._losses = LossObserver(lambda divided: self.recorder.fact("loss", divided=divided), self.failed)
+        self._losses = LossObserver(self)
         self._garbage = GarbageObserver(self.recorder.interval)
         self._inference = InferenceObserver(self.inferring)
         self._new_models = NewModelObserver(self.add_top_module, self.fast_path)
@@ -161,8 +161,7 @@ class Session:
     def install(self) -> None:
         """Starts listening. Raises whatever torch's layout makes fail; the caller switches off."""
         self.instrument()
-        backwards.observe(self._losses)
-        for patch in (self._inference, self._constructions):
+        for patch in (self._losses, self._inference, self._constructions):
             patch.install()
         self._garbage.install()
 
@@ -194,9 +193,8 @@ class Session:
         switched_off(reason)
 
     def stop_listening(self) -> None:
-        for patch in (self._inference, self._new_models, self._constructions, self._garbage):
+        for patch in (self._losses, self._inference, self._new_models, self._constructions, self._garbage):
             patch.remove()
-        backwards.unobserve(self._losses)
         self.uninstrument()
 
     def failed(self, error: Exception) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from steptime.advice.evidence import Case, LineUse, SiteUse
+from steptime.advice.evidence import Case, CompilationUse, LineUse, SiteUse
 from steptime.advice.fix import (
     CallEdit,
     CopyEdit,
@@ -25,7 +25,7 @@ from steptime.advice.loader_model import Supply, opening, supply
 from steptime.advice.run_uses import CategoryUse, GarbageUse, LoaderUse, StepSummary
 from steptime.advice.savings import less, more, named, partly, scaled
 from steptime.changes import Change, Scalar
-from steptime.quantities import Estimate
+from steptime.quantities import Estimate, format_share
 
 SURE_FITTING_WORKERS = 0.6
 """Fraction of the predicted saving: what is left of it where items vary and the CPUs are not idle (the lower bound)."""
@@ -107,6 +107,22 @@ EXAMPLE_SIMILAR_LENGTHS = '''class LengthSampler(torch.utils.data.Sampler):
 
 DataLoader(…, sampler=LengthSampler([len(row) for row in rows], batch_size))   # in place of shuffle=True
 # transformers: TrainingArguments(group_by_length=True); from version 5 train_sampling_strategy="group_by_length"'''
+
+
+EXAMPLE_BUCKETS = """BOUNDS = {bounds}                    # seen: {seen} sizes; these {count} pad {padding} on average
+
+def to_bucket(tensor, filler=0):        # labels: filler=-100, so that the loss leaves them out
+    size = tensor.shape[{dimension}]
+    more = next((bound for bound in BOUNDS if bound >= size), size) - size
+    return torch.nn.functional.pad(tensor, [0, 0] * (tensor.dim() - 1 - {dimension}) + [0, more], value=filler)
+
+# in collate_fn, behind the usual padding: tokens, mask and labels = to_bucket(tokens, pad), to_bucket(mask), …"""
+FEWEST_SIZES, FEWEST_BUCKETS, MOST_BUCKETS, MULTIPLE = 4, 3, 6, 8
+"""Sizes that were seen, and bounds that are tried; they are multiples of eight, which matmuls in 16 bits like."""
+SIZE_GUARD = re.compile(r"size mismatch at index (\d+)\. expected (\d+), actual (\d+)")
+"""A guard of TorchDynamo's that failed on a tensor's size."""
+LIKELY_WHOLE_BATCHES = 0.8
+"""Fraction of the compilations behind the warm-up whose guard is about the size of the batch."""
 
 
 @fix("RM101", "fitting-workers", addresses={"ST101", "ST102", "ST103", "ST106"}, promise=Promise.SAME_BITS, risk=2)
@@ -443,3 +459,84 @@ def similar_lengths(compiled: bool, loader: LoaderUse) -> Option | None:
     snippet = Snippet(EXAMPLE_SIMILAR_LENGTHS, loader.site)
     change = Change("similar-lengths", arguments=place)
     return Option("rows of like length in a batch", (change,), None, snippet, "which rows share a batch", True)
+
+
+@fix("RM112", "whole-batches", addresses={"ST304", "ST309"}, promise=Promise.SAME_CURVE, risk=2)
+def whole_batches(step: StepSummary, loader: LoaderUse, compilations: tuple[CompilationUse, ...]) -> Option | None:
+    """No smaller batch at the end of an epoch
+
+    What it changes: drop_last=True of the training DataLoader: the last batch of an epoch, which is smaller than the
+    others, is left out, and nothing is compiled or captured for its size.
+
+    What it promises: A curve as another seed would give: with shuffling, other rows are left out of each epoch.
+
+    What it should gain: The measured time of compilations behind the warm-up whose guard is about the size of the
+    batch, most of it.
+
+    When to leave it: When the data is small or is not shuffled, so that some rows are never trained on; in evaluations.
+    """
+    rows, size = loader.length, loader.batch_size
+    if not rows or not size or not rows % size or loader.batches != -(-rows // size):
+        return None
+    late = [each for each in compilations if each.after_warm_up and _size_in(each.reason, 0)]
+    if not late:
+        return None
+    saving = partly(sum(each.duration for each in late) / max(1, step.steady), LIKELY_WHOLE_BATCHES, 0.0, step)
+    edit = CallEdit("DataLoader", (("drop_last", "True"),), loader.site)
+    return Option("drop_last=True", (), saving, edit, "which rows are left out", True, as_written=True)
+
+
+@fix("RM113", "few-lengths", addresses={"ST304", "ST309"}, promise=Promise.SAME_CURVE, risk=3)
+def few_lengths(compilations: tuple[CompilationUse, ...]) -> Iterator[Option]:
+    """Padding to a few lengths
+
+    What it changes: Nothing by itself: only you know what fills tokens, masks and labels up. The code to paste pads a
+    batch to the next of three to six lengths, so that compiled code and CUDA graphs meet few shapes.
+
+    What it promises: Equal losses up to rounding, where masks and ignored labels leave the padding out.
+
+    What it should gain: The compilations behind the warm-up. What it costs is the padding, which is said for each
+    number of lengths, by the sizes that failed guards have shown: the bounds are those that pad least.
+
+    When to leave it: When code that is compiled for all sizes is as fast (RM309), or rows of like length share batches
+    (RM111).
+    """
+    for dimension in (1, 2):
+        sizes = sorted({size for each in compilations for size in _size_in(each.reason, dimension)})
+        if len(sizes) < FEWEST_SIZES:
+            continue
+        most = min(MOST_BUCKETS, len({-(-size // MULTIPLE) for size in sizes}))
+        for count in range(FEWEST_BUCKETS, most + 1):
+            bounds, padding = _buckets(sizes, count)
+            text = EXAMPLE_BUCKETS.format(
+                bounds=list(bounds), seen=len(sizes), count=count, padding=format_share(padding), dimension=dimension
+            )
+            label = f"{len(bounds)} lengths ({', '.join(map(str, bounds))}), {format_share(padding)} padding"
+            advice = f"Pad batches to {len(bounds)} lengths: {len(bounds)} compiled shapes in place of {len(sizes)}."
+            yield Option(label, edit=Snippet(text), advice=advice)
+        return
+
+
+def _size_in(reason: str, dimension: int) -> tuple[int, ...]:
+    """Sizes of a dimension that a failed guard names."""
+    found = [match.groups() for match in SIZE_GUARD.finditer(reason)]
+    return tuple(int(size) for index, *sizes in found if int(index) == dimension for size in sizes)
+
+
+def _buckets(sizes: Sequence[int], count: int) -> tuple[tuple[int, ...], float]:
+    """So many bounds for sizes in ascending order that pad least, as a share of what is padded; each size counts
+    alike."""
+    ends = [-(-size // MULTIPLE) * MULTIPLE for size in sizes]
+    best: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {(0, 0): (0, ())}
+    for buckets in range(1, count + 1):
+        for end in range(1, len(sizes) + 1):
+            made = [
+                (best[buckets - 1, start][0] + ends[end - 1] * (end - start), best[buckets - 1, start][1])
+                for start in range(end)
+                if (buckets - 1, start) in best
+            ]
+            if made:
+                padded, before = min(made)
+                best[buckets, end] = padded, (*before, ends[end - 1])
+    padded, bounds = best[count, len(sizes)]
+    return tuple(dict.fromkeys(bounds)), 1 - sum(sizes) / padded
