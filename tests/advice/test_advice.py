@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from advice.healthy import MS
 from advice.planted import PLANTED
 
 from steptime.advice.engine import examine
-from steptime.advice.rule import Finding
+from steptime.advice.evidence import CompilationUse
+from steptime.advice.rule import Finding, Weight
 from steptime.advice.rules import CATALOGUE
+from steptime.advice.rules.overhead import recompilation, recompile_limit
 
 
 def finding(rule: str, name: str) -> Finding:
@@ -178,3 +182,24 @@ def test_gradients_for_nothing_are_those_of_the_backbone_and_not_of_the_head_abo
     assert found.savings is not None
     assert found.savings.value == pytest.approx(9 * MS)
     assert finding("gradients-for-nothing", "fires-on-a-teacher").source is not None, "the optimizer's, at least"
+
+
+GIVEN_UP = PLANTED["recompile-limit"]["fires"]
+
+
+def test_a_function_that_was_given_up_says_how_often_and_how_long_it_was_compiled_and_its_guard() -> None:
+    compiler = GIVEN_UP.compiler
+    assert compiler is not None
+    source = compiler.limits[0].source
+    eight = tuple(CompilationUse(source, 4_500_000_000, False, "size mismatch") for _ in range(8))
+    (found,) = recompile_limit(replace(GIVEN_UP, compilations=eight))
+    assert "was compiled 8 times in 36 s and runs uncompiled" in found.summary
+    assert found.advice.endswith(f"({compiler.recompilations[-1].reason}).")
+    assert recompilation(replace(GIVEN_UP, compilations=eight)) == (), "it is said once"
+
+
+def test_compilations_are_told_by_function() -> None:
+    (found,) = recompilation(PLANTED["recompilation"]["fires-in-the-warm-up"])
+    assert found.summary.startswith("Compiled again 8 times in the first ")
+    assert found.evidence == ("forward (model.py:10): 8 compilations, 16 s",)
+    assert found.weight is Weight.NOTE, "steady steps save nothing"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from steptime.advice.device_uses import AllocationUse, GapUse, RooflineUse, ScalingUse
-from steptime.advice.evidence import Case, CompilerUse, LineUse, SiteUse
+from steptime.advice.evidence import Case, CompilationUse, CompilerUse, LineUse, SiteUse
 from steptime.advice.kernels import EMPTY_KERNEL, as_evidence, first_source, longest, plain_name, spent
 from steptime.advice.line_evidence import calls_function, function_of, lines_around, sampled_lines
 from steptime.advice.memory_evidence import has_room
@@ -56,6 +56,8 @@ rate either, and one of torch's own loops (nn.LSTM) only in part. How much is ga
 LONGEST_HINT = 160
 MOST_NAMED = 4
 """Operators outside of graphs that the advice names."""
+LARGE_COMPILING = 0.1
+"""Fraction of the run: compiling the same again and again that takes more is no price of a start."""
 MOST_EVENTS = 5
 """Graph breaks and guards that are told one by one: all are in the tables."""
 MOST_SITES = 3
@@ -474,7 +476,7 @@ def recompilation(step: StepSummary, case: Case) -> Finding | None:
     again = [compilation for compilation in case.compilations if compilation.after_warm_up]
     steps = max(1, step.total - step.warm_up)
     if not again:
-        return None
+        return _compiled_at_the_start(case)
     took = sum(compilation.duration for compilation in again)
     source = max(again, key=lambda compilation: compilation.duration).source
     forwards = [line for line in case.lines if line.role == "forward"]
@@ -487,8 +489,40 @@ def recompilation(step: StepSummary, case: Case) -> Finding | None:
     if any(word in text.lower() for word in ("size mismatch", "shape", "stride")):
         advice = "Shapes vary: pad or bucket them, or compile with dynamic=True."
     saving = modelled(took / steps, 0.5 * took / steps, took / steps, steps)
-    evidence = tuple(f"{count} x: {reason}" for reason, count in reasons.most_common(3))
+    evidence = (*(f"{count} x: {reason}" for reason, count in reasons.most_common(3)), *_by_function(again))
     return recompilation.finding(summary, advice, saving, source=source, evidence=evidence)
+
+
+def _compiled_at_the_start(case: Case) -> Finding | None:
+    """Recompilations that the warm-up hides, where they are a good part of the run; of a function that was given up
+    ST309 tells."""
+    given_up = {each.source for each in case.compiler.limits} if case.compiler is not None else set()
+    again = [each for each in case.compilations if each.reason and each.source not in given_up]
+    took = sum(each.duration for each in again)
+    run = case.step.total * case.step.duration.value + took  # its steps at their steady pace, and the compiling
+    if not again or took < LARGE_COMPILING * run:
+        return None
+    source = max(again, key=lambda each: each.duration).source
+    summary = (
+        f"Compiled again {format_count(len(again), 'time')} in the first {format_count(case.step.warm_up, 'step')}, "
+        f"{format_duration(took)} in all ({format_source(source)})"
+    )
+    advice = f"Keep what the guard names out of the compiled code, or compile with dynamic=True: {again[-1].reason}."
+    found = recompilation.finding(summary, advice, category="compile", source=source, evidence=_by_function(again))
+    return replace(found, weight=Weight.NOTE)  # steady steps save nothing
+
+
+def _by_function(compilations: Sequence[CompilationUse]) -> tuple[str, ...]:
+    """Functions that were compiled, with how often and how long, the longest first."""
+    spent: dict[SourceLine, list[int]] = defaultdict(list)
+    for each in compilations:
+        spent[each.source].append(each.duration)
+    ordered = sorted(spent.items(), key=lambda each: -sum(each[1]))[:MOST_EVENTS]
+    return tuple(
+        f"{source.function or 'a function'} ({format_source(source)}): {format_count(len(times), 'compilation')}, "
+        f"{format_duration(sum(times))}"
+        for source, times in ordered
+    )
 
 
 def _compiling_in_trace(case: Case) -> Finding | None:
@@ -540,7 +574,7 @@ def graph_break(compiler: CompilerUse) -> Finding | None:
 
 
 @rule("ST309", "recompile-limit", weight=Weight.NOTE)
-def recompile_limit(compiler: CompilerUse) -> Finding | None:
+def recompile_limit(compiler: CompilerUse, compilations: tuple[CompilationUse, ...] = ()) -> Finding | None:
     """A function was compiled too often, and runs uncompiled
 
     What it means: After torch._dynamo.config.recompile_limit compilations of one function (8 by default) torch.compile
@@ -558,9 +592,14 @@ def recompile_limit(compiler: CompilerUse) -> Finding | None:
     if not limits:
         return None
     source = limits[0].source
-    summary = f"{source.function or 'A function'} ({format_source(source)}) was compiled too often and runs uncompiled"
+    own = [each for each in compilations if each.source == source]
+    took = sum(each.duration for each in own)
+    often = f"{len(own)} times in {format_duration(took)}" if took else "too often"
+    summary = f"{source.function or 'A function'} ({format_source(source)}) was compiled {often} and runs uncompiled"
     guards = [each for each in compiler.recompilations if each.source == source]
     advice = "Keep what its guards name from changing: bucket sizes, dynamic=True, or tensors for Python numbers."
+    if guards:
+        advice = f"{advice[:-1]} ({guards[-1].reason})."
     return recompile_limit.finding(summary, advice, category="compile", source=source, evidence=_events(guards))
 
 
