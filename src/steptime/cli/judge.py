@@ -205,7 +205,7 @@ def command(
 def _start(
     target: Sequence[str], asked: Candidates, options: TrialOptions, until_loss: LossTarget | None
 ) -> tuple[Path, Variant]:
-    """The folder of a new judgement. What cannot be tried is refused before the job is measured."""
+    """The folder of a new judgement. A change that cannot be tried is refused before the job is measured."""
     recorded = len(target) == 1 and Path(target[0]).is_dir()
     sources = () if recorded else asked.variants(target, Path.cwd())[0].sources  # measured is what they are beside
     recording = recording_of(target, options, sources)

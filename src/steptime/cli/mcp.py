@@ -1,8 +1,8 @@
 """`steptime mcp`: steptime's tools for coding agents, by the Model Context Protocol over standard input and output.
 
 Two laws: nothing is executed but the command that the client gave in the same call (a recording's own command is never
-taken on trust), and every answer is short (`answers.fitted`). What runs a job is a `steptime` of its own, whose
-sentences are the progress that the client is told.
+taken on trust), and every answer is short (`answers.fitted`). A tool that runs a job starts a `steptime` of its own,
+whose sentences are the progress that the client gets.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ async def answered(name: str, arguments: Mapping[str, Any], notify: Notify) -> s
 
 
 def input_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Of a tool's arguments."""
+    """Types of a tool's arguments."""
     _, components = msgspec.json.schema_components([kind])
     schema: dict[str, Any] = components[kind.__name__]
     return {key: value for key, value in schema.items() if key not in ("title", "description")}

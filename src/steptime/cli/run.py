@@ -372,8 +372,8 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
 
 
 def _compile_logs(folder: Path, options: RunOptions) -> Path | None:
-    """What torch.compile wrote down, where that was asked for: in a folder that the user named, or in the recording.
-    None where it compiled nothing, which is said."""
+    """Compile logs, where they were asked for: in a folder that the user named, or in the recording. None where it
+    compiled nothing, which is said."""
     if not options.explain_compile:
         return None
     written = Path(os.environ.get("TORCH_TRACE") or folder / COMPILE_LOGS)
@@ -384,7 +384,8 @@ def _compile_logs(folder: Path, options: RunOptions) -> Path | None:
 
 
 def _leave_nothing(recording: Path, parent: Path | None) -> None:
-    """Of a job without torch, unless what it left running records yet. parent: the recording's folder, if it is new."""
+    """Message for a job without torch, unless a process that it left running records yet. parent: the recording's
+    folder, if it is new."""
     from steptime.live.watching import still_recorded
 
     if still_recorded(recording):

@@ -165,7 +165,7 @@ SHARE = 0.5
 
 
 def enough(announcer: Announcer | None) -> Callable[[Progress], bool]:
-    """What decides, twice a second, whether the job has run long enough to be measured."""
+    """Decides, twice a second, whether the job has run long enough to be measured."""
     since: Progress | None = None
 
     def seen(progress: Progress) -> bool:
@@ -398,7 +398,7 @@ def _measured_on(known: Recording, case: Case) -> Iterator[str]:
 
 @contextmanager
 def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
-    """What is in a trial's folder, ready to go on."""
+    """Runner of the trial in a folder, ready to go on."""
     known = read_results(folder)
     plan, path = known.plan, Path(known.plan.recording)
     recording = load(path) if plan.recording else None
