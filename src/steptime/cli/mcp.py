@@ -414,9 +414,9 @@ def new_server() -> Any:
 
 @click.command("mcp", short_help="Serve these tools to coding agents (MCP).")
 def command() -> int:
-    """Serve diagnose, explain, judge, what_if and compare to a coding agent by the Model Context Protocol, on standard
-    input and output, until the input ends. Needs the extra: pip install 'steptime[mcp]'. A client starts it by itself,
-    once it is told of it (docs/agents.md).
+    """Serve diagnose, explain, judge, what_if and compare to a coding agent over the Model Context Protocol, on
+    standard input and output. Needs the extra: pip install 'steptime[mcp]'. Once configured, a client starts it by
+    itself (docs/agents.md).
     """
     mcp = import_mcp()
     server = new_server()
