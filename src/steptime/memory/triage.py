@@ -106,7 +106,7 @@ class MemoryTriage:
 def triage(
     history: AllocationHistory, *, capacity: int | None = None, ranks: int = 1, samples: int | None = None
 ) -> MemoryTriage:
-    """What one device's history says. capacity: bytes of the device, where somebody knows; ranks, samples: as of
+    """Triage of one device's history. capacity: bytes of the device, where somebody knows; ranks, samples: as of
     `JobSize`."""
     signs = signs_of(history.stacks)
     boundaries, source = boundaries_of(history, signs)

@@ -101,7 +101,7 @@ def cause_of(
     batch: BatchFacts | None = None,
     watched: ProcessNumerics | None = None,
 ) -> Cause:
-    """What is likely to blame for something that is not finite. watched: the process as the watch has seen it."""
+    """Likely cause of a value that is not finite. watched: the process as the watch has seen it."""
     if origin.kind != "operator":
         return _foreign(origin)
     name = plain_operator(origin.operator)
@@ -128,7 +128,7 @@ def plain_operator(operator: str) -> str:
 
 
 def _foreign(origin: NonFiniteOrigin) -> Cause:
-    """Of what was not made by an operator."""
+    """Cause of a value that no operator made."""
     if origin.kind == "batch":
         held = origin.outputs[0] if origin.outputs else ValueRange()
         what, elements = ("NaN", held.nan) if held.nan else ("infinities", held.infinite)

@@ -193,7 +193,7 @@ def reading(
     *,
     fast_bfloat16: bool = False,
 ) -> str:
-    """What the lab came to, in a sentence."""
+    """The lab's result in a sentence."""
     parts = [*_peaks(judgements), *_paying(judgements), *_little(judgements, timed, fast_bfloat16=fast_bfloat16)]
     parts += [*_sizes(points), *_margin(points, capacity)]
     text = "; ".join(parts) or "nothing could be timed"
@@ -201,7 +201,7 @@ def reading(
 
 
 def _peaks(judgements: Sequence[Judgement]) -> list[str]:
-    """What no input, and on CUDA no launch, would bring."""
+    """Gain without any input, and on CUDA without launches."""
     upper_bound = next((each.speed for each in judgements if each.variant.name == NO_INPUT), None)
     if upper_bound is None:
         return []
