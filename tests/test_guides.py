@@ -62,6 +62,7 @@ def test_a_page_says_what_its_row_says(row: Row) -> None:
     found = EXPLAINED.match(row.command)
     assert found is not None
     made = find_rule(found[1]) if found[1].startswith("ST") else find_fix(found[1])
+    assert made is not None
     page = f"{made.page.title} {' '.join(text for _, text in made.page.sections)}"
     assert plain(row.look) in plain(page), row.words
 

@@ -16,7 +16,6 @@ from steptime.cli.main import main
 from steptime.diagnosis import diagnose_paths
 from steptime.machine.environment import Environment
 from steptime.machine.identity import identify
-from steptime.quantities import format_intensity
 from steptime.report.sentences import balance_text, gpu_busy_text
 from steptime.report.tables import case_tables
 
@@ -58,7 +57,7 @@ def test_the_step_is_held_against_the_balance_of_the_machine(capsys: pytest.Capt
     assert balance == pytest.approx(dict(case.machine.rates)[case.roofline.dtype] / (case.machine.copy_bytes or 0))
     assert main(["diagnose", str(RECORDINGS / "nanogpt")]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert f"balance is {format_intensity(balance)} ({case.roofline.dtype})" in shown
+    assert f" FLOP/byte against a balance of {balance:.3g} ({case.roofline.dtype}): memory-bound; " in shown
     assert re.search(r"memory-bound kernels move [\d.]+ [GT]B/s, \d+ % of a copy's", shown)
     assert main(["diagnose", str(RECORDINGS / "nanogpt"), "--json"]) == 0
     gpu = json.loads(capsys.readouterr().out)["gpu"]
@@ -70,7 +69,7 @@ def test_what_bounds_the_step_is_named_where_its_time_says_the_same() -> None:
     case = case_of("dense")
     assert case.roofline is not None
     slow = replace(case.roofline, flops=1e9, bytes=1e9, memory=9.0, compute=1.0)
-    assert "1 FLOP/byte, " in balance_text(replace(case, roofline=slow))
+    assert "1 FLOP/byte against" in balance_text(replace(case, roofline=slow))
     assert ": memory-bound" in balance_text(replace(case, roofline=slow))
     torn = replace(slow, memory=1.0, compute=9.0)
     assert "-bound;" not in balance_text(replace(case, roofline=torn))

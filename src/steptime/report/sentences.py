@@ -243,8 +243,8 @@ def _by_datasheet(roofline: RooflineUse, machine: MachineUse | None) -> str:
 
 
 def balance_text(case: Case) -> str:
-    """ "12 FLOP/byte, and the machine's balance is 186 FLOP/byte (bfloat16): memory-bound; memory-bound kernels move
-    1.42 TB/s, 47 % of a copy's 3.01 TB/s". What bounds the step is named where the split of its time says the same."""
+    """ "12 FLOP/byte against a balance of 186 (bfloat16): memory-bound; memory-bound kernels move 1.42 TB/s, 47 % of a
+    copy's 3.01 TB/s". What bounds the step is named where the split of its time says the same."""
     roofline, machine = case.roofline, case.machine
     if roofline is None or machine is None or not roofline.bytes:
         return ""
@@ -252,8 +252,8 @@ def balance_text(case: Case) -> str:
     if balance is not None:
         low, by_memory = intensity < balance, roofline.memory > roofline.compute
         bound = f": {'memory' if low else 'compute'}-bound" if low == by_memory else ""
-        ridge = f"{format_intensity(balance)} ({roofline.dtype})"
-        parts.append(f"{format_intensity(intensity)}, and the machine's balance is {ridge}{bound}")
+        ridge = format_intensity(balance).partition(" ")[0]
+        parts.append(f"{format_intensity(intensity)} against a balance of {ridge} ({roofline.dtype}){bound}")
     waiting = [use for use in case.kernels or case.operators if use.bound == "memory" and use.bytes]
     if (spent := sum(use.duration for use in waiting)) and machine.copy_bytes:
         rate, copy = sum(use.bytes or 0.0 for use in waiting) / spent * 1e9, machine.copy_bytes
