@@ -316,8 +316,9 @@ class ProfilerWindow:
         self._tracer_known = TRACER in sys.modules
         self._tracer: Any = None
         self.opened = self._boundary = self._shortest = 0
-        self.steps = self.held = 0
-        """Whole steps that its trace holds: none, and there is no trace. For how many ns its end has held the job."""
+        self.steps = self.held = self.grown = 0
+        """Whole steps that its trace holds: none, and there is no trace. For how many ns its end has held the job, and
+        by how many bytes of memory the process grew meanwhile."""
 
     @property
     def on(self) -> bool:
@@ -403,13 +404,14 @@ class ProfilerWindow:
 
     def _write(self) -> dict[str, Any]:
         """The trace; returns the rest of its `TraceFacts`."""
-        epoch, monotonic = clock_pair()
+        before, (epoch, monotonic) = device.resident_bytes(), clock_pair()
         profile = self._end(os.path.join(self._folder, f"memory-{self.number}.pickle"))
         if not os.access(self._folder, os.W_OK | os.X_OK):  # Kineto would complain on the user's stderr and go on
             raise OSError(f"nothing can be written to {self._folder} any more")
         path = f"trace-{self.number}.json"
         with plain_name(self._folder) as folder, kineto_silenced():
             profile.export_chrome_trace(os.path.join(folder, os.path.basename(self._partial)))
+        self.grown = max(0, device.resident_bytes() - before)
         let_go(profile)
         os.replace(self._partial, os.path.join(self._folder, path))
         return {
