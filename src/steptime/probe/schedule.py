@@ -380,6 +380,7 @@ def _profiles(
         yield from _steps(opening)
     else:
         plan = agree(session.plan["recording"], replace(plan, step=session.steps + opening + lead))
+        plan = _fitting(session, plan, asked)
         behind = session.steps - plan.step
         while plan.whole and session.steps < plan.step:
             yield
@@ -398,7 +399,7 @@ def _profiles(
     if taken.stacks:
         yield from _steps(taken.apart)
         yield from _profile(session, _window(session, number, stacks=True, detailed=taken.every), 1)
-    _note_cut(session, replace(taken, steps=plan.steps, detailed=plan.detailed), wanted, stacks)
+    _note_cut(session, replace(taken, steps=plan.steps, detailed=plan.detailed), wanted, stacks, asked)
     return bool(plan.steps) or not wanted
 
 
@@ -411,7 +412,15 @@ def _affordable(session: Session, wanted: Agreed, asked: bool) -> Agreed:
     return replace(wanted, steps=steps, detailed=detailed, stacks=tall is not None, every=tall is None or tall.detailed)
 
 
-def _note_cut(session: Session, plan: Agreed, steps: int, stacks: bool) -> None:
+def _fitting(session: Session, agreed: Agreed, asked: bool) -> Agreed:
+    """What this rank has the memory for, of what the first one has named."""
+    allowance, room = session.allowance, session.allowance.room(asked)
+    plain = allowance.bytes_of(Form(agreed.steps, agreed.detailed), stacks=False) <= room
+    tall = allowance.bytes_of(Form(1, agreed.every), stacks=True) <= room
+    return replace(agreed, steps=agreed.steps * plain, stacks=agreed.stacks and tall)
+
+
+def _note_cut(session: Session, plan: Agreed, steps: int, stacks: bool, asked: bool) -> None:
     """Says once for each window what was left out of it, and why."""
     cut = []
     if steps and not plan.steps:
@@ -425,10 +434,11 @@ def _note_cut(session: Session, plan: Agreed, steps: int, stacks: bool) -> None:
     elif plan.stacks and not plan.every:
         cut.append("stacks without shapes and allocations")
     if cut:
-        events = session.allowance.events
+        allowance = session.allowance
         session.recorder.note(
-            f"profiled less than usual ({', '.join(cut)}): a step has about {events:,} events of the profiler, and "
-            f"measuring may take {LEAST // SECOND} s, or {SHARE:.0%} of a longer run"
+            f"profiled less than usual ({', '.join(cut)}): a step has about {max(allowance.events, allowance.kept):,} "
+            f"events of the profiler; measuring may take {LEAST // SECOND} s, or {SHARE:.0%} of a longer run, and a "
+            f"window {allowance.room(asked) / 1e6:,.0f} MB of memory, of what is free"
         )
 
 
@@ -473,8 +483,11 @@ def _hunt_leaks(session: Session) -> Stage:
 
 def _profile(session: Session, window: ProfilerWindow, wanted: int, patience: int = SECOND) -> Stage:
     """One window. Where the job leaves its rhythm in the first step of one, as for an evaluation, once more, unless it
-    is for a step of a certain number. patience: ns that it may last at least."""
-    patience = max(patience, PATIENCE * wanted * session.step_timer.usual())
+    is for a step of a certain number. patience: ns that it may last at least, where there is memory for so long."""
+    usual, form = session.step_timer.usual(), Form(wanted, window.shapes)
+    longest = max(patience, PATIENCE * wanted * usual)
+    asked = window.caught or bool(session.plan.get("profile_steps"))
+    patience = session.allowance.patience(form, longest, usual, stacks=window.stacks, asked=asked)
     for _ in range(1 if window.caught else ATTEMPTS):
         start = now()
         if window.held and not session.allowance.share():
@@ -500,8 +513,9 @@ def _recorded(session: Session, window: ProfilerWindow, start: int, wanted: int,
                 if alone and window.spoils(usual):
                     break
         window.stop(session.steps - first)
-        if window.steps and not window.stacks:
-            session.allowance.learn(Form(window.steps, window.shapes), window.held)
+        if window.steps:
+            form = Form(window.steps, window.shapes)
+            session.allowance.learn(form, window.held, window.grown, stacks=window.stacks)
     except BaseException:  # of ours, or GeneratorExit: a profiler is never left on
         window.abandon()
         raise
