@@ -14,6 +14,7 @@ from preloading import python
 from test_docs import follow
 
 from steptime.advice.explain import find_rule
+from steptime.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[1]
 COURSE = ROOT / "examples" / "course"
@@ -63,10 +64,55 @@ def test_a_lesson_has_its_fault(lesson: str, tmp_path: Path) -> None:
     assert FOUND[lesson] in names[:2]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("words", ["--fused", "--channels-last --accumulate 2", "--checkpointing --attention math",
-                                   "--dtype bfloat16 --workers 1"])  # fmt: skip
-def test_every_knob_turns(words: str) -> None:
+def test_a_new_script_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    assert main(["new", str(script)]) == 0
+    assert f"steptime run -- python {script}" in capsys.readouterr().err
+    script.write_text("mine")
+    assert main(["new", str(script)]) != 0
+    assert script.read_text() == "mine", "nothing of somebody's is lost"
+    assert main(["new", "--force", str(script)]) == 0
+    assert main(["new", "-"]) == 0
+    assert capsys.readouterr().out == script.read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--no-fused --clip 1 --log-every 2",
+        "--channels-last --accumulate 2",
+        "--checkpointing --attention math",
+        "--dtype bfloat16 --workers 1 --prefetch 3",
+        "--dtype float16 --profile trace.json --steps 12",
+    ],
+)
+def test_every_knob_turns(words: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    command = [python(), str(ROOT / "examples" / "knobs.py"), "--steps", "4", *words.split()]
-    assert "loss " in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    script = tmp_path / "train.py"
+    assert main(["new", str(script)]) == 0
+    command = [python(), str(script), "--steps", "4", *words.split()]
+    assert "loss " in subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert ("--profile" in words) == (tmp_path / "trace.json").exists()
+
+
+@pytest.mark.slow
+def test_nothing_that_a_new_script_chooses_is_found_at_fault(tmp_path: Path) -> None:
+    """Findings on its loader, its optimizer and its switches; what a loaded machine does to it is not its choice."""
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    assert main(["new", str(script)]) == 0
+    steptime = [
+        python(),
+        "-m",
+        "steptime",
+        "run",
+        "--no-peaks",
+        "--full",
+        "--json",
+        "--recording",
+        str(tmp_path / "run"),
+    ]
+    command = [*steptime, "--", python(), str(script)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout[done.stdout.index("{") :])["processes"][0]["findings"]
+    assert [each["code"] for each in found if re.match("ST[1567]", each["code"])] == []

@@ -137,9 +137,13 @@ def _at_one_time(traces: Iterable[Trace]) -> Iterator[Trace]:
 def with_elsewhere(
     report: Report, path: Path, devices: Sequence[str], link: float, *, max_size: int, cache: bool
 ) -> Report:
-    """The report of one trace with its step on other devices, by their names in the table of datasheets, and with a
-    link so many times as fast. Raises UsageError for a device that the table does not have."""
-    (rank,) = gather([str(path)], max_size=max_size).ranks
+    """The report of one trace, or of a recording (of the process in front), with its step on other devices, by their
+    names in the table of datasheets, and with a link so many times as fast. Raises UsageError for a device that the
+    table does not have, and NothingMeasuredError where nothing can be replayed."""
+    first, recorded = report.processes[0], path.is_dir()
+    if recorded and not first.traces:
+        raise NothingMeasuredError("trace-without-steps", f"{path} holds no profiled step: record it with a profile.")
+    (rank,) = gather([first.traces[0].path if recorded else str(path)], max_size=max_size).ranks
     trace = read_rank(rank, max_size=max_size, cache=cache)
     here = look_up(device_of(trace))
     if devices and here is None:
@@ -150,8 +154,8 @@ def with_elsewhere(
     trace, whole = whole_steps(trace)
     steps = look_at_trace(trace, whole.boundaries, here).steps
     wanted: list[Machine | None] = [*map(_datasheet, devices)] or [None]
-    found = tuple(each for device in wanted if (each := elsewhere(steps, device, link)) is not None)
-    first = report.processes[0]
+    usual = first.case.step.duration.value if recorded else None
+    found = tuple(each for device in wanted if (each := elsewhere(steps, device, link, usual)) is not None)
     if not found or first.case.replay is None:
         message = f"{path} cannot be replayed: it holds no step with kernels and the host that launched them."
         raise NothingMeasuredError("trace-without-steps", message)

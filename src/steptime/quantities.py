@@ -116,6 +116,11 @@ def format_rate(rate: float) -> str:
     return f"{rate / size:.3g} {prefix}"
 
 
+def format_intensity(intensity: float) -> str:
+    """Arithmetic per byte moved: "12.3 FLOP/byte", "1,024 FLOP/byte"."""
+    return f"{intensity:,.0f} FLOP/byte" if intensity >= 999.5 else f"{intensity:.3g} FLOP/byte"
+
+
 def format_source(source: SourceLine) -> str:
     """Location of a line, short: "train.py:12"; the file alone where the line is not known (0)."""
     file = source.file.replace(chr(92), "/").rsplit("/", 1)[-1]

@@ -1061,6 +1061,21 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-as-a-note": replace(BASE, settings=replace(_LEFT_ON, deterministic=True)),
         "clean": BASE,
     },
+    "accumulated-loss": {
+        "fires": replace(BASE, step=replace(step(), micro_batches=4.0, loss_divided=False)),
+        "fires-for-batch-normalisation": replace(
+            BASE,
+            step=replace(step(), micro_batches=4.0, loss_divided=True),
+            operators=(*BASE.operators, operator("native_batch_norm", 8, 1 * MS, "memory", "forward")),
+        ),
+        "clean-divided": replace(BASE, step=replace(step(), micro_batches=4.0, loss_divided=True)),
+        "clean-compiled": replace(BASE, step=replace(step(), micro_batches=4.0)),
+        "clean-one-batch": replace(
+            BASE,
+            step=replace(step(), loss_divided=False),
+            operators=(*BASE.operators, operator("native_batch_norm", 8, 1 * MS, "memory", "forward")),
+        ),
+    },
     "debug-switch": {
         "fires": replace(BASE, settings=replace(_LEFT_ON, debug_switches=(("PYTHONDEVMODE", "1"),))),
         "fires-with-others": replace(

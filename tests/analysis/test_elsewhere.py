@@ -147,3 +147,22 @@ def test_every_name_that_is_offered_is_in_the_table() -> None:
     found = [look_up(name) for name in NAMES]
     assert None not in found
     assert len({machine.source for machine in found if machine is not None}) > 25
+
+
+GPU = Path(__file__).resolve().parents[1] / "data" / "gpu"
+
+
+def test_a_recording_is_predicted_on_the_scale_of_its_steady_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """An H100 whose host decides the step: kernels that are twice as fast shorten it hardly."""
+    assert main(["diagnose", str(GPU / "nanogpt"), "--on", "B200", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    (found,) = report["elsewhere"]
+    step = report["step"]["duration_ns"]["value"]
+    assert found["kernels_ns"]["value"] < 0.7 * found["kernels_here_ns"]
+    assert 0.9 * step < found["step_ns"]["value"] <= 1.01 * step
+    assert main(["diagnose", str(GPU / "dense_device_bound"), "--on", "B200", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    (found,) = report["elsewhere"]
+    step = report["step"]["duration_ns"]["value"]
+    assert found["step_ns"]["value"] < 0.9 * step, "here the device decides"
+    assert found["kernels_here_ns"] <= step, "no part is longer than its whole"

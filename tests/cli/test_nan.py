@@ -55,6 +55,8 @@ PLANTED = [
     ("half", "overflow", 7, "forward"),
     ("brain", "overflow-of-exponential", 7, "forward"),
     ("recurrent", "exploding-gradient", None, "forward"),
+    ("too_fast", "learning-rate", 4, "forward"),
+    ("unscaled", "initialisation", 1, "forward"),
     ("huge", "outlying-sample", 5, "forward"),
     ("masked", "masked-row", 7, "forward"),
     ("unselected", "division-by-zero", 7, "forward"),

@@ -93,8 +93,8 @@ def test_the_script_with_all_knobs_is_tried_in_larger_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    knobs = Path(__file__).parents[2] / "examples" / "knobs.py"
-    words = ["--budget", "6m", "--batch-sizes", "auto", "-o", "lab.html", "--", python(), str(knobs)]
+    assert main(["new", "train.py"]) == 0
+    words = ["--budget", "6m", "--batch-sizes", "auto", "-o", "lab.html", "--", python(), "train.py"]
     assert main(["lab", *words]) == 0
     reported = capsys.readouterr().out
     assert "Items per second by batch size" in reported

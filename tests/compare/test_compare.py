@@ -22,12 +22,16 @@ from report.stored_reports import (
 from traces import DEVICE, STREAM, Events, kernel, launch, operator, step
 
 from steptime.advice.evidence import CompilationUse
+from steptime.advice.rules.memory import memory_leak
+from steptime.advice.run_uses import HolderUse, MemoryUse
 from steptime.analysis.operators import OperatorUse
+from steptime.compare.answer import answer_of
 from steptime.compare.compare import compare
 from steptime.compare.comparison import Comparison, DifferenceOutcome, Fate
 from steptime.diagnosis import diagnose_paths, diagnose_traces
 from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine
 from steptime.report import json as report_json
+from steptime.report.compact import compact
 from steptime.report.report import Report
 from steptime.trace.reader import read
 
@@ -404,3 +408,38 @@ def test_a_report_that_was_saved_is_compared_like_its_recording(tmp_path: Path) 
 def test_one_report_alone_is_no_comparison() -> None:
     with pytest.raises(ValueError, match="two reports"):
         compare((stored("quiet-1"),), ("a",))
+
+
+# -- what the field's guides compare ---------------------------------------------------------------------------------
+
+
+def leaking(report: Report, growth: float | None, *, grows: bool = True) -> Report:
+    slope = None if growth is None else Estimate(growth, 0.9 * growth, 1.1 * growth, 40, "bytes")
+    memory = MemoryUse("cpu", 1 << 30, growth=slope, grows=grows and bool(growth), grown=1 << 20)
+    return with_case(report, memory=memory)
+
+
+def test_kernels_of_a_step_are_counted_before_and_after() -> None:
+    case = case_of(stored("quiet-1"))
+    fused = with_case(stored("quiet-2"), operators=case.operators[:1])
+    (before,) = {round(sum(use.calls for use in case.operators))}
+    head = answer_of(compared(stored("quiet-1"), fused)).head
+    assert f"Kernels per step (on a CPU, operators): {before:,} → {case.operators[0].calls:,.0f}" in head
+
+
+def test_a_leak_that_is_gone_is_said_to_be() -> None:
+    one, other = leaking(stored("quiet-1"), 0.98 * (1 << 20)), leaking(stored("quiet-2"), 2048.0, grows=False)
+    assert "Memory growth: 0.98 MiB/step → none beyond doubt" in answer_of(compared(one, other)).head
+    assert "Memory growth: 0.98 MiB/step → 0.98 MiB/step" in answer_of(compared(one, one)).head
+    unknown = leaking(stored("quiet-2"), None)
+    assert not any("growth" in each for each in answer_of(compared(one, unknown)).head), "too short to tell"
+
+
+def test_a_leaks_next_command_confirms_that_it_is_gone() -> None:
+    case = case_of(stored("quiet-1"))
+    holder = HolderUse("variable", "total_loss", 3.0, 4096.0, graph=True, source=SourceLine("train.py", 12))
+    leak = memory_leak(replace(case, memory=MemoryUse("cpu", 1 << 30, holders=(holder,))))
+    report = with_process(stored("quiet-1"), findings=leak)
+    (found,) = compact(report).findings
+    command = report.environment.command
+    assert found.next.startswith(f"steptime run --recording {report.source}-changed -- {command} && steptime compare ")

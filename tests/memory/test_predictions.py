@@ -19,11 +19,14 @@ from memory.allocator import (
     ZERO_GRAD,
     Allocator,
     frame,
+    history_of,
     train,
     triage_of,
 )
 
+from steptime.answer.page.page import as_page
 from steptime.memory.answer import answer_of, fitting
+from steptime.memory.blocks import block_chart
 from steptime.memory.lives import AllocationHistory, histories
 from steptime.memory.owners import Owner
 from steptime.memory.report import MemoryReport
@@ -243,3 +246,64 @@ def _without_cplusplus(history: AllocationHistory) -> AllocationHistory:
     lives = replace(history.lives, stack=table[history.lives.stack + 1], ended_by=table[history.lives.ended_by + 1])
     stacks = Stacks(frames, start, np.array(members, np.int32))
     return replace(history, stacks=stacks, lives=lives, stack=table[history.stack + 1])
+
+
+ATTENTION = frame("/home/me/model.py", 71, "forward")
+BY_HAND = frame("/home/me/attention.py", 12, "attend")
+
+
+def attending(folder: Path, *inner: dict[str, Any], ranks: int = 1, samples: int | None = None) -> MemoryTriage:
+    """Three steps of a model that attends: weights of 40 MB and a mask of a quarter of that, next to a product."""
+    allocator = Allocator(segment=1 << 30)
+    state: list[int] = []
+    for size in (*WEIGHTS, NORM):
+        allocator.malloc(size, BUILD)
+    for _ in range(3):
+        kept = [
+            allocator.malloc(40_000_000, [*operator("softmax"), *inner, ATTENTION, MODULE, TRAIN]),
+            allocator.malloc(20_000_000, [*operator("dropout"), *inner, ATTENTION, MODULE, TRAIN]),
+            allocator.malloc(7_000_000, [*operator("bmm"), *inner, ATTENTION, MODULE, TRAIN]),
+        ]
+        step(allocator, state, cast=False)
+        for block in kept:
+            allocator.free(block, ENGINE)
+    return triage(history_of(allocator, folder), ranks=ranks, samples=samples)
+
+
+def test_written_out_attention_frees_its_weights_when_it_is_fused(tmp_path: Path) -> None:
+    found = named(attending(tmp_path, BY_HAND), "fused attention")
+    assert found.frees == pytest.approx(60_000_000, rel=0.01), "the weights, and what is half as large; no product"
+    assert found.source == SourceLine("/home/me/attention.py", 12, "attend")
+
+
+def test_a_softmax_of_no_attention_and_torchs_own_kernel_free_nothing(tmp_path: Path) -> None:
+    assert named(attending(tmp_path), "fused attention") is None, "nothing there is named so"
+    fused = operator("_scaled_dot_product_flash_attention")
+    assert named(attending(tmp_path, *fused, BY_HAND), "fused attention") is None
+
+
+def test_only_a_job_of_several_ranks_is_told_to_shard_and_one_sample_is_not_halved(tmp_path: Path) -> None:
+    assert named(attending(tmp_path), "sharding") is None
+    assert named(attending(tmp_path, ranks=2), "sharding") is not None
+    ddp = frame("/env/torch/nn/parallel/distributed.py", 1700, "forward")
+    assert named(attending(tmp_path, ddp), "sharding") is not None
+    assert named(attending(tmp_path), "half the micro-batch") is not None
+    assert named(attending(tmp_path, samples=1), "half the micro-batch") is None
+
+
+def test_the_largest_allocations_are_blocks_that_never_lie_on_one_another(tmp_path: Path) -> None:
+    found = attending(tmp_path, BY_HAND)
+    assert max(each.size for each in found.blocks) == max(*WEIGHTS, 40_000_000)
+    for number, one in enumerate(found.blocks):
+        for other in found.blocks[number + 1 :]:
+            together = one.start < other.end and other.start < one.end
+            apart = one.bottom + one.size <= other.bottom or other.bottom + other.size <= one.bottom
+            assert apart or not together
+    chart = block_chart(found.blocks, found.device, found.events, "x")
+    assert chart is not None
+    softmax = next(each for each in chart.blocks if "attention.py:12 attend" in each.words)
+    assert softmax.words.startswith("38.1 MiB activations\nattention.py:12 attend\nmodel.py:71 forward")
+    assert all(0 <= each.x <= each.x + each.width <= 100.001 and 0 <= each.y <= 100 for each in chart.blocks)
+    page = as_page(answer_of(MemoryReport("snapshot.pickle", (found,))))
+    assert page.count("<title>") >= len(found.blocks)
+    assert "attention.py:12 attend" in page

@@ -9,7 +9,7 @@ import pytest
 from documents import text_of
 
 from steptime.nan.answer import answer_of
-from steptime.nan.cause import growth_factor, growth_of, trace_back
+from steptime.nan.cause import cause_of, growth_factor, growth_of, trace_back
 from steptime.nan.nonfinite import NonFiniteOrigin, ProcessNumerics, Trigger, ValueRange, read_numerics
 from steptime.quantities import SourceLine
 
@@ -183,3 +183,32 @@ def test_paths_of_a_private_copy_are_reported_as_the_jobs_own(tmp_path: Path) ->
     assert process.origin is not None
     assert process.origin.site is not None
     assert process.origin.site.file == "/home/ada/model.py"
+
+
+EARLY = replace(OVERFLOW, step=1)
+SIZES = (("Net.0", 1.1), ("Net.1", 40.0), ("Net.2", 8e4))
+
+
+def cause(origin: NonFiniteOrigin, **watched: object) -> str:
+    found = cause_of(origin, watched=replace(WATCHED, **watched))  # type: ignore[arg-type]
+    return f"{found.name}: {found.sentence}"
+
+
+def test_outputs_that_are_huge_before_anything_is_learnt_blame_the_initialisation() -> None:
+    text = cause(EARLY, sizes=SIZES)
+    assert text.startswith("initialisation: In the first step, ")
+    assert "the outputs of Net.2 are 8e+04 in size (root mean square), those of Net.0 1.1" in text
+    assert not cause(EARLY, sizes=(("Net.0", 1.1), ("Net.2", 3.0))).startswith("initialisation")
+    assert not cause(OVERFLOW, sizes=SIZES).startswith("initialisation"), "eight steps were well before"
+
+
+def test_updates_that_move_weights_by_their_own_size_blame_the_learning_rate() -> None:
+    text = cause(OVERFLOW, updates=((4, "Net.0.weight", 0.2), (8, "Net.2.weight", 3.5), (9, "Net.0.weight", "nan")))
+    assert text.startswith(
+        "learning-rate: The update of step 8 was 3.5 times as large as the weight Net.2.weight, after "
+    )
+    assert "0.2 in step 4" in text
+    grown = ((4, "a", 0.01), (8, "a", 300.0))
+    assert cause(OVERFLOW, updates=grown).startswith("overflow"), "the gradients grew, not the learning rate"
+    assert not cause(OVERFLOW, updates=((4, "a", 1e-3), (8, "a", 2e-3))).startswith("learning-rate")
+    assert not cause(OVERFLOW, updates=((12, "a", 9.0),)).startswith("learning-rate"), "it came later"

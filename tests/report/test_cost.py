@@ -20,7 +20,7 @@ from steptime.machine.machine import Machine
 from steptime.quantities import Estimate
 from steptime.recording.recording import Manifest, PaddingFacts
 from steptime.report.compose import cost_of, throughput_of
-from steptime.report.report import Cost
+from steptime.report.report import Cost, Throughput
 from steptime.report.sentences import cost_text, throughput_text
 
 LOADER = LoaderUse("Images", 32, 0, Estimate(1e6, 1e6, 1e6, 9))
@@ -273,6 +273,13 @@ def test_without_a_loader_samples_are_rows_of_what_the_model_is_called_with(tmp_
     loaded = throughput_of(replace(case, loader=LOADER), layout.timeline.steps)
     assert loaded is not None
     assert (loaded.samples, loaded.tokens, loaded.model) == (32.0, None, ""), "a loader knows better"
+
+
+def test_of_several_ranks_each_and_all_have_a_throughput() -> None:
+    found = Throughput(32.0, 1600.0, 800.0)
+    text = throughput_text(found, "cuda", 8)
+    assert text.startswith("1,600 samples/s/GPU (12,800 samples/s by 8 ranks) in a steady step, 800 samples/s/GPU")
+    assert throughput_text(found, "cpu", 2).startswith("1,600 samples/s per rank (3,200 samples/s by 2 ranks) in ")
 
 
 def test_a_model_that_some_steps_do_without_tells_no_throughput(tmp_path: Path) -> None:

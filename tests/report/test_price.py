@@ -75,11 +75,11 @@ def test_what_checkpointing_computes_again_is_the_hardwares_alone(shared_data: P
 def test_a_gpu_is_busy_by_the_drivers_samples_of_the_steady_steps() -> None:
     case, _ = case_and_findings(RECORDINGS / "chargpt")
     assert case.step.gpu_busy == pytest.approx(0.36, abs=0.01)
-    assert gpu_busy_text(case) == "GPU busy in 36 % of the steady steps' time, by the driver"
+    assert gpu_busy_text(case).startswith("GPU busy in 36 % of the steady steps' time, by the driver")
 
 
 def test_a_run_too_short_for_the_drivers_samples_has_none() -> None:
     """The steps of this recording last for a third of a second: the sample behind them is mostly of the start."""
     case, _ = case_and_findings(RECORDINGS / "ddp")
     assert case.step.gpu_busy is None
-    assert gpu_busy_text(case) == ""
+    assert "by the driver" not in gpu_busy_text(case)

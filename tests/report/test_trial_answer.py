@@ -158,8 +158,10 @@ def test_a_row_of_a_lab_agrees_with_its_speed_up_or_says_what_is_compared() -> N
     uneven = replace(run(lab_variants()[0].name, 0), step_ns=(20_000_000,) * 19 + (320_000_000,))
     text = render_lab(replace(made, runs=(made.runs[0], uneven)), None, "x")
     row = next(line for line in text.splitlines() if line.startswith(f"  {lab_variants()[0].label} "))
-    assert " 35 ms " in row, "the mean, of which the speed-up is"
-    assert ": 320 samples/s as it is\n" in render_lab(made, None, "x", samples=32.0)
+    assert row.split()[2:8] == ["35", "ms", "20", "ms", "0", "ns"], "the mean, of which the speed-up is; median, IQR"
+    rows = render_lab(made, None, "x", samples=32.0).splitlines()
+    rates = [row.split("ns")[-1].split()[0] for row in rows if row.startswith(("  as it is", "  bfloat16"))]
+    assert rates == ["320", "914"], "samples per second in every row"
     slower = replace(FASTER, variant=lab_variants()[0], speed=Estimate(0.97, 0.9, 1.04, 3, "1"))
     assert f"{slower.variant.label}: it is {message}" in render_lab(results(slower), None, "x")
 
@@ -247,3 +249,26 @@ def test_a_lab_without_a_round_says_that_nothing_was_timed() -> None:
     text = render_lab(replace(made, runs=()), None, "steptime lab --budget 2m --resume runs/a-lab")
     assert "Nothing was timed: the budget was too short for a first round." in text
     assert "pays" not in text
+
+
+def lab_of(cast: float, both: float, breaks: int = 0, *, fast: bool = True) -> str:
+    """What a lab reads, by the speed-ups of bfloat16 without and with compiling; the input costs nothing."""
+    bf16, compiled, perfect = lab_variants()
+    judged = [
+        replace(FASTER, variant=variant, verdict=TrialVerdict.NO_EFFECT, speed=Estimate(value, value, value, 3, "1"))
+        for variant, value in ((bf16, cast), (compiled, both), (perfect, 1.0))
+    ]
+    made = results(*judged)
+    runs = tuple(replace(each, graph_breaks=breaks if each.variant == compiled.name else 0) for each in made.runs)
+    answer = lab_answer.answer_of(replace(made, runs=runs), None, "x", fast_bfloat16=fast)
+    return " ".join(answer.headline.split())
+
+
+def test_little_by_precision_and_little_by_compiling_are_read_as_the_field_reads_them() -> None:
+    text = lab_of(1.1, 1.15, breaks=3)
+    assert "bfloat16 brings less than 20 %: precision is not the limit, look at the host" in text
+    assert "compiling brings less than 10 % more: 3 lines of the model broke its graph" in text
+    assert "no graph break was seen" in lab_of(1.5, 1.6)
+    assert "precision is not" not in lab_of(1.5, 1.6)
+    assert "precision is not" not in lab_of(0.6, 1.6, fast=False), "this processor has no faster bfloat16"
+    assert "compiling brings" not in lab_of(1.5, 2.0)

@@ -239,3 +239,9 @@ class MachineUse:
     under_load: bool = False
     reached: tuple[str, ...] = ()
     between_runs: float | None = None
+
+    def balance(self, dtype: str) -> float | None:
+        """FLOP per byte at which a matmul takes as long as its bytes: below it memory is the bound, above it arithmetic
+        (the ridge point of Williams, Waterman and Patterson, Roofline, 2009); None where a peak is not known."""
+        rate = dict(self.rates).get(dtype)
+        return rate / self.copy_bytes if rate and self.copy_bytes else None

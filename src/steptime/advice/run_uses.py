@@ -68,7 +68,8 @@ class StepSummary:
     the trace says. scaled, skipped: updates by a gradient scaler behind its first ones, and those of them that it left
     out. norm: of the gradients, where it was sampled. graphs: of kernels, launched as one. behind: usual steps that the
     mean leaves out, because a device's tracer makes them longer. gpu_busy: share of the steady steps in which the
-    driver saw a kernel run, 0 to 1, None where nobody looked."""
+    driver saw a kernel run, 0 to 1, None where nobody looked. loss_divided: whether what backward starts on is divided
+    or multiplied by something, None where its graph does not tell."""
 
     duration: Estimate
     total: int
@@ -88,6 +89,7 @@ class StepSummary:
     graphs: GraphUse | None = None
     behind: int = 0
     gpu_busy: float | None = None
+    loss_divided: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,7 @@ def step_summary(process: Process, timeline: Timeline, usual: Int64, behind: int
         shortest=int(steps.duration[usual].min()),
         longest=int(steps.duration[usual].max()),
         behind=behind,
+        loss_divided=process.loss.divided if process.loss is not None else None,
     )
 
 

@@ -124,15 +124,15 @@ class _Answer(msgspec.Struct, frozen=True):
 class Contender:
     """A callable in one mode, on one setting of inputs.
 
-    name: its place, with its mode where there are several. time: ns of a call, with --backward of both passes; forward:
-    of the forward pass alone. speed: how many times as fast as the first. first_call: ns, with what is compiled;
-    pays_after: calls after which that is paid back, None where it is never. error: largest difference to the first's
-    result, relative to its largest magnitude. flops: of a call, as
-    torch's counter has them (matrix products, convolutions, attention); bytes: of arguments, results and parameters,
-    which must at least be moved. peak_bytes: taken beyond what was held before. launch: ns that the host takes to
-    launch a call, None on a CPU and with cold caches. blocks: ns of a call in each block in the order of time; means of
-    neighbours where there are many. changes: its arguments, so that each call goes on with what the last one left.
-    sentence: why it stands so, "" where nothing is to be said."""
+    name: its place, with its mode where there are several. time: median ns of a call, with --backward of both passes;
+    forward: of the forward pass alone. speed: how many times as fast as the first. first_call: ns, with what is
+    compiled; pays_after: calls after which that is paid back, None where it is not faster beyond doubt. error: largest
+    difference to the first's result, relative to its largest magnitude. flops: of a call, as torch's counter has them
+    (matrix products, convolutions, attention); bytes: of arguments, results and parameters, which must at least be
+    moved. peak_bytes: taken beyond what was held before. launch: ns that the host takes to launch a call, None on a CPU
+    and with cold caches. blocks: ns of a call in each block in the order of time; means of neighbours where there are
+    many; iqr: interquartile range of all of them, ns. changes: its arguments, so that each call goes on with what the
+    last one left. sentence: why it stands so, "" where nothing is to be said."""
 
     name: str
     mode: str
@@ -150,6 +150,7 @@ class Contender:
     launch: float | None = None
     changes: bool = False
     blocks: tuple[float, ...] = ()
+    iqr: float | None = None
 
     @property
     def rate(self) -> float | None:
@@ -299,21 +300,24 @@ def _contender(
     companions = own is not base and all(map(len, ratios)) and not any(each.failed for each in base)
     speed = over_processes(ratios, "1") if companions else None
     standing, sentence = _standing(own, base, speed, time, machine)
-    saved = median_of(np.array(base[0].blocks)).value - time.value if base[0].blocks else 0.0
+    blocks = [block for each in own for block in each.blocks]
+    usual = over_processes([np.array(each.blocks) for each in base]).value if all(each.blocks for each in base) else 0.0
+    saved = usual - time.value if standing is Standing.FASTER else 0.0
     extra = one.first_ns - base[0].first_ns
     return Contender(
         name, one.mode, standing, sentence, time,
         forward=over_processes([np.array(each.forward) for each in own]) if one.forward else None,
         speed=speed,
         first_call=one.first_ns,
-        pays_after=extra / saved if saved > 0 and extra > 0 and own is not base else None,
+        pays_after=extra / saved if saved > 0 and extra > 0 else None,
         error=one.error if own is not base else None,
         flops=one.flops if standing is not Standing.SUSPICIOUS else 0,
         bytes=one.bytes if standing is not Standing.SUSPICIOUS else 0,
         peak_bytes=one.peak_bytes,
         launch=_middle(np.concatenate([each.launches for each in own])) if one.launches else None,
         changes=one.changes,
-        blocks=thinned([block for each in own for block in each.blocks]),
+        blocks=thinned(blocks),
+        iqr=float(np.subtract(*np.quantile(blocks, (0.75, 0.25)))),
     )  # fmt: skip
 
 

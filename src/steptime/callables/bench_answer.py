@@ -145,7 +145,8 @@ def _table(bench: Bench, setting: BenchSetting, place: int) -> Table:
     return table_of(
         f"setting-{place}", setting.inputs or "no arguments", "", setting.contenders,
         word("callable", "callable", lambda each: each.name, kind="code"),
-        duration("time", "time_ns", lambda each: each.time.value if each.time else None, barred=True),
+        duration("median", "time_ns", lambda each: each.time.value if each.time else None, barred=True),
+        duration("IQR", "iqr_ns", lambda each: each.iqr),
         word("interval", "interval", lambda each: interval_text(each.time) if each.time else ""),
         duration("backward", "backward_ns", _backward),
         Column("speed", "speed", _speed),

@@ -24,16 +24,16 @@ from steptime.errors import TraceError, UsageError
     "devices",
     multiple=True,
     metavar="DEVICE",
-    help="Predict the step on another device by its datasheet: H100, B200, MI300X; may be given several times. Of one "
-    "trace only.",
+    help="Predict the step on another device by its datasheet: H100, B200, MI300X; may be given several times. Of a "
+    "recording or one trace.",
 )
 @click.option(
     "--link",
     type=click.FloatRange(0.01, 100),
     default=1.0,
     metavar="FACTOR",
-    help="Predict the step with a link between ranks that is this many times as fast, such as 2. More ranks cannot be "
-    "predicted.",
+    help="Predict the step with a link between ranks that is this many times as fast, such as 2. Of a recording or one "
+    "trace. More ranks cannot be predicted.",
 )
 @companion_options
 @click.option(
@@ -71,12 +71,13 @@ def command(
     steptime diagnose /shared/traces --engine ray
     steptime diagnose trace.json.gz --annotate annotated.json.gz
     steptime diagnose trace.json.gz --on B200 --on MI300X
+    steptime diagnose runs/train-20260801-101500 --on B200
     """
     delivery.check()
     if annotate is not None:
         _check_annotation(paths, annotate, force=delivery.force)
-    if devices or link != 1:
-        _check_one_trace(paths, "--on and --link predict from one trace")
+    if (devices or link != 1) and not (len(paths) == 1 and (Path(paths[0]) / "manifest.json").is_file()):
+        _check_one_trace(paths, "--on and --link predict from a recording or one trace")
     from steptime.cli.delivery import deliver, diagnosed, hand_over
     from steptime.report.answer import show_pictures
 
@@ -125,5 +126,5 @@ def _check_one_trace(paths: tuple[str, ...], purpose: str) -> None:
     if len(paths) != 1 or not Path(paths[0]).is_file():
         raise UsageError(
             "annotate-one-trace",
-            f"{purpose}, so PATH must be one file of torch's profiler. Those of a recording are its trace-*.json.gz.",
+            f"{purpose}, and PATH must be one file of torch's profiler. Those of a recording are its trace-*.json.gz.",
         )

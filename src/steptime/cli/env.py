@@ -16,7 +16,7 @@ from steptime.cli.options import force_option, outputs_option
 from steptime.errors import NothingMeasuredError, UsageError
 from steptime.machine.environment import Environment
 from steptime.machine.machine import Machine
-from steptime.quantities import Estimate, format_bytes, format_duration, format_share
+from steptime.quantities import Estimate, format_bytes, format_duration, format_intensity, format_share
 
 Row = tuple[str, str]
 
@@ -60,6 +60,8 @@ def _peaks(machine: Machine) -> Table:
     rows = [(f"{rate.name} product", _rate(rate.rate, "FLOP/s")) for rate in machine.matrix]
     if machine.copy is not None:
         rows.append(("copy", _rate(machine.copy, "B/s")))
+        ridges = (f"{rate.name} {format_intensity(rate.rate.value / machine.copy.value)}" for rate in machine.matrix)
+        rows.append(("machine balance", ", ".join(ridges)))
     if machine.updates:
         sizes = (f"{_scaled(each.rate.value, 'B/s')} ({format_bytes(each.size)})" for each in machine.updates)
         rows.append(("update in place", ", ".join(sizes)))

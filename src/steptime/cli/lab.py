@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from steptime.cli.trial import (
 )
 from steptime.errors import UsageError
 from steptime.recording.load import load
-from steptime.report.lab_answer import answer_of
+from steptime.report.lab_answer import BY_PRECISION, answer_of
 from steptime.trials.conduct import PROOF, TrialRunner
 from steptime.trials.judge import usual_step
 from steptime.trials.plan import batch_variant, groups, lab_variants, over, points_of
@@ -133,7 +134,11 @@ def _run_lab(folder: Path, options: TrialOptions, sizes: tuple[int, ...], go_on:
     next_command = f"steptime try {shlex.quote(reachable(str(recording)) or str(recording))}"
     if not any(run.step_ns and not run.rehearsal for run in results.runs):
         next_command = go_on_command("lab", folder, options, longer(plan, options.budget))
-    return TrialOutput(folder, answer_of(results, own_size, next_command, capacity, samples_per_step(case)), status)
+    rates = dict(case.machine.rates) if case.machine is not None else {}
+    fast = rates.get("bfloat16", 0.0) >= BY_PRECISION * rates.get("float32", inf)
+    samples = samples_per_step(case)
+    answer = answer_of(results, own_size, next_command, capacity, samples, fast_bfloat16=fast)
+    return TrialOutput(folder, answer, status)
 
 
 def _try_sizes(runner: TrialRunner, sizes: tuple[int, ...], go_on: bool, own_size: int | None) -> None:

@@ -100,6 +100,7 @@ VERBS = (
     "env",
     "mcp",
     "skill",
+    "new",
 )
 """In the order of work."""
 LOST = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +11,7 @@ from steptime.answer.tables import Table, table_of, word
 from steptime.compare.comparison import Check, Comparison, Ruling
 from steptime.compare.gate import render_junit
 from steptime.compare.tables import difference_tables, runs_table, settings_table
-from steptime.quantities import format_share
+from steptime.quantities import format_bytes, format_share
 from steptime.report.page.waterfall import Moves, moves_of
 
 SMALLEST = 0.002
@@ -29,7 +30,7 @@ def answer_of(comparison: Comparison) -> Answer:
         title=f"{first} against {last}",
         headline=comparison.sentence,
         badge=f"Noise: {format_share(comparison.noise.noise_floor)} of a step is allowed for between runs ({known}).",
-        head=() if settings.rows else ("Settings: no difference is known",),
+        head=(*_launches_and_growth(comparison), *(() if settings.rows else ("Settings: no difference is known",))),
         parts=(_gate(comparison), settings, runs_table(comparison), *difference_tables(comparison)),
         notes=tuple(filter(None, notes)),
         next_command=comparison.next_command,
@@ -39,6 +40,18 @@ def answer_of(comparison: Comparison) -> Answer:
         data=comparison,
         exports={".xml": partial(render_junit, comparison)},
     )
+
+
+def _launches_and_growth(comparison: Comparison) -> Iterator[str]:
+    """ "Kernels per step: 532 → 48", and whether a leak is gone."""
+    first, last = comparison.runs[0], comparison.runs[-1]
+    if first.kernels and last.kernels and round(first.kernels) != round(last.kernels):
+        yield f"Kernels per step (on a CPU, operators): {first.kernels:,.0f} → {last.kernels:,.0f}"
+    if first.growth is not None and last.growth is not None and (first.growth or last.growth):
+        growths = (
+            f"{format_bytes(each)}/step" if each else "none beyond doubt" for each in (first.growth, last.growth)
+        )
+        yield f"Memory growth: {' → '.join(growths)}"
 
 
 def _gate(comparison: Comparison) -> Table:

@@ -551,6 +551,9 @@ def _findings(one: ProcessReport, other: ProcessReport) -> tuple[OneSidedFinding
 def _run(report: Report, label: str, first: Report, noise_floor: float) -> ComparedRun:
     process = report.processes[0]
     found = disturbance(process.findings)
+    case, memory = process.case, process.case.memory
+    slope = memory.growth if memory is not None else None
+    grows = slope is not None and memory is not None and memory.grows
     return ComparedRun(
         label=label,
         source=report.source,
@@ -563,6 +566,8 @@ def _run(report: Report, label: str, first: Report, noise_floor: float) -> Compa
         categories=tuple((use.name, use.duration.value) for use in process.case.categories),
         peak_bytes=process.peak_bytes,
         samples_per_s=process.throughput.rate if process.throughput is not None else None,
+        kernels=sum(use.calls for use in case.kernels or case.operators) or None,
+        growth=slope.value * grows if slope is not None else None,
         against_first=step_between(first.processes[0], process, noise_floor),
         caveat=found.summary if found is not None else "",
     )

@@ -99,8 +99,9 @@ class OneSidedFinding:
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
     """One of the things compared. label: short and unique among them. against_first: of its step, None for the first.
-    samples_per_s: in a steady step, None where the size of a batch is not known. caveat: why its times cannot be
-    trusted, "" where they can. categories: (name, ns per step)."""
+    samples_per_s: in a steady step, None where the size of a batch is not known. kernels: per step (on a CPU:
+    operators), None without a profile. growth: of memory, bytes per step, 0 where none is beyond doubt, None where it
+    was not measured. caveat: why its times cannot be trusted, "" where they can. categories: (name, ns per step)."""
 
     label: str
     source: str
@@ -113,6 +114,8 @@ class ComparedRun:
     categories: tuple[tuple[str, float], ...]
     peak_bytes: int | None = None
     samples_per_s: float | None = None
+    kernels: float | None = None
+    growth: float | None = None
     against_first: Difference | None = None
     caveat: str = ""
 

@@ -43,6 +43,8 @@ def runs_table(comparison: Comparison) -> Table:
         word("against the first", "against_the_first", lambda run: _against(run[1]) if several else ""),
         word("bound by", "bottleneck", lambda run: run[1].bottleneck, room="document"),
         size("memory", "peak_bytes", lambda run: run[1].peak_bytes),
+        count("kernels", "kernels", lambda run: run[1].kernels),
+        size("growth per step", "growth_bytes", lambda run: run[1].growth or None),
     )  # fmt: skip
 
 

@@ -10,13 +10,14 @@ import msgspec
 
 from steptime.answer.answer import Answer, Figure, Item, Part, Section
 from steptime.answer.tables import Table, duration, integer, share, size, table_of, word
+from steptime.memory.blocks import block_chart
 from steptime.memory.leaks import Leak
 from steptime.memory.owners import LABELS, Owner
 from steptime.memory.report import MemoryReport, ReferenceHolder
 from steptime.memory.savings import Fit, checked
 from steptime.memory.triage import Fragmentation, MemoryTriage
 from steptime.quantities import SourceLine, format_bytes, format_share
-from steptime.report.page.over_time import memory_chart
+from steptime.report.page.over_time import MemoryChart, memory_chart
 from steptime.report.sentences import place_text
 
 SCHEMA_VERSION = 1
@@ -51,12 +52,18 @@ def answer_of(report: MemoryReport) -> Answer:
         notes=tuple(f"Note: {problem}" for problem in dict.fromkeys(problems)),
         more=report.next_command if " -o " in report.next_command else "",
         next_command=report.next_command,
-        figures=tuple(
-            Figure(f"memory-{number}", "Memory over time", "memory.html", chart) for number, chart in charts if chart
-        ),
+        figures=tuple(figure for number, chart in charts for figure in _figures(number, chart, report.devices[number])),
         details=partial(_details, report),
         data=_data(report),
     )
+
+
+def _figures(number: int, chart: MemoryChart | None, found: MemoryTriage) -> Iterator[Figure]:
+    if chart is not None:
+        yield Figure(f"memory-{number}", "Memory over time", "memory.html", chart)
+    blocks = block_chart(found.blocks, found.device, found.events, f"allocations-{number}")
+    if blocks is not None:
+        yield Figure(blocks.identity, "Allocations over time", "blocks.html", blocks)
 
 
 def _headline(report: MemoryReport) -> str:
@@ -150,6 +157,16 @@ def _details(report: MemoryReport) -> Iterator[Part]:
         yield Section("Leaks", tuple(map(Item, _leaks(found))))
         if found.fragmentation is not None and found.fragmentation.free:
             yield _fragments(found.fragmentation, number)
+        yield table_of(
+            f"blocks-{number}", "Blocks", "The largest allocations, each with the calls that asked for it.",
+            sorted(found.blocks, key=lambda each: -each.size),
+            size("size", "bytes", lambda each: each.size),
+            word("owner", "owner", lambda each: each.owner),
+            word("line", "line", lambda each: place(each.source)),
+            word("calls", "calls", lambda each: " ← ".join(each.calls), room="page"),
+            integer("made at event", "start", lambda each: each.start),
+            integer("freed at", "end", lambda each: each.end),
+        )  # fmt: skip
         yield table_of(
             f"timeline-{number}", "Timeline", "", found.timeline,
             duration("time", "time_ns", lambda each: each.time),

@@ -16,6 +16,7 @@ from steptime.memory.triage import MemoryTriage, triage
 from steptime.quantities import SourceLine
 from steptime.recording.load import load_process, look_into, name_of, place
 from steptime.recording.recording import Process
+from steptime.report.compose import confirming
 from steptime.trace.cache import read_remembered
 from steptime.trace.gather import is_traces
 from steptime.trace.reader import DEFAULT_MAX_SIZE
@@ -81,7 +82,8 @@ def _of_recording(path: Path, capacity: int | None, max_size: int) -> MemoryRepo
     looked = []
     for folder in contents.folders:  # of one process its journal and traces are forgotten before the next one is read
         process, problems = load_process(folder, contents.manifest)
-        looked.append((place(process), _of_process(process, problems, capacity, max_size)))
+        ranks = len(contents.folders)
+        looked.append((place(process), _of_process(process, problems, capacity, max_size, ranks)))
     reports = [report for _, report in sorted(looked, key=lambda each: each[0])]
     devices = [device for report in reports for device in report.devices]
     devices.sort(key=lambda each: (each.failure is None, -each.reserved_peak))
@@ -94,18 +96,24 @@ def _of_recording(path: Path, capacity: int | None, max_size: int) -> MemoryRepo
             "--no-profile.",
         )
     following = f"steptime memory {shlex.quote(source)} -o memory.md"
-    if any(each.savings for each in devices) and not holders:  # a leak is mended by hand
+    leaks = holders or any(each.leaks for each in devices) or any(each.leaks for each in growth)
+    if leaks and contents.manifest.command:
+        following = f"change the line, then: {confirming(source, shlex.join(contents.manifest.command))}"
+    elif any(each.savings for each in devices):
         following = f"steptime try --goal memory {shlex.quote(source)}"
     problems = (*contents.problems, *(problem for report in reports for problem in report.problems))
     return MemoryReport(source, tuple(devices), growth, holders, following, problems)
 
 
-def _of_process(process: Process, problems: tuple[str, ...], capacity: int | None, max_size: int) -> MemoryReport:
+def _of_process(
+    process: Process, problems: tuple[str, ...], capacity: int | None, max_size: int, ranks: int
+) -> MemoryReport:
     name = name_of(process)
     growth = growths(process, lay_out(process), name)
     limit = process.settings.memory_limit if process.settings is not None else None
+    samples = max((each.batch_size for each in process.loaders if each.batch_size is not None), default=None)
     devices = tuple(
-        triage(each, capacity=capacity or (limit if each.device != CPU_PLACE else None))
+        triage(each, capacity=capacity or (limit if each.device != CPU_PLACE else None), ranks=ranks, samples=samples)
         for each in _histories(process, max_size)
     )
     keeps = not growth or any(each.leaks for each in growth)  # what grew for eight steps may be emptied every ten

@@ -7,6 +7,7 @@ was really made, measured by `python -m benchmarks.memory_predictions` in pairs 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from steptime.memory.breakdown import MemoryBreakdown
 from steptime.memory.leaks import Leak
 from steptime.memory.lives import AllocationHistory, alive_at, allocated, summed
 from steptime.memory.owners import Codes, Owner, lasting_gradients, parameter_sizes
-from steptime.memory.signs import Policy, Signs, policies_of
+from steptime.memory.signs import Policy, Signs, operator_name, policies_of
 from steptime.memory.steps import Steady
 from steptime.quantities import SourceLine, format_bytes, format_share, format_source
 
@@ -138,6 +139,18 @@ def autocasting(history: AllocationHistory, signs: Signs, owners: Codes) -> Auto
 
 RANKS = 8
 """Ranks of the example of sharding: one host's devices."""
+DISTRIBUTED = re.compile(r"(^|/)torch/(nn/parallel/distributed|distributed/.*)\.py$")
+"""Files of torch's whose frames are in the stacks of a job of several ranks."""
+ATTENTION = re.compile(r"att(ention|n)", re.IGNORECASE)
+"""In the name of a function, a file or a module that computes attention."""
+FUSED = re.compile(r"scaled_dot_product_(flash|efficient|cudnn|fused)|_flash_attention|_efficient_attention")
+"""Operators that never write the weights of attention."""
+SOFTMAX = re.compile(r"(^|_)softmax$")
+OF_WEIGHTS = (4, 2, 1)
+"""Sizes of what goes with the weights of attention, in halves of theirs: the same in float32 next to 16 bits, in one
+format, and in 16 bits next to float32, or a mask next to 16 bits."""
+LEAST_WEIGHTS = 1 << 16
+"""Bytes: a softmax over a few classes is no attention."""
 STATE_OF_8_BITS = 0.25
 """Fraction of float32: a byte and the block's scale (Dettmers et al., 8-bit Optimizers via Block-wise Quantization,
 2022)."""
@@ -156,6 +169,15 @@ class Saving:
     how: str
     source: SourceLine | None = None
     error: str = "unchecked"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSize:
+    """What a history does not tell of its job. ranks: that train together; samples: of a micro-batch, None where that
+    is not known: one alone is not halved."""
+
+    ranks: int = 1
+    samples: int | None = None
 
 
 class Peak:
@@ -184,19 +206,20 @@ class Peak:
 
 
 def savings_of(
-    peak: Peak, account: MemoryBreakdown, leaks: tuple[Leak, ...], boundaries: tuple[int, ...]
+    peak: Peak, account: MemoryBreakdown, leaks: tuple[Leak, ...], boundaries: tuple[int, ...], job: JobSize
 ) -> tuple[Saving, ...]:
     """Savings of at least 1 % of the reserved memory, the largest first. They do not add: several free the same
     bytes."""
     found = [
         *_of_leaks(leaks),
         *_of_checkpointing(peak),
+        *_of_attention(peak),
         *_of_the_optimizer(peak),
         *_of_gradients(peak, boundaries),
         *_of_precision(peak),
-        *_of_sharding(peak),
+        *_of_sharding(peak, job),
         *_of_fragments(peak.history, account),
-        *_of_batches(peak),
+        *(_of_batches(peak) if job.samples != 1 else ()),
     ]
     least = LEAST_SHARE * account.reserved
     return tuple(sorted((each for each in found if each.frees >= least), key=lambda each: -each.frees))
@@ -282,6 +305,50 @@ def _checkpointed(peak: Peak, name: str, blocks: int, rows: Int64, frame: Source
     )
 
 
+def _of_attention(peak: Peak) -> Iterator[Saving]:
+    """Weights of written-out attention, which a fused kernel never writes: what is as large as the result of a softmax,
+    or as its mask or copy in another format, and is made in the same function."""
+    history, lives = peak.history, peak.history.lives
+    calls = [_attention(history.stacks.of(stack), path) for stack, path in enumerate(peak.signs.module_path)]
+    rows = np.flatnonzero(np.isin(peak.owners, (Owner.ACTIVATIONS, Owner.TEMPORARIES)) & (lives.stack >= 0))
+    made = [(row, call, int(lives.size[row])) for row in rows.tolist() if (call := calls[int(lives.stack[row])])]
+    weights = {(call, size) for _, call, size in made if call.softmax and size >= LEAST_WEIGHTS}
+    sizes = {(call.line.function, size * halves // 2) for call, size in weights for halves in OF_WEIGHTS}
+    chosen = np.zeros(len(lives), np.bool_)
+    chosen[[row for row, call, size in made if (call.line.function, size) in sizes]] = True
+    if weights:
+        yield Saving(
+            "fused attention (torch's scaled_dot_product_attention)",
+            peak.falls(allocated(history, chosen)),
+            "none: as a rule it is faster; rounding differs",
+            "what is as large as the attention weights, made in the function that takes their softmax",
+            max(weights, key=lambda each: each[1])[0].line,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _AttentionCall:
+    """line: of the user's that computes attention; softmax: whether it takes one there."""
+
+    line: SourceLine
+    softmax: bool
+
+
+def _attention(frames: tuple[SourceLine, ...], module: str) -> _AttentionCall | None:
+    """The innermost call of a stack in the user's own code, where that computes attention by hand."""
+    softmax = False
+    for frame in frames:
+        name = operator_name(frame) or frame.function
+        if FUSED.search(name):
+            return None
+        if SOFTMAX.search(name):
+            softmax = True
+        elif frame.file.endswith(".py") and "/torch/" not in frame.file:
+            named = f"{frame.function} {frame.file.rpartition('/')[2]} {module}"
+            return _AttentionCall(frame, softmax) if ATTENTION.search(named) else None
+    return None
+
+
 def _of_the_optimizer(peak: Peak) -> Iterator[Saving]:
     state = peak.of(Owner.OPTIMIZER_STATE) + peak.missing
     held = int(state[peak.moment + 1])
@@ -336,7 +403,11 @@ def _of_precision(peak: Peak) -> Iterator[Saving]:
     )
 
 
-def _of_sharding(peak: Peak) -> Iterator[Saving]:
+def _of_sharding(peak: Peak, job: JobSize) -> Iterator[Saving]:
+    """Nothing for what does not train on several devices: by the recording, or by frames of torch's own."""
+    several = job.ranks > 1 or any(DISTRIBUTED.search(frame.file) for frame in peak.history.stacks.frames)
+    if not several or not (peak.owners == Owner.GRADIENTS).any():
+        return
     held = peak.of(Owner.PARAMETERS, Owner.GRADIENTS, Owner.OPTIMIZER_STATE) + peak.missing
     yield Saving(
         f"sharding parameters, gradients and optimizer over {RANKS} ranks (FSDP)",

@@ -8,12 +8,13 @@ import numpy as np
 
 from steptime.analysis.memory_samples import OverTime, highest_points
 from steptime.arrays import Int64
+from steptime.memory.blocks import AllocationBlock, blocks_of
 from steptime.memory.breakdown import MemoryBreakdown, breakdown_at, free_at
 from steptime.memory.in_report import over_time
 from steptime.memory.leaks import Leak, leaks_of
 from steptime.memory.lives import BEFORE, AllocationHistory, Failure, allocated
 from steptime.memory.owners import LABELS, Owner, owners_of
-from steptime.memory.savings import Fit, Peak, Saving, autocast_on, largest_batch, savings_of
+from steptime.memory.savings import Fit, JobSize, Peak, Saving, autocast_on, largest_batch, savings_of
 from steptime.memory.signs import signs_of
 from steptime.memory.steps import boundaries_of, steady_of
 from steptime.quantities import SourceLine, format_bytes
@@ -97,10 +98,16 @@ class MemoryTriage:
     problems: tuple[str, ...] = ()
     over_time: OverTime | None = None
     """By owner, for a picture."""
+    blocks: tuple[AllocationBlock, ...] = ()
+    """The largest, for a picture."""
+    events: int = 0
 
 
-def triage(history: AllocationHistory, *, capacity: int | None = None) -> MemoryTriage:
-    """Triage of one device's history. capacity: bytes of the device, where somebody knows."""
+def triage(
+    history: AllocationHistory, *, capacity: int | None = None, ranks: int = 1, samples: int | None = None
+) -> MemoryTriage:
+    """Triage of one device's history. capacity: bytes of the device, where somebody knows; ranks, samples: as of
+    `JobSize`."""
     signs = signs_of(history.stacks)
     boundaries, source = boundaries_of(history, signs)
     owners = owners_of(history, signs, boundaries)
@@ -127,7 +134,7 @@ def triage(history: AllocationHistory, *, capacity: int | None = None) -> Memory
         reserved_peak=int(history.reserved.max()),
         account=account,
         leaks=leaks,
-        savings=savings_of(peak, account, leaks, boundaries),
+        savings=savings_of(peak, account, leaks, boundaries, JobSize(ranks, samples)),
         fragmentation=fragmentation,
         failure=failure,
         timeline=_timeline(history, live),
@@ -139,6 +146,8 @@ def triage(history: AllocationHistory, *, capacity: int | None = None) -> Memory
         cut=history.cut,
         problems=history.problems,
         over_time=over_time(history, owners),
+        blocks=blocks_of(history, signs, owners),
+        events=history.events,
     )
 
 

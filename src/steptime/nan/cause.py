@@ -25,6 +25,15 @@ from steptime.nan.nonfinite import (
 )
 from steptime.quantities import format_count
 
+FIRST_STEPS = 3
+"""Steps in which nothing has been learnt yet."""
+LARGE_OUTPUT = 1e3
+"""Root mean square of an output: initialisations keep it near one (He et al., Delving Deep into Rectifiers, 2015)."""
+LARGE_UPDATE = 0.3
+"""Size of an update over that of its weight. A thousandth is usual (Karpathy's rule of thumb); Adam's first steps move
+small weights by a tenth."""
+LARGE_AT_FIRST = 0.1
+"""The same of the first update that was looked at."""
 STEPS = 8
 """Gradient norms that are shown."""
 FEWEST = 9
@@ -86,8 +95,13 @@ def divergence(spread: History) -> float:
     return after / before if 0 < before * GREAT_GROWTH <= after else 1.0
 
 
-def cause_of(origin: NonFiniteOrigin, growth: Growth = (), batch: BatchFacts | None = None) -> Cause:
-    """Likely cause of a value that is not finite."""
+def cause_of(
+    origin: NonFiniteOrigin,
+    growth: Growth = (),
+    batch: BatchFacts | None = None,
+    watched: ProcessNumerics | None = None,
+) -> Cause:
+    """Likely cause of a value that is not finite. watched: the process as the watch has seen it."""
     if origin.kind != "operator":
         return _foreign(origin)
     name = plain_operator(origin.operator)
@@ -99,6 +113,8 @@ def cause_of(origin: NonFiniteOrigin, growth: Growth = (), batch: BatchFacts | N
         or _outside_domain(origin, name)
         or _division(origin, name)
         or _outlying_sample(origin, batch)
+        or _initialisation(origin, watched)
+        or _learning_rate(origin, watched)
         or _exploding(origin, growth)
         or _overflow(origin, name)
         or _unrecognised(origin)
@@ -267,6 +283,42 @@ def _outlying_sample(origin: NonFiniteOrigin, batch: BatchFacts | None) -> Cause
     )
 
 
+def _initialisation(origin: NonFiniteOrigin, watched: ProcessNumerics | None) -> Cause | None:
+    """Outputs that are huge before anything was learnt, and overflow in the first steps."""
+    sizes = [(name, value_of(size)) for name, size in (watched.sizes if watched is not None else ())]
+    known = [(name, size) for name, size in sizes if 0 < size < math.inf]
+    if not known or origin.step > FIRST_STEPS or not _overflowed(origin):
+        return None
+    name, most = max(known, key=lambda each: each[1])
+    least = min(known, key=lambda each: each[1])
+    if most < LARGE_OUTPUT or most < LARGE_OUTPUT * min(least[1], 1.0):
+        return None
+    return Cause(
+        "initialisation",
+        f"In the first step, before anything was learnt, the outputs of {name} are {plain_number(most)} in size (root "
+        f"mean square), those of {least[0]} {plain_number(least[1])}: the initialisation lets them grow.",
+        "Scale weights by their inputs (torch.nn.init.kaiming_normal_, xavier_uniform_), or normalise between layers.",
+    )
+
+
+def _learning_rate(origin: NonFiniteOrigin, watched: ProcessNumerics | None) -> Cause | None:
+    """Updates that change weights by a large part of their size before the event."""
+    updates = [(step, name, value_of(size)) for step, name, size in (watched.updates if watched is not None else ())]
+    before = [each for each in updates if each[0] <= origin.step and math.isfinite(each[2])]
+    if not before or origin.phase == "optimizer" or not _overflowed(origin):
+        return None
+    first, (step, name, most) = before[0], max(before, key=lambda each: each[2])
+    if most < LARGE_UPDATE or first[2] < LARGE_AT_FIRST:  # else the gradients have grown
+        return None
+    since = f", after {plain_number(first[2])} in step {first[0]}" if first[0] < step and first[2] < most else ""
+    return Cause(
+        "learning-rate",
+        f"The update of step {step} was {plain_number(most)} times as large as the weight {name}{since}: a thousandth "
+        "is usual.",
+        "Lower the learning rate or warm it up; clip the gradient (clip_grad_norm_).",
+    )
+
+
 def _exploding(origin: NonFiniteOrigin, growth: Growth) -> Cause | None:
     factor = growth_factor(growth)
     if factor < GREAT_GROWTH or not _overflowed(origin):
@@ -407,7 +459,8 @@ def _with_origin(result: NonFinite, found: ProcessNumerics, processes: Sequence[
     batch = found.batch or BatchFacts()
     growth = max(result.growth, growth_of(found.history), key=len)
     born_here = origin is None or origin.kind != RECEIVED
-    own = first_sign([each for each in processes if each.mode == WATCHED and each.rank == found.rank])
+    watches = [each for each in processes if each.mode == WATCHED and each.rank == found.rank]
+    own, watch = first_sign(watches), next(iter(watches), None)
     trigger = found.trigger if born_here else first_sign(processes)
     if born_here and own is not None and (trigger is None or own.step <= trigger.step):
         trigger = own  # else the watch, which looks at the gradients of some steps only, has seen it later
@@ -417,7 +470,7 @@ def _with_origin(result: NonFinite, found: ProcessNumerics, processes: Sequence[
         reproduced=True,
         rank=found.rank if born_here else _only_rank(trigger, processes),
         origin=origin,
-        cause=cause_of(origin, growth, batch) if origin is not None else None,
+        cause=cause_of(origin, growth, batch, watch) if origin is not None else None,
         growth=growth,
         batch=batch,
         bad_gradients=found.bad_gradients,

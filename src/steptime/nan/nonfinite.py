@@ -126,7 +126,9 @@ class BatchFacts:
 @dataclass(frozen=True, slots=True)
 class ProcessNumerics:
     """numerics.json of one process of one run. mode: "watch" or "instrument". history: (step, loss, gradient norm) of
-    the last steps before the trigger; spread: of some steps of the whole run."""
+    the last steps before the trigger; spread: of some steps of the whole run. updates: (step, weight, size of the
+    update over the size of the weight), the largest of some weights; sizes: (module, root mean square of its output) in
+    the first step."""
 
     mode: str
     steps: int = 0
@@ -140,6 +142,8 @@ class ProcessNumerics:
     batch: BatchFacts | None = None
     bad_gradients: tuple[str, ...] = ()
     spread: tuple[tuple[int, Number, Number], ...] = ()
+    updates: tuple[tuple[int, str, Number], ...] = ()
+    sizes: tuple[tuple[str, Number], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

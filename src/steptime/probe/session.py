@@ -25,6 +25,7 @@ from steptime.probe import backwards, calls, device, identity, loader
 from steptime.probe.allowance import Allowance
 from steptime.probe.bars import BarMark
 from steptime.probe.inlay import Inlay
+from steptime.probe.losses import LossObserver
 from steptime.probe.memory import exhausted
 from steptime.probe.messages import switched_off
 from steptime.probe.objects import ConstructionObserver, ObjectNumbers, Owners, torch_optimizer, unasked
@@ -152,6 +153,7 @@ class Session:
         self._constructions = ConstructionObserver(self._optimizer_made)
         self._steady: list[RangePatch | Inlay] = [self._ranges, scaler_timer(self), *save_timers(self)]
         self._backwards = BackwardTimer(self)
+        self._losses = LossObserver(lambda divided: self.recorder.fact("loss", divided=divided), self.failed)
         self._garbage = GarbageObserver(self.recorder.interval)
         self._inference = InferenceObserver(self.inferring)
         self._new_models = NewModelObserver(self.add_top_module, self.fast_path)
@@ -159,6 +161,7 @@ class Session:
     def install(self) -> None:
         """Starts listening. Raises whatever torch's layout makes fail; the caller switches off."""
         self.instrument()
+        backwards.observe(self._losses)
         for patch in (self._inference, self._constructions):
             patch.install()
         self._garbage.install()
@@ -193,6 +196,7 @@ class Session:
     def stop_listening(self) -> None:
         for patch in (self._inference, self._new_models, self._constructions, self._garbage):
             patch.remove()
+        backwards.unobserve(self._losses)
         self.uninstrument()
 
     def failed(self, error: Exception) -> None:

@@ -286,6 +286,7 @@ def assemble_process(
         leaks=tuple(_of(found, rec.LeakFacts)),
         out_of_memory=next(reversed(_of(found, rec.OutOfMemoryFacts)), None),
         padding=next(reversed(_of(found, rec.PaddingFacts)), None),
+        loss=next(iter(_of(found, rec.LossFacts)), None),
         inputs=next(reversed(_of(found, rec.InputFacts)), None),
         sampled=tuple(_of(found, rec.SampleFacts)),
         called=_newest(_of(found, rec.CalledFacts), "file", "line"),

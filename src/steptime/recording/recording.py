@@ -347,6 +347,13 @@ class InputFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LossFacts:
+    """Whether the first losses that backward started on were divided or multiplied by something."""
+
+    divided: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PaddingFacts:
     """The mean share of the numbers in `batches` batches of tokens that only filled them up. tokens: numbers in a
     batch, mean; 0 where a recording does not say it.
@@ -591,6 +598,7 @@ class Process:
     line_cost: LineCostFacts | None = None
     graph_breaks: tuple[GraphBreakFacts, ...] = ()
     devices: tuple[DeviceFacts, ...] = ()
+    loss: LossFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)

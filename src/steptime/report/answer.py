@@ -18,6 +18,7 @@ from steptime.quantities import format_duration
 from steptime.report import json
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
+    balance_text,
     bounds_text,
     cost_text,
     elsewhere_text,
@@ -145,7 +146,9 @@ def _step(report: Report, process: ProcessReport) -> Iterator[str]:
     found = one_line(step.how).partition(", because")[0]
     if found and PROFILER not in found:
         yield f"Steps: {found}"
-    rates = filter(None, (throughput_text(process.throughput, step.device), gpu_busy_text(process.case)))
+    rates = filter(
+        None, (throughput_text(process.throughput, step.device, report.environment.ranks), gpu_busy_text(process.case))
+    )
     yield from filter(None, ("; ".join(rates), f"Price: {price}" if (price := price_text(report)) else ""))
 
 
@@ -171,7 +174,7 @@ def _computing(process: ProcessReport) -> Iterator[str]:
     compute = next((use.duration.value for use in case.categories if use.name == "compute"), 0.0)
     if compute >= LEAST_COMPUTE * step:
         if case.roofline is not None:
-            yield from filter(None, (bounds_text(case.roofline, case), reached_text(case)))
+            yield from filter(None, (bounds_text(case.roofline, case), reached_text(case), balance_text(case)))
         named = by_name(
             replace(use, name=short_kernel(use.name)) for use in case.kernels if use.bound != "communication"
         )[:FIRST_KERNELS]

@@ -17,6 +17,7 @@ from steptime.analysis.modules import ModuleUse
 from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.answer.json import document
 from steptime.quantities import Estimate, SourceLine
+from steptime.report.compose import confirming
 from steptime.report.json import COMPACT
 from steptime.report.report import Cost, ProcessReport, Report, Throughput
 from steptime.report.sentences import price_rate
@@ -26,6 +27,8 @@ MOST_FINDINGS, MOST_PROBLEMS, MOST_MODULES = 12, 8, 6
 """The others are in the full document, and counted here."""
 LARGEST = 8_000
 """Characters."""
+LEAK = "ST702"
+"""A leak is mended by hand: what confirms it is a run more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +143,15 @@ class CompactThroughput:
 class CompactGpu:
     """Use of one GPU in a steady step. busy: share of the time in which the driver saw a kernel run. mfu, hfu: model
     and hardware FLOPs utilization by the device's datasheet, 0 to 1. price: $ per 1,000 steps of the job, where a price
-    an hour was given. None: not known."""
+    an hour was given. flop_per_byte: of the operators that have a model; balance: of the device, in the dtype with most
+    of their FLOPs. None: not known."""
 
     busy: float | None = None
     mfu: float | None = None
     hfu: float | None = None
     price: float | None = None
+    flop_per_byte: float | None = None
+    balance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +256,9 @@ def _gpu(report: Report, case: Case) -> CompactGpu:
     price = None if report.price is None else case.step.duration.value * price_rate(report.price, report)
     roofline = case.roofline
     mfu, hfu = (roofline.mfu, roofline.hfu) if roofline is not None else (None, None)
-    return CompactGpu(case.step.gpu_busy, mfu, hfu, price)
+    intensity = roofline.flops / roofline.bytes if roofline is not None and roofline.bytes else None
+    balance = case.machine.balance(roofline.dtype) if roofline is not None and case.machine is not None else None
+    return CompactGpu(case.step.gpu_busy, mfu, hfu, price, intensity, balance)
 
 
 def _elsewhere(found: Elsewhere) -> CompactElsewhere:
@@ -295,7 +303,11 @@ def _findings(report: Report, process: ProcessReport) -> tuple[CompactFinding, .
 
     def reported(finding: Finding) -> CompactFinding:
         fixes = tuple(dict.fromkeys(fix.code for fix in tried if finding.code in fix.addresses))
-        saving = finding.savings
+        saving, next_ = finding.savings, f"steptime explain {finding.code}"
+        if fixes:
+            next_ = f"steptime try {shlex.quote(report.source)}"
+        elif finding.code == LEAK and report.environment.command:
+            next_ = confirming(report.source, report.environment.command)
         return CompactFinding(
             finding.code,
             finding.name,
@@ -306,7 +318,7 @@ def _findings(report: Report, process: ProcessReport) -> tuple[CompactFinding, .
             finding.summary,
             finding.advice,
             fixes,
-            f"steptime try {shlex.quote(report.source)}" if fixes else f"steptime explain {finding.code}",
+            next_,
         )
 
     return tuple(map(reported, process.findings[:MOST_FINDINGS]))

@@ -375,6 +375,12 @@ def next_command(source: str, environment: JobEnvironment, process: ProcessRepor
     return f"steptime report {shlex.quote(source)} -o report.md"
 
 
+def confirming(source: str, command: str) -> str:
+    """Command that records the job again once a line is changed, and compares: says whether a leak is gone."""
+    recorded = shlex.quote(f"{source.rstrip('/')}-changed")
+    return f"steptime run --recording {recorded} -- {command} && steptime compare {shlex.quote(source)} {recorded}"
+
+
 def _can_be_tried(process: ProcessReport) -> bool:
     """True if there is a job to run again and a fix that steptime can apply to it by itself."""
     if process.case.step.mode == "trace":

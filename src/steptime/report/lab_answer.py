@@ -5,22 +5,24 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean, quantiles
+from statistics import fmean, median, quantiles
 
 from steptime.answer.answer import Answer
-from steptime.answer.tables import Cell, Column, Table, duration, integer, size, table_of, word
-from steptime.quantities import format_bytes, format_samples, format_share
+from steptime.answer.tables import Cell, Column, Table, duration, integer, number, size, table_of, word
+from steptime.quantities import format_bytes, format_count, format_share
 from steptime.report.judge_answer import as_document
 from steptime.report.trial_answer import format_rate_of
 from steptime.report.verdict_words import certainty, speed_text
 from steptime.trials.judge import MIN_GAIN, usual_step
-from steptime.trials.plan import NO_INPUT, BatchSizePoint, plateau, points_of
+from steptime.trials.plan import BF16, BF16_COMPILED, NO_INPUT, BatchSizePoint, plateau, points_of
 from steptime.trials.results import Results
 from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict, batch_of
 
 NO_TIME = "no time was left for it"
 WORTH = 1.1
 """An upper bound below this is not worth looking for."""
+BY_PRECISION = 1.2
+"""Matrix units double the rate of matmuls at least: a step that they bound gains more by bfloat16."""
 EXPLAINED = frozenset({TrialVerdict.BROKE_PROMISE, TrialVerdict.NOT_EXERCISED, TrialVerdict.FAILED})
 
 
@@ -30,19 +32,20 @@ def answer_of(
     next_command: str,
     capacity: int | None = None,
     samples: float | None = None,
+    *,
+    fast_bfloat16: bool = False,
 ) -> Answer:
     """batch_size: the job's own, None where it is not known; capacity: bytes that it may have, likewise; samples: that
-    a step of it reads, likewise."""
+    a step of it reads, likewise. fast_bfloat16: its matmuls are faster in bfloat16 by BY_PRECISION or more."""
     judgements = [each for stage, each in results.judgements if stage == 0 and batch_of(each.variant) is None]
     timed = [run for run in results.runs if not run.rehearsal and run.step_ns]
-    points, step = size_points(results, batch_size), usual_step(timed)
-    rate = f": {format_samples(samples / step.value * 1e9)} as it is" if samples and step is not None else ""
+    points = size_points(results, batch_size)
     return Answer(
         title=f"Lab of {shlex.join(results.plan.command)}",
-        headline=reading(judgements, points, capacity) if timed else NOTHING,
+        headline=reading(judgements, points, capacity, timed, fast_bfloat16=fast_bfloat16) if timed else NOTHING,
         badge=certainty(results, [each for each in judgements if each.variant.name != NO_INPUT]) if timed else "",
-        head=(f"Lab of {shlex.join(results.plan.command)}{rate}",),
-        parts=(_variants(judgements, timed), _by_size(points)),
+        head=(f"Lab of {shlex.join(results.plan.command)}",),
+        parts=(_variants(judgements, timed, samples), _by_size(points)),
         notes=(*_reasons(judgements, timed), *_drifted(judgements, timed), *_compilation(judgements, timed)),
         next_command=next_command,
         data=as_document(results),
@@ -54,37 +57,44 @@ NOTHING = "Nothing was timed: the budget was too short for a first round."
 
 @dataclass(frozen=True, slots=True)
 class LabRow:
-    """Runs of variants together: step and spread are means over the runs, memory their largest peak, bytes."""
+    """Runs of variants together: step, median and spread are means over the runs, ns; rate: samples per second by the
+    mean, None where a batch's size is not known; peak: the largest, bytes."""
 
     label: str
-    step: float | None
-    spread: float | None
     speed: str
-    peak: int | None
+    step: float | None = None
+    median: float | None = None
+    spread: float | None = None
+    rate: float | None = None
+    peak: int | None = None
 
 
-def _variants(judgements: Sequence[Judgement], timed: Sequence[Run]) -> Table:
-    rows = [_row("as it is", timed, (BASELINE, CONTROL), "1")]
+def _variants(judgements: Sequence[Judgement], timed: Sequence[Run], samples: float | None) -> Table:
+    rows = [_row("as it is", timed, (BASELINE, CONTROL), "1", samples)]
     for each in judgements:
         untimed = each.verdict is TrialVerdict.UNDECIDED and not any(run.variant == each.variant.name for run in timed)
         speed = speed_text(each.speed) if each.speed is not None else NO_TIME if untimed else each.verdict.value
-        rows.append(_row(each.variant.label, timed, (each.variant.name,), speed))
+        rows.append(_row(each.variant.label, timed, (each.variant.name,), speed, samples))
     return table_of(
         "lab", "", "", rows,
         word("variant", "variant", lambda row: row.label),
         duration("mean", "step_ns", lambda row: row.step),
+        duration("median", "median_ns", lambda row: row.median),
         duration("IQR", "iqr_ns", lambda row: row.spread),
+        number("samples/s", "samples_per_s", lambda row: row.rate, format_rate_of),
         word("speed-up", "speed", lambda row: row.speed),
         size("peak", "peak_bytes", lambda row: row.peak),
     )  # fmt: skip
 
 
-def _row(label: str, timed: Sequence[Run], variants: Sequence[str], speed: str) -> LabRow:
+def _row(label: str, timed: Sequence[Run], variants: Sequence[str], speed: str, samples: float | None) -> LabRow:
     runs = [run for run in timed if run.variant in variants]
     if not runs:
-        return LabRow(label, None, None, speed, None)
+        return LabRow(label, speed)
     peak = max(run.peak_bytes or 0 for run in runs) or None
-    return LabRow(label, _mean_step(runs), fmean(_spread(run.step_ns) for run in runs), speed, peak)
+    step, spread = _mean_step(runs), fmean(_spread(run.step_ns) for run in runs)
+    middle = fmean(median(run.step_ns) for run in runs)
+    return LabRow(label, speed, step, middle, spread, samples / step * 1e9 if samples else None, peak)
 
 
 def _reasons(judgements: Sequence[Judgement], timed: Sequence[Run]) -> Iterator[str]:
@@ -175,9 +185,17 @@ def size_points(results: Results, batch_size: int | None) -> tuple[BatchSizePoin
     return points_of(sizes, base.value, batch_size, peak or None) if sizes and base is not None else ()
 
 
-def reading(judgements: Sequence[Judgement], points: Sequence[BatchSizePoint] = (), capacity: int | None = None) -> str:
+def reading(
+    judgements: Sequence[Judgement],
+    points: Sequence[BatchSizePoint] = (),
+    capacity: int | None = None,
+    timed: Sequence[Run] = (),
+    *,
+    fast_bfloat16: bool = False,
+) -> str:
     """The lab's result in a sentence."""
-    parts = [*_peaks(judgements), *_paying(judgements), *_sizes(points), *_margin(points, capacity)]
+    parts = [*_peaks(judgements), *_paying(judgements), *_little(judgements, timed, fast_bfloat16=fast_bfloat16)]
+    parts += [*_sizes(points), *_margin(points, capacity)]
     text = "; ".join(parts) or "nothing could be timed"
     return f"{text[:1].upper()}{text[1:]}."
 
@@ -190,6 +208,21 @@ def _peaks(judgements: Sequence[Judgement]) -> list[str]:
     if upper_bound.low > WORTH:
         return [f"a perfect input would make steps {upper_bound.value:.2f}× as fast"]
     return ["the input costs next to nothing"] if upper_bound.high < WORTH else []
+
+
+def _little(judgements: Sequence[Judgement], timed: Sequence[Run], *, fast_bfloat16: bool) -> Iterator[str]:
+    """What it means that precision or compiling gains little: the two rules of the three-run lab."""
+    speeds = {each.variant.name: each.speed for each in judgements}
+    cast, both, perfect = (speeds.get(name) for name in (BF16, BF16_COMPILED, NO_INPUT))
+    if fast_bfloat16 and cast is not None and cast.high < BY_PRECISION:
+        loader = perfect is not None and perfect.low > WORTH
+        where = "the loader" if loader else "the host (Python, launches, values that are read)"
+        yield f"bfloat16 brings less than {format_share(BY_PRECISION - 1)}: precision is not the limit, look at {where}"
+    if cast is not None and both is not None and both.value < WORTH * cast.value:
+        breaks = max((run.graph_breaks for run in timed if run.variant == BF16_COMPILED), default=0)
+        why = f"{format_count(breaks, 'line')} of the model broke its graph" if breaks else "no graph break was seen"
+        rest = "" if breaks else ", so its kernels are fused already or take their time in matmuls"
+        yield f"compiling brings less than {format_share(WORTH - 1)} more: {why}{rest}"
 
 
 def _paying(judgements: Sequence[Judgement]) -> list[str]:

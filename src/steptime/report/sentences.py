@@ -13,7 +13,8 @@ from steptime.advice.device_uses import MachineUse, ReplayUse, RooflineUse
 from steptime.advice.evidence import Case
 from steptime.advice.kernels import matrix_units
 from steptime.advice.run_uses import StepSummary
-from steptime.advice.verdict import steps_text
+from steptime.advice.savings import IDLE
+from steptime.advice.verdict import WORDS, steps_text
 from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.analysis.what_if.what_if import Prediction
 from steptime.answer.printable import one_line, reachable
@@ -22,6 +23,7 @@ from steptime.quantities import (
     SourceLine,
     format_count,
     format_duration,
+    format_intensity,
     format_rate,
     format_samples,
     format_share,
@@ -119,16 +121,19 @@ def left_out_text(process: ProcessReport) -> str:
     return ", ".join(f"{count} {what}" for count, what in counts if count > 0)
 
 
-def throughput_text(throughput: Throughput | None, device: str = "cpu") -> str:
-    """ "401 samples/s in a steady step, 280 samples/s over the whole run"; "" where that is not known. Where no loader
-    says what a sample is, its end says it."""
+def throughput_text(throughput: Throughput | None, device: str = "cpu", ranks: int = 1) -> str:
+    """ "401 samples/s in a steady step, 280 samples/s over the whole run"; "" where that is not known; of several ranks
+    for each, and for all together, which each read their own batches. Where no loader says what a sample is, its end
+    says it."""
     if throughput is None:
         return ""
     each = "" if device == "cpu" else "/GPU"  # a process trains on one
     tokens = f", {throughput.token_rate:,.0f} tokens/s{each}" if throughput.token_rate is not None else ""
-    run = format_samples(throughput.run_rate)
+    own = (each or " per rank") if ranks > 1 else ""
+    whole = f" ({format_samples(ranks * throughput.rate)} by {ranks} ranks)" if ranks > 1 else ""
+    run = f"{format_samples(throughput.run_rate)}{own}"
     counted = f" (samples: rows of {throughput.model}'s inputs)" if throughput.model else ""
-    return f"{format_samples(throughput.rate)}{tokens} in a steady step, {run} over the whole run{counted}"
+    return f"{format_samples(throughput.rate)}{own}{whole}{tokens} in a steady step, {run} over the whole run{counted}"
 
 
 def cost_text(cost: Cost, step: float) -> str:
@@ -161,10 +166,12 @@ def roofline_sentences(case: Case) -> tuple[str, ...]:
     roofline, machine = case.roofline, case.machine
     if roofline is None:
         return ()
-    bounds, reached = bounds_text(roofline, case), reached_text(case)
+    bounds, reached, moved = bounds_text(roofline, case), reached_text(case), balance_text(case)
     sentences = [f"{bounds[:1].upper()}{bounds[1:]}."] if bounds else []
     if reached:
         sentences.append(f"Reached: {reached}.")
+    if moved:
+        sentences.append(f"{moved[:1].upper()}{moved[1:]}.")
     if roofline.matrix_unit is not None:
         share = format_share(roofline.matrix_unit)
         units = matrix_units(machine.name if machine is not None else case.step.device)
@@ -235,10 +242,45 @@ def _by_datasheet(roofline: RooflineUse, machine: MachineUse | None) -> str:
     return f"; MFU {format_share(roofline.mfu)}{sheet}{hfu}"
 
 
+def balance_text(case: Case) -> str:
+    """ "12 FLOP/byte, and the machine's balance is 186 FLOP/byte (bfloat16): memory-bound; memory-bound kernels move
+    1.42 TB/s, 47 % of a copy's 3.01 TB/s". What bounds the step is named where the split of its time says the same."""
+    roofline, machine = case.roofline, case.machine
+    if roofline is None or machine is None or not roofline.bytes:
+        return ""
+    intensity, balance, parts = roofline.flops / roofline.bytes, machine.balance(roofline.dtype), []
+    if balance is not None:
+        low, by_memory = intensity < balance, roofline.memory > roofline.compute
+        bound = f": {'memory' if low else 'compute'}-bound" if low == by_memory else ""
+        ridge = f"{format_intensity(balance)} ({roofline.dtype})"
+        parts.append(f"{format_intensity(intensity)}, and the machine's balance is {ridge}{bound}")
+    waiting = [use for use in case.kernels or case.operators if use.bound == "memory" and use.bytes]
+    if (spent := sum(use.duration for use in waiting)) and machine.copy_bytes:
+        rate, copy = sum(use.bytes or 0.0 for use in waiting) / spent * 1e9, machine.copy_bytes
+        reach = format_share(rate / copy) if rate <= copy else "from a cache, beyond the peak"
+        what = "kernels" if case.kernels else "operators"
+        parts.append(f"memory-bound {what} move {format_rate(rate)}B/s, {reach} of a copy's {format_rate(copy)}B/s")
+    return "; ".join(parts)
+
+
+LEAST_BUSY = 0.7
+"""Fraction of the time: below it the guides of the field call a GPU underused, and the reason is said."""
+
+
 def gpu_busy_text(case: Case) -> str:
-    """ "GPU busy in 63 % of the steady steps' time"; "" where the driver was not asked."""
-    busy = case.step.gpu_busy
-    return "" if busy is None else f"GPU busy in {format_share(busy)} of the steady steps' time, by the driver"
+    """ "GPU busy in 36 % of the steady steps' time, by the driver; idle mostly for operator overhead, 5.3 ms/step": by
+    the kernels where the driver was not asked; "" where no kernels were recorded either."""
+    step, source = case.step, "driver"
+    idle = [use for use in case.categories if use.name in IDLE]
+    busy = step.gpu_busy
+    if busy is None and step.device != "cpu" and case.kernels and not step.untraced and step.duration.value > 0:
+        busy, source = max(0.0, 1 - sum(use.duration.value for use in idle) / step.duration.value), "kernels"
+    if busy is None:
+        return ""
+    why, most = "", max(idle, key=lambda use: use.duration.value, default=None)
+    if busy < LEAST_BUSY and most is not None and most.duration.value > 0:
+        why = f"; idle mostly for {WORDS[most.name]}, {format_duration(most.duration.value)}/step"
+    return f"GPU busy in {format_share(busy)} of the steady steps' time, by the {source}{why}"
 
 
 HOUR, THOUSAND = 3.6e12, 1_000

@@ -244,6 +244,7 @@ def _with_numbers(
         peak_bytes=int(parity.peak_bytes.max()) if parity is not None and len(parity.peak_bytes) else None,
         start_seconds=start_seconds(process, timeline.steps),
         compile_seconds=sum(fact.duration_ns for fact in process.compilations) / 1e9,
+        graph_breaks=len({fact.site for fact in process.graph_breaks}),
         changes=tuple(AppliedChange(fact.kind, fact.applied, fact.exercised, fact.detail) for fact in process.changes),
         load=load_of(recording.telemetry),
         outside=_noted(recording.processes, OUTSIDE),

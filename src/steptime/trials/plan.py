@@ -197,7 +197,7 @@ def ours_in(folder: Path) -> tuple[Path, ...]:
     return tuple(path for path in children if (path / "manifest.json").is_file() or (path / NAME).is_file())
 
 
-NO_INPUT = "no-input"
+NO_INPUT, BF16, BF16_COMPILED = "no-input", "bf16", "bf16+compile"
 _MASKS = "dropout masks"
 MODES = ("default", "reduce-overhead", "max-autotune")
 """Modes of torch.compile, as its documentation lists them."""
@@ -210,8 +210,8 @@ def lab_variants(compile_modes: bool = False, on_cuda: bool = False) -> tuple[Va
     both = (cast, Change("compile"))
     curve, new = Promise.SAME_CURVE, Promise.NEW_TRAINING
     variants = [
-        Variant("bf16", (cast,), "", "bfloat16 autocast", curve, low_precision=True),
-        Variant("bf16+compile", both, "", "bfloat16 autocast, compiled", curve, _MASKS, low_precision=True),
+        Variant(BF16, (cast,), "", "bfloat16 autocast", curve, low_precision=True),
+        Variant(BF16_COMPILED, both, "", "bfloat16 autocast, compiled", curve, _MASKS, low_precision=True),
         Variant(NO_INPUT, (Change("cached-batch"),), "", "no input (one batch repeated)", new),
     ]
     compiled = [("no-launch", "no launch (CUDA graphs)", "backend", "cudagraphs")] if on_cuda else []

@@ -171,7 +171,7 @@ class Run:
     trains on, 0 where that is not known. alternated: it took turns with the other processes of its round; turns: steady
     steps of each, () where that is not known. phases: ns of each `Phase` in the mean step of a CPU. switched: of
     a process that runs several variants in blocks, what it measured; switched_names: theirs. exact: a rehearsal in
-    float64.
+    float64. graph_breaks: lines at which torch.compile ended a graph.
     """
 
     variant: str
@@ -206,6 +206,7 @@ class Run:
     switched: BlockRecord = NO_BLOCKS
     switched_names: tuple[str, ...] = ()
     exact: bool = False
+    graph_breaks: int = 0
 
     def __post_init__(self) -> None:
         for name in filter(None, (self.variant, self.folder, *self.switched_names)):

@@ -128,6 +128,40 @@ def recurrent():
         print(f"step {step + 1} loss {loss.item():.4f}", flush=True)
 
 
+def stacked(rate, std):
+    """A perceptron of four layers, and what its loss overflows at."""
+    torch.manual_seed(0)
+    layers = [
+        nn.Linear(32, 64),
+        nn.ReLU(),
+        nn.Linear(64, 64),
+        nn.ReLU(),
+        nn.Linear(64, 64),
+        nn.ReLU(),
+        nn.Linear(64, 1),
+    ]
+    model = nn.Sequential(*layers)
+    if std:
+        for weight in model.parameters():
+            nn.init.normal_(weight, std=std)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    x, y = torch.randn(64, 32), torch.randn(64, 1)
+    for step in range(3 * STEPS):
+        loss = (model(x) - y).square().mean()  # too_fast, unscaled
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(f"step {step + 1} loss {loss.item():.4f}", flush=True)
+
+
+def too_fast():
+    stacked(20.0, 0.0)
+
+
+def unscaled():
+    stacked(1e-4, 3e7)
+
+
 def poisoned():
     classify(Samples(broken=float("nan")))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from steptime.advice.device_uses import CopyUse
@@ -26,9 +27,21 @@ from steptime.advice.savings import (
     total,
 )
 from steptime.analysis.operators import OperatorUse
-from steptime.quantities import Estimate, SourceLine, format_bytes, format_count, format_duration, format_share
+from steptime.quantities import (
+    Estimate,
+    SourceLine,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_share,
+    format_source,
+)
 from steptime.recording.recording import PaddingFacts
 
+AUGMENTING = re.compile(r"augment|transform|crop|flip|jitter|rotat|affine|blur|cutout|mixup|noise", re.IGNORECASE)
+"""In a line or the name of its function: it changes an item at random."""
+LEAST_AUGMENTING = 0.05
+"""Fraction of the step: less is not worth another place."""
 COLLECTOR_REPORTED = 0.1
 """Fraction of the wait: below that the garbage collector's part in it is left out."""
 MOSTLY_WAITING = 0.5
@@ -79,9 +92,12 @@ def input_wait(step: StepSummary, categories: tuple[CategoryUse, ...], case: Cas
     on an accelerator the time that it idled meanwhile.
 
     What helps: First whatever is the largest part: the reading of an item (decode less, cache what never changes, store
-    the data in the form that training needs), the collating (stack once, not item by item), or the number of workers.
-    The summary tells these apart; rules ST102 to ST106 and ST110 fire instead of this one where a particular cause is
-    certain.
+    the data in the form that training needs: `steptime bench-loader --formats` times your samples as files, tar,
+    Parquet, Arrow, LMDB and mapped arrays), the collating (stack once, not item by item), or the number of workers.
+    What comes from disks far away is read in long pieces: tarred or streaming sets (WebDataset, MosaicML Streaming),
+    with a shard or more for each worker. Augmentation of whole batches on the device (torchvision.transforms.v2,
+    kornia) takes it off the loader; the evidence says how long it takes. The summary tells these apart; rules ST102 to
+    ST106 and ST110 fire instead of this one where a particular cause is certain.
 
     When to ignore it: When the data really arrives at this pace (a stream, a simulator), or in a job that will run on a
     slower device.
@@ -97,7 +113,27 @@ def input_wait(step: StepSummary, categories: tuple[CategoryUse, ...], case: Cas
         wait,
     )
     source = case.loader.item_site or case.loader.site
-    return input_wait.finding(summary, _advice_on_wait(case, case.loader), savings, category="input", source=source)
+    evidence = _augmenting(case)
+    return input_wait.finding(
+        summary, _advice_on_wait(case, case.loader), savings, category="input", source=source, evidence=evidence
+    )
+
+
+def _augmenting(case: Case) -> tuple[str, ...]:
+    """What augmentation on the device would take off the loader: lines that are named so, of a job on a device."""
+    if case.step.device == "cpu":
+        return ()
+    found = [path for path in case.paths if path.part == "input" and any(map(_augments, path.lines))]
+    spent = sum(path.duration for path in found)
+    if spent < LEAST_AUGMENTING * case.step.duration.value:
+        return ()
+    line = next(filter(_augments, max(found, key=lambda path: path.duration).lines))
+    where = "on whole batches on the device (torchvision.transforms.v2, kornia) it would be off the loader"
+    return (f"Augmentation at {format_source(line)} takes {in_step(spent, case.step)}: {where}.",)
+
+
+def _augments(line: SourceLine) -> bool:
+    return AUGMENTING.search(f"{line.function} {line.text}") is not None
 
 
 def _is_one_read(loader: LoaderUse) -> bool:
@@ -167,8 +203,10 @@ def _advice_on_wait(case: Case, loader: LoaderUse) -> str:
     if loader.workers and (production(loader) or 0.0) / loader.workers < loader.wait.value / 2:
         return "The workers make batches faster than that: look at what moves them (their size, pinning, the queue)."
     if model.best <= loader.workers:
-        return f"More workers would not help here ({model.bounded_by}): make an item cheaper to read, or cache it."
-    return f"Make an item cheaper to read, or read with {model.best} {'worker' if model.best == 1 else 'workers'}."
+        text = f"More workers would not help here ({model.bounded_by}): make an item cheaper to read, or cache it"
+    else:
+        text = f"Make an item cheaper to read, or read with {_workers(model.best)}"
+    return text + ("." if loader.in_memory_tensors else "; steptime bench-loader --formats times other formats.")
 
 
 @rule("ST102", "too-few-workers", supersedes=("input-wait",))
@@ -190,6 +228,8 @@ def too_few_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Finding
 
     What helps: Set num_workers as advised, with persistent_workers=True when there are several epochs. If the dataset
     draws random numbers, its augmentation will differ from the run without workers (each worker has its own seed).
+    `steptime bench-loader` times this loader alone with 0, 1, 2, 4 … workers, and with --formats other formats of its
+    samples; an iterable or tarred set (WebDataset) needs a shard or more for each worker.
     torch warns of more workers than CPUs whatever they do; for items that wait the warning may be ignored.
 
     When to ignore it: When memory is short (each worker holds its own copy of what the dataset touches), or when making
@@ -208,7 +248,8 @@ def too_few_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Finding
     summary += f"; {_workers(model.needed)} would do" if model.needed == model.best else ""
     saved = capped(scaled(wait, ratio(gain, wait.value)), wait)
     saving, source = modelled(saved.value, saved.low, wait.high, wait.samples), loader.site or loader.item_site
-    return too_few_workers.finding(summary, _advice_on_more(loader, model), saving, category="input", source=source)
+    advice, evidence = _advice_on_more(loader, model), _augmenting(case)
+    return too_few_workers.finding(summary, advice, saving, category="input", source=source, evidence=evidence)
 
 
 def _workers(count: int) -> str:
@@ -223,7 +264,7 @@ def _advice_on_more(loader: LoaderUse, model: Supply) -> str:
     if (left := model.step(model.best) - model.consumption) > MOSTLY_HIDDEN * loader.wait.value:
         text += f"; that leaves {format_duration(left)} per step, which only a cheaper item saves"
     if loader.iterable and loader.workers == 0:
-        text += ". The dataset is iterable: split it by torch.utils.data.get_worker_info() or every worker repeats it"
+        text += ". The dataset is iterable: give each worker its own shards (torch.utils.data.get_worker_info())"
     return text + "."
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from steptime.advice.evidence import Case
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.run_uses import SettingsUse, StepSummary
 from steptime.advice.savings import in_step, modelled, ratio, scaled
+from steptime.analysis.operators import OperatorUse
 from steptime.debug_switches import acting
-from steptime.quantities import Estimate, format_duration, format_share
+from steptime.quantities import Estimate, format_count, format_duration, format_share
 
 SLOWDOWN_BY_ANOMALY_DETECTION = (1.2, 1.7, 5.0)
 """Least, usual and greatest factor by which it lengthens a step. Measured on a CPU with torch 2.13: 1.26
@@ -33,6 +36,7 @@ LEAST_SHARE_DETERMINISTIC = 0.03
 LEAST_SKIPPED, FEWEST_SKIPPED = 0.02, 2
 """Fraction of the updates behind the first ones. GradScaler doubles its scale every 2000 updates and so loses 0.05 % by
 trying: forty times that is no trying. And a single one may be a batch."""
+FEWEST_MICRO_BATCHES = 2
 GREAT_GROWTH = 100.0
 """From the first third of the samples to the last. From batch to batch, and over a training that goes well, the norm
 varies by a factor of a few: Pascanu, Mikolov & Bengio, "On the difficulty of training recurrent neural networks"
@@ -218,3 +222,38 @@ def debug_switch(step: StepSummary, settings: SettingsUse) -> Finding | None:
         "Take it out of the environment, unless you are looking for a fault; steptime try measures what it costs.",
         evidence=tuple(f"{switch.name}={value}: {switch.what}" for switch, value in found),
     )
+
+
+BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_with_update"})
+"""Operators of a batch normalisation that trains by the statistics of one process (SyncBatchNorm has others)."""
+
+
+@rule("ST607", "accumulated-loss", weight=Weight.NOTE)
+def accumulated_loss(step: StepSummary, operators: tuple[OperatorUse, ...] = ()) -> Iterator[Finding]:
+    """Gradients are accumulated, and the step is not that of one large batch
+
+    What it means: backward() adds to the gradients. The sum over n micro-batches of mean losses is n times the gradient
+    of the whole batch: as if the learning rate were n times as large (Adam hides that, clipping and weight decay do
+    not). And batch normalisation takes mean and variance of each micro-batch alone.
+
+    How we know: The recording has so many backward passes per step. The graph of the first losses is read, by the names
+    of its nodes: nothing divides or multiplies them. Batch normalisation is seen by its operators.
+
+    What helps: loss = loss / n before backward(), or a sum of losses divided by all samples of the step. GroupNorm,
+    LayerNorm, or fewer and larger micro-batches.
+
+    When to ignore it: When the gradients or the learning rate are divided elsewhere, or these are losses of several
+    models or tasks.
+    """
+    count = round(step.micro_batches)
+    if count < FEWEST_MICRO_BATCHES:
+        return
+    passes = format_count(count, "backward pass")
+    if step.loss_divided is False:
+        summary = f"{passes} per step add up mean losses that nothing divides: the gradient is {count} times as large"
+        yield accumulated_loss.finding(summary, f"Divide the loss by {count} before backward().")
+    norms = [use for use in operators if plain_name(use.name) in BATCH_NORMS]
+    if norms:
+        summary = f"Batch normalisation sees one of {count} micro-batches at a time, not the batch of the step"
+        advice = "Use GroupNorm or LayerNorm, or fewer and larger micro-batches."
+        yield accumulated_loss.finding(summary, advice, source=norms[0].place)

@@ -16,6 +16,7 @@ from steptime.analysis.op_cost.op_cost import LATENCY, time_at_peaks
 from steptime.analysis.roofline import COMMUNICATION, KernelUse, groups_of_kernels
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.what_if.build import build
+from steptime.analysis.what_if.calibrated import calibrated
 from steptime.analysis.what_if.graph import NodeKind, run
 from steptime.analysis.what_if.scope import scope_of
 from steptime.analysis.what_if.what_if import window_of
@@ -52,9 +53,12 @@ class Elsewhere:
     checked: bool
 
 
-def elsewhere(steps: StepContext, device: Machine | None, link: float = 1.0) -> Elsewhere | None:
+def elsewhere(
+    steps: StepContext, device: Machine | None, link: float = 1.0, step: float | None = None
+) -> Elsewhere | None:
     """The prediction for a device (None: the same one) and a link so many times as fast. None where nothing can be
-    replayed: no host, no step, no kernel. The peaks of the steps' machine are those of here."""
+    replayed: no host, no step, no kernel. The peaks of the steps' machine are those of here. step: ns of a step that
+    the profiler did not slow, to which the host's work is scaled; None where only these are known."""
     if steps.track is None or not len(steps) or not steps.on_device:
         return None
     rows, groups, kind = groups_of_kernels(steps)
@@ -62,11 +66,13 @@ def elsewhere(steps: StepContext, device: Machine | None, link: float = 1.0) -> 
     spent = np.array([each.duration for each in groups], np.float64)
     exchanging = np.array([each.bound == COMMUNICATION for each in groups], np.bool_)
     here = float(spent.sum())
+    if step is not None and here > step:  # kernels of a profiled step last a little longer
+        spent, here = spent * (step / here), step
     sources = tuple(dict.fromkeys(each.source for each in (steps.machine, device) if each is not None))
     return Elsewhere(
         device=device.name if device is not None else "",
         link=link,
-        step=_estimate(_replayed(steps, steps.track, rows, cases[:, kind])),
+        step=_estimate(_replayed(steps, steps.track, rows, cases[:, kind], step)),
         kernels=_estimate((cases * spent).sum(axis=1)),
         here=here,
         communication=float(spent[exchanging].sum()) / here if here else 0.0,
@@ -101,12 +107,14 @@ def _latency(machine: Machine) -> float:
     return next((shortest for pattern, shortest in LATENCIES if re.search(pattern, machine.name.lower())), 0.0)
 
 
-def _replayed(steps: StepContext, track: int, rows: Int32, cases: Float64) -> Float64:
+def _replayed(steps: StepContext, track: int, rows: Int32, cases: Float64, step: float | None) -> Float64:
     """(3,) ns per step: of the graph with the kernels in `rows` so many times as long, by case."""
     window = window_of(steps.trace, steps.boundaries, steps.links.launch)
     boundaries = steps.boundaries[window.steps]
     wall = int(boundaries[0, 1] - boundaries[0, 0])
     graph = build(scope_of(window.trace, boundaries, window.launch, track, steps.input, wall=wall))
+    if step is not None:
+        graph = calibrated(graph, step)
     device = graph.nodes.kind != NodeKind.HOST
     unchanged, ratios = np.maximum(run(graph).duration, 1), []
     for factors in cases:
@@ -115,7 +123,7 @@ def _replayed(steps: StepContext, track: int, rows: Int32, cases: Float64) -> Fl
         scaled = np.where(device, graph.nodes.duration * every[window.rows][graph.nodes.row], graph.nodes.duration)
         changed = run(graph, duration=np.rint(scaled).astype(np.int64)).duration / unchanged
         ratios.append(float(changed[int(len(changed) > 1) :].mean()))  # the first one fills the queue
-    return np.array(ratios) * float((steps.windows[:, 1] - steps.windows[:, 0]).mean())
+    return np.array(ratios) * (step or float((steps.windows[:, 1] - steps.windows[:, 0]).mean()))
 
 
 def _estimate(cases: Float64) -> Estimate:

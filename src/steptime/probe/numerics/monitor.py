@@ -19,11 +19,17 @@ from steptime.probe import calls
 from steptime.probe.changes.variant import ProcessVariant
 from steptime.probe.inlay import THROUGH, Inlay
 from steptime.probe.numerics.job import GrowingNumerics, Role
+from steptime.probe.numerics.updates import UpdateObserver
 from steptime.probe.numerics.values import ModuleNames, is_floating
 from steptime.probe.objects import local_values
 from steptime.probe.ours import pass_on
 from steptime.probe.recorder import json_number
 
+MODULE, SIZE, UPDATE = "module ", "size ", "update "
+"""Before the names of readings: an output's sum, its root mean square in the first step, and an update over its
+weight."""
+KEPT_UPDATES = 16
+"""Steps with the largest update that are written."""
 MOST_MODULES = 16
 """Modules below a root that are looked at, from the outside in."""
 FIRST_STRIDE = MOST_MODULES
@@ -54,6 +60,10 @@ class OutputObserver:
         spent, self._spent = self._spent, 0
         return spent
 
+    def _due(self, position: int) -> bool:
+        first = self.turn == 0  # all of them once: how large outputs are when nothing has been learnt
+        return bool(self.stride) and (first or (position + self.turn) % self.stride == 0) and torch.is_grad_enabled()
+
     def _wrap(self, module: torch.nn.Module, name: str, position: int) -> None:
         def changed(call: calls.Call) -> calls.Call:
             def looked_at(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -63,7 +73,7 @@ class OutputObserver:
                     # A bare raise adds no frame, so this takes ours out of the user's traceback (Python >= 3.11).
                     error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                     raise
-                if self.stride and (position + self.turn) % self.stride == 0 and torch.is_grad_enabled():
+                if self._due(position):
                     self._guard(self._look, name, output)
                 return output
 
@@ -77,6 +87,9 @@ class OutputObserver:
         if tensor is not None:
             values = tensor.detach()
             self._readings.add(name, values.sum(dtype=torch.float32) if values.element_size() < 4 else values.sum())
+            if self.turn == 0 and values.numel():
+                size = torch.linalg.vector_norm(values, dtype=torch.float32) / math.sqrt(values.numel())
+                self._readings.add(f"{SIZE}{name.removeprefix(MODULE)}", size)
         self._spent += now() - start
 
 
@@ -201,7 +214,6 @@ HOPELESS = 20
 """Steps in a row that a scaler skips: GradScaler starts at 2**16 and halves at each, so that by then the scale is a
 sixteenth, and what overflows still does so by itself."""
 LOSS, GRADIENT, FOUND, SKIPPED = "loss", "gradient", "found_inf", "skipped"
-MODULE = "module "
 
 
 class Monitor(Role):
@@ -214,6 +226,9 @@ class Monitor(Role):
         self._outputs = OutputObserver(self._readings, self._guarded)
         self._names = ModuleNames()
         self._history = LossHistory()
+        self._updates = UpdateObserver(lambda name, ratio: self._readings.add(f"{UPDATE}{name}", ratio))
+        self._largest: deque[list[Any]] = deque(maxlen=KEPT_UPDATES)
+        self._sizes: dict[str, Any] = {}
         self._skips: set[int] = set()
         self._in_a_row = self._skipped = self._found = 0
         self._gradient_stride = FIRST_STRIDE
@@ -241,6 +256,7 @@ class Monitor(Role):
     def top_module(self, module: torch.nn.Module) -> None:
         self._names.top_module(module)
         self._outputs.top_module(module, lambda each: MODULE + self._names.of(each))
+        self._guarded(self._updates.top_module, module, self._names.of)
 
     def losses(self, step: int, tensors: list[Any]) -> None:
         self._account.open()
@@ -248,7 +264,16 @@ class Monitor(Role):
             value = tensor.detach()
             self._readings.add(LOSS, value if value.numel() == 1 else value.sum())
 
+    def update(self, step: int, optimizer: Any) -> None:
+        if self._gradient_stride and (step % self._gradient_stride == 0 or step <= FIRST_STRIDE):
+            start = now()
+            self._guarded(self._updates.before)
+            self._spent += now() - start
+
     def updated(self, step: int, optimizer: Any) -> None:
+        start = now()
+        self._guarded(self._updates.after)
+        self._spent += now() - start
         found = getattr(optimizer, "found_inf", None)
         if isinstance(found, torch.Tensor):  # an optimizer that leaves updates out by itself (fused)
             self._readings.add(FOUND, found.detach())
@@ -289,11 +314,19 @@ class Monitor(Role):
         self._readings.forget()
         self._account.forget()
         self._history = LossHistory()
+        self._largest.clear()
+        self._sizes.clear()
 
     # -- what it means ---------------------------------------------------------------------------------------------
 
     def _judge(self, step: int, values: list[tuple[str, float]]) -> None:
         losses, norms = [], []
+        updates = [(value, name.removeprefix(UPDATE)) for name, value in values if name.startswith(UPDATE)]
+        finite = [each for each in updates if math.isfinite(each[0])]
+        if finite:
+            most, weight = max(finite)
+            self._largest.append([step, weight, json_number(most)])
+        self._sizes |= {name.removeprefix(SIZE): json_number(value) for name, value in values if name.startswith(SIZE)}
         skipped = step in self._skips
         for name, value in values:
             if name == LOSS:
@@ -337,6 +370,7 @@ class Monitor(Role):
         facts["skipped_steps"], facts["steps_not_finite"] = self._skipped, self._found
         facts.setdefault("history", self._history.last())
         facts["spread"] = self._history.spread()
+        facts["updates"], facts["sizes"] = list(self._largest), list(self._sizes.items())
         self._account.write()
 
     # -- what it costs ---------------------------------------------------------------------------------------------

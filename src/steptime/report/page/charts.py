@@ -13,7 +13,14 @@ from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.answer.page.axes import BOX, Decades, Tick, decades, even_ticks
 from steptime.answer.printable import shorten
-from steptime.quantities import format_bytes, format_count, format_duration, format_rate, format_share
+from steptime.quantities import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_intensity,
+    format_rate,
+    format_share,
+)
 from steptime.report.flame import FlameGraph, FlameLabel, FlameThread, stacks_of
 from steptime.report.report import ProcessReport
 from steptime.report.sentences import place_text, step_text
@@ -324,15 +331,17 @@ def roofline_chart(case: Case) -> RooflineChart | None:
         what="kernel group" if case.kernels else "operator",
         share=format_share(part / whole) if whole else "",
         left_out=len(placed) - len(displayed),
-        source=_source(case, bool(rates or bandwidth)),
+        source=_source(case, rates, bandwidth),
         bounds=tuple(dict.fromkeys(map(_bound, displayed))),
         above=sum(_is_above(use, machine) for use in displayed),
     )
 
 
-def _source(case: Case, known: bool) -> str:
-    if known and case.machine is not None:
-        return f"The lines are the peaks of {case.machine.name}."
+def _source(case: Case, rates: list[tuple[str, float]], bandwidth: float | None) -> str:
+    if (rates or bandwidth) and case.machine is not None:
+        met = [f"{format_intensity(rate / bandwidth)} ({name})" for name, rate in rates] if bandwidth else []
+        balance = f" They meet at the machine's balance: {', '.join(met)}." if met else ""
+        return f"The lines are the peaks of {case.machine.name}.{balance}"
     missing = "No peaks of this device are known: how far each point is from its limit cannot be said."
     if case.step.mode == "trace" or case.step.device != "cpu":
         return missing

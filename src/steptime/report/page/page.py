@@ -218,6 +218,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     left_out = left_out_text(process)
     cost = process.cost
     spent = cost_text(cost, step.duration.value) if cost is not None else ""
+    ranks = environment.ranks if process.rank is not None else 1
     named = (
         ("Job", environment.ended),
         ("Device", environment.device or step.device),
@@ -229,7 +230,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("Ranks", str(environment.ranks) if environment.ranks > 1 else ""),
         ("Steps", f"{counts}; left out: {left_out}" if left_out else counts),
         ("Steps found by", step.how),
-        ("Throughput", throughput_text(process.throughput, step.device)),
+        ("Throughput", throughput_text(process.throughput, step.device, ranks)),
         ("GPU", gpu_busy_text(process.case)),
         ("Price", price_text(report)),
         ("steptime's own cost", spent or "none: it read a trace that existed"),

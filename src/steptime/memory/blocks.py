@@ -1,0 +1,103 @@
+"""The largest allocations as blocks over time: what each held, from when to when, and the calls that asked for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.memory.lives import BEFORE, AllocationHistory
+from steptime.memory.owners import LABELS, Codes, Owner
+from steptime.memory.signs import Signs
+from steptime.quantities import SourceLine, format_bytes, format_source
+from steptime.report.page.over_time import TONES
+
+MOST_BLOCKS, MOST_FRAMES = 200, 8
+"""More blocks would be thinner than a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationBlock:
+    """An allocation. start, end: events between which it lived, the history's ends where it lived beyond; bottom: bytes
+    of the picture below it, where no other block lies meanwhile; calls: lines of Python, the innermost first."""
+
+    start: int
+    end: int
+    bottom: int
+    size: int
+    owner: str
+    source: SourceLine | None
+    calls: tuple[str, ...]
+
+
+def blocks_of(history: AllocationHistory, signs: Signs, owners: Codes) -> tuple[AllocationBlock, ...]:
+    """Those that held most, by bytes times events, in the order in which they were made. Each lies as low as those
+    before it leave room for as long as it lives."""
+    lives = history.lives
+    start, end = np.where(lives.born == BEFORE, 0, lives.born), np.minimum(lives.died, history.events)
+    held = lives.size * (end - start)
+    rows = np.argsort(-held, kind="stable")[:MOST_BLOCKS]
+    rows = rows[held[rows] > 0]
+    placed: list[AllocationBlock] = []
+    for row in rows[np.lexsort((-held[rows], start[rows]))].tolist():
+        first, last, size, stack = int(start[row]), int(end[row]), int(lives.size[row]), int(lives.stack[row])
+        bottom = _lowest([each for each in placed if each.start < last and first < each.end], size)
+        frames = history.stacks.of(stack) if stack >= 0 else ()
+        calls = tuple(f"{format_source(each)} {each.function}" for each in frames if each.file.endswith(".py"))
+        source = signs.line[stack] if stack >= 0 else None
+        owner = LABELS[Owner(int(owners[row]))]
+        placed.append(AllocationBlock(first, last, bottom, size, owner, source, calls[:MOST_FRAMES]))
+    return tuple(placed)
+
+
+def _lowest(others: list[AllocationBlock], size: int) -> int:
+    """The lowest place with room for so many bytes between others that live at the same time."""
+    bottom = 0
+    for each in sorted(others, key=lambda other: other.bottom):
+        if each.bottom - bottom >= size:
+            break
+        bottom = max(bottom, each.bottom + each.size)
+    return bottom
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnBlock:
+    """Percent of the picture, y from the top. tone: of its owner's colour. words: on hover."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    tone: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockChart:
+    """place: the device; top: the picture's height, in words; events: of the history."""
+
+    identity: str
+    place: str
+    blocks: tuple[DrawnBlock, ...]
+    top: str
+    events: int
+
+
+def block_chart(blocks: tuple[AllocationBlock, ...], place: str, events: int, identity: str) -> BlockChart | None:
+    """The picture; None without blocks."""
+    if not blocks:
+        return None
+    top = max(each.bottom + each.size for each in blocks)
+    names = list(LABELS.values())
+    drawn = (
+        DrawnBlock(
+            x=100 * each.start / events,
+            y=100 * (1 - (each.bottom + each.size) / top),
+            width=100 * (each.end - each.start) / events,
+            height=100 * each.size / top,
+            tone=names.index(each.owner) % TONES,
+            words="\n".join((f"{format_bytes(each.size)} {each.owner}", *each.calls)),
+        )
+        for each in blocks
+    )
+    return BlockChart(identity, place, tuple(drawn), format_bytes(top), events)
