@@ -1311,7 +1311,9 @@ PLANTED: dict[str, dict[str, Case]] = {
         ),
         "fires-bit-by-bit": replace(
             BASE,
-            change=LastingChange(75, 220, 4, "forward", 60 * MS, 190 * MS, 130 * MS, 0.5, ITEM, 90 * MS, gradual=True),
+            change=LastingChange(
+                75, 220, 4, "forward", 60 * MS, 190 * MS, 130 * MS, 0.5, ITEM, 90 * MS, gradual=True, by_step=0.6 * MS
+            ),
         ),
         "fires-while-others-use-the-cpus": replace(
             BASE,
