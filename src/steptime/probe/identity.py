@@ -191,7 +191,15 @@ def optimizer_facts(optimizer: Any, number: int) -> dict[str, Any]:
         "foreach": first.get("foreach"),
         "fused": first.get("fused"),
         "site": sites.site_of(optimizer),
+        "groups": len(groups),
+        "distinct_groups": len(set(map(_options, groups))),
     }
+
+
+def _options(group: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The options of a group of parameters, without what lies in tensors or belongs to one parameter."""
+    plain = {key: value for key, value in group.items() if type(value) in (bool, int, float, str, tuple, type(None))}
+    return tuple(sorted((key, repr(value)) for key, value in plain.items()))
 
 
 def top_module_facts(module: torch.nn.Module, number: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from threading import get_ident
+from types import CodeType
 from typing import Any, TypeVar
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -41,6 +42,7 @@ from steptime.probe.modules import MOST, module_facts, named_modules, without_up
 from steptime.probe.objects import each_once, parameters_of, updated_by
 from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.profiling import ProfilerWindow
+from steptime.probe.repeats import RepeatObserver
 from steptime.probe.sampling import LineSampler
 from steptime.probe.session import Session, Stage, leave
 from steptime.probe.step_metrics import StepMetrics
@@ -59,6 +61,8 @@ LOOKED_STEPS, LOOKED_TIME, LOOKED_LIMIT = 2, SECOND, 4 * SECOND
 SAMPLED_STEPS, SAMPLED_LIMIT = 4, 2 * SECOND
 """Steps in which all functions of the user's are timed line by line, one at least: they are slowed like those of the
 line timeline."""
+REPEAT_STEPS, REPEAT_LIMIT = 4, 2 * SECOND
+"""Steps in which results are looked at, two at least: what the first one gave may come again in those behind it."""
 BETWEEN_LIMIT, BETWEEN_WAIT = 2 * SECOND, 1000
 """Largest share of the time between steps that is timed by line; most steps that are waited for it."""
 PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 5 * SECOND
@@ -103,6 +107,8 @@ SINGLE_PERIOD = SECOND // 5
 """Between two single steps that are compared with those before, on devices too, where we are told of each."""
 LOG_SECONDS = 10.0
 """Between two times that numbers go to the job's own loggers."""
+LEAST_FOR_REPEATS = SECOND // 5
+"""So many ns for looking at results in any case: a job of long steps has spent the rest by then."""
 LEAST_FOR_LEAKS = SECOND // 5
 """So many ns the hunt for leaks may take in any case: as a rule it takes less."""
 LEAVE = "leave-request"
@@ -159,7 +165,8 @@ def _stages(session: Session) -> Stage:
         # torch 2.13 crashes where Dynamo compiles while stacks are recorded, as it may in these steps.
         stacks = session.step_timer.usual() < STACK_LIMIT and not session.housekeeping.compiled
         yield from _profiles(session, EARLY_WINDOW + long, 0 if long else EARLY_STEPS, stacks)
-    yield from _unseen(session, _sampled(session))
+    hot = yield from _unseen(session, _sampled(session))
+    yield from _unseen(session, _repeats(session, frames, (*hot, *found.functions)))
     yield from _until(session, DEVICE_STEPS if device.in_use() else PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.step_timer.usual()
     stacks = duration < STACK_LIMIT
@@ -257,10 +264,11 @@ def _note_inputs(session: Session, found: Found, steps: int) -> None:
             top_module.check = InputCheck(inputs, changed)
 
 
-def _sampled(session: Session) -> Stage:
+def _sampled(session: Session) -> Generator[None, None, tuple[CodeType, ...]]:
+    """Returns the functions that take a good part of the time."""
     sampler = LineSampler()
     if not session.allowance.share() or not sampler.start():
-        return
+        return ()
     start, first = now(), session.steps
     # It need not last for whole steps: it costs no more than the time by which it outlasts a usual one.
     patience = session.step_timer.usual() + min(SAMPLED_LIMIT, session.allowance.share())
@@ -271,6 +279,30 @@ def _sampled(session: Session) -> Stage:
         found = sampler.stop(max(1, session.steps - first))
         session.recorder.interval(int(Kind.LINES), 0, start, end)
         session.recorder.fact("samples", start=start, **found)
+        session.recorder.pause(end)
+    return sampler.hot
+
+
+def _repeats(session: Session, frames: LoopFrame, hot: tuple[CodeType, ...]) -> Stage:
+    """Lines of the loop and of these functions that compute again what they have computed."""
+    budget = min(REPEAT_LIMIT, max(session.allowance.share(), LEAST_FOR_REPEATS))
+    observer = RepeatObserver({*hot, *((frames.code,) if frames.code else ())}, budget)
+    if not observer.start(sys._getframe()):
+        return
+    start, lines = now(), list[dict[str, Any]]()
+    patience = REPEAT_STEPS * session.step_timer.usual() + budget
+    try:
+        with Deadline(patience, observer.give_up, session.failed):
+            for _ in range(REPEAT_STEPS):
+                yield
+                observer.boundary()
+                if observer.ours > budget and observer.steps > 1:
+                    break
+    finally:
+        end = now()
+        lines = observer.stop(sys._getframe())
+        session.recorder.interval(int(Kind.LINES), 0, start, end)
+        session.recorder.fact("repeats", start=start, end=end, held=observer.ours, steps=observer.steps, lines=lines)
         session.recorder.pause(end)
 
 
