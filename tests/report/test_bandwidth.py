@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from machines import two_cpus
 
 from steptime.advice.evidence import Case
 from steptime.cli import env
@@ -18,7 +19,6 @@ from steptime.machine.identity import identify
 from steptime.quantities import format_intensity
 from steptime.report.sentences import balance_text, gpu_busy_text
 from steptime.report.tables import case_tables
-from tests.machines import two_cpus
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "data" / "gpu"
 EVERY = sorted(each.name for each in RECORDINGS.iterdir() if (each / "manifest.json").exists())
