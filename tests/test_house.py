@@ -447,6 +447,7 @@ OWN_NAMES = {
     "patches.py": {"fast_path"},
     "profiling.py": {"level"},
     "ranges.py": {"fast_path"},
+    "repeats.py": {"top", "line"},
     "sampling.py": {"node", "called", "caller", "call", "function"},
     "schedule.py": {"session", "window", "top_module"},
     "session.py": {"session"},
@@ -463,7 +464,8 @@ FOREIGN = {
         "inject/sitecustomize.py exec_module", "inject/sitecustomize.py loader",
     },
     "Python asks for it: a line of a frame is told for a few steps": {
-        "lines.py frame", "lines.py each", "sampling.py frame", "sampling.py each",
+        "lines.py frame", "lines.py each", "repeats.py frame", "repeats.py each", "sampling.py frame",
+        "sampling.py each",
     },
     "a descriptor in a class of torch's that hands out what was there": {
         "discovery.py torch.Tensor", "loader.py owner", "loader.py base", "loader.py fetcher",

@@ -46,6 +46,7 @@ from steptime.advice.run_uses import (
     NormUse,
     OutlierUse,
     PeriodUse,
+    RepeatUse,
     SegmentLine,
     SegmentUse,
     SettingsUse,
@@ -72,6 +73,13 @@ def _parametrized(calls: float, of_model: float = 1.0) -> tuple[ModuleUse, ...]:
     )
 
 
+AGAIN = RepeatUse(ITEM, about(8 * MS), 1.0, 1.0, 1, 4)
+IN_EACH_STEP = replace(
+    loader(15 * MS, 20 * US), starts=30, steps_per_start=1.0, batches=4_688, length=600_000, iterated_at=ITEM
+)
+GROUPED = replace(optimizer(8 * MS), fused=True, groups=324, distinct_groups=10)
+SORTING = (*HEALTHY.operators, operator("sort", 10, 4 * MS, "memory"))
+MAKING = line("optimizer = torch.optim.AdamW(model.parameters())", 3 * MS, 3 * MS)
 _LAST = line("error.backward()", 6 * MS, 0.2 * MS, role="backward")
 _PARSED = line("marks = torch.tensor([parse(each) for each in dates])", 8 * MS, role="input", calls="torch.tensor")
 _DOUBLE = RooflineUse(10 * MS, 6 * MS, 1 * MS, 0.0, 1.2e9, 60e6, "float64")
@@ -305,6 +313,49 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-hidden-by-workers": replace(
             BASE, loader=loader(0.1 * MS, 30 * US, workers=2, collate=about(9 * MS), collate_name="__main__.pad_batch")
         ),
+    },
+    "large-part": {
+        "fires": replace(BASE, optimizers=(GROUPED,), operators=SORTING),
+        "fires-on-a-line": replace(
+            BASE,
+            step=replace(BASE.step, device="cuda"),
+            lines=(line("torch.save(state, path)", 4 * MS, 0.1 * MS),),
+            phases=phases(forward=7 * MS, backward=7 * MS, optimizer=MS, rest=5 * MS),
+        ),
+        "clean-named-by-another-note": replace(BASE, operators=SORTING),
+        "clean-named-by-a-finding": replace(BASE, lines=(line("rows = parse(text)", 6 * MS, 6 * MS),)),
+    },
+    "computed-again": {
+        "fires": replace(BASE, repeats=(AGAIN,)),
+        "fires-in-items": _waiting(
+            15 * MS,
+            5 * MS,
+            loader=loader(15 * MS, 0.4 * MS),
+            repeats=(replace(AGAIN, part="input", evaluations=8.0, again=8.0, results=2),),
+        ),
+        "clean-seldom": replace(BASE, repeats=(replace(AGAIN, duration=about(0.5 * MS)),)),
+        "clean-on-a-device": replace(BASE, step=replace(BASE.step, device="cuda"), repeats=(AGAIN,)),
+    },
+    "iterator-in-step": {
+        "fires": _waiting(15 * MS, 5 * MS, loader=IN_EACH_STEP),
+        "fires-with-workers": _waiting(15 * MS, 5 * MS, loader=replace(IN_EACH_STEP, workers=2)),
+        "clean-each-epoch": _waiting(15 * MS, 5 * MS, loader=replace(IN_EACH_STEP, steps_per_start=80.0)),
+        "clean-a-pass-in-each-step": _waiting(15 * MS, 5 * MS, loader=replace(IN_EACH_STEP, batches=4, demand=4.0)),
+    },
+    "optimizer-in-step": {
+        "fires": replace(
+            BASE,
+            optimizers=(replace(optimizer(0.2 * MS), site=MAKING.source, made=32),),
+            lines=(MAKING,),
+            phases=phases(forward=7 * MS, backward=7 * MS, optimizer=MS, rest=5 * MS),
+        ),
+        "fires-where-the-line-was-not-timed": replace(BASE, optimizers=(optimizer(0.2 * MS, made=32),), lines=()),
+        "clean-made-anew-twice": replace(BASE, optimizers=(optimizer(0.2 * MS, made=2),)),
+    },
+    "many-groups": {
+        "fires": replace(BASE, optimizers=(GROUPED,)),
+        "clean-all-different": replace(BASE, optimizers=(replace(GROUPED, distinct_groups=300),)),
+        "clean-two-groups": replace(BASE, optimizers=(replace(GROUPED, groups=4, distinct_groups=2),)),
     },
     "slow-sampler": {
         "fires": _waiting(5 * MS, 2 * MS, loader=loader(5 * MS, 30 * US, collate=about(0.5 * MS))),
@@ -1270,12 +1321,20 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": replace(BASE, segments=(SegmentUse("rollout", 10, 900_000_000, 0.1),)),
     },
     "steps-changed": {
+        "fires-where-a-graph-is-carried-along": replace(
+            BASE,
+            change=LastingChange(
+                12, 60, None, "backward", 60 * MS, 190 * MS, 130 * MS, 0.5, ITEM, 0.0, True, 3 * MS, carried="state"
+            ),
+        ),
         "fires": replace(
             BASE, change=LastingChange(151, 250, 3, "forward", 60 * MS, 90 * MS, 30 * MS, 0.4, ITEM, 28 * MS)
         ),
         "fires-bit-by-bit": replace(
             BASE,
-            change=LastingChange(75, 220, 4, "forward", 60 * MS, 190 * MS, 130 * MS, 0.5, ITEM, 90 * MS, gradual=True),
+            change=LastingChange(
+                75, 220, 4, "forward", 60 * MS, 190 * MS, 130 * MS, 0.5, ITEM, 90 * MS, gradual=True, by_step=0.6 * MS
+            ),
         ),
         "fires-while-others-use-the-cpus": replace(
             BASE,

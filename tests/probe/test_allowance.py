@@ -17,11 +17,19 @@ from steptime.journal import RECORD, Kind  # noqa: E402
 from steptime.probe import lines, profiling, schedule  # noqa: E402
 from steptime.probe.allowance import (  # noqa: E402
     BARE,
+    BARE_BYTES,
     DETAILED,
+    DETAILED_BYTES,
+    FASTEST_EVENT,
     LEAST,
     LONGEST,
+    MOST_BYTES,
+    PART,
+    PER_NODE,
     SECOND,
+    STACK_CALL_BYTES,
     STACKED_BARE,
+    TIMES,
     Allowance,
     Form,
     graph_nodes,
@@ -41,9 +49,10 @@ class Clock:
 
     def __init__(self) -> None:
         self.time = self.held = 0
+        self.free: int | None = None
 
     def allowance(self) -> Allowance:
-        return Allowance(lambda: self.held, lambda: self.time)
+        return Allowance(lambda: self.held, lambda: self.time, lambda: self.free)
 
 
 def test_a_short_run_may_be_held_for_seconds_and_a_long_one_for_a_twentieth() -> None:
@@ -113,10 +122,80 @@ def test_stacks_lose_their_shapes_and_allocations_before_they_are_left_out() -> 
 def test_what_the_first_window_has_cost_says_what_the_next_one_will() -> None:
     allowance = Clock().allowance()
     allowance.events = 1_000
-    allowance.learn(Form(2, detailed=False), cost=2 * 50_000 * BARE)
-    assert (allowance.events, allowance.detailed) == (50_000, False)
-    allowance.learn(Form(1, detailed=True), cost=20_000 * DETAILED)
-    assert (allowance.events, allowance.detailed) == (20_000, True)
+    allowance.learn(Form(2, detailed=False), cost=2 * 50_000 * BARE, grown=2 * 2_000 * BARE_BYTES)
+    assert (allowance.events, allowance.kept, allowance.detailed) == (50_000, 2_000, False)
+    allowance.learn(Form(1, detailed=True), cost=20_000 * DETAILED, grown=0)  # of memory that was freed before
+    assert (allowance.events, allowance.kept, allowance.detailed) == (20_000, 2_000, True)
+
+
+def test_what_a_window_with_stacks_has_cost_says_what_the_next_one_will() -> None:
+    allowance = Clock().allowance()
+    allowance.events = 1_000
+    allowance.learn(Form(1, detailed=True), cost=2 * SECOND, grown=0, stacks=True)
+    assert (allowance.events, allowance.detailed) == (1_000, False)
+    assert allowance.stacked() == Form(1, detailed=False)
+    allowance.learn(Form(1, detailed=False), cost=2 * SECOND, grown=0, stacks=True)
+    assert allowance.stacked() is None
+
+
+EVENTS_IN_MEMORY = [
+    (2 * DETAILED_BYTES, Form(2, detailed=True), Form(1, detailed=True)),
+    (DETAILED_BYTES, Form(1, detailed=True), Form(1, detailed=False)),
+    (DETAILED_BYTES - 1, Form(1, detailed=False), Form(1, detailed=False)),
+    (BARE_BYTES, Form(1, detailed=False), None),
+    (BARE_BYTES - 1, None, None),
+]
+
+
+@pytest.mark.parametrize(("each", "plain", "stacked"), EVENTS_IN_MEMORY)
+def test_a_window_takes_a_part_of_the_memory_that_is_free(each: int, plain: Form | None, stacked: Form | None) -> None:
+    clock = Clock()
+    allowance = clock.allowance()
+    allowance.expect(nodes=200, torch_calls=0, calls=0, parameters=0)
+    clock.free = PART * each * allowance.events
+    assert (allowance.plain(5), allowance.stacked()) == (plain, stacked)
+
+
+def test_calls_of_functions_take_memory_with_stacks_alone() -> None:
+    clock = Clock()
+    allowance = clock.allowance()
+    allowance.expect(nodes=1, torch_calls=0, calls=10_000, parameters=0)
+    clock.free = PART * 10_000 * STACK_CALL_BYTES
+    assert (allowance.plain(5), allowance.stacked()) == (Form(5, detailed=True), None)
+
+
+def test_no_window_is_larger_than_a_gigabyte_unless_the_user_asks_for_it() -> None:
+    clock = Clock()
+    allowance = clock.allowance()
+    allowance.expect(nodes=MOST_BYTES // DETAILED_BYTES // PER_NODE + 1, torch_calls=0, calls=0, parameters=0)
+    clock.time, clock.free = 3600 * SECOND, 1 << 40
+    assert allowance.plain(5) == Form(1, detailed=False)
+    assert allowance.plain(5, asked=True) == Form(1, detailed=True)
+    clock.free = 1 << 30
+    assert allowance.plain(5, asked=True) is None
+
+
+def test_ranks_of_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    clock.free = 1 << 30
+    assert clock.allowance().room() == clock.free // PART
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert clock.allowance().room() == clock.free // PART // 8
+
+
+def test_a_window_ends_before_what_the_job_does_in_it_fills_the_memory() -> None:
+    clock = Clock()
+    clock.free = 1 << 30
+    allowance, form = clock.allowance(), Form(1, detailed=True)
+    fast = TIMES * allowance.room() // BARE_BYTES * FASTEST_EVENT
+    allowance.expect(nodes=100, torch_calls=0, calls=0, parameters=0)
+    assert allowance.patience(form, SECOND // 2, MS, stacks=False, asked=False) == SECOND // 2
+    assert allowance.patience(form, 10 * SECOND, MS, stacks=False, asked=False) == max(
+        fast, TIMES * allowance.room() // allowance.bytes_of(form, stacks=False) * MS
+    )
+    assert allowance.patience(form, 80 * SECOND, 10 * SECOND, stacks=False, asked=False) == 80 * SECOND
+    allowance.expect(nodes=allowance.room() // DETAILED_BYTES // PER_NODE, torch_calls=0, calls=0, parameters=0)
+    assert allowance.patience(form, 80 * SECOND, 10 * SECOND, stacks=False, asked=False) == TIMES * 10 * SECOND
 
 
 def test_nodes_of_the_graph_are_counted_for_nothing() -> None:
@@ -237,6 +316,36 @@ def test_a_window_of_many_operators_is_cut_and_the_recording_says_so(session: Se
     )
 
 
+def test_a_window_for_which_there_is_no_memory_waits_and_the_recording_says_so(session: Session) -> None:
+    session.allowance.expect(nodes=1_000, torch_calls=0, calls=0, parameters=0)
+    session.allowance.clock.free = 40 << 20  # type: ignore[attr-defined]
+    answers = takes(session, schedule.STEADY_WINDOW, 5, stacks=True)
+    steps(session, 10)
+    assert (answers, windows(session)) == ([False], [])
+    (note,) = facts(session, "note")
+    assert note["text"].endswith(
+        "(window 3 waits until the run is longer): a step has about 15,000 events of the profiler; measuring may take "
+        "3 s, or 5% of a longer run, and a window 10 MB of memory, of what is free"
+    )
+    session.allowance.clock.free = 400 << 20  # type: ignore[attr-defined]
+    assert takes(session, schedule.STEADY_WINDOW, 5, stacks=True, late=True) == []
+    steps(session, 10)
+    assert windows(session) == [(3, 2, False, True), (4, 1, True, True)]
+
+
+def test_a_rank_without_the_memory_for_what_the_first_one_takes_leaves_it_out(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "place", lambda: RankPlace(1, None, 2))
+    schedule.agree(session.plan["recording"], schedule.Agreed(3, 2, 2, True, 0))
+    session.allowance.expect(nodes=1_000, torch_calls=0, calls=0, parameters=0)
+    session.allowance.clock.free = 40 << 20  # type: ignore[attr-defined]
+    takes(session, schedule.STEADY_WINDOW, 5, stacks=True)
+    steps(session, 10)
+    assert windows(session) == []
+    assert "window 3 waits" in facts(session, "note")[0]["text"]
+
+
 def test_a_window_that_would_cost_too_much_waits_until_the_run_is_long_enough(session: Session) -> None:
     session.allowance.events, session.allowance.detailed = 600_000, True
     answers = takes(session, schedule.STEADY_WINDOW, 5, stacks=False)
@@ -296,8 +405,7 @@ def test_where_the_first_rank_must_wait_all_do(session: Session, monkeypatch: py
 
 def test_lines_are_sampled_only_while_there_is_anything_left(session: Session) -> None:
     session.allowance.slowed = 60 * SECOND
-    session._script = schedule._sampled(session)
-    assert next(session._script, "over") == "over"
+    assert next(schedule._sampled(session), "over") == "over"
     assert sys.gettrace() is None
 
 

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from steptime import probe  # noqa: E402
-from steptime.probe import calls, identity, standby  # noqa: E402
+from steptime.probe import calls, free_memory, standby  # noqa: E402
 from steptime.probe.objects import SideTable  # noqa: E402
 from steptime.probe.ours import handler_of, suppressed  # noqa: E402
 from steptime.probe.recorder import Recorder  # noqa: E402
@@ -51,9 +51,9 @@ def test_it_is_not_taken_for_a_file_of_the_system_that_is_missing(in_the_middle:
             in_the_middle()
             return ""
 
-    assert identity._read("/does/not/exist") == b""
+    assert free_memory.read("/does/not/exist") == b""
     with pytest.raises(TimeoutError):
-        identity._read(Path())  # type: ignore[arg-type]
+        free_memory.read(Path())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [OSError, Exception])

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from steptime.probe.objects import (  # noqa: E402
     ConstructionObserver,
+    ObjectNumbers,
     Owners,
 )
 
@@ -71,3 +72,19 @@ def test_every_optimizer_is_reported_of_and_the_class_is_restored() -> None:
         watch.remove()
     assert [any(each is one for one in made) for each in (optimizer, *others)] == [True] * 3
     assert dict(vars(torch.optim.Optimizer)) == before
+
+
+def test_an_object_in_the_place_of_one_that_is_gone_has_its_number() -> None:
+    class Owner:
+        pass
+
+    numbers = ObjectNumbers()
+    first, other = Owner(), Owner()
+    assert numbers.in_place(first, "line 7") == (1, 1)
+    assert numbers.in_place(other, "line 7") == (2, 1), "both are there"
+    assert numbers.in_place(Owner(), "line 9") == (3, 1)
+    del other
+    second = Owner()
+    assert numbers.in_place(second, "line 7") == (2, 2)
+    assert numbers.of(second) == (2, False)
+    assert numbers.of(first) == (1, False)

@@ -91,6 +91,34 @@ def test_a_history_of_allocations_that_fails_leaves_no_profiler_on(
     assert not is_on()
 
 
+CONFIG_THREAD = """
+import os, sys, threading
+from steptime.probe import profiling
+from steptime.probe.recorder import Recorder
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+recorder = Recorder(print)
+recorder.open(sys.argv[1])
+before, stop = profiling._threads(), profiling.stop_config_thread
+def spied():
+    own = str(threading.get_native_id())
+    print(own == str(os.getpid()), all(map(profiling._sleeps, profiling._threads() - before - {own})))
+    stop()
+profiling.stop_config_thread = spied
+for number in (1, 2):
+    window = profiling.ProfilerWindow(recorder, number, stacks=False)
+    window.start()
+    window.stop(1)
+"""
+
+
+def test_the_job_never_waits_for_kinetos_thread(tmp_path: Path) -> None:
+    """On its way to a wait of five seconds that thread hears nobody, and where there is one CPU it is on its way."""
+    step = subprocess.run([python(), "-c", CONFIG_THREAD, str(tmp_path)], capture_output=True, text=True,
+                          timeout=240, check=True)  # fmt: skip
+    ((in_the_job, sleeps),) = [line.split() for line in step.stdout.splitlines() if line.count(" ") == 1]
+    assert (in_the_job, sleeps) == ("True", "True") or in_the_job == "False"
+
+
 SPOILING = [
     ([92, 96, 118, 314], [False, False, False, True]),
     ([300, 290, 310], [False, False, False]),

@@ -54,6 +54,7 @@ def test_the_step_is_held_against_the_balance_of_the_machine(capsys: pytest.Capt
     assert case.roofline is not None
     assert case.machine is not None
     balance = case.machine.balance(case.roofline.dtype)
+    assert balance is not None
     assert balance == pytest.approx(dict(case.machine.rates)[case.roofline.dtype] / (case.machine.copy_bytes or 0))
     assert main(["diagnose", str(RECORDINGS / "nanogpt")]) == 0
     shown = " ".join(capsys.readouterr().out.split())

@@ -33,6 +33,7 @@ from steptime.advice.memory_evidence import with_memory
 from steptime.advice.models import changing_work, gradient_use
 from steptime.advice.outliers import outliers_of, usual_steps
 from steptime.advice.pattern_evidence import caught_use, change_use, period_use
+from steptime.advice.repeat_evidence import repeat_uses
 from steptime.advice.run_uses import CategoryUse, GarbageUse, LoaderUse, SettingsUse
 from steptime.advice.savings import ratio
 from steptime.advice.segment_evidence import segment_uses
@@ -94,7 +95,9 @@ def assemble(
     operators = at_calling_lines(operators, process.called, paths)
     top_modules = tuple(record_of(TopModuleUse, model) for model in process.top_modules)
     step = step_summary(process, layout.timeline, usual, len(with_tracer) - len(usual))
-    step = replace(step, gpu_busy=gpu_busy(steps, usual, telemetry, process.devices))
+    compiling, run = _compiling(process, steps)
+    busy = gpu_busy(steps, usual, telemetry, process.devices)
+    step = replace(step, gpu_busy=busy, compiling=compiling, run=run)
     if step.mode == "backward":
         operators = with_updates_by_hand(operators, top_modules)
     case = Case(
@@ -114,6 +117,7 @@ def assemble(
         ),
         paths=paths,
         repeated=repeated_forward(process, layout, usual),
+        repeats=repeat_uses(process, phases, step.duration.value),
         garbage=_garbage(layout),
         segments=segment_uses(process, layout),
         contention=contention,
@@ -255,6 +259,16 @@ def _compilations(process: Process, steps: Steps) -> tuple[CompilationUse, ...]:
         )
         for fact in process.compilations
     )
+
+
+def _compiling(process: Process, steps: Steps) -> tuple[int, int]:
+    """(ns in which something was compiled, ns of the run): up to the end of the last step, from its first one or the
+    first compilation, which comes before the end of that."""
+    known = [(fact.start, fact.start + fact.duration_ns) for fact in process.compilations if fact.start is not None]
+    last = int(steps.end[-1])
+    first = min([int(steps.start[0]), *(start for start, _ in known)])
+    busy = union([start for start, _ in known], [min(end, last) for _, end in known])
+    return int(measure(busy, np.array([first]), np.array([last]))[0]), last - first
 
 
 def _compiler(process: Process) -> CompilerUse | None:

@@ -29,7 +29,7 @@ from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import WORKING, as_decided, capped, named
-from steptime.advice.verdict import NOTES, most_of_the_run
+from steptime.advice.verdict import GROWTH, LARGE_PART, NOTES, most_of_the_run, worsening
 from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import Estimate, SourceLine, format_duration
 
@@ -263,6 +263,18 @@ def _at_lines(findings: Findings, case: Case, rules: Rules) -> Findings:
     return tuple(each if rules[each.name].at_setting else at_hottest_line(each, case) for each in findings)
 
 
+def _without_named_parts(findings: Findings, case: Case, rules: Rules) -> Findings:
+    """Without notes on parts of the step that another finding names: by the line, the function, or the operator."""
+    others = [each for each in findings if each.name != LARGE_PART and each.weight is not Weight.CAVEAT]
+    words = set(" ".join(" ".join((each.summary, *each.evidence)) for each in others).replace(":", " ").split())
+
+    def is_named(part: Finding) -> bool:
+        here = any(_same_line(part, each) or _same_function(part, each) for each in others)
+        return here or part.summary.partition(" ")[0] in words
+
+    return tuple(each for each in findings if each.name != LARGE_PART or not is_named(each))
+
+
 def _each_line_once(findings: Findings, case: Case, rules: Rules) -> Findings:
     """Keeps the largest of a rule's findings about one line, as two lines may lead to the same hottest one."""
     kept: dict[object, Finding] = {}
@@ -277,10 +289,16 @@ def _with_shares(findings: Findings, case: Case, rules: Rules) -> Findings:
 
 
 def _in_order(findings: Findings, case: Case, rules: Rules) -> Findings:
-    """By savings, what tells a line first where two are alike; before all, what is said of most of the run."""
+    """By savings, what tells a line first where two are alike; before all, what becomes worse with every step, or else
+    what is said of most of the run."""
     most = most_of_the_run(case)
-    first = NOTES[most.kind] if most is not None else ""
-    return tuple(sorted(_lines_first(sorted(findings, key=_rank)), key=lambda finding: finding.name != first))
+    first = worsening(case) or (NOTES[most.kind] if most is not None else "")
+    return tuple(
+        sorted(
+            _lines_first(sorted(findings, key=_rank)),
+            key=lambda each: each.name != first or (first == GROWTH and each.weight is not Weight.FINDING),
+        )
+    )
 
 
 def _outcome(rule: Rule, case: Case) -> tuple[tuple[Finding, ...], str, str]:
@@ -330,10 +348,13 @@ def _bounded(finding: Finding, case: Case) -> Finding | None:
     if saving.value < LEAST_SHARE * step <= held.value and finding.category in WORKING:
         return _of_no_use_yet(finding, case)
     few = _rests_on(finding.savings.samples, case)
-    if saving.value < LEAST_SHARE * step or (saving.low <= 0 and few >= FEWEST_FOR_NOTHING):
+    # Steps that grow differ from each other by far more than their mean is uncertain by.
+    grows = case.change is not None and finding.savings.low > 0
+    nothing = saving.low <= 0 and not grows
+    if saving.value < LEAST_SHARE * step or (nothing and few >= FEWEST_FOR_NOTHING):
         return None
     evidence = finding.evidence
-    if saving.low <= 0:
+    if nothing:
         steps = "one step" if few == 1 else f"{few} steps"
         evidence += (f"This rests on {steps}: no interval excludes that it is nothing.",)
     return replace(finding, savings=_of_any_run(saving, case, upper_bound.high), evidence=evidence)
@@ -421,6 +442,7 @@ PASSES: tuple[Callable[[Findings, Case, Rules], Findings], ...] = (
     _without_covered,  # before the lines: what makes up a category is told by no line, and none is looked for
     _at_lines,  # before findings replace one another, as those about lines do so by their lines
     _without_generalities,  # before the sharing: what is told better elsewhere takes no time from another finding
+    _without_named_parts,  # before the sharing: what another finding names needs no note
     _each_line_once,  # behind the lines, which may have become one; before the sharing, for the same reason
     _with_shares,  # the last that changes a saving: of all that stays, the largest first
     _in_order,  # by what was left of each

@@ -38,6 +38,7 @@ from steptime.advice.run_uses import (
     MemoryUse,
     OutlierUse,
     PeriodUse,
+    RepeatUse,
     SegmentUse,
     SettingsUse,
     StepSummary,
@@ -99,7 +100,9 @@ class TopModuleUse:
 class OptimizerUse:
     """An optimizer. duration: ns per step in its step(). dense_embedding_elements: elements of embedding weights whose
     gradient is dense and mostly zero. kernels: that it launches per step, where the duration is the device's, from its
-    first kernel to the end of its last; None where it is the host's. parameters, elements: 0 where not known."""
+    first kernel to the end of its last; None where it is the host's. groups: of parameters, distinct_groups: with
+    different options. made: at least so many, one in the place of the other. parameters, elements, groups: 0 where
+    not known."""
 
     type: str
     duration: Estimate
@@ -111,6 +114,9 @@ class OptimizerUse:
     dense_embedding_elements: int = 0
     site: SourceLine | None = None
     kernels: float | None = None
+    groups: int = 0
+    distinct_groups: int = 0
+    made: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +289,11 @@ class Case:
     )
     functions: tuple[FunctionUse, ...] = absent((), "no step was profiled with Python stacks")
     repeated: RepeatedForward | None = absent(None, "no model that trains ran without gradients in the steps")
+    repeats: tuple[RepeatUse, ...] = absent(
+        (),
+        "no line computed again what it had computed before",
+        "a trace does not hold what lines give (steptime run looks at it)",
+    )
     padding: PaddingFacts | None = absent(None, "no batch of tokens was seen")
     change: LastingChange | None = absent(None, "the steps did not change for good within the run")
     period: PeriodUse | None = absent(None, "no step is slow every so many steps")

@@ -16,7 +16,7 @@ from steptime.analysis.timeline import RecordTable, Steps, merge, records_of
 from steptime.arrays import Int64
 from steptime.intervals import Intervals, intersect, measure, union
 from steptime.journal import BUSY_PARTS, Flag, Kind
-from steptime.quantities import Estimate, mean_of_series
+from steptime.quantities import Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import ItemFacts, LoaderFacts, Process
 
 SETTLING = 2
@@ -81,7 +81,22 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         length=facts.dataset_length,
         items=_items([each for each in process.items if each.iterator in iterators]),
         made_anew=_are_made_anew(groups[key]),
+        iterated_at=_iterated_at(process),
     )
+
+
+ITERATES = "torch.utils.data.dataloader.DataLoader.__iter__"
+
+
+def _iterated_at(process: Process) -> SourceLine | None:
+    """The line that was seen to make an iterator while calls were looked at, if there is one such line."""
+    places = {(fact.file, fact.line) for fact in process.called if ITERATES in fact.names}
+    if len(places) != 1:
+        return None
+    file, line = places.pop()
+    known = ((code.function, each.text) for code in process.codes if code.file == file for each in code.lines
+             if each.line == line)  # fmt: skip
+    return SourceLine(file, line, *next(known, ("", "")))
 
 
 def input_use(process: Process, layout: Layout, usual: Int64) -> InputUse | None:

@@ -14,6 +14,7 @@ from steptime.advice.run_uses import CaughtUse, PeriodUse
 from steptime.advice.savings import modelled
 from steptime.advice.segment_evidence import segment_lines
 from steptime.analysis.layout import Layout
+from steptime.analysis.lines import LineRole, identity_of
 from steptime.analysis.step_patterns import LastingChange, find_change, find_period
 from steptime.analysis.steps import UPDATES
 from steptime.analysis.timeline import Phase, RecordTable, Steps
@@ -43,7 +44,30 @@ def change_use(process: Process, layout: Layout) -> LastingChange | None:
     if change.gradual and process.sampled:
         start = process.sampled[-1].start
     line, grown = _line(process, start, change)
-    return replace(change, epoch=_epoch(process, layout, end), line=line, line_growth=grown)
+    carried = ""
+    if change.phase == "backward" and (carrier := _carrier(process, layout)) is not None:
+        carried, line = carrier
+    return replace(change, epoch=_epoch(process, layout, end), line=line, line_growth=grown, carried=carried)
+
+
+def _carrier(process: Process, layout: Layout) -> tuple[str, SourceLine] | None:
+    """The variable that brings the graph of each step into the next, as the hunt for leaks found it; else, where the
+    graph is retained, the only one that a line of the loop with a forward pass both reads and binds. With its line."""
+    for leak in process.leaks:
+        if leak.nodes and leak.name and leak.site is not None:
+            return leak.name, leak.site
+    if not any("retain_graph" in line.text for code in process.codes for line in code.lines):
+        return None
+    forward = {number for number, role in layout.lines.roles.items() if role is LineRole.FORWARD}
+    found = [
+        (name, SourceLine(code.file, line.line, code.function, line.text))
+        for code in process.codes
+        if code.loop
+        for line in code.lines
+        if identity_of(code, line) in forward
+        for name in sorted(set(line.stores) & set(line.loads))
+    ]
+    return found[0] if len({name for name, _ in found}) == 1 else None
 
 
 def caught_use(process: Process, layout: Layout) -> CaughtUse | None:

@@ -68,8 +68,9 @@ class StepSummary:
     the trace says. scaled, skipped: updates by a gradient scaler behind its first ones, and those of them that it left
     out. norm: of the gradients, where it was sampled. graphs: of kernels, launched as one. behind: usual steps that the
     mean leaves out, because a device's tracer makes them longer. gpu_busy: share of the steady steps in which the
-    driver saw a kernel run, 0 to 1, None where nobody looked. loss_divided: whether what backward starts on is divided
-    or multiplied by something, None where its graph does not tell."""
+    driver saw a kernel run, 0 to 1, None where nobody looked. loss_divided: True if the value that backward starts from
+    is divided or multiplied by something, None where its graph does not tell. compiling: ns in which TorchDynamo traced
+    and compiled, of `run` ns from the first step to the end of the last."""
 
     duration: Estimate
     total: int
@@ -90,6 +91,8 @@ class StepSummary:
     behind: int = 0
     gpu_busy: float | None = None
     loss_divided: bool | None = None
+    compiling: int = 0
+    run: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,8 @@ class LoaderUse:
     which is in neither; start: ns per start of the workers, the end of those before them included; settling: ns by
     which the steps behind one are longer. busy: share of the making of a batch in which it takes or wants a CPU, None
     where it was not measured. batches: of an epoch. length: of the dataset. items: of the first batches, if looked at.
-    made_anew: whether each iterator seen was that of another DataLoader object.
+    made_anew: whether each iterator seen was that of another DataLoader object. iterated_at: the line that makes the
+    iterators, where one alone was seen to.
 
     demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise."""
 
@@ -151,6 +155,7 @@ class LoaderUse:
     length: int | None = None
     items: ItemFacts | None = None
     made_anew: bool = False
+    iterated_at: SourceLine | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError where it has less than nothing: a report's file may be anybody's."""
@@ -216,6 +221,22 @@ class SegmentUse:
     lines: tuple[SegmentLine, ...] = ()
     every: float = 0.0
     slowed: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatUse:
+    """A line that computes what it has computed before. outer: the line that calls its function. evaluations: per step;
+    again: of these, per step, with a result that was there before; results: different ones in `steps` steps. duration:
+    ns per step of those that came again. part: of the step, as of `PathUse`."""
+
+    source: SourceLine
+    duration: Estimate
+    evaluations: float
+    again: float
+    results: int
+    steps: int
+    part: str = ""
+    outer: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True)

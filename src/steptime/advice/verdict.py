@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from steptime.advice.evidence import Case
 from steptime.advice.models import how_to_record, straggler_name, straggler_reason, straggler_text
 from steptime.advice.rule import Finding, Weight
-from steptime.advice.run_uses import CategoryUse, OutlierUse, SegmentUse, StepSummary
+from steptime.advice.run_uses import CategoryUse, MemoryUse, OutlierUse, SegmentUse, StepSummary
 from steptime.advice.savings import IDLE, named, ratio
 from steptime.advice.segment_evidence import MOST, line_place, lines_text, only_calls
 from steptime.analysis.timeline import UNSPLIT_PHASES
@@ -86,6 +86,12 @@ RUN = {"rollout": "Rollouts take", "evaluation": "Evaluation takes", "checkpoint
 """Words for what a run can be spent on besides training."""
 NOTES = {"rollout": "rollout-share", "evaluation": "slow-evaluation", "checkpoint": "slow-checkpoint"}
 """Rules that say what to do about it."""
+LARGE_PART = "large-part"
+"""The rule that names what no finding is about."""
+LEAK, GROWTH = "memory-leak", "steps-changed"
+"""Rules of what becomes worse with every step."""
+SOON = 86_400e9
+"""ns: a leak that fills the memory within a day ends the training before it is over."""
 MOST_OF_THE_RUN = 0.5
 """Faster steps change little beyond it: it is said before them."""
 
@@ -130,11 +136,16 @@ def _with_saving(use: CategoryUse, best: Estimate) -> CategoryUse:
 
 def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
     """The category with the largest recoverable time; for a rank that the others wait for, that is said first."""
+    findings = tuple(findings)
     late = case.straggler if case.straggler is not None and case.rank in case.straggler.ranks else None
     found = _decided(_verdict(case, tuple(each for each in findings if late is None or each.name != STRAGGLER)), case)
-    if message := _run_text(case):
+    worse = worsening(case)
+    grows = next((each for each in findings if each.name == worse), None)
+    if grows is not None and (worse == LEAK or grows.weight is Weight.FINDING):
+        found = replace(found, sentence=f"{_reported(grows)} {found.sentence if worse == LEAK else ''}".rstrip())
+    if message := _run_text(case) or _compiling(case, MOST_OF_THE_RUN):
         found = replace(found, sentence=f"{message} {found.sentence}")
-    elif message := _besides(case):
+    elif message := f"{_besides(case)} {_compiling(case, LEAST_SHARE)}".strip():
         found = replace(found, sentence=f"{found.sentence} {message}")
     if case.outliers is not None and case.outliers.longer and case.outliers.share >= LEAST_SHARE:
         found = replace(found, sentence=f"{found.sentence} {outliers_text(case.outliers)}.")
@@ -201,6 +212,22 @@ def _takes(use: SegmentUse) -> str:
     return "Calls of the models without gradients take" if only_calls(use) else RUN[use.kind]
 
 
+def worsening(case: Case) -> str:
+    """The rule of what becomes worse with every step, where that comes before all else: steps that grow by half within
+    the run, or memory that will be full soon; "" where nothing does."""
+    if case.change is not None and case.change.grows_much:
+        return GROWTH
+    left = time_until_full(case.memory, case.step) if case.memory is not None else None
+    return LEAK if left is not None and left <= SOON else ""
+
+
+def time_until_full(memory: MemoryUse, step: StepSummary) -> float | None:
+    """ns until a leak fills the memory; None where none is beyond doubt, or the memory is not known."""
+    if not memory.grows or memory.growth is None or not memory.capacity or memory.growth.value <= 0:
+        return None
+    return max(0.0, memory.capacity - memory.peak) / memory.growth.value * step.duration.value
+
+
 def most_of_the_run(case: Case) -> SegmentUse | None:
     """Segments that most of the run goes to besides training, if anything does."""
     return next((use for use in case.segments if use.kind in RUN and use.share >= MOST_OF_THE_RUN), None)
@@ -211,6 +238,12 @@ def _besides(case: Case) -> str:
     parts = [f"{_takes(use)} {format_share(use.share)} of the run besides{_at(use)}." for use in case.segments
              if use.kind in RUN and use.share >= LEAST_SHARE]  # fmt: skip
     return " ".join(parts)
+
+
+def _compiling(case: Case, least: float) -> str:
+    """Time that the run lost to the compiler, which no steady step shows; "" for a share below the least."""
+    spent, share = case.step.compiling, ratio(case.step.compiling, case.step.run)
+    return f"Compiling takes {format_duration(spent)}, {format_share(share)} of the run." if share >= least else ""
 
 
 def _at(use: SegmentUse) -> str:

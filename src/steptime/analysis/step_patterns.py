@@ -37,6 +37,13 @@ BACK = 0.05
 UNHIDDEN = 0.5
 """Fraction of the growth of the phase, as a ratio: what the other phases grew by at most. A machine that becomes slower
 slows all of them."""
+NEARLY_ALONE, DOUBLED = 0.1, 2.0
+"""Fraction of the step: where the other phases take less, what they grew by is chance. The phase itself must be so many
+times as long then."""
+FEWEST_GROWING = 15
+"""Steps that show a phase that doubles bit by bit, three in each part."""
+MUCH = 1.5
+"""Times the step before, for one that grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,8 @@ class LastingChange:
     """A level of the steps that changed for good. step: the first of the new level, from 1, of `steps` in all; epoch:
     that it lies in, None where no loader tells. before, now: medians of the step, ns; phase: that grew, by `growth` ns.
     share: of the growth, what the mean step bears. line: that takes more than before, by line_growth ns. gradual: the
-    steps grew bit by bit; before and now are the first and the last fifth of the run."""
+    steps grew bit by bit, by `by_step` ns in each; before and now are the first and the last fifth of the run. carried:
+    the variable that brings the graph of each step into the next, at the line; "" where none was found."""
 
     step: int
     steps: int
@@ -57,14 +65,20 @@ class LastingChange:
     line: SourceLine | None = None
     line_growth: float = 0.0
     gradual: bool = False
+    by_step: float = 0.0
+    carried: str = ""
+
+    @property
+    def grows_much(self) -> bool:
+        """True if steps grow by half or more: nothing else that is said of a step matters as much."""
+        return self.now >= MUCH * self.before
 
 
 def find_change(steps: Steps) -> LastingChange | None:
     """The largest lasting growth of one phase, at once or else bit by bit."""
     steady = np.flatnonzero(steps.steady)
-    if len(steady) < LEAST_STEPS:
-        return None
-    for look in (_of_phase, _bit_by_bit):
+    looks = [look for look, least in ((_of_phase, LEAST_STEPS), (_bit_by_bit, FEWEST_GROWING)) if len(steady) >= least]
+    for look in looks:
         found = [change for phase in Phase if (change := look(steps, steady, phase)) is not None]
         if found:
             return max(found, key=lambda change: change.growth)
@@ -79,7 +93,11 @@ def _bit_by_bit(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | No
     growth = levels[-1] - levels[0]
     if growth < max(LEAST_GROWTH * usual, MOSTLY * (now - usual)) or np.diff(levels).min() < -BACK * growth:
         return None
-    if (companions[-1] - companions[0]) * levels[0] > UNHIDDEN * growth * companions[0]:
+    doubled = levels[-1] >= DOUBLED * levels[0]
+    if len(steady) < LEAST_STEPS and not doubled:
+        return None
+    alone = doubled and companions[0] < NEARLY_ALONE * usual
+    if not alone and (companions[-1] - companions[0]) * levels[0] > UNHIDDEN * growth * companions[0]:
         return None
     first, *_, last = np.array_split(values, PARTS)
     longer = len(last) - np.searchsorted(np.sort(last), first, side="right")  # a long run's pairs would not fit memory
@@ -87,7 +105,8 @@ def _bit_by_bit(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | No
         return None
     share = min(1.0, max(0.0, (float(values.mean()) - levels[0]) / growth))
     at, name = int(steady[len(first)]) + 1, phase.name.lower()
-    return LastingChange(at, len(steps.start), None, name, usual, now, growth, share, gradual=True)
+    by_step = growth / float(np.median(steady[-len(last) :]) - np.median(steady[: len(first)]))
+    return LastingChange(at, len(steps.start), None, name, usual, now, growth, share, gradual=True, by_step=by_step)
 
 
 def _levels(values: Float64) -> list[float]:

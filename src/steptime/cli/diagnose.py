@@ -32,8 +32,8 @@ from steptime.errors import TraceError, UsageError
     type=click.FloatRange(0.01, 100),
     default=1.0,
     metavar="FACTOR",
-    help="Predict the step with a link between ranks that is this many times as fast, such as 2. More ranks cannot be "
-    "predicted.",
+    help="Predict the step with a link between ranks that is this many times as fast, such as 2. Of a recording or one "
+    "trace. More ranks cannot be predicted.",
 )
 @companion_options
 @click.option(

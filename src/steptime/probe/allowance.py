@@ -5,17 +5,25 @@ ends a few seconds later at most, and a long one pays for each window within a m
 measurement gets half of what is left, so that an expensive early one leaves something to those behind it, and never
 more than LONGEST, because the other ranks and whoever watches the job's health wait meanwhile.
 
-How many events a step has nobody knows before the profiler has run, and each costs microseconds when it stops. So they
-are estimated from what can be counted for nothing, and known from what the first window has cost.
+How many events a step has nobody knows before the profiler has run, and each costs microseconds when it stops, and
+kilobytes until then. So they are estimated from what can be counted for nothing, and known from what the first window
+has cost.
+
+A window may take a PART of the memory that is free, and no more than MOST_BYTES: where that is too little, it has fewer
+steps, then no shapes, then it is left out.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+
+from steptime.probe.free_memory import free_memory
+from steptime.probe.identity import ranks_here
 
 SECOND = 1_000_000_000
 LEAST, SHARE, LONGEST = 3 * SECOND, 1 / 20, 10 * SECOND
@@ -30,6 +38,19 @@ Measured on a 2-CPU EPYC with torch 2.12 and 2.13: 10 to 20 of steps with 114,00
 STACKED_DETAILED, STACKED_BARE, PER_STACK_CALL = 30_000, 6_500, 5_000
 """The same with Python's stacks: with shapes and each allocation (20 to 29), without both (5 to 6), and for each call
 of a function, which becomes an event, too."""
+DETAILED_BYTES, BARE_BYTES = 3_100, 1_300
+STACKED_DETAILED_BYTES, STACKED_BARE_BYTES, STACK_CALL_BYTES = 5_700, 1_800, 1_600
+"""Bytes that an event, or a call with stacks, takes when its window ends, in the same forms: the peak of resident
+memory in windows of steps with 180,000 to 720,000 operators, and with 222,000 calls (torch 2.13). While it is recorded
+an event takes a seventh of that."""
+PART, MOST_BYTES = 4, 1 << 30
+"""A quarter of what is free: an evaluation in the middle of a window has events, too, and the job's own memory grows.
+And a gigabyte, however much is free: of 350,000 events, whose trace has 160 MB; a larger one says nothing more of a
+step, and other jobs may count on what is free."""
+FASTEST_EVENT = 2_500
+"""ns between two events of small operators while a profiler without shapes is on, at least."""
+TIMES = 3
+"""So many times its steps' time a window may last in any case: the profiler slows small operators so much."""
 DISCOVERED_CALL = 4_000
 """ns that discovery takes for a call of a function: 4.0 of one of the user's, 1.8 of one in C."""
 SLOWED = 4
@@ -55,14 +76,20 @@ class Form:
 class Allowance:
     """Allowance of one process. slowed: ns by which measured steps were longer than usual. fixed: ns of the time held
     that no smaller measurement would have saved, as a device's tracer takes for its first start. events, calls: of the
-    profiler, and of functions with stacks, in a step, as far as is known. detailed: whether a window with shapes was
-    taken."""
+    profiler, and of functions with stacks, in a step, as far as is known: by the time that they take, which the
+    machine's load lengthens; kept: by their memory. detailed: whether a window with shapes was taken."""
 
-    def __init__(self, held: Callable[[], int], clock: Callable[[], int] = time.perf_counter_ns) -> None:
-        """held: ns for which the probe has held the job so far; clock: ns."""
-        self._held, self._clock = held, clock
+    def __init__(
+        self,
+        held: Callable[[], int],
+        clock: Callable[[], int] = time.perf_counter_ns,
+        free: Callable[[], int | None] = free_memory,
+    ) -> None:
+        """held: ns for which the probe has held the job so far; clock: ns; free: bytes of memory."""
+        self._held, self._clock, self._free = held, clock, free
         self._start = clock()
-        self.slowed = self.fixed = self.events = self.calls = 0
+        self.slowed = self.fixed = self.events = self.calls = self.kept = 0
+        self._stacked: dict[bool, int] = {}
         self.detailed = False
 
     @property
@@ -79,29 +106,57 @@ class Allowance:
 
     def expect(self, nodes: int, torch_calls: int, calls: int, parameters: int) -> None:
         """Estimates a step from counts of one step; parameters: that are updated one by one."""
-        self.events = PER_NODE * nodes + PER_CALL * torch_calls + PER_PARAMETER * parameters
+        self.events = self.kept = PER_NODE * nodes + PER_CALL * torch_calls + PER_PARAMETER * parameters
         self.calls = calls
+
+    def room(self, asked: bool = False) -> int:
+        """Bytes of memory that the next window may take. Where the ranks of a job are on one machine, each takes its
+        part at the same time."""
+        free, most = self._free(), sys.maxsize if asked else MOST_BYTES
+        return most if free is None else min(most, free // (PART * ranks_here()))
 
     def plain(self, steps: int, asked: bool = False) -> Form | None:
         """The most of a window of so many steps that may be taken now. Without shapes only while there are none: a
         later window replaces an earlier one."""
-        share = self.share(asked)
-        if (most := min(steps, share // max(1, self.events * DETAILED))) > 0:
-            return Form(most, detailed=True)
-        bare = not self.detailed and 0 < self.events * BARE <= share
+        share, room = self.share(asked), self.room(asked)
+        most = min(share // max(1, self.events * DETAILED), room // max(1, self.kept * DETAILED_BYTES))
+        if most > 0:
+            return Form(min(steps, most), detailed=True)
+        bare = not self.detailed and 0 < self.events * BARE <= share and self.kept * BARE_BYTES <= room
         return Form(1, detailed=False) if bare else None
 
     def stacked(self, asked: bool = False) -> Form | None:
         """The same of a window of one step with stacks."""
-        share, of_calls = self.share(asked), self.calls * PER_STACK_CALL
+        share, room = self.share(asked), self.room(asked)
         for each, detailed in ((STACKED_DETAILED, True), (STACKED_BARE, False)):
-            if 0 <= self.events * each + of_calls < share:
-                return Form(1, detailed)
+            form = Form(1, detailed)
+            cost = self._stacked.get(detailed, self.events * each + self.calls * PER_STACK_CALL)
+            if 0 <= cost < share and self.bytes_of(form, stacks=True) <= room:
+                return form
         return None
 
-    def learn(self, form: Form, cost: int) -> None:
-        """A plain window of that form cost so many ns: what a step costs is known now, on this machine."""
+    def bytes_of(self, form: Form, *, stacks: bool) -> int:
+        """Bytes of memory that a window takes, as far as is known."""
+        if stacks:
+            each = STACKED_DETAILED_BYTES if form.detailed else STACKED_BARE_BYTES
+            return self.kept * each + self.calls * STACK_CALL_BYTES
+        return form.steps * self.kept * (DETAILED_BYTES if form.detailed else BARE_BYTES)
+
+    def patience(self, form: Form, longest: int, usual: int, *, stacks: bool, asked: bool) -> int:
+        """ns that a window may last where `longest` is the most: until events that come as fast as they can, or as fast
+        as in the job's steps, fill what TIMES the room would be. usual: ns of a step."""
+        room, due = TIMES * self.room(asked), form.steps * usual
+        times = max(TIMES, room // max(1, self.bytes_of(form, stacks=stacks)))
+        return min(longest, max(room // BARE_BYTES * FASTEST_EVENT, times * due))
+
+    def learn(self, form: Form, cost: int, grown: int, *, stacks: bool = False) -> None:
+        """A window of that form cost so many ns, and so many bytes of memory: what a step costs is known now, on this
+        machine and with its load."""
+        if stacks:
+            self._stacked[form.detailed] = cost
+            return
         self.events = -(-cost // (form.steps * (DETAILED if form.detailed else BARE)))
+        self.kept = max(self.kept, grown // (form.steps * (DETAILED_BYTES if form.detailed else BARE_BYTES)))
         self.detailed |= form.detailed
 
     def steps_took(self, steps: int, usual: int, took: int) -> None:

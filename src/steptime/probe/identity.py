@@ -17,41 +17,26 @@ import torch
 
 from steptime.debug_switches import switched_on
 from steptime.probe import sites
+from steptime.probe.free_memory import address_space, groups
 from steptime.probe.objects import modules_of, parameters_of
 from steptime.probe.ours import pass_on
 from steptime.probe.recorder import write_whole
 
-CGROUP_LIMIT = "/sys/fs/cgroup/memory.max"
-OWN_LIMITS = "/proc/self/limits"
-ADDRESS_SPACE = b"Max address space"
-
 
 def memory_limit() -> int | None:
-    """Bytes of the CUDA device in use; else the process's own limit, its container's, or the machine's memory,
+    """Bytes of the CUDA device in use; else the process's own limit, its control groups', or the machine's memory,
     whichever is least. Nothing is initialised by asking."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    # Not asked of the module `resource`, which a job that does not import it would find imported.
-    lines = _read(OWN_LIMITS).splitlines()
-    own = [line[len(ADDRESS_SPACE) :].split()[0] for line in lines if line.startswith(ADDRESS_SPACE)]
-    return min([machine, *(int(text) for text in (*own, _read(CGROUP_LIMIT)) if text.isdigit())])
-
-
-def _read(path: str) -> bytes:
-    """A file of the system, b"" where there is none (control groups of version 1). As bytes: a codec would be imported
-    into the job."""
-    try:
-        with open(path, "rb") as file:
-            return file.read().strip()
-    except OSError as error:
-        pass_on(error)
-        return b""
+    own = address_space()
+    return min([machine, *([own] if own is not None else []), *(limit for limit, _ in groups())])
 
 
 RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 """Variables that launchers put into the environment: torchrun, SLURM's srun, Open MPI, MPICH and Intel MPI."""
 MOST_TRACED = 16
 """Ranks that trace of a larger job: traces are megabytes each, and the step table of all ranks says who is late."""
@@ -95,6 +80,11 @@ def place() -> RankPlace:
         return RankPlace(_number(RANK[:1]), local, _number(WORLD_SIZE[:1]))
     world = _number(WORLD_SIZE[1:])
     return RankPlace(_number(RANK[1:]), local, world) if world is not None and world > 1 else RankPlace()
+
+
+def ranks_here() -> int:
+    """Ranks on this machine: all of the job where no launcher tells, as mp.spawn starts them."""
+    return max(1, _number(LOCAL_SIZE) or place().world_size or 1)
 
 
 def traces(here: RankPlace, wanted: Sequence[str]) -> bool:
@@ -201,7 +191,15 @@ def optimizer_facts(optimizer: Any, number: int) -> dict[str, Any]:
         "foreach": first.get("foreach"),
         "fused": first.get("fused"),
         "site": sites.site_of(optimizer),
+        "groups": len(groups),
+        "distinct_groups": len(set(map(_options, groups))),
     }
+
+
+def _options(group: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The options of a group of parameters, without what lies in tensors or belongs to one parameter."""
+    plain = {key: value for key, value in group.items() if type(value) in (bool, int, float, str, tuple, type(None))}
+    return tuple(sorted((key, repr(value)) for key, value in plain.items()))
 
 
 def top_module_facts(module: torch.nn.Module, number: int) -> dict[str, Any]:

@@ -8,14 +8,13 @@ sizes are added up. A generator of the dataset's own is not seen.
 from __future__ import annotations
 
 import ctypes
-import os
 import random
 import sys
 from typing import Any
 
 import torch
 
-from steptime.probe.ours import pass_on
+from steptime.probe.free_memory import free_memory
 
 LOOKED = 2
 """Batches of an iterator."""
@@ -32,7 +31,6 @@ TENSOR = 400
 """Bytes of a tensor next to its numbers: the object of Python, TensorImpl, StorageImpl and its allocation (torch
 2.13)."""
 SMALL = (int, float, bool, complex, type(None))
-AVAILABLE = b"MemAvailable:"
 
 
 class ItemLook:
@@ -74,7 +72,7 @@ class ItemLook:
         known["batches"] += 1
         known["drawn"] |= seen["drawn"]
         known["bytes"] = None if seen["bytes"] is None or known["bytes"] is None else max(known["bytes"], seen["bytes"])
-        return {**known, "available": available()} if known["batches"] == LOOKED else None
+        return {**known, "available": free_memory()} if known["batches"] == LOOKED else None
 
 
 def random_states() -> tuple[Any, ...]:
@@ -107,17 +105,3 @@ def size_of(item: Any, depth: int = DEPTH) -> int | None:
     sizes = [size_of(each, depth - 1) for each in parts]
     known = [size for size in sizes if size is not None]
     return OBJECT + sum(known) if len(known) == len(sizes) else None
-
-
-def available() -> int | None:
-    """Bytes of memory that the system could still give (Linux); None where it does not tell."""
-    try:
-        file = os.open("/proc/meminfo", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            lines = os.read(file, 4096).splitlines()
-        finally:
-            os.close(file)
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(AVAILABLE))
-    except (OSError, ValueError, IndexError, StopIteration) as error:
-        pass_on(error)
-        return None

@@ -210,6 +210,7 @@ class ObjectNumbers:
     def __init__(self) -> None:
         self.known: dict[int, tuple[int, Any]] = {}
         self._last = 0
+        self._latest: dict[Any, tuple[int, Any, int]] = {}
 
     def of(self, owner: Any) -> tuple[int, bool]:
         key = id(owner)
@@ -222,3 +223,16 @@ class ObjectNumbers:
         except TypeError:  # no weak references to it: the next call gives it a new number
             self.known.pop(key, None)
         return self._last, True
+
+    def in_place(self, owner: Any, site: Any) -> tuple[int, int]:
+        """(number, how many had it) of an object that was made at a place: the number of the one before it from there,
+        if that is gone."""
+        number, _ = self.of(owner)
+        before, reference, made = self._latest.get(site, (0, None, 0))
+        if reference is not None and reference() is None:
+            number, made = before, made + 1
+            self.known[id(owner)] = number, weakref.ref(owner)
+        else:
+            made = 1
+        self._latest[site] = number, self.known[id(owner)][1], made
+        return number, made

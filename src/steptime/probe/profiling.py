@@ -16,6 +16,7 @@ import re
 import sys
 import threading
 import time
+from _thread import start_new_thread
 from collections.abc import Iterable, Iterator
 from itertools import starmap
 from threading import get_ident
@@ -94,6 +95,9 @@ SILENT = 99
 """Above every severity of Kineto's lines (Logger.h)."""
 CONFIG_LOADER = "8instance", "10stopThread"
 """Functions of Kineto's, as C++ names them."""
+CONFIG_LOOKS, CONFIG_LOOK = 40, 0.0005
+"""How often, and how many seconds apart, the job is held for a look at whether Kineto's thread waits: it does after a
+tenth of a millisecond where a CPU is free."""
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 """Python's form of a byte of a name that is not UTF-8 (PEP 383)."""
 SPOILT, SPOILT_TIME = 2, 100_000_000
@@ -177,25 +181,56 @@ def start_in_silence(profile: Any) -> None:
     to the next, and those of the job's own do not warn again. It does not warn where it keeps them. So it is told to
     while it starts, and no longer: at its end torch would make a Python object of every event.
     """
+    before = _threads()
     profile.acc_events = True
     with kineto_silenced():  # of a profile without a schedule these two are its `start`
         profile.prepare_trace()
     with kineto_silenced():  # Kineto's first profile sets the level itself
         profile.start_trace()
     profile.acc_events = profile.profiler.acc_events = False
+    end_config_thread(_threads() - before)
 
 
-def end_config_thread() -> None:
+def end_config_thread(new: set[str]) -> None:
     """Ends the thread that Kineto's first profile starts, to look for orders from outside. A forked child inherits the
     condition that it waits on, and would wait for it without end where it leaves by `exit` (~ConfigLoader). It stays
-    where the user gives Kineto such orders, or torch has another layout."""
-    if "KINETO_USE_DAEMON" in os.environ or "KINETO_CONFIG" in os.environ:
+    where the user gives Kineto such orders, or torch has another layout. new: threads since before the profile."""
+    if not new or "KINETO_USE_DAEMON" in os.environ or "KINETO_CONFIG" in os.environ:
         return
+    for _ in range(CONFIG_LOOKS):
+        if all(map(_sleeps, new)):
+            return stop_config_thread()
+        time.sleep(CONFIG_LOOK)
+    start_new_thread(stop_config_thread, ())
+
+
+def stop_config_thread() -> None:
+    """Wakes the thread and returns when it has ended. It looks for this only behind each of its waits, of five seconds:
+    where it is on the way to one, as on a busy machine, who calls this waits as long."""
     with suppressed(OSError, AttributeError):
         library = _library()
         instance, stop = (f"_ZN9libkineto12ConfigLoader{name}Ev" for name in CONFIG_LOADER)
         found = ctypes.CFUNCTYPE(ctypes.c_void_p)((instance, library))()
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)((stop, library))(found)
+
+
+def _threads() -> set[str]:
+    """Numbers of this process's threads; none where the system does not tell."""
+    try:
+        return set(os.listdir("/proc/self/task"))
+    except OSError as error:
+        pass_on(error)
+        return set()
+
+
+def _sleeps(thread: str) -> bool:
+    """True of a thread that waits for something, or is gone."""
+    try:
+        with open(f"/proc/self/task/{thread}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] == b"S"
+    except OSError as error:
+        pass_on(error)
+        return True
 
 
 def put_back(profile: Any) -> None:
@@ -281,8 +316,9 @@ class ProfilerWindow:
         self._tracer_known = TRACER in sys.modules
         self._tracer: Any = None
         self.opened = self._boundary = self._shortest = 0
-        self.steps = self.held = 0
-        """Whole steps that its trace holds: none, and there is no trace. For how many ns its end has held the job."""
+        self.steps = self.held = self.grown = 0
+        """Whole steps that its trace holds: none, and there is no trace. For how many ns its end has held the job, and
+        by how many bytes of memory the process grew meanwhile."""
 
     @property
     def on(self) -> bool:
@@ -331,7 +367,6 @@ class ProfilerWindow:
         witness = torch.empty(1, device="cpu") if self._memory else None  # the job may have set another default
         start_in_silence(self._profile)
         self._tracer = sys.getprofile()
-        end_config_thread()
         if self._memory:
             with allocations.errors_only():
                 del witness  # was allocated before: torch warns of the first such, and of every thousandth
@@ -369,13 +404,14 @@ class ProfilerWindow:
 
     def _write(self) -> dict[str, Any]:
         """The trace; returns the rest of its `TraceFacts`."""
-        epoch, monotonic = clock_pair()
+        before, (epoch, monotonic) = device.resident_bytes(), clock_pair()
         profile = self._end(os.path.join(self._folder, f"memory-{self.number}.pickle"))
         if not os.access(self._folder, os.W_OK | os.X_OK):  # Kineto would complain on the user's stderr and go on
             raise OSError(f"nothing can be written to {self._folder} any more")
         path = f"trace-{self.number}.json"
         with plain_name(self._folder) as folder, kineto_silenced():
             profile.export_chrome_trace(os.path.join(folder, os.path.basename(self._partial)))
+        self.grown = max(0, device.resident_bytes() - before)
         let_go(profile)
         os.replace(self._partial, os.path.join(self._folder, path))
         return {

@@ -30,6 +30,8 @@ CALIBRATIONS, CALIBRATING_CALLS = 5, 40
 """Calls of which the quickest counts: a fifth of a millisecond in all."""
 DEEPEST = 200
 """Frames looked at, from a call outwards."""
+HOT = 0.03
+"""Of the time: functions that take so much, with what they call, are worth a second look."""
 MOST_PATHS, MOST_LINES = 60, 12
 """Written: the paths with most time, and of each the innermost lines."""
 PARTS = (
@@ -115,18 +117,21 @@ class LineSampler:
         self._chance = random.Random(0).random  # of its own: the job's random numbers stay as they are
         self._trace = self._make()
         self._attached: list[_Local] = []
-        self._end = 0
+        self._start = self._end = 0
+        self.hot: tuple[CodeType, ...] = ()
+        """Functions that take a good part of the time, known when it has stopped."""
 
     def start(self, frame: FrameType | None = None) -> bool:
         """False, and nothing is done, while a debugger or coverage traces. frame: those of the user's from it outwards,
         which run already, are timed from their next line on."""
         if sys.gettrace() is not None:
             return False
-        for each in reversed([each for each in _outwards(frame) if sites.whose_frame(each) == sites.USER]):
+        for each in reversed([each for each in outwards(frame) if sites.whose_frame(each) == sites.USER]):
             if each.f_trace is None and (function := self._function(each.f_code)) is not None:
                 each.f_trace = self._timed(function, self._node(each), now())
                 self._attached.append(each.f_trace)
         self._measure_itself()
+        self._start = now()
         sys.settrace(self._trace)
         return True
 
@@ -309,7 +314,7 @@ class LineSampler:
         while self._calls:
             self._calls[-1].over = True
             self._return(self._calls[-1], self._end)
-        for frame in _outwards(sys._getframe(1)) if self._attached else ():
+        for frame in outwards(sys._getframe(1)) if self._attached else ():
             if frame.f_trace in self._attached:
                 frame.f_trace, frame.f_trace_lines = None, True
         self._attached.clear()
@@ -331,14 +336,18 @@ class LineSampler:
     def _times(self) -> Counter[tuple[_Path, _Place]]:
         """ns by path: the lines of the timed calls for all of them, at each level of calls."""
         times, factors = Counter[tuple[_Path, _Place]](), dict[_Node | None, float]()
+        spent = Counter[CodeType]()
         for node in self._nodes.values():  # a caller comes before what it calls
+            spent[node.code] += round(factors.get(node.outer, 1.0) * node.all)
             factor = factors[node] = factors.get(node.outer, 1.0) * node.all / max(1, node.timed)
             for line, duration in node.lines.items():
                 times[node.path, (node.code, line)] += round(factor * duration)
+        least = HOT * (self._end - self._start)
+        self.hot = tuple(code for code, duration in spent.items() if duration >= least)
         return times
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
     """A frame and those that called it."""
     for _ in range(DEEPEST):
         if frame is None:
@@ -350,7 +359,7 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 def path_of(frame: FrameType | None) -> _Path:
     """The part of the step, and the user's lines, from a frame outwards."""
     part, found = "", list[_Place]()
-    for each in _outwards(frame):
+    for each in outwards(frame):
         whose = sites.whose_frame(each)
         if whose == sites.USER:
             found.append((each.f_code, each.f_lineno or each.f_code.co_firstlineno))

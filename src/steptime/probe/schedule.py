@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from threading import get_ident
+from types import CodeType
 from typing import Any, TypeVar
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -41,6 +42,7 @@ from steptime.probe.modules import MOST, module_facts, named_modules, without_up
 from steptime.probe.objects import each_once, parameters_of, updated_by
 from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.profiling import ProfilerWindow
+from steptime.probe.repeats import RepeatObserver
 from steptime.probe.sampling import LineSampler
 from steptime.probe.session import Session, Stage, leave
 from steptime.probe.step_metrics import StepMetrics
@@ -59,6 +61,8 @@ LOOKED_STEPS, LOOKED_TIME, LOOKED_LIMIT = 2, SECOND, 4 * SECOND
 SAMPLED_STEPS, SAMPLED_LIMIT = 4, 2 * SECOND
 """Steps in which all functions of the user's are timed line by line, one at least: they are slowed like those of the
 line timeline."""
+REPEAT_STEPS, REPEAT_LIMIT = 4, 2 * SECOND
+"""Steps in which results are looked at, two at least: what the first one gave may come again in those behind it."""
 BETWEEN_LIMIT, BETWEEN_WAIT = 2 * SECOND, 1000
 """Largest share of the time between steps that is timed by line; most steps that are waited for it."""
 PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 5 * SECOND
@@ -103,6 +107,8 @@ SINGLE_PERIOD = SECOND // 5
 """Between two single steps that are compared with those before, on devices too, where we are told of each."""
 LOG_SECONDS = 10.0
 """Between two times that numbers go to the job's own loggers."""
+LEAST_FOR_REPEATS = SECOND // 5
+"""So many ns for looking at results in any case: a job of long steps has spent the rest by then."""
 LEAST_FOR_LEAKS = SECOND // 5
 """So many ns the hunt for leaks may take in any case: as a rule it takes less."""
 LEAVE = "leave-request"
@@ -159,7 +165,8 @@ def _stages(session: Session) -> Stage:
         # torch 2.13 crashes where Dynamo compiles while stacks are recorded, as it may in these steps.
         stacks = session.step_timer.usual() < STACK_LIMIT and not session.housekeeping.compiled
         yield from _profiles(session, EARLY_WINDOW + long, 0 if long else EARLY_STEPS, stacks)
-    yield from _unseen(session, _sampled(session))
+    hot = yield from _unseen(session, _sampled(session))
+    yield from _unseen(session, _repeats(session, frames, (*hot, *found.functions)))
     yield from _until(session, DEVICE_STEPS if device.in_use() else PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.step_timer.usual()
     stacks = duration < STACK_LIMIT
@@ -257,10 +264,11 @@ def _note_inputs(session: Session, found: Found, steps: int) -> None:
             top_module.check = InputCheck(inputs, changed)
 
 
-def _sampled(session: Session) -> Stage:
+def _sampled(session: Session) -> Generator[None, None, tuple[CodeType, ...]]:
+    """Returns the functions that take a good part of the time."""
     sampler = LineSampler()
     if not session.allowance.share() or not sampler.start():
-        return
+        return ()
     start, first = now(), session.steps
     # It need not last for whole steps: it costs no more than the time by which it outlasts a usual one.
     patience = session.step_timer.usual() + min(SAMPLED_LIMIT, session.allowance.share())
@@ -271,6 +279,30 @@ def _sampled(session: Session) -> Stage:
         found = sampler.stop(max(1, session.steps - first))
         session.recorder.interval(int(Kind.LINES), 0, start, end)
         session.recorder.fact("samples", start=start, **found)
+        session.recorder.pause(end)
+    return sampler.hot
+
+
+def _repeats(session: Session, frames: LoopFrame, hot: tuple[CodeType, ...]) -> Stage:
+    """Lines of the loop and of these functions that compute again what they have computed."""
+    budget = min(REPEAT_LIMIT, max(session.allowance.share(), LEAST_FOR_REPEATS))
+    observer = RepeatObserver({*hot, *((frames.code,) if frames.code else ())}, budget)
+    if not observer.start(sys._getframe()):
+        return
+    start, lines = now(), list[dict[str, Any]]()
+    patience = REPEAT_STEPS * session.step_timer.usual() + budget
+    try:
+        with Deadline(patience, observer.give_up, session.failed):
+            for _ in range(REPEAT_STEPS):
+                yield
+                observer.boundary()
+                if observer.ours > budget and observer.steps > 1:
+                    break
+    finally:
+        end = now()
+        lines = observer.stop(sys._getframe())
+        session.recorder.interval(int(Kind.LINES), 0, start, end)
+        session.recorder.fact("repeats", start=start, end=end, held=observer.ours, steps=observer.steps, lines=lines)
         session.recorder.pause(end)
 
 
@@ -380,6 +412,7 @@ def _profiles(
         yield from _steps(opening)
     else:
         plan = agree(session.plan["recording"], replace(plan, step=session.steps + opening + lead))
+        plan = _fitting(session, plan, asked)
         behind = session.steps - plan.step
         while plan.whole and session.steps < plan.step:
             yield
@@ -398,7 +431,7 @@ def _profiles(
     if taken.stacks:
         yield from _steps(taken.apart)
         yield from _profile(session, _window(session, number, stacks=True, detailed=taken.every), 1)
-    _note_cut(session, replace(taken, steps=plan.steps, detailed=plan.detailed), wanted, stacks)
+    _note_cut(session, replace(taken, steps=plan.steps, detailed=plan.detailed), wanted, stacks, asked)
     return bool(plan.steps) or not wanted
 
 
@@ -411,7 +444,15 @@ def _affordable(session: Session, wanted: Agreed, asked: bool) -> Agreed:
     return replace(wanted, steps=steps, detailed=detailed, stacks=tall is not None, every=tall is None or tall.detailed)
 
 
-def _note_cut(session: Session, plan: Agreed, steps: int, stacks: bool) -> None:
+def _fitting(session: Session, agreed: Agreed, asked: bool) -> Agreed:
+    """What this rank has the memory for, of what the first one has named."""
+    allowance, room = session.allowance, session.allowance.room(asked)
+    plain = allowance.bytes_of(Form(agreed.steps, agreed.detailed), stacks=False) <= room
+    tall = allowance.bytes_of(Form(1, agreed.every), stacks=True) <= room
+    return replace(agreed, steps=agreed.steps * plain, stacks=agreed.stacks and tall)
+
+
+def _note_cut(session: Session, plan: Agreed, steps: int, stacks: bool, asked: bool) -> None:
     """Says once for each window what was left out of it, and why."""
     cut = []
     if steps and not plan.steps:
@@ -425,10 +466,11 @@ def _note_cut(session: Session, plan: Agreed, steps: int, stacks: bool) -> None:
     elif plan.stacks and not plan.every:
         cut.append("stacks without shapes and allocations")
     if cut:
-        events = session.allowance.events
+        allowance = session.allowance
         session.recorder.note(
-            f"profiled less than usual ({', '.join(cut)}): a step has about {events:,} events of the profiler, and "
-            f"measuring may take {LEAST // SECOND} s, or {SHARE:.0%} of a longer run"
+            f"profiled less than usual ({', '.join(cut)}): a step has about {max(allowance.events, allowance.kept):,} "
+            f"events of the profiler; measuring may take {LEAST // SECOND} s, or {SHARE:.0%} of a longer run, and a "
+            f"window {allowance.room(asked) / 1e6:,.0f} MB of memory, of what is free"
         )
 
 
@@ -473,8 +515,11 @@ def _hunt_leaks(session: Session) -> Stage:
 
 def _profile(session: Session, window: ProfilerWindow, wanted: int, patience: int = SECOND) -> Stage:
     """One window. Where the job leaves its rhythm in the first step of one, as for an evaluation, once more, unless it
-    is for a step of a certain number. patience: ns that it may last at least."""
-    patience = max(patience, PATIENCE * wanted * session.step_timer.usual())
+    is for a step of a certain number. patience: ns that it may last at least, where there is memory for so long."""
+    usual, form = session.step_timer.usual(), Form(wanted, window.shapes)
+    longest = max(patience, PATIENCE * wanted * usual)
+    asked = window.caught or bool(session.plan.get("profile_steps"))
+    patience = session.allowance.patience(form, longest, usual, stacks=window.stacks, asked=asked)
     for _ in range(1 if window.caught else ATTEMPTS):
         start = now()
         if window.held and not session.allowance.share():
@@ -500,8 +545,9 @@ def _recorded(session: Session, window: ProfilerWindow, start: int, wanted: int,
                 if alone and window.spoils(usual):
                     break
         window.stop(session.steps - first)
-        if window.steps and not window.stacks:
-            session.allowance.learn(Form(window.steps, window.shapes), window.held)
+        if window.steps:
+            form = Form(window.steps, window.shapes)
+            session.allowance.learn(form, window.held, window.grown, stacks=window.stacks)
     except BaseException:  # of ours, or GeneratorExit: a profiler is never left on
         window.abandon()
         raise

@@ -228,12 +228,7 @@ class Session:
             return self._loader_next_starts(owner, start)
         optimizer = torch_optimizer(owner) if kind == SCALER_STEP else owner
         if (number := self.numbers.of(optimizer)[0]) not in self.described:
-            self.described[number] = None
-            self._open()
-            with unasked():
-                facts = identity.optimizer_facts(optimizer, number)
-            self.recorder.fact("optimizer", **facts)
-            self._new_models.install(self.top_modules)
+            number = _describe(self, optimizer, number)
         if start >= self.fast_path.until and get_ident() == self.fast_path.trainer:
             self.counter.update_starts(number)
         return number
@@ -383,6 +378,21 @@ def leave(session: Session) -> None:
     session.recorder.journal.close()
     loader.distinguish(False)
     identity.say_left(session.plan["recording"])
+
+
+def _describe(session: Session, optimizer: Any, number: int) -> int:
+    """Writes what an optimizer is that steps for the first time. One that is made in the place of another that is
+    gone, as in each step of a loop, goes on under its number: by it steps are known."""
+    session._open()
+    with unasked():
+        facts = identity.optimizer_facts(optimizer, number)
+    site = facts["site"] and (facts["site"]["file"], facts["site"]["line"])
+    number, made = session.numbers.in_place(optimizer, site) if site else (number, 1)
+    session.described[number] = None
+    if made & (made - 1) == 0:  # 1, 2, 4, …: a fact costs more than a step of a small model
+        session.recorder.fact("optimizer", **{**facts, "identity": number, "made": made})
+        session._new_models.install(session.top_modules)
+    return number
 
 
 class Housekeeping:

@@ -49,6 +49,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "items": rec.ItemFacts,
     "samples": rec.SampleFacts,
     "worker_samples": rec.WorkerSampleFacts,
+    "repeats": rec.RepeatFacts,
     "modules": rec.ModuleFacts,
     "between": rec.BetweenFacts,
     "caught": rec.CaughtFacts,

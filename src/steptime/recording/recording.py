@@ -65,7 +65,8 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerFacts:
-    """One optimizer object. parameters: tensors; elements: numbers in them."""
+    """One optimizer object. parameters: tensors; elements: numbers in them. groups: of parameters; distinct_groups:
+    with different options; 0 where not known. made: at least so many, one in the place of the other."""
 
     identity: int
     type: str
@@ -75,6 +76,9 @@ class OptimizerFacts:
     fused: bool | None = None
     sparse_candidates: int = 0
     site: SourceLine | None = None
+    groups: int = 0
+    distinct_groups: int = 0
+    made: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +221,33 @@ class WorkerSampleFacts:
     iterator: int
     steps: int
     paths: tuple[SampledPath, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedLine:
+    """A line that computed what it had computed before. outer: the line that calls its function, depth: how many
+    functions run then. evaluations: per step; again: of those behind the first step, per step, that gave what was there
+    before, in `duration` ns; results: different ones, in all."""
+
+    site: SourceLine
+    evaluations: float
+    again: float
+    results: int
+    duration: float
+    outer: SourceLine | None = None
+    part: str = ""
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatFacts:
+    """Results that came again within `steps` steps. start, end: ns; held: of that, ns for looking at results."""
+
+    start: int
+    end: int
+    held: int
+    steps: int
+    lines: tuple[RepeatedLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -588,6 +619,7 @@ class Process:
     padding: PaddingFacts | None = None
     inputs: InputFacts | None = None
     sampled: tuple[SampleFacts, ...] = ()
+    repeats: RepeatFacts | None = None
     called: tuple[CalledFacts, ...] = ()
     modules: tuple[tuple[str, str, int, int], ...] = ()
     without_update: tuple[tuple[str, int], ...] = ()

@@ -11,6 +11,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.kernels import by_name, short_kernel
 from steptime.advice.run_uses import CategoryUse
 from steptime.analysis.modules import ModuleUse
+from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.answer.tables import Cell, Column, Table, count, duration, integer, number, share, size, table_of, word
@@ -21,6 +22,7 @@ from steptime.report.trials import TrialReport
 from steptime.trace.compile_logs import CompilerEvent
 
 Row = TypeVar("Row")
+Work = TypeVar("Work", KernelUse, OperatorUse)
 
 MOST_RANKS = 16
 """Ranks of a large job that are listed one by one, the slowest ones; all are in the JSON."""
@@ -35,18 +37,19 @@ def _rate(get: Callable[[Row], float | None]) -> Column[Row]:
     return number("rate", "flop_per_s", get, lambda value: f"{format_rate(value)}FLOP/s")
 
 
-def _bandwidth(case: Case, rate: Callable[[Row], float | None]) -> tuple[Column[Row], ...]:
+def _bandwidth(case: Case, _: type[Work]) -> tuple[Column[Work], ...]:
     """Bytes per second, and their share of the peak, which is a copy's; what is quicker had its data in a cache."""
     copy = case.machine.copy_bytes if case.machine is not None else None
 
-    def share_of_copy(row: Row) -> float | None:
-        reached = rate(row)
-        return reached / copy if reached is not None and copy and reached <= copy else None
+    def share_of_copy(use: Work) -> float | None:
+        rate = _per_second(use.bytes, use.duration)
+        return rate / copy if rate is not None and copy and rate <= copy else None
 
     return (
-        number("bandwidth", "bytes_per_s", rate, lambda value: f"{format_rate(value)}B/s"),
+        number("bandwidth", "bytes_per_s", lambda use: _per_second(use.bytes, use.duration),
+               lambda value: f"{format_rate(value)}B/s"),
         share("of a copy", "copy_share", share_of_copy),
-    )
+    )  # fmt: skip
 
 
 def _per_second(amount: float | None, nanoseconds: float) -> float | None:
@@ -261,7 +264,7 @@ def _kernels(case: Case) -> Table:
         word("bound by", "bound", lambda use: use.bound, kind="bound"),
         duration("at the roofline", "at_roofline_ns", lambda use: use.at_roofline),
         _rate(lambda use: _per_second(use.flops, use.duration)),
-        *_bandwidth(case, lambda use: _per_second(use.bytes, use.duration)),
+        *_bandwidth(case, KernelUse),
         word("format", "format", lambda use: use.dtype),
         word("matrix unit", "matrix_unit", lambda use: {True: "yes", False: "no", None: ""}[use.matrix_unit]),
         *_counters(),
@@ -303,7 +306,7 @@ def _operators(case: Case) -> Table:
         number("FLOP", "flop", lambda use: use.flops, lambda value: f"{value:.3g}"),
         _rate(lambda use: _per_second(use.flops, use.duration)),
         size("bytes", "bytes", lambda use: use.bytes),
-        *_bandwidth(case, lambda use: _per_second(use.bytes, use.duration)),
+        *_bandwidth(case, OperatorUse),
         _place(lambda use: use.source),
     )  # fmt: skip
 

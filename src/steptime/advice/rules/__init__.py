@@ -13,11 +13,14 @@ from steptime.advice.rules import (
     precision,
     python,
     ranks,
+    repeats,
     run,
     shapes,
     switches,
 )
 
-_FAMILIES = (input, kernels, machine, memory, optimizer, overhead, precision, python, ranks, run, shapes, switches)
+_FAMILIES = (
+    input, kernels, machine, memory, optimizer, overhead, precision, python, ranks, repeats, run, shapes, switches
+)  # fmt: skip
 _MADE = {made for family in _FAMILIES for made in vars(family).values() if isinstance(made, Rule)}
 CATALOGUE: tuple[Rule, ...] = tuple(sorted(_MADE, key=lambda made: made.code))

@@ -8,6 +8,7 @@ from steptime.advice.evidence import LineUse, RecomputeUse
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.run_uses import HolderUse, MemoryUse, StepSummary
 from steptime.advice.savings import share_of_step
+from steptime.advice.verdict import SOON, time_until_full
 from steptime.quantities import format_bytes, format_count, format_duration, format_share
 
 SPARE_MEMORY = 0.7
@@ -55,7 +56,7 @@ def recomputation(step: StepSummary, recompute: RecomputeUse, lines: tuple[LineU
 
 
 @rule("ST702", "memory-leak", weight=Weight.NOTE)
-def memory_leak(memory: MemoryUse) -> Finding | None:
+def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
     """Memory grows with every step
 
     What it means: Each step leaves something behind: a list of outputs or losses, a running sum that drags its graph
@@ -66,7 +67,7 @@ def memory_leak(memory: MemoryUse) -> Finding | None:
     own profiler are left out. The rule fires when the interval lies above zero, a megabyte has come together, and the
     series keeps rising: a sawtooth does not, nor does a cache that fills up. Who keeps it is asked of Python's garbage
     collector at three boundaries of steps, a few steps apart. In a run that was too short for a slope, what is found so
-    is told if it keeps graphs of autograd.
+    is told if it keeps graphs of autograd. How long the memory lasts is what is left of it, divided by the growth.
 
     What helps: Keep numbers, not tensors: `total += loss.detach()`, `losses.append(loss.item())` now and then. Remove
     hooks when they have served; empty what is collected.
@@ -74,12 +75,14 @@ def memory_leak(memory: MemoryUse) -> Finding | None:
     When to ignore it: When something is meant to grow: a replay buffer that is filling up, a cache with a limit.
     """
     holder = memory.holders[0] if memory.holders else None
-    if memory.growth is None and holder is not None and holder.graph and holder.name:
-        return _found_keeping(holder, memory.holders)
     if not memory.grows or memory.growth is None:
-        return None
+        sure = holder is not None and holder.graph and holder.name
+        return _found_keeping(holder, memory.holders) if holder is not None and sure else None
     growth = memory.growth
-    summary = f"Memory grows by {format_bytes(growth.value)} per step, {format_bytes(memory.grown)} so far"
+    left = time_until_full(memory, step)
+    reach = f"full in {format_duration(left)}" if left is not None and left <= SOON else ""
+    grown = reach or f"{format_bytes(memory.grown)} so far"
+    summary = f"Memory grows by {format_bytes(growth.value)} per step, {grown}"
     if holder is not None and holder.name:
         summary += f": {holder.kind} {holder.name}"
     interval = f"The growth lies between {format_bytes(growth.low)} and {format_bytes(growth.high)} per step."

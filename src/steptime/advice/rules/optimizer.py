@@ -10,13 +10,13 @@ from steptime.advice.evidence import Case, LineUse, OptimizerUse, PathUse, TopMo
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import calls_function
 from steptime.advice.models import BYTES_PER_ELEMENT, FOREACH, FUSABLE, ITERATIVE, floor, hand_made_update, zeroing
-from steptime.advice.rule import Finding, Part, rule
+from steptime.advice.rule import Finding, Part, Weight, rule
 from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.advice.savings import in_step, modelled, named, ratio, scaled, share_of_step, total
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
-from steptime.quantities import Estimate, SourceLine, format_count, format_duration
+from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_share
 
 LEAST_SHARE = 0.15
 """Fraction of the step: an update reads and writes every parameter; up to here that is usual for small batches."""
@@ -48,12 +48,18 @@ SURELY_UNUSED = 0.8
 longer."""
 NORM_OF_ONE = frozenset({"linalg_vector_norm", "norm"})
 """Operators that take the norm of one tensor."""
+FEWEST_MADE = 8
+"""Optimizers that one line has made: some jobs have several."""
+FEWEST_GROUPS, FOLD = 8, 2
+"""Groups of parameters, and groups for each set of options, from which on they are worth merging."""
+LIKELY_MERGED = 0.8
+"""Fraction of what lies above the least time of an update and goes with the groups."""
 SCALED_IN_PLACE = "aten::mul_"
 LEAST_SHARE_OF_ZEROS = 0.03
 """Fraction of the step: below it the difference is not noticed."""
 
 
-@rule("ST501", "optimizer-share")
+@rule("ST501", "optimizer-share", at_setting=True)
 def optimizer_share(step: StepSummary, optimizers: tuple[OptimizerUse, ...], case: Case) -> Finding | None:
     """The optimizer takes a large part of the step
 
@@ -112,7 +118,7 @@ def _above_lower_bound(duration: Estimate, optimizers: Iterable[OptimizerUse], m
     return scaled(duration, 1 - min(1.0, ratio(best, duration.value)))
 
 
-@rule("ST502", "dense-embedding-gradient", supersedes=("optimizer-share", "single-tensor-optimizer"))
+@rule("ST502", "dense-embedding-gradient", supersedes=("optimizer-share", "single-tensor-optimizer"), at_setting=True)
 def dense_embedding_gradient(step: StepSummary, optimizers: tuple[OptimizerUse, ...]) -> Finding | None:
     """The gradient of a large embedding is dense, and almost all of it is zero
 
@@ -144,7 +150,7 @@ def dense_embedding_gradient(step: StepSummary, optimizers: tuple[OptimizerUse, 
     return dense_embedding_gradient.finding(summary, advice, saving, source=use.site)
 
 
-@rule("ST503", "single-tensor-optimizer", supersedes=("optimizer-share", "overhead-bound"))
+@rule("ST503", "single-tensor-optimizer", supersedes=("optimizer-share", "overhead-bound"), at_setting=True)
 def single_tensor_optimizer(step: StepSummary, optimizers: tuple[OptimizerUse, ...], case: Case) -> Finding | None:
     """The optimizer updates its parameters one tensor at a time
 
@@ -367,3 +373,74 @@ def single_tensor_clipping(step: StepSummary, kernels: tuple[KernelUse, ...], ca
     source = clipping[0] if len(clipping) == 1 else None
     category: Part = "overhead" if idle.value > beyond else "compute"
     return single_tensor_clipping.finding(summary, advice, saving, category=category, source=source)
+
+
+@rule("ST508", "many-groups", supersedes=("optimizer-share", "single-tensor-optimizer"), at_setting=True)
+def many_groups(
+    step: StepSummary, optimizers: tuple[OptimizerUse, ...], machine: MachineUse | None = None
+) -> Finding | None:
+    """The optimizer updates many groups of parameters one after the other
+
+    What it means: The optimizer was given a group for each tensor, though many of them have the same learning rate,
+    weight decay and other options. Each group is an update of its own: a fused or foreach implementation, which takes
+    all tensors of a group at once, has one tensor at a time.
+
+    How we know: The groups of the optimizer are counted, and how many different sets of options they have. The time of
+    its step() goes with the number of groups, as far as it lies above what the update needs at the memory's bandwidth.
+
+    What helps: Collect parameters by their options (a dictionary from (lr, weight_decay) to the list of parameters),
+    and make one group of each.
+
+    When to ignore it: When the options of the groups are set to different values later in the run.
+    """
+    many = [use for use in optimizers if use.groups >= max(FEWEST_GROUPS, FOLD * use.distinct_groups)]
+    if not many:
+        return None
+    use = max(many, key=lambda each: each.duration.value)
+    part = 1 - ratio(use.distinct_groups, use.groups)
+    amount = part * max(0.0, use.duration.value - floor(use, machine))
+    options = "with the same options" if use.distinct_groups == 1 else f"{use.distinct_groups} with different options"
+    return many_groups.finding(
+        f"{use.type} updates {use.groups} groups of parameters, {options}: {in_step(use.duration.value, step)}",
+        f"Make one group of all parameters with the same options: {use.distinct_groups} in place of {use.groups}.",
+        modelled(LIKELY_MERGED * amount, 0.5 * LIKELY_MERGED * amount, amount, use.duration.samples),
+        source=use.site,
+        evidence=(f"{format_share(part)} of the groups repeat the options of another.",),
+    )
+
+
+@rule(
+    "ST509",
+    "optimizer-in-step",
+    supersedes=("optimizer-share", "outside-model", "python-time", "dispatch-loop"),
+    at_setting=True,
+)
+def optimizer_in_step(
+    step: StepSummary, optimizers: tuple[OptimizerUse, ...], lines: tuple[LineUse, ...] = ()
+) -> Finding | None:
+    """A new optimizer is made in every step
+
+    What it means: The line that makes the optimizer runs in the loop. Each new one starts without momentum and
+    averages, so that Adam and SGD with momentum train as if each step were the first; and to make it takes time.
+
+    How we know: Each optimizer that takes a step is counted, with the line that made it, where the one before it from
+    there is gone. As they are told at 1, 2, 4, … of them, a quarter of the number of steps is enough. The time of that
+    line in the loop is to be saved.
+
+    What helps: Make it once, before the loop, and change options in its param_groups.
+
+    When to ignore it: When each step trains another model, as an inner loop of meta-learning does.
+    """
+    use = max(optimizers, key=lambda each: each.made)
+    site = use.site
+    if site is None or use.made < max(FEWEST_MADE, step.total / 4):
+        return None
+    spent = [line.duration for line in lines if (line.source.file, line.source.line) == (site.file, site.line)]
+    takes = f": {in_step(total(spent).value, step)}" if spent else ""
+    return optimizer_in_step.finding(
+        f"A new {use.type} in each step, without the state of the last{takes}",
+        "Make it once, before the loop.",
+        total(spent) if spent else None,
+        source=site,
+        weight=None if spent else Weight.NOTE,
+    )

@@ -23,7 +23,7 @@ from steptime.advice.line_evidence import (
     sampled_lines,
 )
 from steptime.advice.models import hand_made_update
-from steptime.advice.rule import Finding, Part, Rule, rule
+from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Rule, rule
 from steptime.advice.run_uses import CategoryUse, GarbageUse, SegmentUse, StepSummary
 from steptime.advice.savings import capped, in_step, less, modelled, more, named, ratio, scaled, share_of_step, total
 from steptime.analysis.operators import OperatorUse
@@ -230,10 +230,20 @@ def _finding(step: StepSummary, group: list[LineTime], saving: Estimate, unprofi
     where = format_source(source) + _behind(group)
     inside = "outside of forward, backward and optimizer" if unprofiled else "in Python"
     summary = f"{where}: {in_step(saving.value, step)} {inside}"
+    named_function = summary.replace(inside, _in_what(group[0], inside))
+    summary = named_function if len(named_function) <= LONGEST_SUMMARY else summary
     advice = "Move this out of the step, do it less often, or do it on whole arrays."
     evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
     category: Part = UNPROFILED if unprofiled else "python"
     return python_time.finding(summary, advice, saving, category=category, source=source, evidence=evidence)
+
+
+def _in_what(time: LineTime, otherwise: str) -> str:
+    """The function that a line spends its time in, where it calls one alone: "in inspect.stack, 5 times per step"."""
+    if len(time.line.calls) != 1 or _calls_torch(time) or time.line.calls[0].startswith("builtins."):
+        return otherwise
+    times = f", {time.line.hits:.3g} times per step" if time.line.hits >= 2 else ""
+    return f"in {time.line.calls[0]}{times}"
 
 
 def _whole_breakdown(case: Case) -> Iterator[Finding]:

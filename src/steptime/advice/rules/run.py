@@ -11,7 +11,7 @@ from typing import Any
 from steptime.advice.device_uses import MachineUse, RooflineUse
 from steptime.advice.evidence import Case
 from steptime.advice.kernels import first_source, plain_name, short_kernel
-from steptime.advice.line_evidence import steady_time
+from steptime.advice.line_evidence import line_times, steady_time
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Weight, rule
 from steptime.advice.rules.python import OFTEN
 from steptime.advice.run_uses import (
@@ -170,7 +170,9 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
     each third of either side must lie on its own side of the middle, the change must come at once, and one phase must
     make up most of it: where all phases grow alike, the machine became slower. Steps that grow bit by bit do so from
     each fifth of the run to the next, in one phase above all, by three tenths or more. When steps become slower while
-    the job runs, its lines are timed once more, and the line that grew is told. Where none is, on a CPU that other
+    the job runs, its lines are timed once more, and the line that grew is told. Where the backward pass grows, it is
+    the line by which the graph of one step reaches the next: what the hunt for leaks finds, else the only variable that
+    the line with the forward pass both reads and binds. Where none is, on a CPU that other
     processes used meanwhile, it is a note: they may be what changed.
 
     What helps: Look at what the job does from that step on.
@@ -185,23 +187,31 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
         grown = f"{format_source(change.line)} grew by {format_duration(change.line_growth)}"
     summary = f"Since step {change.step}{epoch} a step takes {took}: {grown}"
     advice = "Look at what the job does differently from that step on."
+    keeps = f": {change.carried} keeps its graph" if change.carried else ""
+    if keeps:
+        summary = f"Since step {change.step}{epoch} a step takes {took}{keeps}"
     if change.gradual:
-        summary = (
-            f"Steps grew from {format_duration(change.before)} to {format_duration(change.now)} bit by bit: {grown}"
-        )
+        part, each = part_words(change.phase), format_duration(change.by_step)
+        took = f"from {format_duration(change.before)} to {format_duration(change.now)}"
+        place = f", at {format_source(change.line)}" if change.line is not None else ""
+        summary = f"{part[:1].upper()}{part[1:]} grows by {each} every step, {took}{keeps or place}"
         advice = "Look for what grows with each step or epoch: hooks, callbacks, lists, graphs, buffers."
+    if keeps:
+        advice = f"Cut the graph between steps: {change.carried} = {change.carried}.detach() behind the update."
     amount = change.growth * change.share
     saving = modelled(amount, 0.8 * amount, 1.2 * amount, step.steady)
     # Without a category: the hottest line of one was timed before the change.
     found = steps_changed.finding(summary, advice, saving, source=change.line, evidence=evidence)
     shared = contention is not None and others_took_cpus(contention)
-    if change.line is None and shared and step.device == "cpu":
+    if change.line is None and shared and step.device == "cpu" and change.now < SURELY * change.before:
         return replace(
             found, weight=Weight.NOTE, advice="Measure again on a quiet machine first: others used its CPUs."
         )
     return found
 
 
+SURELY = 2
+"""Times the step before, in one phase alone: other programs slow all of them."""
 WHOLE_LINE = 0.9
 """Fraction of what the slow steps take longer: a line that takes so much is what makes them slow."""
 
@@ -394,6 +404,38 @@ def compute_share(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
 
 _Part = tuple[str, float, SourceLine | None]
 """An operator's name, ns per step, and the line behind most of it."""
+LARGE = 0.1
+"""Fraction of the step: a line or an operator that takes so much is named, by a finding or by a note of its own."""
+OUTSIDE_THE_MODEL = frozenset({"python", "input", "transfer", "evaluation"})
+"""Roles of lines, of which one alone may be too much."""
+
+
+@rule("ST909", "large-part", weight=Weight.NOTE)
+def large_part(step: StepSummary, case: Case) -> Iterator[Finding]:
+    """A line or an operator takes a good part of the step, and no finding is about it
+
+    What it means: Nothing that steptime knows makes this part faster, or it has to be. It is named all the same, with
+    its place: what takes a tenth of each step or more shall not be found in a table only.
+
+    How we know: Lines of the loop, outside of the model, and operators are held against a tenth of the step. What a
+    finding names by its line, its function or its operator is left out.
+
+    What helps: Ask what the line is for, and whether each step needs it.
+
+    When to ignore it: When it is the work that the training consists of.
+    """
+    parts: list[tuple[str, float, SourceLine | None, float]] = [
+        (format_source(each.line.source), each.duration.value, each.line.source, each.line.checkpoint)
+        for each in line_times(case.lines, case.phases)
+        if each.line.role in OUTSIDE_THE_MODEL
+    ]
+    if not case.kernels:
+        parts += [(name, spent, source, 0.0) for name, spent, source in _on_cpu(case)]
+    for what, spent, source, saving in parts:
+        if spent >= LARGE * step.duration.value:
+            saved = f", {format_duration(saving)} of it in torch.save" if saving else ""
+            advice = "Ask what it is for, and whether each step needs it."
+            yield large_part.finding(f"{what} takes {in_step(spent, step)}{saved}", advice, source=source)
 
 
 def _on_device(categories: tuple[CategoryUse, ...], kernels: tuple[KernelUse, ...]) -> list[_Part]:

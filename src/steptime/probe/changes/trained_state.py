@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from steptime.probe import device
+from steptime.probe.free_memory import free_memory
 from steptime.probe.objects import each_once, modules_of, parameters_of, tensors_in, updated_by
-from steptime.probe.ours import pass_on
 
 ROOM = 2.0
 """Times what is kept must be free where it is kept: the job goes on next to it."""
@@ -75,19 +75,10 @@ def _place(size: int) -> str:
         free, _ = torch.cuda.mem_get_info()
         if free >= needed:
             return ""
-    if size and _free_on_host() < needed:
+    free_on_host = free_memory() if size else None
+    if free_on_host is not None and free_on_host < needed:
         raise NoRoomError(f"no room to keep {size / 1e9:.1f} GB of what is trained next to the job")
     return "cpu"
-
-
-def _free_on_host() -> float:
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            found = dict(line.split(":", 1) for line in file)
-        return float(found["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError) as error:
-        pass_on(error)
-        return float("inf")  # a system that does not tell
 
 
 def _copied(value: Any, place: str) -> Any:

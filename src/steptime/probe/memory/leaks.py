@@ -18,6 +18,7 @@ import sys
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterator
+from itertools import islice
 from types import CellType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -38,11 +39,13 @@ ONLY_THE_FRAME = 3
 
 
 class Holder(NamedTuple):
-    """kind: "list", "dict", …, "hook", "closure", "variable", "attribute". name: of what keeps; site: its line."""
+    """kind: "list", "dict", …, "hook", "closure", "variable", "attribute". name: of what keeps; site: its line, which
+    `carries` if it reads the name, too, as one does that makes it of what it was."""
 
     kind: str
     name: str
     site: dict[str, Any] | None
+    carries: bool = False
 
 
 def holder_of(objects: list[Any], frame: FrameType | None) -> Holder | None:
@@ -105,9 +108,9 @@ def _found(kind: str, displayed: str, name: str, codes: list[CodeType]) -> Holde
     line = _line(name, codes)
     if line is None:
         return Holder(kind, displayed, None)
-    site, code = line
+    site, code, carries = line
     hooked = any(type(each) is FunctionType and _is_hook(each) for each in gc.get_referrers(code))
-    return Holder("hook" if hooked else kind, displayed, site)
+    return Holder("hook" if hooked else kind, displayed, site, carries)
 
 
 def _kind(value: Any) -> str:
@@ -201,9 +204,9 @@ def _attribute(one: Any, path: list[Any]) -> Holder | None:
     return _found("attribute", f"{type(one).__name__}.{name}", name, methods)
 
 
-def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType] | None:
-    """The line that makes a variable grow, and its code: it calls append and the like on it, else binds it anew from
-    itself, else binds it at all."""
+def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType, bool] | None:
+    """The line that makes a variable grow, its code, and whether it makes it of what it was: it calls append and the
+    like on it, else binds it anew from itself, else binds it at all."""
     best: tuple[int, dict[str, Any], CodeType] | None = None
     for code in _with_inner(codes):
         for line, (stores, loads) in sites.names_by_line(code).items():
@@ -213,7 +216,7 @@ def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType] |
             if rank and (best is None or rank > best[0]):
                 text = linecache.getline(code.co_filename, line).strip()
                 best = rank, sites.source_line(code.co_filename, line, code.co_name, text), code
-    return best[1:] if best is not None else None
+    return (*best[1:], best[0] > 1) if best is not None else None
 
 
 def _with_inner(codes: list[CodeType]) -> Iterator[CodeType]:
@@ -231,6 +234,8 @@ MOST_SAMPLES = 24
 """Survivors whose holder is looked for."""
 LEAST_NODES = 2
 """Nodes of the graph a step: a sum makes one, and its operand's own."""
+MOST_DEEP = 8
+"""Tensors with a deep graph whose holder is looked for."""
 PASSING = "Queue.queue"
 """Items that wait in a queue.Queue are taken out again, as the batches that a DataLoader pins ahead are."""
 YOUNG_KEPT = sys.version_info < (3, 14)
@@ -282,10 +287,23 @@ class LeakHunt:
         steps = self._steps[1] - self._steps[0]
         growth = [after - before for before, after in zip(self._graphs, self._graphs[1:], strict=False)]
         nodes = min(growth) / APART if growth and min(growth) >= LEAST_NODES * APART else 0.0
+        if nodes and deepest is not None:
+            deepest = self._carrier(deepest, frame)
         if len(survivors) >= steps:
             self._notify(survivors, deepest, steps, nodes, frame)
         elif nodes and deepest is not None:
             self._notify([deepest], deepest, steps, nodes, frame)
+
+    def _carrier(self, deepest: Any, frame: FrameType | None) -> Any:
+        """Tensor by which the graph of one step reaches the next: of those with nearly as deep a graph as the deepest,
+        which may be a loss, the one that is made anew of what it was."""
+        least = nodes_behind(deepest) / 2
+        deep = list(islice((each for each in tensors(young=self._young) if nodes_behind(each) >= least), MOST_DEEP))
+        for each in deep:
+            found = holder_of([each], frame)
+            if found is not None and found.carries:
+                return each
+        return deepest
 
     def _notify(self, kept: list[Any], deepest: Any, steps: int, nodes: float, frame: FrameType | None) -> None:
         with_graph = sum(gradient_function(each) is not None for each in kept)

@@ -1,0 +1,135 @@
+"""ST21x: work that is done again though its result is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from steptime.advice.loader_model import production
+from steptime.advice.rule import Finding, rule
+from steptime.advice.run_uses import LoaderUse, RepeatUse, StepSummary
+from steptime.advice.savings import in_step, less, ratio
+from steptime.quantities import format_duration, format_source
+
+LEAST_REPEATED = 0.03
+"""Fraction of the step: less is no matter."""
+TWICE = 1.5
+"""Evaluations per step from which on a line runs more than once."""
+EACH_STEP = 1.5
+"""Steps from one iterator to the next, at most, for one to be started in each."""
+LEAST_STARTS = 5
+"""Iterators in a row that show that."""
+LEAST_UNREAD = 0.5
+"""Of the batches of an iterator that nobody reads: a loop over all of a small dataset in each step reads them all."""
+
+
+@rule(
+    "ST210",
+    "computed-again",
+    supersedes=(
+        "input-wait", "too-few-workers", "slow-collate", "per-sample-fetch", "batch-preparation", "python-time",
+        "dispatch-loop", "outside-model", "dominant-operator", "compute-share", "work-without-gradient",
+    ),
+    by_line=True,
+    at_setting=True,
+)  # fmt: skip
+def computed_again(step: StepSummary, repeats: tuple[RepeatUse, ...]) -> Iterator[Finding]:
+    """A line computes what it has computed before
+
+    What it means: What the line computes depends on nothing that changes: a filter, a mask, a position table, a
+    permutation of the dataset, features of a frozen model. It gives the same numbers as the last time, and takes as
+    long.
+
+    How we know: In a few steps, what the lines of the loop and of your most expensive functions give is fingerprinted:
+    each array whose evaluation takes more than 20 microseconds, by its bytes. A result that was there before counts
+    with the time that it took. Buffers of one number do not count, nor do copies that are changed afterwards; nor what
+    lies on a device. Of lines that call each other the innermost one is named that takes nearly all of the time.
+
+    What helps: Compute it once: before the loop, in __init__ (register_buffer), or by what it depends on
+    (functools.cache, a dictionary). What belongs to a sample: once for each sample, kept or written to disk. What
+    depends on the weights: once per step.
+
+    When to ignore it: When it changes later, as by a schedule: then keep it until it does. When it would not fit into
+    memory.
+    """
+    for use in repeats:
+        if step.device != "cpu" and use.part != "input":
+            continue  # a device only waits for what the host cannot hide
+        spent = use.duration.value
+        if ratio(spent, step.duration.value) < LEAST_REPEATED:
+            continue
+        often = (
+            f"{use.again:.3g} of {use.evaluations:.3g} times per step" if use.evaluations >= TWICE else "in each step"
+        )
+        summary = f"Computed again with the same result as before, {often}: {in_step(spent, step)}"
+        yield computed_again.finding(
+            summary,
+            _keep(use),
+            use.duration,
+            category="input" if use.part == "input" else "",
+            source=use.source,
+            evidence=tuple(_evidence(use)),
+        )
+
+
+def _keep(use: RepeatUse) -> str:
+    """Where to keep it: what has one result needs no key."""
+    if use.results == 1:
+        return "Compute it once, before the loop or in __init__ (register_buffer), and use that."
+    return "Keep each result by what it depends on (functools.cache, a dictionary) and look it up."
+
+
+def _evidence(use: RepeatUse) -> Iterator[str]:
+    if use.source.text:
+        yield use.source.text
+    results = "one result" if use.results == 1 else f"{use.results} different results"
+    yield f"{results} in {use.evaluations * use.steps:.0f} evaluations of {use.steps} steps."
+    if use.outer is not None:
+        yield f"Called from {format_source(use.outer)}."
+
+
+@rule(
+    "ST211",
+    "iterator-in-step",
+    supersedes=(
+        "slow-sampler",
+        "input-wait",
+        "too-few-workers",
+        "too-many-workers",
+        "workers-restarted",
+        "slow-collate",
+        "per-sample-fetch",
+    ),
+)
+def iterator_in_step(step: StepSummary, loader: LoaderUse) -> Finding | None:
+    """A new iterator of the loader is made in every step
+
+    What it means: `next(iter(loader))` starts the dataset anew for a single batch: the sampler draws an order of all of
+    it (a permutation of the whole dataset where it shuffles), workers are started, and the rest is thrown away.
+
+    How we know: The making of each iterator is seen. One is made in every step, several in a row, though each has more
+    batches than the step reads. What a batch takes beyond reading and collating its items, and the making itself, is to
+    be saved.
+
+    What helps: Keep one iterator and take the next batch of it: `stream = iter(loader)` before the loop,
+    `next(stream)` in it, and a new one when it is used up (or a generator: `while True: yield from loader`).
+
+    When to ignore it: When the dataset changes from step to step.
+    """
+    steps, read = loader.steps_per_start, loader.demand * EACH_STEP
+    if steps is None or steps > EACH_STEP or loader.starts < LEAST_STARTS:
+        return None
+    if loader.batches is not None and read > (1 - LEAST_UNREAD) * loader.batches:
+        return None
+    produced = production(loader) or 0.0
+    saving = less(loader.wait, produced) if not loader.workers else loader.wait
+    rest = f", for one batch of {loader.batches}" if loader.batches is not None else ""
+    summary = f"A new iterator of the loader in each step{rest}: {in_step(saving.value, step)}"
+    evidence = (f"Reading and collating a batch takes {format_duration(produced)}.",) if produced else ()
+    return iterator_in_step.finding(
+        summary,
+        "Keep the iterator: make it before the loop, take next() of it, and make another when it is used up.",
+        saving,
+        category="input",
+        source=loader.iterated_at or loader.site,
+        evidence=evidence,
+    )

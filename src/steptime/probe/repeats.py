@@ -1,0 +1,283 @@
+"""Results that come again: lines that compute what they have computed before, in a few steps.
+
+A line is an evaluation: what it binds, or what it returns, once the next line is reached. Of evaluations that take
+long, the result is fingerprinted by its bytes in memory, without asking torch; nothing of it is kept. Results that are
+all one number (buffers to be filled), and those that change after they were made (copies to work on), count for
+nothing: they have to be made anew.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from collections.abc import Iterable
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from steptime.probe import sites
+from steptime.probe.objects import being_traced, unasked
+from steptime.probe.ours import pass_on, suppressed
+from steptime.probe.sampling import described, outwards, path_of
+
+LEAST_TIME = 20_000
+"""ns of an evaluation that is looked at: a fingerprint of a small result takes three to five microseconds."""
+LEAST_ELEMENTS = 16
+"""Of arrays in a result: single numbers come again by chance."""
+WHOLE, PIECES, PIECE = 1 << 20, 256, 4096
+"""Bytes of an array that are hashed in full; of a larger one, so many pieces of so many bytes."""
+MOST_ITEMS, DEEPEST = 32, 3
+"""Of a list, a tuple or a dictionary in a result; how deep they may lie in each other."""
+MOST_EVALUATIONS = 512
+"""Of one line."""
+LONG_CALL = 100
+"""Lines of one call that are looked at."""
+MOST_FACTS = 24
+"""Lines that are written, those with most repeated time."""
+VALUES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+NATIVE = (torch.Tensor, torch.nn.Parameter)
+
+now = time.perf_counter_ns
+_Key = tuple[CodeType, int]
+
+
+def fingerprint(value: Any) -> int | None:
+    """A hash of a result; None for what holds no array, or what cannot be looked at."""
+    found: list[int] = []
+    with suppressed(RuntimeError):  # a tensor without memory, as functorch's are
+        if _gather(value, found, DEEPEST) >= LEAST_ELEMENTS:
+            return hash(tuple(found))
+    return None
+
+
+def _gather(value: Any, found: list[int], deep: int) -> int:
+    """Appends hashes; returns the elements of arrays, far below zero where something is opaque."""
+    kind = type(value)
+    if kind in NATIVE:
+        if value.device.type != "cpu" or value.layout is not torch.strided or not value.is_contiguous():
+            return OPAQUE
+        found.append(hash((tuple(value.shape), value.dtype)))
+        return _bytes(value.data_ptr(), value.numel(), value.element_size(), found)
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+        if value.dtype.kind not in "biufc" or not value.flags.c_contiguous:
+            return OPAQUE
+        found.append(hash((value.shape, value.dtype.str)))
+        return _bytes(value.ctypes.data, value.size, value.itemsize, found)
+    if kind in VALUES:
+        found.append(hash(value))
+        return 0
+    if kind in (list, tuple, dict) and deep and len(value) <= MOST_ITEMS:
+        found.append(hash(kind))
+        parts = [part for pair in value.items() for part in pair] if kind is dict else value
+        return sum(_gather(each, found, deep - 1) for each in parts)
+    return OPAQUE
+
+
+OPAQUE = -(1 << 60)
+
+
+def _bytes(start: int, count: int, size: int, found: list[int]) -> int:
+    """Appends the hash of an array's memory; returns its elements, 0 where all are one number."""
+    if not count:
+        return 0
+    length = count * size
+    if length <= WHOLE:
+        data = ctypes.string_at(start, length)
+    else:
+        apart = (length - PIECE) // (PIECES - 1) // size * size
+        data = b"".join(ctypes.string_at(start + number * apart, PIECE) for number in range(PIECES))
+    found.append(hash(data))
+    return 0 if data == data[:size] * (len(data) // size) else count
+
+
+class _Evaluated:
+    """A line and the fingerprints of what it gave. outer: the line that calls its function, depth: how many watched
+    functions run then. repeated: ns, again: number, of evaluations whose result had been there before. changed: what it
+    bound was changed later."""
+
+    __slots__ = ("again", "changed", "depth", "evaluations", "outer", "part", "repeated", "results")
+
+    def __init__(self, outer: _Key | None, part: str, depth: int) -> None:
+        self.outer, self.part, self.depth = outer, part, depth
+        self.results: set[int] = set()
+        self.evaluations = self.repeated = self.again = 0
+        self.changed = False
+
+
+class _Running:
+    """A function that runs: the line that it is at (0 before the first), since when, what our own looks took until
+    then, and what its variables were bound to: name to (line, identity, fingerprint)."""
+
+    __slots__ = ("bound", "code", "entered", "hits", "line", "ours", "start")
+
+    def __init__(self, code: CodeType, entered: int = 0) -> None:
+        """entered: ns of the clock, less what our looks had taken by then; 0 for what ran already."""
+        self.code, self.line, self.start, self.ours, self.entered, self.hits = code, 0, 0, 0, entered, 0
+        self.bound: dict[str, tuple[_Key, int, int]] = {}
+
+
+class RepeatObserver:
+    """Looks at the results of some functions of the user's, in the thread that starts it, until it is stopped or has
+    taken `budget` ns."""
+
+    def __init__(self, codes: Iterable[CodeType], budget: int) -> None:
+        self._stores = {code: {line: stores for line, (stores, _) in sites.names_by_line(code).items()}
+                        for code in codes}  # fmt: skip
+        self._lines: dict[_Key, _Evaluated] = {}
+        self._open: list[_Running] = []
+        self._budget, self.ours, self.steps = budget, 0, 0
+        self._trace, self._local = self._make()
+        self._on = False
+
+    def start(self, frame: FrameType | None) -> bool:
+        """False, and nothing is done, while somebody else traces. frame: those of the chosen functions from it outwards
+        run already."""
+        if sys.gettrace() is not None or not self._stores:
+            return False
+        for each in reversed([each for each in outwards(frame) if each.f_code in self._stores]):
+            if each.f_trace is None:
+                self._open.append(_Running(each.f_code))
+                each.f_trace = self._local
+        self._on = True
+        sys.settrace(self._trace)
+        return True
+
+    def boundary(self) -> None:
+        """A step has ended. What the first one gave is what the others are held against."""
+        self.steps += 1
+
+    def give_up(self) -> None:
+        """Ends it somewhere in the user's program; the trace function lives on until `stop`."""
+        self._on = False
+        if sys.gettrace() is self._trace:
+            sys.settrace(None)
+
+    def stop(self, frame: FrameType | None) -> list[dict[str, Any]]:
+        """Ends it; the lines whose results come again, for `RepeatFacts`. frame: as of `start`."""
+        self.give_up()
+        for each in outwards(frame):
+            if each.f_trace is self._local:
+                each.f_trace = None
+        self._open.clear()
+        again = sorted(filter(self._comes_again, self._lines), key=lambda key: -self._lines[key].repeated)
+        again = [key for key in again if (key[0], -key[1]) not in again or key[1] > 0]  # a call says what its line does
+        facts = [self._fact(key) for key in again[:MOST_FACTS]]
+        self._lines.clear()
+        return facts
+
+    def _comes_again(self, key: _Key) -> bool:
+        """What a caller changes is that caller's to have anew."""
+        seen: set[_Key] = set()
+        at: _Key | None = (key[0], abs(key[1]))
+        while at is not None and at not in seen:
+            seen.add(at)
+            line = self._lines.get(at) or self._lines.get((at[0], -at[1]))
+            if line is None:
+                break
+            if line.changed:
+                return False
+            at = line.outer
+        return self._lines[key].repeated > 0
+
+    def _fact(self, key: _Key) -> dict[str, Any]:
+        line, steps = self._lines[key], max(1, self.steps - 1)
+        return {
+            "site": described((key[0], abs(key[1]))),
+            "outer": described(line.outer) if line.outer is not None else None,
+            "part": line.part,
+            "depth": line.depth,
+            "evaluations": line.evaluations / max(1, self.steps),
+            "again": line.again / steps,
+            "results": len(line.results),
+            "duration": line.repeated / steps,
+        }
+
+    # -- the trace function ----------------------------------------------------------------------------------------
+
+    def _make(self) -> tuple[Any, Any]:
+        def local(frame: FrameType, event: str, argument: Any) -> Any:
+            began = now()
+            try:
+                if self._on and event in ("line", "return"):
+                    with unasked():
+                        self._at(frame, event, argument, began)
+            except Exception as error:  # noqa: BLE001 - the probe's boundary: what was seen so far is kept, the job goes on
+                self.give_up()
+                pass_on(error)
+            self.ours += now() - began
+            if self._on and self.ours > self._budget:
+                self.give_up()
+            return local
+
+        def trace(frame: FrameType, event: str, argument: Any) -> Any:
+            if frame.f_code not in self._stores:
+                return None
+            self._open.append(_Running(frame.f_code, now() - self.ours))
+            return local
+
+        return trace, local
+
+    def _at(self, frame: FrameType, event: str, argument: Any, time_now: int) -> None:
+        code = frame.f_code
+        while self._open and self._open[-1].code is not code:
+            self._open.pop()  # left by an exception that nobody saw
+        if not self._open:
+            self._open.append(_Running(code))
+        top = self._open[-1]
+        took = time_now - top.start - (self.ours - top.ours)
+        names = sorted(name for name in self._stores[code].get(top.line, ()) if not name.startswith("."))
+        self._check(frame, top, [name for name in names if name in top.bound])  # += binds what it has changed
+        if top.line and took >= LEAST_TIME and not being_traced():
+            self._evaluated(frame, top, names, argument if event == "return" else None, took)
+        if event == "return":
+            self._check(frame, top, tuple(top.bound))
+            self._returned(frame, top, argument, time_now - self.ours - top.entered)
+            self._open.pop()
+        else:  # what the line gave the last time is there until it runs
+            self._check(frame, top, [name for name, known in top.bound.items() if known[0] == (code, frame.f_lineno)])
+            top.line, top.start, top.ours = frame.f_lineno, now(), self.ours + now() - time_now
+            top.hits += 1
+            if top.hits >= LONG_CALL and top.entered:  # a loop: the whole call says enough
+                frame.f_trace_lines, top.line = False, 0
+
+    def _evaluated(self, frame: FrameType, top: _Running, names: list[str], returned: Any, took: int) -> None:
+        values = frame.f_locals if names and returned is None else {}
+        self._count(self._line(frame, (top.code, top.line), len(self._open)), values, names, returned, took)
+        for name in names if values else ():
+            if (one := fingerprint(values.get(name))) is not None:
+                top.bound[name] = (top.code, top.line), id(values[name]), one
+
+    def _returned(self, frame: FrameType, top: _Running, result: Any, took: int) -> None:
+        """A whole call is an evaluation of the line that calls, whatever that does with the result."""
+        caller = self._open[-2] if len(self._open) > 1 else None
+        if top.entered and took >= LEAST_TIME and caller is not None and caller.line and not being_traced():
+            self._count(self._line(frame, (caller.code, -caller.line), len(self._open) - 1), {}, [], result, took)
+
+    def _count(self, line: _Evaluated, values: Any, names: list[str], returned: Any, took: int) -> None:
+        found = fingerprint(tuple(map(values.get, names)) if values else returned)
+        if found is None or line.evaluations >= MOST_EVALUATIONS:
+            return
+        line.evaluations += 1
+        if found in line.results and self.steps:
+            line.repeated += took
+            line.again += 1
+        line.results.add(found)
+
+    def _line(self, frame: FrameType, key: _Key, depth: int) -> _Evaluated:
+        """key: of a call, with the line below zero."""
+        if key not in self._lines:
+            outer = self._open[depth - 2] if depth > 1 else None
+            called = (outer.code, outer.line) if outer is not None and outer.line else None
+            self._lines[key] = _Evaluated(called, path_of(frame)[0], depth)
+        return self._lines[key]
+
+    def _check(self, frame: FrameType, top: _Running, names: Iterable[str]) -> None:
+        """Whether what these variables were bound to has changed since: it is a copy to work on then."""
+        values = frame.f_locals if names else {}
+        for name in names:
+            key, identity, before = top.bound.pop(name)
+            value = values.get(name)
+            if value is not None and id(value) == identity and fingerprint(value) != before:
+                self._lines[key].changed = True
