@@ -823,11 +823,13 @@ PLANTED: dict[str, dict[str, Case]] = {
             BASE,
             compilations=(replace(_COMPILED, source=SourceLine("/lib/site-packages/torch/_dynamo/x.py", 67, "inner")),),
         ),
-        "fires-in-the-warm-up": replace(BASE, compilations=8 * (replace(_COMPILED, after_warm_up=False),)),
+        "fires-in-the-warm-up": replace(
+            BASE, step=replace(step(), run=30_000_000_000), compilations=8 * (replace(_COMPILED, after_warm_up=False),)
+        ),
         "clean": replace(BASE, compilations=(replace(_COMPILED, after_warm_up=False, reason=""),)),
         "clean-a-small-part-of-the-run": replace(
             BASE,
-            step=replace(step(), total=100_000),
+            step=replace(step(), run=1_000_000_000_000),
             compilations=8 * (replace(_COMPILED, after_warm_up=False),),
         ),
     },

@@ -499,8 +499,7 @@ def _compiled_at_the_start(case: Case) -> Finding | None:
     given_up = {each.source for each in case.compiler.limits} if case.compiler is not None else set()
     again = [each for each in case.compilations if each.reason and each.source not in given_up]
     took = sum(each.duration for each in again)
-    run = case.step.total * case.step.duration.value + took  # its steps at their steady pace, and the compiling
-    if not again or took < LARGE_COMPILING * run:
+    if not again or took < LARGE_COMPILING * case.step.run:
         return None
     source = max(again, key=lambda each: each.duration).source
     summary = (
