@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from advice.healthy import HEALTHY
 from journals import MS, JournalBuilder
 
 from steptime.advice.assemble import assemble
-from steptime.advice.run_uses import MemoryUse
+from steptime.advice.rules.memory import memory_leak
+from steptime.advice.run_uses import HolderUse, MemoryUse
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.memory_samples import most_held
 from steptime.journal import Kind
+from steptime.quantities import SourceLine
 from steptime.recording.recording import Process
 
 MIB = 1 << 20
@@ -51,3 +55,11 @@ def test_a_recording_without_the_allocators_peak_does_not_know_what_was_needed(t
 def test_without_a_device_it_is_the_resident_set(tmp_path: Path) -> None:
     process = job_on_a_device(tmp_path / "r", (RESIDENT, 3000))
     assert (memory_of(process).peak, most_held(process)) == (3000 * MIB, 3000 * MIB)
+
+
+def test_a_sum_of_losses_keeps_the_graph_of_every_step() -> None:
+    """A number that has no bytes of its own to speak of."""
+    holder = HolderUse("variable", "total_loss", 0.0, 0.0, graph=True, source=SourceLine("train.py", 12))
+    (found,) = memory_leak(replace(HEALTHY, memory=MemoryUse("cpu", 1 << 30, holders=(holder,))))
+    assert found.summary == "variable total_loss keeps the graph of every step"
+    assert ".detach()" in found.advice

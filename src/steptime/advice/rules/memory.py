@@ -95,6 +95,8 @@ def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
 def _found_keeping(holder: HolderUse, holders: Sequence[HolderUse]) -> Finding:
     """For a run that was too short to see memory grow."""
     summary = f"{holder.kind} {holder.name} kept {format_bytes(holder.bytes)} more with each step, and its graph"
+    if holder.bytes < 1:  # a sum: its graph alone grows
+        summary = f"{holder.kind} {holder.name} keeps the graph of every step"
     return memory_leak.finding(summary, _advice(holder), source=holder.source, evidence=tuple(map(_kept, holders)))
 
 
