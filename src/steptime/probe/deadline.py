@@ -28,6 +28,9 @@ BACKWARD = os.path.join("torch", "autograd", "graph.py"), os.path.join("torch", 
 """Files whose functions run while gradients are computed: the engine keeps the profiler's state of the thread and puts
 it back (ATen/ThreadLocalState.h), so nothing may be switched off in there."""
 
+TORCH, MOST_FRAMES = b"libtorch", 1 << 14
+"""Libraries of torch's, and how many frames of a stack are looked through."""
+
 _due: deque[Deadline] = deque()
 _free: deque[bool] = deque([True])
 """Empty from the moment that our call is queued until it has run. Python 3.11 never gets beyond the first instruction
@@ -71,6 +74,8 @@ class Deadline:
         self._asked = False
         if self._over or os.getpid() != self._process or _is_in_backward(sys._getframe()) or in_compiled_call():
             return
+        if _is_in_torch():
+            return
         self._call_off()
         try:
             self._overdue()
@@ -85,6 +90,31 @@ def _is_in_backward(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+class _Address(ctypes.Structure):
+    """Where an address lies: Dl_info of dladdr(3)."""
+
+    _fields_ = (("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p),
+                ("start", ctypes.c_void_p))  # fmt: skip
+
+
+def _is_in_torch() -> bool:
+    """True if this thread is in the middle of an operator of torch's that has called Python, or may be. Where the
+    profiler records an operator's inputs, it asks tensors of an own kind for their device, which a function of Python's
+    tells (`__torch_dispatch__`): who stops the profiler in there has the job die (torch 2.13, collection.cpp)."""
+    frames, found = (ctypes.c_void_p * MOST_FRAMES)(), _Address()
+    try:
+        count = _library.backtrace(frames, MOST_FRAMES)
+        files = {
+            os.path.basename(found.file or b"")
+            for address in set(frames[:count])
+            if _library.dladdr(ctypes.c_void_p(address), ctypes.byref(found))
+        }
+    except AttributeError as error:  # a C library without them
+        pass_on(error)
+        return False
+    return count == MOST_FRAMES or any(TORCH in file for file in files)
 
 
 def _have_called() -> None:
