@@ -96,7 +96,9 @@ class Odd(torch.Tensor):
     def __torch_dispatch__(cls, function, types, arguments=(), options=None):
         if function is torch.ops.prim.device.default:
             before = deadline.times
-            while window.on and deadline.times < before + 2:
+            if sys.argv[2] == "abandoned":
+                window.abandon()
+            while window.on and sys.argv[2] == "overdue" and deadline.times < before + 2:
                 sum(range(1000))
             return torch.device("cpu")
         return torch.ones(4)
@@ -108,7 +110,7 @@ recorder = Recorder(print)
 recorder.open(sys.argv[1])
 odd, window = Odd(), ProfilerWindow(recorder, 1, stacks=False)
 window.start()
-deadline = Asked(1, lambda: window.stop(1), failed)
+deadline = Asked(1 if sys.argv[2] == "overdue" else 3600 * 10**9, lambda: window.stop(1), failed)
 with deadline:
     odd + odd
     print(window.on)
@@ -118,13 +120,14 @@ print(deadline.times >= 3)
 """
 
 
-def test_no_window_ends_in_the_middle_of_an_operator(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["overdue", "abandoned"])
+def test_no_window_ends_in_the_middle_of_an_operator(tmp_path: Path, how: str) -> None:
     """torch asks a tensor for its device while it writes down the inputs of an operator: the profiler that is stopped
     there takes the job with it."""
-    command = [python(), "-c", IN_AN_OPERATOR, str(tmp_path)]
+    command = [python(), "-c", IN_AN_OPERATOR, str(tmp_path), how]
     job = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
-    assert (job.returncode, job.stdout.split()) == (0, ["True", "True"]), job.stderr
-    assert (tmp_path / "trace-1.json").exists()
+    assert (job.returncode, job.stdout.split()) == (0, ["True", str(how == "overdue")]), job.stderr
+    assert (tmp_path / "trace-1.json").exists() == (how == "overdue")
 
 
 def test_no_thread_of_ours_is_among_the_jobs() -> None:

@@ -72,9 +72,7 @@ class Deadline:
     def ask(self) -> None:
         """In the main thread: ends it, where that can be done now."""
         self._asked = False
-        if self._over or os.getpid() != self._process or _is_in_backward(sys._getframe()) or in_compiled_call():
-            return
-        if _is_in_torch():
+        if self._over or os.getpid() != self._process or not may_end():
             return
         self._call_off()
         try:
@@ -82,6 +80,11 @@ class Deadline:
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
             self._failed(error)
             pass_on(error)
+
+
+def may_end() -> bool:
+    """True where this thread is between two operators of the job's: nothing of torch's may be switched off in one."""
+    return not (_is_in_backward(sys._getframe()) or in_compiled_call() or _is_in_torch())
 
 
 def _is_in_backward(frame: FrameType | None) -> bool:
@@ -92,29 +95,20 @@ def _is_in_backward(frame: FrameType | None) -> bool:
     return False
 
 
-class _Address(ctypes.Structure):
-    """Where an address lies: Dl_info of dladdr(3)."""
-
-    _fields_ = (("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p),
-                ("start", ctypes.c_void_p))  # fmt: skip
-
-
 def _is_in_torch() -> bool:
     """True if this thread is in the middle of an operator of torch's that has called Python, or may be. Where the
     profiler records an operator's inputs, it asks tensors of an own kind for their device, which a function of Python's
     tells (`__torch_dispatch__`): who stops the profiler in there has the job die (torch 2.13, collection.cpp)."""
-    frames, found = (ctypes.c_void_p * MOST_FRAMES)(), _Address()
+    frames = (ctypes.c_void_p * MOST_FRAMES)()
     try:
         count = _library.backtrace(frames, MOST_FRAMES)
-        files = {
-            os.path.basename(found.file or b"")
-            for address in set(frames[:count])
-            if _library.dladdr(ctypes.c_void_p(address), ctypes.byref(found))
-        }
-    except AttributeError as error:  # a C library without them
+        with open("/proc/self/maps", "rb") as file:
+            lines = [line for line in file if TORCH in line.rpartition(b"/")[2] and b"x" in line.split()[1]]
+    except (AttributeError, OSError) as error:  # a C library, or a system, without them
         pass_on(error)
         return False
-    return count == MOST_FRAMES or any(TORCH in file for file in files)
+    code = [range(*(int(each, 16) for each in line.split()[0].split(b"-"))) for line in lines]
+    return count == MOST_FRAMES or any(address in each for address in frames[:count] if address for each in code)
 
 
 def _have_called() -> None:
