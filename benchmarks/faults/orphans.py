@@ -34,15 +34,18 @@ SLOWEST = 120.0
 PATIENCE = 60.0
 """Seconds in which all must have ended."""
 WORKSPACES = ("copies", "caches")
+RANKS = (0, 1, 2)
+"""Of torchrun, which starts each in a session of its own; 0: the job without it."""
 
 
 @dataclass(frozen=True)
 class KilledTrial:
-    """after: seconds, of its start or its first round. lived: processes of the trial that lived when it was killed, and
-    `stopped` those of them that were stopped. seconds: until nothing was left."""
+    """ranks: of torchrun, 0 without it. after: seconds, of its start or its first round. lived: processes of the trial
+    that lived when it was killed, and `stopped` those of them that were stopped. seconds: until nothing was left."""
 
     number: int
     verb: str
+    ranks: int
     after: float
     lived: int
     stopped: int
@@ -51,25 +54,35 @@ class KilledTrial:
 
 
 def kill_trials(folder: Path, seed: int, count: int, first: int = 0) -> Iterator[KilledTrial]:
-    """Kills `count` trials, one after another; verb, moment and target follow from the seed and the number."""
+    """Kills `count` trials, one after another; verb, moment and target follow from the seed and the number. The ranks
+    go round within the verbs."""
     place = folder / f"trials-{os.getpid()}"
     place.mkdir()
     shutil.copy(JOB, place / "train.py")
-    words = ["run", "--quiet", "--no-peaks", "--no-profile", "--recording", "recorded", "--"]
-    subprocess.run([*STEPTIME, *words, sys.executable, "train.py", place.name, "60"], cwd=place, check=True)
+    for ranks in RANKS:
+        words = ["run", "--quiet", "--no-peaks", "--no-profile", "--recording", f"recorded-{ranks}", "--"]
+        subprocess.run([*STEPTIME, *words, *_job(ranks, place, 60)], cwd=place, check=True)
     for process in _living(place.name):  # a job that is no trial's is the user's, and so is what it leaves
         process.kill()
     for number in range(first, first + count):
         draw = random.Random(f"{seed} trials {number}")
-        verb = list(VERBS)[number % len(VERBS)]
-        command = ("--", sys.executable, "train.py", place.name, "100000000")
+        verb, ranks = list(VERBS)[number % len(VERBS)], RANKS[number // len(VERBS) % len(RANKS)]
         early = verb == "lab" or draw.random() < 0.5
-        target = command if early and draw.random() < 0.5 else ("recorded",)
-        yield _killed(place, number, verb, draw.uniform(0.2, LONGEST), target, early=early)
+        command = early and draw.random() < 0.5
+        target = ("--", *_job(ranks, place, 100_000_000)) if command else (f"recorded-{ranks}",)
+        yield _killed(place, number, verb, ranks, draw.uniform(0.2, LONGEST), target, early=early)
     shutil.rmtree(place)
 
 
-def _killed(place: Path, number: int, verb: str, after: float, target: Sequence[str], *, early: bool) -> KilledTrial:
+def _job(ranks: int, place: Path, steps: int) -> list[str]:
+    """The command of a job with so many ranks of torchrun, 0 without it."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
+    return [sys.executable, *launcher, "train.py", place.name, str(steps)]
+
+
+def _killed(
+    place: Path, number: int, verb: str, ranks: int, after: float, target: Sequence[str], *, early: bool
+) -> KilledTrial:
     environment = {**os.environ, "TMPDIR": str(place / "tmp"), "OMP_NUM_THREADS": "1"}
     (place / "tmp").mkdir(exist_ok=True)
     with (place / "output").open("wb") as output:
@@ -97,7 +110,7 @@ def _killed(place: Path, number: int, verb: str, after: float, target: Sequence[
         shutil.rmtree(path, ignore_errors=True)
     lived = [process for process in before if process.pid != trial.pid]
     stopped = sum(status == psutil.STATUS_STOPPED for status in before.values())
-    return KilledTrial(number, verb, after, len(lived), stopped, time.monotonic() - start, tuple(faults))
+    return KilledTrial(number, verb, ranks, after, len(lived), stopped, time.monotonic() - start, tuple(faults))
 
 
 def _living(mark: str) -> dict[psutil.Process, str]:
@@ -123,15 +136,15 @@ def _workspaces(place: Path) -> list[Path]:
 def orphans_table(trials: Sequence[dict[str, Any]]) -> list[str]:
     """A row for each verb."""
     lines = [
-        "\n| trials killed by SIGKILL | trials | processes that lived then | of these stopped | longest until all had "
-        "ended, s | faults |",
-        "|---|---|---|---|---|---|",
+        "\n| trials killed by SIGKILL | ranks of torchrun | trials | processes that lived then | of these stopped | "
+        "longest until all had ended, s | faults |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for verb in dict.fromkeys(trial["verb"] for trial in trials):
-        mine = [trial for trial in trials if trial["verb"] == verb]
+    for verb, ranks in dict.fromkeys((trial["verb"], trial.get("ranks", 0)) for trial in trials):
+        mine = [trial for trial in trials if (trial["verb"], trial.get("ranks", 0)) == (verb, ranks)]
         lived, stopped = (sum(trial[name] for trial in mine) for name in ("lived", "stopped"))
         slowest, faults = max(trial["seconds"] for trial in mine), sum(len(trial["faults"]) for trial in mine)
-        lines.append(f"| {verb} | {len(mine)} | {lived} | {stopped} | {slowest:.1f} | {faults} |")
+        lines.append(f"| {verb} | {ranks or '–'} | {len(mine)} | {lived} | {stopped} | {slowest:.1f} | {faults} |")
     return lines
 
 

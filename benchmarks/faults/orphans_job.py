@@ -1,4 +1,4 @@
-"""A small training job with helpers that leave it; argv: a mark, and how many steps it trains."""
+"""A small training job with helpers that leave it, alone or as a rank; argv: a mark, and how many steps it trains."""
 
 import os
 import subprocess
@@ -29,6 +29,9 @@ class Items(torch.utils.data.Dataset):
 
 
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 4))
+if "RANK" in os.environ:
+    torch.distributed.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 done = 0
 while done < steps:

@@ -324,7 +324,7 @@ def test_a_window_for_which_there_is_no_memory_waits_and_the_recording_says_so(s
     assert (answers, windows(session)) == ([False], [])
     (note,) = facts(session, "note")
     assert note["text"].endswith(
-        "(window 3 waits until the run is longer): a step has about 15,000 events of the profiler; measuring may take "
+        "(window 3 waits until it may be taken): a step has about 15,000 events of the profiler; measuring may take "
         "3 s, or 5% of a longer run, and a window 10 MB of memory, of what is free"
     )
     session.allowance.clock.free = 400 << 20  # type: ignore[attr-defined]
@@ -351,7 +351,7 @@ def test_a_window_that_would_cost_too_much_waits_until_the_run_is_long_enough(se
     answers = takes(session, schedule.STEADY_WINDOW, 5, stacks=False)
     steps(session, 10)
     assert (answers, windows(session)) == ([False], [])
-    assert "waits until the run is longer" in facts(session, "note")[0]["text"]
+    assert "waits until it may be taken" in facts(session, "note")[0]["text"]
     session.allowance.clock.time = 3600 * SECOND  # type: ignore[attr-defined]
     again = takes(session, schedule.STEADY_WINDOW, 5, stacks=False, late=True)
     steps(session, 10)

@@ -74,6 +74,62 @@ def test_a_deadline_that_passes_while_another_one_is_ended_under_a_profile_funct
     assert job.stdout == "first second\n", job.stderr
 
 
+IN_AN_OPERATOR = """
+import sys, torch
+from steptime.probe.deadline import Deadline
+from steptime.probe.profiling import ProfilerWindow
+from steptime.probe.recorder import Recorder
+
+class Asked(Deadline):
+    times = 0
+    def ask(self):
+        self.times += 1
+        super().ask()
+
+class Odd(torch.Tensor):
+    @staticmethod
+    def __new__(cls):
+        kept = torch.ones(4, device="meta")
+        options = {"dispatch_device": True, "device_for_backend_keys": torch.device("cpu")}
+        return torch.Tensor._make_subclass(cls, kept, False, **options)
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), options=None):
+        if function is torch.ops.prim.device.default:
+            before = deadline.times
+            if sys.argv[2] == "abandoned":
+                window.abandon()
+            while window.on and sys.argv[2] == "overdue" and deadline.times < before + 2:
+                sum(range(1000))
+            return torch.device("cpu")
+        return torch.ones(4)
+
+def failed(error):
+    raise error
+
+recorder = Recorder(print)
+recorder.open(sys.argv[1])
+odd, window = Odd(), ProfilerWindow(recorder, 1, stacks=False)
+window.start()
+deadline = Asked(1 if sys.argv[2] == "overdue" else 3600 * 10**9, lambda: window.stop(1), failed)
+with deadline:
+    odd + odd
+    print(window.on)
+    while window.on:
+        sum(range(1000))
+print(deadline.times >= 3)
+"""
+
+
+@pytest.mark.parametrize("how", ["overdue", "abandoned"])
+def test_no_window_ends_in_the_middle_of_an_operator(tmp_path: Path, how: str) -> None:
+    """torch asks a tensor for its device while it writes down the inputs of an operator: the profiler that is stopped
+    there takes the job with it."""
+    command = [python(), "-c", IN_AN_OPERATOR, str(tmp_path), how]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
+    assert (job.returncode, job.stdout.split()) == (0, ["True", str(how == "overdue")]), job.stderr
+    assert (tmp_path / "trace-1.json").exists() == (how == "overdue")
+
+
 def test_no_thread_of_ours_is_among_the_jobs() -> None:
     before = threading.enumerate()
     with Deadline(NEVER, lambda: None, fails):

@@ -17,9 +17,12 @@ from steptime.analysis.layout import lay_out, lay_out_whole
 from steptime.analysis.lines import LineRole, identity_of, line_table
 from steptime.analysis.recorded_breakdown import breakdown_of_process
 from steptime.analysis.timeline import Mode, Phase, SegmentKind, Timeline
+from steptime.journal import Kind
 from steptime.recording.load import load
 
 pytest.importorskip("torch")
+
+from steptime.probe.allowance import LEAST
 
 ZOO = Path(__file__).parent / "zoo"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -206,4 +209,6 @@ def test_a_job_that_ends_soon_is_profiled_and_timed_by_line(
         if arguments == LONG:
             assert np.flatnonzero(found.profiled)[0] <= 4, "before anything that takes more steps"
         if steps > 8:
-            assert any(window.stacks and len(window) for window in recorded.windows)
+            paused = process.intervals.kind == Kind.PAUSE  # with stacks, unless the machine had no time for them
+            held = int((process.intervals.end - process.intervals.start)[paused].sum())
+            assert any(window.stacks and len(window) for window in recorded.windows) or held > LEAST // 4

@@ -48,6 +48,12 @@ def test_it_says_step_bottleneck_findings_source_lines_cost_and_the_recording(re
         assert part in text
 
 
+def test_the_cost_says_what_was_left_out_to_keep_it_small(report: Report) -> None:
+    less = "profiled less than usual (no stacks): a step has about 90,000 events of the profiler"
+    (line,) = [each for each in render(with_process(report, notes=("another", less))).splitlines() if "Cost: " in each]
+    assert line.endswith(f"; {less}")
+
+
 def test_the_largest_category_has_the_longest_bar_and_the_first_row(report: Report) -> None:
     rows = [line for line in render(report).splitlines() if "█" in line]
     assert rows[0].split()[0] == "input"

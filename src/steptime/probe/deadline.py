@@ -28,6 +28,9 @@ BACKWARD = os.path.join("torch", "autograd", "graph.py"), os.path.join("torch", 
 """Files whose functions run while gradients are computed: the engine keeps the profiler's state of the thread and puts
 it back (ATen/ThreadLocalState.h), so nothing may be switched off in there."""
 
+TORCH, MOST_FRAMES = b"libtorch", 1 << 14
+"""Libraries of torch's, and how many frames of a stack are looked through."""
+
 _due: deque[Deadline] = deque()
 _free: deque[bool] = deque([True])
 """Empty from the moment that our call is queued until it has run. Python 3.11 never gets beyond the first instruction
@@ -69,7 +72,7 @@ class Deadline:
     def ask(self) -> None:
         """In the main thread: ends it, where that can be done now."""
         self._asked = False
-        if self._over or os.getpid() != self._process or _is_in_backward(sys._getframe()) or in_compiled_call():
+        if self._over or os.getpid() != self._process or not may_end():
             return
         self._call_off()
         try:
@@ -79,12 +82,33 @@ class Deadline:
             pass_on(error)
 
 
+def may_end() -> bool:
+    """True where this thread is between two operators of the job's: nothing of torch's may be switched off in one."""
+    return not (_is_in_backward(sys._getframe()) or in_compiled_call() or _is_in_torch())
+
+
 def _is_in_backward(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename.endswith(BACKWARD):
             return True
         frame = frame.f_back
     return False
+
+
+def _is_in_torch() -> bool:
+    """True if this thread is in the middle of an operator of torch's that has called Python, or may be. Where the
+    profiler records an operator's inputs, it asks tensors of an own kind for their device, which a function of Python's
+    tells (`__torch_dispatch__`): who stops the profiler in there has the job die (torch 2.13, collection.cpp)."""
+    frames = (ctypes.c_void_p * MOST_FRAMES)()
+    try:
+        count = _library.backtrace(frames, MOST_FRAMES)
+        with open("/proc/self/maps", "rb") as file:
+            lines = [line for line in file if TORCH in line.rpartition(b"/")[2] and b"x" in line.split()[1]]
+    except (AttributeError, OSError) as error:  # a C library, or a system, without them
+        pass_on(error)
+        return False
+    code = [range(*(int(each, 16) for each in line.split()[0].split(b"-"))) for line in lines]
+    return count == MOST_FRAMES or any(address in each for address in frames[:count] if address for each in code)
 
 
 def _have_called() -> None:

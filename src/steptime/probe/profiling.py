@@ -28,6 +28,7 @@ import torch
 from steptime.journal import Kind, append_to
 from steptime.probe import device
 from steptime.probe.compiler import in_compiled_call
+from steptime.probe.deadline import Deadline, may_end
 from steptime.probe.identity import clock_pair, process_group
 from steptime.probe.inlay import Inlay
 from steptime.probe.memory import allocations
@@ -432,8 +433,10 @@ class ProfilerWindow:
             self.abandon()
 
     def abandon(self) -> None:
-        """Ends the recording without a trace (the job changes its ways in the middle of it)."""
-        if self._profile is not None:
+        """Ends the recording without a trace (the job changes its ways in the middle of it), as soon as it may."""
+        if self._profile is not None and not may_end():
+            Deadline(0, self.abandon, lambda error: None).__enter__()
+        elif self._profile is not None:
             end = now()
             let_go(self._end(""))
             with suppressed(OSError):  # the recording is gone

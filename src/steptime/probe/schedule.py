@@ -456,7 +456,7 @@ def _note_cut(session: Session, plan: Agreed, steps: int, stacks: bool, asked: b
     """Says once for each window what was left out of it, and why."""
     cut = []
     if steps and not plan.steps:
-        cut.append(f"window {plan.number} waits until the run is longer")
+        cut.append(f"window {plan.number} waits until it may be taken")
     elif plan.steps < steps:
         cut.append(f"{plan.steps} step{'s' * (plan.steps > 1)} instead of {steps}")
     if plan.steps and not plan.detailed:

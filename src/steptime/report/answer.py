@@ -20,11 +20,11 @@ from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
     balance_text,
     bounds_text,
-    cost_text,
     elsewhere_text,
     gpu_busy_text,
     interval_text,
     left_out_text,
+    own_cost_text,
     placed,
     prediction_text,
     predictions,
@@ -232,7 +232,7 @@ def _trials(report: Report) -> Iterator[Part]:
 
 def _notes(report: Report, process: ProcessReport) -> Iterator[str]:
     if process.cost is not None:
-        yield f"Cost: {cost_text(process.cost, process.case.step.duration.value)}"
+        yield f"Cost: {own_cost_text(process)}"
     yield f"From: {report.source}"
 
 

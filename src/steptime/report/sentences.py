@@ -161,6 +161,18 @@ def cost_text(cost: Cost, step: float) -> str:
     return f"{always}; {format_duration(cost.once_ns)} once{what}{share}{outside}{peaks}"
 
 
+LESS = "profiled less than usual"
+"""Start of the probe's note on that."""
+
+
+def own_cost_text(process: ProcessReport) -> str:
+    """Cost of steptime itself, and what was left out to keep it and its memory small; "" where no job was measured."""
+    if process.cost is None:
+        return ""
+    less = [note for note in process.notes if note.startswith(LESS)]
+    return "; ".join((cost_text(process.cost, process.case.step.duration.value), *less[-1:]))
+
+
 def roofline_sentences(case: Case) -> tuple[str, ...]:
     """Bounds of the computing, what it reached, and whose peaks these are."""
     roofline, machine = case.roofline, case.machine

@@ -32,11 +32,11 @@ from steptime.report.page.ranks import heat_map
 from steptime.report.page.waterfall import BarSegment, stacked, waterfall
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
-    cost_text,
     gpu_busy_text,
     interval_text,
     left_out_text,
     origin,
+    own_cost_text,
     place_text,
     placed,
     price_text,
@@ -216,8 +216,6 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     machine = process.case.machine
     counts = f"{step.total} in all, {step.steady} steady"
     left_out = left_out_text(process)
-    cost = process.cost
-    spent = cost_text(cost, step.duration.value) if cost is not None else ""
     ranks = environment.ranks if process.rank is not None else 1
     named = (
         ("Job", environment.ended),
@@ -233,7 +231,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("Throughput", throughput_text(process.throughput, step.device, ranks)),
         ("GPU", gpu_busy_text(process.case)),
         ("Price", price_text(report)),
-        ("steptime's own cost", spent or "none: it read a trace that existed"),
+        ("steptime's own cost", own_cost_text(process) or "none: it read a trace that existed"),
         ("Source", report.source),
     )
     return [(name, value) for name, value in named if value]
