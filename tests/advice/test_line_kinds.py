@@ -24,6 +24,8 @@ from steptime.advice.line_evidence import LineKind, calls_function, converts_lis
         ("torch.Tensor.log", LineKind.OTHER),
         ("math.log numpy.log", LineKind.OTHER),
         ("gc.collect", LineKind.COLLECT),
+        ("torch.nn.utils.clip_grad.clip_grad_norm_", LineKind.GRADIENTS),
+        ("accelerate.accelerator.Accelerator.clip_grad_norm_", LineKind.GRADIENTS),
         ("torch.tensor", LineKind.ARRAYS),
         ("torch.Tensor.argmax torch.Tensor.item", LineKind.METRICS),
         ("torchmetrics.metric.Metric.update", LineKind.METRICS),

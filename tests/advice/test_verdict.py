@@ -87,6 +87,11 @@ def test_the_first_finding_writes_the_headline_with_its_line_once() -> None:
     assert verdict(case(use("input", 60, 1)), (named,)).sentence == "data.py:12 takes 55 ns per step (55 %)."
 
 
+def test_what_no_finding_saves_is_not_said_to_be_saved() -> None:
+    slow = replace(use("compute", 40, 2), recoverable=Estimate(29.0, 25.0, 33.0, 50))
+    assert "could be saved" not in verdict(case(use("input", 55, 1), slow)).sentence
+
+
 def test_of_several_costs_the_largest_comes_first_and_two_more_next_to_it() -> None:
     found = verdict(case(use("input", 30, 1), use("overhead", 25, 1), use("python", 20, 1), use("sync", 16, 1)))
     assert found.sentence == (

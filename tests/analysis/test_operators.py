@@ -14,7 +14,7 @@ import pytest
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
 from steptime.analysis.operators import OperatorUse, operator_totals, sources_of
-from steptime.analysis.recompute import backward_again, recomputed
+from steptime.analysis.recompute import backward_again, is_second_order, recomputed
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.trace_steps import steps_of
 from steptime.arrays import few
@@ -304,3 +304,8 @@ def test_totals_carry_the_lines_that_a_trace_with_stacks_gave(profiled: Profiled
     source = found["aten::bmm"].source
     assert source is not None
     assert source.line == SCRIPT.splitlines().index("def attend(hidden):") + 1
+
+
+@pytest.mark.parametrize("mode", ["plain", "reentrant", "other", "kept", "penalty"])
+def test_gradients_of_gradients_are_told_from_checkpoints_and_kept_graphs(profiled: Profiled, mode: str) -> None:
+    assert is_second_order(steps_in(profiled(mode))) is (mode == "penalty")

@@ -147,6 +147,7 @@ def with_profile(
         recompute=RecomputeUse(mean_of_series(recorded.recompute)) if recorded.recompute.any() else None,
         backward_again=mean_of_series(recorded.backward_again) if recorded.backward_again.any() else None,
         functions=recorded.functions,
+        second_order=recorded.second_order,
     )
     if steps is None:
         return case

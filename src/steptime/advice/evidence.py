@@ -213,7 +213,8 @@ def absent(default: Value, reason: str, in_trace: str = "") -> Value:
 @dataclass(frozen=True, slots=True)
 class Case:
     """Everything that rules may look at for one process. changing_work: whether the model runs other operators or
-    shapes from one profiled step to the next; None where that is not known."""
+    shapes from one profiled step to the next; None where that is not known. second_order: gradients are taken of
+    gradients in the profiled steps."""
 
     step: StepSummary
     categories: tuple[CategoryUse, ...] = absent((), "no breakdown (no profile of the steady steps)")
@@ -310,6 +311,8 @@ class Case:
         None, "torch.compile's own records are not next to it (TORCH_TRACE, diagnose --compile-logs)"
     )
 
+    second_order: bool = False
+
     @property
     def compiled(self) -> bool:
         """True if torch.compile or a captured graph is in use already, by the recording or by its trace."""
@@ -320,6 +323,12 @@ class Case:
             or self.step.compiled
             or replays
         )
+
+    @property
+    def compilable(self) -> bool:
+        """True if torch.compile is not in use yet, and would not refuse: what AOTAutograd compiles cannot be
+        differentiated twice (torch 2.13, torch/_functorch/_aot_autograd/runtime_wrappers.py)."""
+        return not (self.compiled or self.second_order)
 
     @property
     def between_runs(self) -> float:
@@ -338,7 +347,7 @@ class Case:
 
 ABSENT: Mapping[str, Mapping[str, str]] = {each.name: each.metadata for each in fields(Case) if each.metadata}
 """Fields that may be missing, with the sentences for that."""
-PARAMETERS = frozenset({each.name for each in fields(Case)} | {"compiled", "between_runs", "case"})
+PARAMETERS = frozenset({each.name for each in fields(Case)} | {"compiled", "compilable", "between_runs", "case"})
 """Evidence that a rule or a fix may ask for: fields of a case, values derived from several of them, and the case
 itself, for rules that look at much that may be missing."""
 

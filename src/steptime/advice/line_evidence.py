@@ -210,6 +210,7 @@ class LineKind(Enum):
         r"|(?:_io|codecs)\.\w+\.(?:write|writelines|flush)"
     )
     COLLECT = re.compile(r"gc\.collect")
+    GRADIENTS = re.compile(r"torch\.nn\.utils\.clip_grad\..*|(?:.*\.)?(?:clip_grad_(?:norm|value)_|clip_gradients)")
     ARRAYS = re.compile(r"torch\.(?:as_)?tensor")
     METRICS = re.compile(
         r"torch\.Tensor\.(?:item|tolist|numpy|cpu|__float__|__int__)|(?:torchmetrics|torcheval|evaluate)\..*"

@@ -26,6 +26,14 @@ from steptime.quantities import format_duration, format_share, format_source, me
 from steptime.recording.recording import IntervalTable
 from steptime.trace.table import Trace
 
+REFUSED = "torch.compile refuses gradients of gradients"
+"""Why it is not advised where a job takes them."""
+
+
+def or_compile(second_order: bool, what: str) -> str:
+    """ ", or compile the function"; where gradients are taken of gradients, why that is left out."""
+    return f"; {REFUSED}" if second_order else f", or compile {what}"
+
 
 def fitting_threads(settings: SettingsUse, loader: LoaderUse | None) -> int:
     """Each training process gets its share of the CPUs, and leaves one to the loader's workers where it has some."""

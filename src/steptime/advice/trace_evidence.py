@@ -20,7 +20,7 @@ from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown
 from steptime.analysis.device_activity import unseen_work
 from steptime.analysis.operators import operations_on, operator_totals, rounds_of, sources_of
-from steptime.analysis.recompute import backward_again, recomputed
+from steptime.analysis.recompute import backward_again, is_second_order, recomputed
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.arrays import MANY, Int64, give_back
@@ -79,7 +79,7 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
     give_back(len(trace.events))
     again = recomputed(steps)
     give_back(len(trace.events))
-    twice = backward_again(steps)
+    twice, second_order = backward_again(steps), is_second_order(steps)
     if steps.on_device and len(trace.events) > MANY:
         forget(trace, operations_on)  # what remains looks at the device
     give_back(len(trace.events))
@@ -91,7 +91,7 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
         machine=machine_use(machine),
         outliers=outliers_of_trace(after, usual, warm_up),
     )
-    case = with_profile(case, RecordedBreakdown(breakdown, operators, again, twice, (steps,), ()))
+    case = with_profile(case, RecordedBreakdown(breakdown, operators, again, twice, (steps,), (), second_order))
     return TraceCase(case, steps, numbers[usual], later, whole)
 
 

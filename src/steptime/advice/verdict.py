@@ -433,7 +433,8 @@ def _several(uses: list[CategoryUse], findings: tuple[Finding, ...], case: Case)
     parts = []
     for use in others:
         took = format_duration(use.duration.value)
-        saved = f", of which {format_duration(use.recoverable.value)} could be saved" if use.name == COMPUTE else ""
+        best = max((each.savings.value for each in findings if each.category == COMPUTE and each.savings), default=0.0)
+        saved = f", of which {format_duration(best)} could be saved" if use.name == COMPUTE and best else ""
         parts.append(f"{_words(use, case)} {took} ({format_share(_share(use.duration, case).value)}{saved})")
     return f"{_headline(first, findings, case)} Next to it: {' and '.join(parts)}."
 

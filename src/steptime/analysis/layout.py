@@ -16,7 +16,7 @@ from steptime.analysis.activity import (
     split,
 )
 from steptime.analysis.lines import LineRoles, estimate, find_gaps, find_lines
-from steptime.analysis.steps import Boundaries, find_boundaries, find_warm_up, full_backwards
+from steptime.analysis.steps import UPDATES, Boundaries, find_boundaries, find_warm_up, full_backwards
 from steptime.analysis.timeline import (
     Mode,
     Phase,
@@ -125,12 +125,19 @@ def _steps(
     warm_up = np.arange(len(end)) < warm
     if (~(warm_up | touched) & watched).sum() >= LEAST_STEADY:
         excluded = touched
-    signs = (activity.forwards if boundaries.mode is Mode.FORWARD else full_backwards(records)).start
-    batches = np.searchsorted(signs, end) - np.searchsorted(signs, start)
+    signs = activity.forwards if boundaries.mode is Mode.FORWARD else full_backwards(records)
+    evaluations = signs.inside(records.of(*UPDATES))  # of a closure, on one batch
+    batches = _counted(signs.where(~evaluations).start, start, end)
+    batches = np.maximum(batches, np.minimum(1, _counted(signs.start, start, end)))
     columns = (start, end, duration, phases, batches, warm_up, excluded, watched, profiled, lined)
     for column in columns:
         column.flags.writeable = False
     return Steps(*columns), reason
+
+
+def _counted(times: Int64, start: Int64, end: Int64) -> Int64:
+    """Number of instants in each step."""
+    return np.searchsorted(times, end) - np.searchsorted(times, start)
 
 
 def _kept_for_slowness(probe: RecordTable, start: Int64) -> Bool:

@@ -91,6 +91,21 @@ def backward_again(steps: StepContext) -> Int64:
     return measure(found, steps.boundaries[:, 0], steps.boundaries[:, 1])
 
 
+def is_second_order(steps: StepContext) -> bool:
+    """True if backward itself is recorded for autograd (create_graph): what it calls has numbers, and no operator that
+    modules call is among it, as where a checkpoint runs the forward again."""
+    for track in steps.tracks:
+        operations = operations_on(steps.trace, track)
+        frame = nearest_ancestor(operations.parent, operations.engine)
+        names = steps.trace.events.name[operations.rows]
+        recorded = (steps.trace.events.sequence[operations.rows] != ABSENT) & ~operations.engine & (frame != ROOT)
+        of_forward = frame[recorded & of_symbols(steps.trace, _is_forward_only)[names]]
+        recorded &= of_symbols(steps.trace, _is_of_aten)[names]
+        if len(np.setdiff1d(frame[recorded], of_forward)):
+            return True
+    return False
+
+
 def _with_python(host: Intervals, tree: CallTree, frames: Bool, again: Bool) -> Intervals:
     """The part that runs again, and the code around it up to the frame's other operators: random numbers put back,
     modules called, the forward left where its last tensor is known. Next to layers of 1.2 ms it took 0.5 to 0.7."""

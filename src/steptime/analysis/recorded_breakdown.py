@@ -30,7 +30,7 @@ from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.device_activity import held_whole
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import OperatorUse, Sources, operator_events, operator_totals, sources_of
-from steptime.analysis.recompute import backward_again, recomputed
+from steptime.analysis.recompute import backward_again, is_second_order, recomputed
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.threads import during
 from steptime.analysis.timeline import Phase, SegmentKind, Timeline
@@ -76,7 +76,7 @@ new memory from the system: on two virtual CPUs steps of 80 ms took 92, 96, 118,
 class RecordedBreakdown:
     """breakdown: of the steady steps. operators: of the profiled ones, per step. recompute, backward_again: (n,) ns of
     the profiled steps, forward inside backward and what backward does twice. windows: the whole profiled steps of each
-    trace that could be read."""
+    trace that could be read. second_order: backward is differentiated itself."""
 
     breakdown: Breakdown
     operators: tuple[OperatorUse, ...]
@@ -84,6 +84,7 @@ class RecordedBreakdown:
     backward_again: Int64
     windows: tuple[StepContext, ...]
     problems: tuple[str, ...]
+    second_order: bool = False
 
     @property
     def profiled(self) -> StepContext | None:
@@ -149,6 +150,7 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
         backward_again=np.concatenate([np.zeros(0, np.int64), *map(backward_again, timed)]),
         windows=windows,
         problems=tuple(problems),
+        second_order=any(map(is_second_order, timed)),
     )
 
 

@@ -85,7 +85,7 @@ def _cycle_ends(updates: RecordTable, reaches: Int64, unwatched: RecordTable) ->
     The last cycle of a run may be torn (the job was ended between two optimizers): it counts if it updated the same
     optimizers as some whole cycle.
     """
-    cycles = _handed_over(_cycles(updates, reaches, unwatched))
+    cycles = _with_next_phase(_handed_over(_cycles(updates, reaches, unwatched)))
     known = {cycle.members for cycle in cycles if cycle.whole}
     ends = [cycle.ends[-1] for cycle in cycles if cycle.whole or not known or cycle.members in known]
     return np.array(ends, np.int64)
@@ -117,6 +117,18 @@ def _handed_over(cycles: list[_Cycle]) -> list[_Cycle]:
         else:
             found.append(cycle)
     return found + cycles[1:][-1:]
+
+
+def _with_next_phase(cycles: list[_Cycle]) -> list[_Cycle]:
+    """Cuts the last cycle where others step behind a whole one: a second optimizer that goes on alone, as L-BFGS with
+    its one long step does behind Adam. A cycle that was torn has only optimizers that some whole one has."""
+    *before, last = cycles
+    known = frozenset().union(*(cycle.members for cycle in before if cycle.whole))
+    cut = next((at for at, each in enumerate(last.optimizers) if each not in known), 0)
+    if not cut or frozenset(last.optimizers[:cut]) not in {cycle.members for cycle in before if cycle.whole}:
+        return cycles
+    rest = _Cycle(last.optimizers[cut:], last.ends[cut:], True)
+    return [*before, _Cycle(last.optimizers[:cut], last.ends[:cut], True), rest]
 
 
 def _forward_ends(records: RecordTable) -> Int64:

@@ -117,7 +117,7 @@ def compiled_model(step: StepSummary, case: Case) -> Iterator[Option]:
 
     When to leave it: When shapes change all the time, or runs are shorter than the compilation.
     """
-    if case.compiled:
+    if not case.compilable:
         return
     saving, reach = _saving(case) if not case.changing_work else (None, 0.0)
     edit = model_edit(case, STATEMENT_COMPILED_MODEL, EXAMPLE_COMPILED_MODEL, in_place="{model}.compile()")
@@ -265,7 +265,7 @@ def cuda_graphs(step: StepSummary, case: Case) -> Option | None:
     When to leave it: When memory is short (graphs keep their own), when shapes change, or when outputs of a step are
     kept beyond the next one without a copy.
     """
-    if not step.device.startswith("cuda") or case.compiled:
+    if not step.device.startswith("cuda") or not case.compilable:
         return None
     predictions = case.replay.predictions if case.replay is not None else ()
     replayed = next((each.saved for each in predictions if each.change == "one graph launch"), None)
@@ -356,7 +356,7 @@ def compiled_function(step: StepSummary, case: Case) -> Option | None:
     which the compiler has to stop.
     """
     within = _outside_model(case)
-    if not within:
+    if not within or case.second_order:
         return None
     chosen = max(within, key=lambda key: sum(use.duration for use in within[key]))
     spent = _steady(case, within[chosen])

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from steptime.advice.device_uses import ChainUse, CopyUse, MachineUse
-from steptime.advice.evidence import Case, CompilationUse, LineUse
+from steptime.advice.evidence import Case, LineUse
 from steptime.advice.kernels import (
     COPIES,
     MATRIX,
@@ -26,6 +26,7 @@ from steptime.advice.kernels import (
     spent,
 )
 from steptime.advice.line_evidence import calls_function, profile_scale, steady_time
+from steptime.advice.models import REFUSED, or_compile
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.run_uses import Contention, SettingsUse, StepSummary
 from steptime.advice.savings import capped, in_step, modelled, partly, ratio, total
@@ -81,7 +82,7 @@ COPIES_OF = {
     "DtoH": ("from the device", "Read less often, and with non_blocking=True into pinned memory."),
     "DtoD": (
         "within the device",
-        "Avoid contiguous() and clone(), or compile the model, so that the next kernel reads the original.",
+        "Avoid contiguous() and clone(), so that the next kernel reads the original.",
     ),
     "PtoP": (
         "between devices",
@@ -189,7 +190,7 @@ def memory_bound_pointwise(step: StepSummary, operators: tuple[OperatorUse, ...]
     traffic = f", moving {format_bytes(moved)}{rate}" if moved else ""
     return memory_bound_pointwise.finding(
         f"{calls:.0f} pointwise operators take {in_step(spent, step)}{traffic}",
-        _fuse(step, case.compilations),
+        _fuse(case),
         partly(spent, FUSION_SAVES, FUSION_SAVES_AT_LEAST, step),
         category="compute",
         source=largest[0].place,
@@ -216,7 +217,7 @@ def _from_chains(case: Case) -> Finding:
     return memory_bound_pointwise.finding(
         f"{kernels:.0f} pointwise kernels in chains take {in_step(duration, case.step)}; "
         f"fused, they move {format_bytes(moved - saved)}, not {format_bytes(moved)}",
-        _fuse(case.step, case.compilations),
+        _fuse(case),
         partly(sum(map(_wasted, case.chains)), NOT_FOR_BACKWARD, FUSION_SAVES_AT_LEAST, case.step),
         category="compute",
         source=next((chain.source for chain in ordered if chain.source is not None), None),
@@ -224,10 +225,12 @@ def _from_chains(case: Case) -> Finding:
     )
 
 
-def _fuse(step: StepSummary, compilations: tuple[CompilationUse, ...]) -> str:
-    if compilations or step.compiled:
+def _fuse(case: Case) -> str:
+    if case.compilations or case.step.compiled:
         what = "bring them into the compiled part, or use ready-made operators."
         return f"The job compiles, but these ran eagerly: {what}"
+    if case.second_order:
+        return f"Use ready-made operators (gelu, layer_norm, attention): {REFUSED}."
     return "Compile the model so that they are fused, or use ready-made operators (gelu, layer_norm, attention)."
 
 
@@ -252,7 +255,7 @@ def copies_and_casts(step: StepSummary, operators: tuple[OperatorUse, ...], case
     cost.
     """
     if case.kernels:
-        return _copy_kernels(step, case.kernels)
+        return _copy_kernels(case)
     chosen = (use for use in _usual(operators) if plain_name(use.name) in COPIES)
     inside = (use for use in chosen if use.phase in ("", "forward", "backward"))
     copies = [use for use in inside if ratio(use.duration, use.calls) >= SHORTEST_COPY]
@@ -278,20 +281,23 @@ def _copies(uses: Sequence[OperatorUse | KernelUse], kind: str, time: float, ste
     return takes + (f", moving {format_bytes(moved)}" if moved else "")
 
 
-def _copy_kernels(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Finding | None:
+def _copy_kernels(case: Case) -> Finding | None:
     """By the kernels of copies, apart from copies between host and device."""
-    copies = [use for use in kernels if plain_name(use.operator) in COPIES]
+    copies = [use for use in case.kernels if plain_name(use.operator) in COPIES]
     time = spent(copies)
-    if ratio(time, step.duration.value) < LEAST_SHARE_COPIES:
+    if ratio(time, case.step.duration.value) < LEAST_SHARE_COPIES:
         return None
     casts = spent(use for use in copies if CAST.search(use.name) or plain_name(use.operator) == "_to_copy")
     if casts > time / 2:
         kind = "casts"
-        advice = "Keep one dtype through the model, or compile it, so that the cast is part of the next kernel."
+        advice = f"Keep one dtype through the model{or_compile(case.second_order, 'it')}."
     else:
-        kind, advice = "copies", "Keep one layout through the model (channels_last, views), or compile it."
-    summary = _copies(copies, f"{kind} on the device", time, step)
-    saving = partly(time, AVOIDABLE, SURELY_AVOIDABLE, step)
+        kind, advice = (
+            "copies",
+            f"Keep one layout through the model (channels_last, views){or_compile(case.second_order, 'it')}.",
+        )
+    summary = _copies(copies, f"{kind} on the device", time, case.step)
+    saving = partly(time, AVOIDABLE, SURELY_AVOIDABLE, case.step)
     return about_kernels(copies_and_casts, copies, summary, advice, saving)
 
 

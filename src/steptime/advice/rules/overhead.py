@@ -11,7 +11,7 @@ from steptime.advice.evidence import Case, CompilationUse, CompilerUse, LineUse,
 from steptime.advice.kernels import EMPTY_KERNEL, as_evidence, first_source, longest, plain_name, spent
 from steptime.advice.line_evidence import calls_function, function_of, lines_around, sampled_lines
 from steptime.advice.memory_evidence import has_room
-from steptime.advice.models import staging_operators
+from steptime.advice.models import REFUSED, or_compile, staging_operators
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.run_uses import CategoryUse, MemoryUse, StepSummary
 from steptime.advice.savings import (
@@ -46,7 +46,7 @@ FEWEST_MICRO_BATCHES = 2
 """A step: fewer, larger ones are to be had from here on."""
 FEWEST_ROUNDS = 8
 """Executions of a line per step: a line that runs once, or once per block of a model, is no loop over elements."""
-ON_A_LIST = "Use one operator on the whole tensor, or on all tensors (torch._foreach_*), or compile the function."
+ON_A_LIST = "Use one operator on the whole tensor, or on all tensors (torch._foreach_*){}."
 """Outside of the model a loop goes over parameters as often as over samples."""
 CALLERS = frozenset({"forward", "python"})
 """Roles of lines that call the operators of a loop themselves."""
@@ -147,7 +147,8 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
     launch, on_device = named(categories, "overhead"), step.device != "cpu"
     if launch is None:
         return
-    advice = "Replace the loop by one operator on the whole tensor, or compile the function that holds it."
+    compiled = or_compile(case.second_order, "the function that holds it")
+    advice = f"Replace the loop by one operator on the whole tensor{compiled}."
     if case.compilations or step.compiled:
         advice = "Replace the loop by one operator on the whole tensor; the compiler has left this line as it is."
     everything = sum(operator.calls for operator in case.operators)
@@ -166,7 +167,8 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
         summary += in_step(saving.value, step)
         text = (source.text,) if source.text else ()
         companions = any(line.source == source and line.role == "python" for line in case.lines)
-        reported = ON_A_LIST if companions and not (case.compilations or step.compiled) else advice
+        on_a_list = ON_A_LIST.format(or_compile(case.second_order, "the function"))
+        reported = on_a_list if companions and not (case.compilations or step.compiled) else advice
         yield dispatch_loop.finding(
             summary, reported, saving, category="overhead" if on_device else "", source=source, evidence=text
         )
@@ -290,6 +292,8 @@ def overhead_bound(step: StepSummary, categories: tuple[CategoryUse, ...], case:
     if step.micro_batches >= FEWEST_MICRO_BATCHES:
         larger = f"accumulate over fewer, larger micro-batches ({step.micro_batches:.0f} per step now)"
     advice = f"Compile the model{graphs}, or {larger} so that each operator does more."
+    if case.second_order:
+        advice = f"{larger[:1].upper()}{larger[1:]} so that each operator does more: {REFUSED}."
     if case.compilations or step.compiled:
         advice = f"Part of the job is compiled: {_left_eager(case.compiler)}{graphs}; or {larger}."
     if _replays(step):
@@ -629,6 +633,8 @@ def tiny_kernels(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) 
     each = format_duration(ratio(busy, calls))
     empty = sum(use.calls * min(EMPTY_KERNEL, ratio(use.duration, use.calls)) for use in tiny)
     advice = "Compile the model, and use a fused or foreach optimizer, so that neighbours become one kernel."
+    if case.second_order:
+        advice = f"Use a fused or foreach optimizer, and batch small operators into one: {REFUSED}."
     if case.compilations or step.compiled:
         advice = "Part of the job is compiled: bring what runs eagerly into it, or batch small operators into one."
     return tiny_kernels.finding(

@@ -22,9 +22,9 @@ from steptime.advice.line_evidence import (
     own_share,
     sampled_lines,
 )
-from steptime.advice.models import hand_made_update
+from steptime.advice.models import REFUSED, hand_made_update
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Rule, rule
-from steptime.advice.run_uses import CategoryUse, GarbageUse, SegmentUse, StepSummary
+from steptime.advice.run_uses import GarbageUse, SegmentUse, StepSummary
 from steptime.advice.savings import capped, in_step, less, modelled, more, named, ratio, scaled, share_of_step, total
 from steptime.analysis.operators import OperatorUse
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_source
@@ -40,6 +40,8 @@ LEAST_LINE = 0.05
 line, which nobody edits, must hold LEAST_SHARE."""
 LEAST_OUTSIDE = 0.08
 """Fraction of the step, for code that may be needed: a loss of the user's own, a schedule, an average of weights."""
+EACH_UPDATE = "Each update needs it: clip_grad_norm_(…, foreach=True) takes all gradients at once."
+"""What can be said of the clipping of gradients, which is never done less often."""
 SHORT_TEXT = 40
 """Characters of a line that a sentence holds."""
 LOSSES = frozenset(
@@ -233,6 +235,8 @@ def _finding(step: StepSummary, group: list[LineTime], saving: Estimate, unprofi
     named_function = summary.replace(inside, _in_what(group[0], inside))
     summary = named_function if len(named_function) <= LONGEST_SUMMARY else summary
     advice = "Move this out of the step, do it less often, or do it on whole arrays."
+    if any(line_kind(each.line.calls) is LineKind.GRADIENTS for each in group):
+        advice = EACH_UPDATE
     evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
     category: Part = UNPROFILED if unprofiled else "python"
     return python_time.finding(summary, advice, saving, category=category, source=source, evidence=evidence)
@@ -488,7 +492,7 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
         elif any(map(LOSS_CALL.fullmatch, group[0].line.calls)):
             spent = less(spent, _needed_in_loop(case.operators, group[0], times, loops))
         if is_user_file(source.file) and ratio(spent.value, step.duration.value) >= LEAST_OUTSIDE:
-            advice = _advice_outside(case.phases, group, backward >= TRAINED_THROUGH * spent.value, loops)
+            advice = _advice_outside(case, group, backward >= TRAINED_THROUGH * spent.value, loops)
             yield _outside(step, group, spent, advice)
     if case.repeated is not None:
         again = case.repeated
@@ -547,17 +551,18 @@ def _in_backward(case: Case, source: SourceLine) -> float:
     return max(0.0, ratio(own, whole) * phase.duration.value - needed) if phase is not None else 0.0
 
 
-def _advice_outside(
-    phases: tuple[CategoryUse, ...], group: Sequence[LineTime], trained: bool, loops: Collection[tuple[str, str]]
-) -> str:
+def _advice_outside(case: Case, group: Sequence[LineTime], trained: bool, loops: Collection[tuple[str, str]]) -> str:
     """By whether the loss goes through it. A line of the loop itself with operators of unknown origin: backward's are
     known by function, and the loop's own line holds all kinds."""
     source = group[0].line.source
+    if any(line_kind(each.line.calls) is LineKind.GRADIENTS for each in group):
+        return EACH_UPDATE
+    faster = f"use ready-made operators; {REFUSED}" if case.second_order else "compile it, or use ready-made operators"
     if trained:
-        return "The loss goes through it, so each step needs it: compile the function, or use ready-made operators."
+        return f"The loss goes through it, so each step needs it: {faster}."
     operators = 2 * sum(each.host.value for each in group) < sum(each.duration.value for each in group)
-    if operators and (source.file, source.function) in loops and named(phases, "backward") is not None:
-        return "If the loss goes through it: compile it, or use ready-made operators. Else do it every n-th step."
+    if operators and (source.file, source.function) in loops and named(case.phases, "backward") is not None:
+        return f"If the loss goes through it: {faster}. Else do it every n-th step."
     return "Ask whether each step needs it: do it every n-th step, or once before the loop."
 
 

@@ -515,7 +515,7 @@ def _what_to_try(case: Case, parts: list[_Part]) -> str:
         tries += [f"{each} autocast" for each in _lower(case.machine, case.kernels)[:1]]
     if convolutions >= CONVOLUTIONS * whole and _layout(case.kernels) != "NHWC":
         tries.append("channels_last")
-    if not (case.compilations or case.step.compiled):
+    if case.compilable:
         tries.append("torch.compile")
     if not tries:
         return "Only less work makes it faster: a smaller model, batch or resolution."

@@ -6,6 +6,7 @@ from steptime.advice.device_uses import MachineUse, RooflineUse, WrittenNormUse
 from steptime.advice.evidence import Case
 from steptime.advice.kernels import REACHABLE, about_kernels, plain_name, shapes_of
 from steptime.advice.memory_evidence import has_room
+from steptime.advice.models import or_compile
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.rules.overhead import HELD_BACK
 from steptime.advice.run_uses import CategoryUse, MemoryUse, StepSummary
@@ -28,7 +29,7 @@ SMALL_WORK = 0.3
 
 
 @rule("ST414", "few-tiles", supersedes=("dominant-operator",))
-def few_tiles(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Finding | None:
+def few_tiles(step: StepSummary, kernels: tuple[KernelUse, ...], second_order: bool = False) -> Finding | None:
     """Matrix products have fewer tiles than the device has multiprocessors
 
     What it means: A kernel cuts the output of a product into tiles, one for each block. With fewer tiles than
@@ -52,7 +53,8 @@ def few_tiles(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Finding | No
     took, top = sum(use.duration for use in few), max(few, key=_unfilled)
     share = format_share(filled(top.name, top.waves or 0.0))
     summary = f"Matrix products whose tiles fill {share} of the device take {in_step(took, step)}"
-    advice = 'Give them more rows (batch, packing), or let torch.compile(mode="max-autotune") split their sums.'
+    split = "" if second_order else ', or let torch.compile(mode="max-autotune") split their sums'
+    advice = f"Give them more rows (batch, packing){split}."
     return about_kernels(few_tiles, few, summary, advice, modelled(saved, least, saved, step.steady))
 
 
@@ -105,7 +107,7 @@ def _heads(use: KernelUse, device: str) -> list[tuple[int, int]]:
 
 @rule("ST416", "written-out-norm", supersedes=("memory-bound-pointwise",))
 def written_out_norm(
-    step: StepSummary, machine: MachineUse, written_norms: tuple[WrittenNormUse, ...]
+    step: StepSummary, machine: MachineUse, written_norms: tuple[WrittenNormUse, ...], second_order: bool = False
 ) -> Finding | None:
     """A layer norm or RMS norm is written out
 
@@ -134,7 +136,7 @@ def written_out_norm(
     where = f" at {format_source(top.source)}" if top.source is not None else ""
     return written_out_norm.finding(
         f"{format_count(calls, top.kind)} written out{where}: {kernels:.0f} kernels, {in_step(took, step)}",
-        f"Call torch.nn.functional.{top.kind.lower().replace(' ', '_')}, or compile the function.",
+        f"Call torch.nn.functional.{top.kind.lower().replace(' ', '_')}{or_compile(second_order, 'the function')}.",
         modelled(saved, max(0.0, least), saved, step.steady),
         category="compute",
         source=top.source,
