@@ -21,6 +21,9 @@ from steptime.quantities import SourceLine, format_bytes, format_duration, forma
         (1.5e9, "1.50 s"),
         (59.96e9, "1 min 00 s"),
         (125e9, "2 min 05 s"),
+        (7199e9, "119 min 59 s"),
+        (69_314e9, "19 h 15 min"),
+        (4e15, "1,111 h 06 min"),
         (-2e6, "−2 ms"),
     ],
 )

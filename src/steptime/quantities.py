@@ -47,14 +47,14 @@ MINUS = "−"
 
 
 def format_duration(nanoseconds: float) -> str:
-    """A duration for a sentence, with three significant digits: "850 ns", "12.3 µs", "1.23 s", "2 min 05 s"."""
+    """A duration for a sentence, with three significant digits: "850 ns", "12.3 µs", "2 min 05 s", "19 h 16 min"."""
     if nanoseconds < 0:
         return f"{MINUS}{format_duration(-nanoseconds)}"
     for size, unit in ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")):
         if float(f"{nanoseconds / size:.3g}") < (60 if unit == "s" else 1000):
             return f"{_three_digits(nanoseconds / size)} {unit}"
     minutes, seconds = divmod(round(nanoseconds / 1e9), 60)
-    return f"{minutes} min {seconds:02d} s"
+    return f"{minutes} min {seconds:02d} s" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
 def format_share(fraction: float) -> str:

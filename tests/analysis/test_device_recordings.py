@@ -98,7 +98,7 @@ def test_who_decides_the_step(job: str, decides: str, kernels_free: float, host_
         assert read == pytest.approx(saved["kernels free" if kind == "kernel" else "host free"], abs=0.08 * step)
     message = verdict(case, findings)
     assert message.decides == decides
-    bound = message.sentence.startswith("Host-bound: kernels run ")
+    bound = "Host-bound: kernels run " in message.sentence  # behind what the run lost to compiling, where that is more
     assert bound == (decides == HOST), message.sentence
     assert bound or "The GPU decides the step: a faster CPU would save" in message.sentence
     on_device = [each for each in findings if each.category == "compute" and each.savings is not None]
