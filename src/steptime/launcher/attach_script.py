@@ -15,14 +15,14 @@ import gdb  # type: ignore[import-untyped]  # gdb's own Python has it
 
 ATTEMPTS, PAUSE = 100, 0.03
 HOLDING = ("libc.so", "libc-", "ld-linux", "ld-musl", "jemalloc", "tcmalloc", "mimalloc", "libpthread")
-"""Libraries whose functions may hold a lock that malloc takes …"""
+"""Libraries whose functions may hold a lock that malloc takes."""
 WAITING = (
     "read", "write", "poll", "select", "epoll", "nanosleep", "futex", "cond_", "wait", "sem_", "ioctl", "recv", "send",
     "accept", "yield", "syscall", "cancel",
 )  # fmt: skip
-"""… but not where they wait for the system."""
+"""Their functions that wait for the system, and hold no such lock."""
 DEEP = 12
-"""Frames that are looked at."""
+"""Most frames examined."""
 UNSAFE = ("malloc", "calloc", "realloc", "free", "PendingCall", "dlopen", "fork")
 
 
