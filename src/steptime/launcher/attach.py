@@ -45,8 +45,8 @@ PTRACE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """Result of an attach. pids: entered processes. ended: the job ended meanwhile. left: the probe has left all of
-    them. problems: losses."""
+    """Result of an attach. pids: entered ones. ended: the job ended meanwhile. left: the probe has left all. problems:
+    losses."""
 
     pids: tuple[int, ...]
     ended: bool

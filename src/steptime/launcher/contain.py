@@ -30,8 +30,7 @@ from typing import Any, TypedDict
 NEWNS, NEWUSER = 0x20000, 0x10000000
 READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 32, 4096, 16384, 1 << 18
 SAME_FLAGS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
-"""Flags of a mount that a namespace must keep, by their statvfs value: no set-uid, no devices, no programs, access
-times."""
+"""Flags of a mount that a namespace must keep, by statvfs value: no set-uid, no devices, no programs, access times."""
 LEFT = ("/proc", "/sys", "/dev", "/run")
 """Folders that stay the same, with no user files: devices, shared memory, sockets and process numbers of services."""
 SHARED_MEMORY = "/dev/shm"

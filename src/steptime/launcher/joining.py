@@ -150,8 +150,7 @@ def _left(mark: Path) -> Path:
 
 
 def wait_for_others(folder: Path, patience: float = PATIENCE) -> tuple[str, ...]:
-    """Closes the recording for new launchers and waits for the others; returns a sentence if some have not ended in
-    time."""
+    """Closes the recording to new launchers and waits for the others; returns a sentence if some end too late."""
     with contextlib.suppress(OSError), (folder / LEADER).open("a") as leader:
         leader.write(f"{ENDED}\n")
     end = time.monotonic() + patience

@@ -62,8 +62,7 @@ MACHINE = Path("/proc/vmstat")
 
 
 def oom_kills() -> int | None:
-    """Returns the OOM kills so far, of our control group if it counts them, else of the machine; None without a
-    counter."""
+    """Returns the OOM kills so far, of our control group if it counts them, else of the machine; None if unknown."""
     for path in (EVENTS, MACHINE):
         try:
             text = path.read_text(encoding="ascii")
@@ -160,8 +159,7 @@ def age() -> int:
 
 
 def launch_bare(command: Sequence[str]) -> Outcome:
-    """Runs the user's command without steptime, if no recording can be made. Raises `launch`'s errors about the
-    command."""
+    """Runs the user's command without steptime, if no recording can be made. Raises the errors of `launch` about it."""
     words, start = resolve(command), time.monotonic()
     status, number = ended(_run(words, None))
     return Outcome(Path(), status, number, time.monotonic() - start, False, False, False, whole=False)

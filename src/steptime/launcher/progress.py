@@ -60,7 +60,7 @@ class Overlooked:
         self._sentence = ""
 
     def look(self) -> str:
-        """Returns a message about it, with an action; "" without one. Cheap: reads the maps only of Pythons without the
+        """Returns a message about it, with an action; "" without one. Reads the maps only of Pythons without the
         probe."""
         if not self._sentence and time.monotonic() >= self._due:
             self._due = time.monotonic() + PERIOD
@@ -89,8 +89,7 @@ def _stat(pid: int) -> tuple[int, int]:
 
 
 def same_stack(pid: int, other: int) -> bool:
-    """True if both stacks start at the same address: one was forked from the other, and has started no program
-    since."""
+    """True if both stacks start at the same address: one was forked from the other, and started no program since."""
     stack = _stat(pid)[1]
     return stack != 0 and stack == _stat(other)[1]
 

@@ -55,8 +55,7 @@ class Witness:
         os.close(answered_write)
 
     def saw(self, number: int) -> bool:
-        """True if the whole group got this signal; the request clears it. Without a witness: only for a terminal's
-        SIGINT."""
+        """True if the whole group got this signal; the request clears it. Without a witness: only for SIGINT."""
         time.sleep(GROUP_DELIVERY)
         try:
             os.write(self._ask, bytes([number]))
@@ -75,8 +74,7 @@ class Witness:
 
 
 def _testify(asked: int, answers: int) -> None:
-    """Runs the witness, with all these signals blocked, until `asked` ends, as it does when the launcher ends in any
-    way."""
+    """Runs the witness, with all these signals blocked, until `asked` ends, as it does whenever the launcher ends."""
     try:
         while question := os.read(asked, 1):
             pending = question[0] in signal.sigpending()
@@ -122,8 +120,7 @@ class Switchboard:
         os.close(self._write)
 
     def wait(self, seconds: float, send: Callable[[int], None]) -> None:
-        """Returns after `seconds`, or as soon as a child ends; passes to `send` the signals that only we got
-        meanwhile."""
+        """Returns after `seconds`, or as soon as a child ends; passes to `send` the signals that only we got."""
         if not select.select([self._read], [], [], max(0.0, seconds))[0]:
             return
         for number in sorted(set(os.read(self._read, 4096))):

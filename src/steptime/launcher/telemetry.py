@@ -61,8 +61,7 @@ class Telemetry:
 
 class CpuLoad:
     """CPU seconds per second since the last look, of the job's process tree and of everything else. alternating:
-    returns roots of jobs that take turns with it, and count as its own. kept: roots are watchdogs, which do not
-    count."""
+    returns roots of jobs that take turns with it, and count as its own. kept: roots are uncounted watchdogs."""
 
     def __init__(self, pid: int, alternating: Callable[[], Iterable[int]] = lambda: (), *, kept: bool = False) -> None:
         self._without = 1 if kept else 0
@@ -96,8 +95,8 @@ class CpuLoad:
         return sample
 
     def _processes(self) -> dict[tuple[int, float], tuple[float, int]] | None:
-        """Returns (pid, start) -> (CPU seconds, resident bytes) of the job's living processes; None if its root is
-        gone."""
+        """Returns (pid, start) -> (CPU seconds, resident bytes) of the job's living processes; None without its
+        root."""
         try:
             root = psutil.Process(self._root)
             family = [root, *root.children(recursive=True)][self._without :]
@@ -134,8 +133,7 @@ def _machine_cpu() -> tuple[float, float | None]:
 
 
 def _pressure() -> float | None:
-    """Returns the percentage of the last ten seconds in which some task waited for a CPU (Linux's pressure stall
-    information)."""
+    """Returns the percentage of the last 10 s in which some task waited for a CPU (pressure stall information)."""
     try:
         with PRESSURE.open(encoding="ascii") as file:
             return float(file.readline().split("avg10=")[1].split()[0])

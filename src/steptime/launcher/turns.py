@@ -65,8 +65,8 @@ class Turns:
 
 
 class Turn:
-    """Place of one job. rests: its stops, (start, end) in ns of the monotonic clock. look: seconds until the next check
-    of `over`."""
+    """Place of one job. rests: its stops, (start, end) in ns of the monotonic clock. look: seconds until the next
+    check."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -138,8 +138,7 @@ class Turn:
         self._asked, self.look = False, LOOK
 
     def rest(self) -> float:
-        """Stops the job, lets the others run, and resumes it. Returns the seconds in between. Raises
-        TurnsEndedError."""
+        """Stops the job, lets the others run, resumes it. Returns the seconds in between. Raises TurnsEndedError."""
         turns, start = self._turns, time.perf_counter_ns()
         stopped: list[psutil.Process] = []
         while new := [each for each in _job_of(self._watchdog) if each not in stopped]:  # started in this moment

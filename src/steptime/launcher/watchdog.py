@@ -94,7 +94,7 @@ def _become(words: Sequence[str]) -> None:
 
 
 def _reap(job: int) -> int | None:
-    """Collects ended processes; returns the job's return code if it is among them. Raises ChildProcessError if none is
+    """Collects ended processes; returns the job's return code if it is one. Raises ChildProcessError if none is
     left."""
     while True:
         number, status = os.waitpid(-1, os.WNOHANG)

@@ -16,8 +16,7 @@ from steptime.probe.messages import guarded
 
 PLAN = "STEPTIME_PROBE"
 """Environment variable with the plan as JSON. Its keys: recording, profile, profile_steps, max_profile_seconds,
-changes, variant, numerics, contained, began_epoch_ns, catch, log; attached: the lock file of the `steptime attach` that
-asked."""
+changes, variant, numerics, contained, began_epoch_ns, catch, log; attached: lock file of the `steptime attach`."""
 
 FOR_EVER = 1 << 60
 _current: list[Any] = []
@@ -39,8 +38,8 @@ def start(plan: str = "") -> bool:
 
 
 def watching(recording: str = "") -> Any:
-    """Returns the active session of this process, or None. `recording`: only a session that writes into this
-    recording."""
+    """Returns the active session of this process, or None. recording: the session must write into this one, unless
+    ""."""
     import torch  # noqa: F401 - with it the probe comes, where the job was started by us
 
     found = _current[0] if _current and _current[0].active else None

@@ -32,8 +32,7 @@ function call, which becomes an event, too."""
 DISCOVERED_CALL = 4_000
 """Cost of one call during discovery, ns: 4.0 µs for a user's function, 1.8 µs for one in C."""
 SLOWED = 4
-"""Upper bound of the slowdown charged to a measurement, in usual steps per step. Longer delays are the job's, for
-example an evaluation."""
+"""Most slowdown charged to a measured step, in usual steps. Longer delays are the job's, for example an evaluation."""
 
 
 def graph_nodes() -> int:
@@ -45,8 +44,8 @@ def graph_nodes() -> int:
 
 @dataclass(frozen=True)
 class Form:
-    """Size of a profiler window. steps: number of whole steps. detailed: with shapes, module ranges and, together with
-    stacks, allocations."""
+    """Size of a profiler window. steps: whole ones. detailed: with shapes, module ranges and, with stacks,
+    allocations."""
 
     steps: int
     detailed: bool
@@ -70,16 +69,14 @@ class Allowance:
         return self._held() - self.fixed + self.slowed
 
     def share(self, asked: bool = False) -> int:
-        """Returns the ns that the next measurement may cost; 0 if it must wait. asked: the user asked for it, and gets
-        LONGEST."""
+        """Returns the ns that the next measurement may cost; 0 if it must wait. asked: by the user; then LONGEST."""
         if asked:
             return LONGEST
         whole = max(LEAST, int((self._clock() - self._start) * SHARE))
         return max(0, min(LONGEST, (whole - self.spent) // 2))
 
     def expect(self, nodes: int, torch_calls: int, calls: int, parameters: int) -> None:
-        """Estimates the events of a step from counts of one step. parameters: those that an optimizer updates one by
-        one."""
+        """Estimates the events of a step from counts of one step. parameters: updated by an optimizer one by one."""
         self.events = PER_NODE * nodes + PER_CALL * torch_calls + PER_PARAMETER * parameters
         self.calls = calls
 
@@ -106,6 +103,5 @@ class Allowance:
         self.detailed |= form.detailed
 
     def steps_took(self, steps: int, usual: int, took: int) -> None:
-        """Charges the slowdown of a measurement. usual: ns of a step; took: ns of all `steps`, without the time that
-        the job was held."""
+        """Charges the slowdown of measured steps. usual: ns of a step; took: ns of all, without pauses of the job."""
         self.slowed += max(0, min(took - steps * usual, SLOWED * steps * usual))

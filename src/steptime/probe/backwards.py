@@ -12,7 +12,7 @@ from steptime.probe.inlay import Inlay, Reported
 
 
 class BackwardObserver:
-    """Callbacks for backward passes, nested ones too. Exceptions reach the user's program, so subclasses catch their
+    """Callbacks for backward passes, nested ones too. Exceptions reach the user's program: subclasses catch their
     own."""
 
     def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:

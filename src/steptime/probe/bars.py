@@ -1,5 +1,4 @@
-"""Detection of a tqdm progress bar on the current line of standard error. Without a terminal, only tqdm itself knows of
-it."""
+"""Detection of a tqdm progress bar on the current line of standard error. Without a terminal, only tqdm knows of it."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ distances more often than not, four in one case of fifty. KEPT: number of latest
 
 
 def distance(numbers: Collection[int]) -> int:
-    """Returns the period of the slow steps, in steps, or 0 if the latest ones have none. numbers: of the slow steps,
-    latest last."""
+    """Returns the period of the slow steps, in steps; 0 if the latest have none. numbers: of slow steps, latest
+    last."""
     last = list(numbers)[-KEPT:]
     known, latest = set(last), max(last, default=0)
     chains = {apart: _chain(known, latest, apart) for each in known if (apart := latest - each) > 1}
@@ -102,8 +102,7 @@ class Occurrences:
 
 
 def written_once(path: str, content: dict[str, Any]) -> bool:
-    """Writes a JSON file atomically, and only once, on shared file systems too. Returns False if it exists already.
-    Raises OSError."""
+    """Writes a JSON file atomically and only once, on shared file systems too. False if it exists. Raises OSError."""
     partial = f"{path}.{os.uname().nodename}-{os.getpid()}-{get_ident()}"
     with open(partial, "w", encoding="utf-8") as file:
         json.dump(content, file)
@@ -137,8 +136,7 @@ SIGNS = {
 }
 """Kinds of the records that end a step, by the counter's mode."""
 KIND, SIGN, NEWEST = 0xFF, ~0xFFFFFF00, 64
-"""KIND, SIGN: bits of a record's head with its kind, and with kind and identity. NEWEST: number of latest records to
-search."""
+"""KIND, SIGN: bits of a record's head with its kind, and with kind and identity. NEWEST: latest records to search."""
 
 now = time.perf_counter_ns
 
@@ -205,8 +203,8 @@ def usual_step(blocks: Iterable[list[int]], signs: Container[int]) -> int:
 
 
 def ends_behind(blocks: Iterable[list[int]], closing: int, start: int) -> int:
-    """Returns the number of steps that ended after `start`, ns, in the journal's records. closing: head of the records
-    that end a step."""
+    """Returns how many steps ended after `start`, ns, in the journal's records. closing: head of records that end
+    one."""
     heads_and_ends = ((block[place], block[place + 2]) for block in blocks for place in range(0, len(block), WORDS))
     return sum(head == closing and end > start for head, end in heads_and_ends)
 
@@ -284,8 +282,7 @@ class SlowStepObserver(Follower):
         return max(float(self._limits.get("ns") or 0), float(self._limits.get("times") or 0) * float(self._usual))
 
     def _wait(self) -> float:
-        """Returns the ns until the current step reaches its limit; with `every`, until the next check of the step
-        count."""
+        """Returns the ns until the current step reaches its limit; with `every`, until the next check of the count."""
         left = self._usual / WAKES if self.every else self._last_end() + self._limit() - now()
         return min(MOST_WAIT, max(LEAST_WAIT, left))
 

@@ -53,8 +53,7 @@ INDEXING = frozenset(
 
 
 def iterator_facts(iterator: Any, number: int, site: dict[str, Any] | None) -> dict[str, Any]:
-    """Returns the fields of `LoaderFacts`. Reads attributes of torch's iterator that are the same in torch 2.4 to
-    2.13."""
+    """Returns the fields of `LoaderFacts`. Reads attributes that torch's iterators have in torch 2.4 to 2.13."""
     dataset = iterator._dataset
     workers = int(iterator._num_workers)
     size = getattr(iterator._index_sampler, "batch_size", None) if iterator._auto_collation else None
@@ -176,13 +175,11 @@ DEPTH = 3
 
 
 Padded = tuple[float, tuple[int, int], tuple[int, int]]
-"""Facts of a tensor that looks like tokens: the fraction that is padding, its shape, and its smallest and largest
-number."""
+"""Facts of a tensor that looks like tokens: its fraction of padding, its shape, its smallest and largest number."""
 
 
 def padded_share(batch: Any) -> Padded | None:
-    """Returns the facts of the first tensor in a batch that looks like tokens; None if there is none or numpy is not
-    loaded."""
+    """Returns the facts of a batch's first tensor that looks like tokens; None without one, or without numpy."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
@@ -234,8 +231,7 @@ def _array(tensor: torch.Tensor, numpy: Any) -> Any:
 
 
 def _share(tokens: Any) -> float | None:
-    """Returns the fraction of padding; None if there are only two different numbers, as in masks and labels: no
-    text."""
+    """Returns the fraction of padding; None if there are only two different numbers, as in masks and labels."""
     if ((tokens == tokens.min()) | (tokens == tokens.max())).all():
         return None
     return max(_filled(tokens), _filled(tokens[:, ::-1]))

@@ -66,8 +66,7 @@ class Deadline:
             _have_called()
 
     def ask(self) -> None:
-        """Calls `overdue` in the main thread, unless the job is in a backward or a compiled function: then the thread
-        retries."""
+        """Calls `overdue` in the main thread; not in a backward or a compiled function, where the thread retries."""
         self._asked = False
         if self._over or os.getpid() != self._process or _is_in_backward(sys._getframe()) or in_compiled_call():
             return

@@ -48,8 +48,7 @@ def drained() -> None:
 
 
 def memory_sampler(journal: Journal) -> Callable[[bool], None]:
-    """Returns a function to call at every boundary. It samples memory at most every MEMORY_PERIOD, or always with
-    True."""
+    """Returns a function to call at every boundary. It samples memory at most every MEMORY_PERIOD; always if True."""
     due = 0
 
     def sample(at_once: bool) -> None:

@@ -124,8 +124,7 @@ class _Operator:
 
 
 class Discovery:
-    """Observer of the calling thread from `start` to `stop`, or for `most_calls` calls, each of which takes
-    microseconds."""
+    """Observer of the calling thread from `start` to `stop`, or for `most_calls`, each of which takes microseconds."""
 
     def __init__(self, most_calls: int = sys.maxsize) -> None:
         self._uses: dict[int, _Use] = {}
@@ -162,8 +161,8 @@ class Discovery:
         return True
 
     def give_up(self) -> None:
-        """Removes the profile function anywhere in the user's program, if a top module was found: the rest is worth no
-        waiting."""
+        """Removes the profile function, anywhere in the user's program, if a top module was found: the rest can
+        wait."""
         if self._top_modules:
             self._take_away()
 

@@ -27,7 +27,7 @@ ADDRESS_SPACE = b"Max address space"
 
 
 def memory_limit() -> int | None:
-    """Returns the bytes of the CUDA device in use, or else the least of machine memory, the process's limit and the
+    """Returns the bytes of the CUDA device in use, else the least of the machine's, the process's and the
     container's."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
@@ -143,8 +143,7 @@ def make_folder(recording: str, pid: int) -> str:
 
 
 def say_left(recording: str) -> None:
-    """Marks in the recording that the probe has left this process, and clears the environment for its children. Raises
-    OSError."""
+    """Marks in the recording that the probe has left, and clears the environment for children. Raises OSError."""
     if json.dumps(recording, ensure_ascii=False) in os.environ.get("STEPTIME_PROBE", ""):  # else others have come
         for name in ("STEPTIME_PROBE", "STEPTIME_INJECT"):
             os.environ.pop(name, None)
@@ -153,8 +152,7 @@ def say_left(recording: str) -> None:
 
 
 def _process_started() -> int:
-    """Returns the start of this process, epoch ns; 0 if /proc does not report it (proc(5): field 22, clock ticks since
-    boot)."""
+    """Returns the start of this process, epoch ns; 0 if /proc lacks it (proc(5): field 22, clock ticks since boot)."""
     try:
         with open("/proc/self/stat", "rb") as stat:
             ticks = int(stat.read().rsplit(b")", 1)[1].split()[19])

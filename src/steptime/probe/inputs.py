@@ -106,7 +106,7 @@ class Inputs:
 
 @dataclass
 class InputObserver:
-    """Observer of the training thread's calls, backwards and updates during discovery. spoilt: True if no result is
+    """Observer of the training thread's calls, backwards and updates during discovery. spoilt: no result is
     reliable."""
 
     spoilt: bool = False

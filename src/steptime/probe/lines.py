@@ -20,12 +20,11 @@ from steptime.probe.sites import code_facts
 
 LINE = int(Kind.LINE)
 MOST_RECORDS = 20_000
-"""Records per window: half a megabyte of journal. A loop that runs more lines in eight steps is timed for fewer
-steps."""
+"""Records per window: half a megabyte of journal. A loop with more lines in eight steps is timed for fewer steps."""
 MOST_CALLS = 1_000
 """Calls of one function other than the loop; beyond, its time counts for the line that calls it."""
 MOST_HITS = 4_000
-"""Executed lines of one function other than the loop; beyond, likewise, so that one busy function does not use up the
+"""Executed lines of one function other than the loop; beyond, likewise: one busy function must not use up the
 window."""
 MOST_REPORTED = 255
 """Largest number of calls in a record: its flags are one byte."""
@@ -42,8 +41,7 @@ now = time.perf_counter_ns
 
 
 class _Mark:
-    """Mark in `frame.f_trace` from one boundary to the next. Callable, since Python calls it if somebody else turns
-    tracing on."""
+    """Mark in `frame.f_trace` between two boundaries. Callable, because Python calls it if tracing is turned on."""
 
     def __call__(self, *_: Any) -> Any:
         return self
@@ -85,8 +83,7 @@ class LoopFrame:
 
 
 class _Open:
-    """Current line of a traced function: its identity, its start (ns), and the calls of untimed functions seen
-    since."""
+    """Current line of a traced function: its identity, its start (ns), and calls of untimed functions since."""
 
     __slots__ = ("calls", "code", "identity", "start")
 
@@ -275,8 +272,7 @@ def _sample_lines() -> int:
 
 
 class _Monitor:
-    """Backend for Python >= 3.12: sys.monitoring, with events in the chosen functions only. Other code is not
-    slowed."""
+    """Backend for Python >= 3.12: sys.monitoring, with events in the chosen functions only, which slows no others."""
 
     def __init__(self, clock: LineClock, codes: Iterable[CodeType], failed: Callable[[], None]) -> None:
         self._clock, self._failed = clock, failed

@@ -84,8 +84,7 @@ def busy_shares(thread: int, fetch: int, collate: int, end: int) -> tuple[int, i
 
 
 def _wanted() -> int:
-    """Returns the ns in which a CPU worked for this thread's batches, plus the ns waiting for one if the system reports
-    it."""
+    """Returns the ns in which a CPU worked for this thread's batches, plus the ns of waiting for one if known."""
     worked, waited = _BusyState.clock(), 0
     if _BusyState.scheduled:
         try:
@@ -105,7 +104,7 @@ KEPT_BYTES = 3 * 1024 * RECORD.size
 """Bytes of records, the newest 1024 batches, that a worker keeps until the trainer trains and has a folder."""
 LARGEST_NUMBER = 65535
 _starts: SideTable[list[int]] = SideTable()
-"""Starts of iterators, from the construction or a further epoch of the workers to the first batch: [start ns, end ns,
+"""Starts of iterators, from construction, or a further epoch of the workers, to the first batch: [start ns, end ns,
 ordered batches]."""
 
 now = time.perf_counter_ns
@@ -386,8 +385,7 @@ def _constructed(iterator: Any) -> None:
 
 
 def _reset(iterator: Any) -> None:
-    """Called when a further epoch of persistent workers starts. A construction calls it, too; its start is known by
-    then."""
+    """Called when a further epoch of persistent workers starts; a construction, whose start is known, calls it, too."""
     start = _starts.of(iterator)
     if start is None or start[1]:  # or one that went by unwatched
         _starts.keep(iterator, [now(), 0, 0])
@@ -396,7 +394,7 @@ def _reset(iterator: Any) -> None:
 
 
 def _index_put(iterator: Any) -> None:
-    """Called when a batch is ordered. The last prefetched one is the end of the start; later, each taken batch orders
+    """Called when a batch is ordered. The last prefetched one ends the start; later, each taken batch orders
     another."""
     start = _starts.of(iterator)
     if start is not None and start[2] < iterator._prefetch_factor * iterator._num_workers:

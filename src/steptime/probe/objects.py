@@ -21,7 +21,7 @@ T = TypeVar("T")
 unasked = torch._C.DisableTorchFunction
 """Context in which reading a tensor's properties runs no torch function mode and no class of the job's."""
 being_traced = torch._C._get_tracing_state
-"""True if torch.jit.trace runs in this thread: it would write every property that we read, even a shape, into its
+"""True if torch.jit.trace runs in this thread: it would write every property that we read, even a shape, into a
 graph."""
 
 
@@ -126,8 +126,7 @@ class Gone:
 
 
 class SideTable(Generic[T]):
-    """Table with a value per object of the user's, by id, while the object lives. The objects themselves stay
-    unchanged."""
+    """Table with a value per object of the user's, by id, while the object lives. The objects stay unchanged."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], T]] = {}

@@ -143,8 +143,7 @@ class BackwardTimer(BackwardObserver):
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._flags = 0
-        """Flags of the latest full report. They are read a few times per second only: a job rarely changes these
-        switches."""
+        """Flags of the latest full report, read a few times per second only: a job rarely changes these switches."""
 
     def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
         if partial and _tracing():
@@ -189,8 +188,7 @@ class _Interval:
 
 
 def save_timers(listener: Listener) -> list[Inlay]:
-    """Returns timers of checkpoint writing: of the two functions below torch.save, because pickle looks up torch.save
-    itself."""
+    """Returns timers of checkpoint writing, in two functions below torch.save, because pickle looks up torch.save."""
 
     def ends(start: int) -> None:
         reported(listener, listener.interval, CHECKPOINT, 0, start, now())
@@ -228,8 +226,7 @@ def scaler_timer(listener: Listener) -> Inlay:
 
 
 class TopModuleTimer(CallObserver):
-    """Timer of one top module's calls. It holds the module weakly, so that a model the user deletes is freed at
-    once."""
+    """Timer of one top module's calls, which it holds weakly: a model that the user deletes is freed at once."""
 
     def __init__(self, listener: Listener, module: torch.nn.Module, identity: int) -> None:
         self._module = weakref.ref(module)
@@ -341,8 +338,7 @@ class NewModelObserver(CallObserver):
         self._known |= {id(module): weakref.ref(module) for module in modules_of(top_module)}
 
     def install(self, top_modules: Sequence[TopModuleTimer]) -> None:
-        """Starts the search for modules outside of these. Does nothing before there are any: discovery is still to
-        come."""
+        """Starts the search for modules outside of these. Does nothing without any: discovery is still to come."""
         if not 0 < len(top_modules) < self.MOST_MODELS:
             return
         for top_module in top_modules:

@@ -199,8 +199,7 @@ def end_config_thread() -> None:
 
 
 def put_back(profile: Any) -> None:
-    """Restores a profile function of Python's that the job set during a window; torch's end of stacks has removed
-    it."""
+    """Restores a profile function of Python's that the job set during a window, and torch's end of stacks removed."""
     if any(kind.__module__ == "_lsprof" for kind in type(profile).__mro__):  # cProfile's
         profile.enable()
     elif callable(profile):
@@ -237,8 +236,7 @@ def _is_of_the_jobs(kind: type) -> bool:
 
 
 def _another_starts(profiler: Any) -> None:
-    """Ends our windows before another profiler of torch's starts: two in one process spoil each other, and may crash
-    it."""
+    """Ends our windows before another profiler of torch's starts: two in one process may crash it."""
     for window in tuple(_on):
         window.give_way(profiler)
 
@@ -406,8 +404,8 @@ class ProfilerWindow:
             self._account(end)
 
     def _end(self, history: str) -> Any:
-        """Switches off everything that `start` switched on, even if something fails. history: path for the allocator's
-        history, or ""."""
+        """Switches off everything that `start` switched on, even on errors. history: path for the allocator's, or
+        ""."""
         profile, self._profile = self._profile, None
         if self in _on:
             _on.remove(self)

@@ -50,8 +50,7 @@ class Recorder:
         self.threads = ThreadNumbers()
         self._pending: list[tuple[str, dict[str, Any]]] = []
         self.pauses = self.held = self._held_until = 0
-        """pauses: how often the probe has held the job; held: for how many ns in all; _held_until: end of the last one,
-        ns."""
+        """pauses: how often the probe has held the job; held: ns in all; _held_until: end of the last one, ns."""
 
     def open(self, folder: str) -> None:
         """Opens the files in `folder`. Raises OSError."""
@@ -108,8 +107,8 @@ def write_whole(path: str, facts: dict[str, Any]) -> None:
 
 
 def finish_as_child(finish: Callable[[], None]) -> None:
-    """Registers `finish` in children of multiprocessing. They leave by os._exit, which skips atexit but runs these
-    finalizers."""
+    """Registers `finish` in children of multiprocessing, which leave by os._exit: finalizers run then, atexit does
+    not."""
     if multiprocessing.parent_process() is not None:
         multiprocessing.util.Finalize(None, finish, exitpriority=100)
 

@@ -118,8 +118,7 @@ class LineSampler:
         self._end = 0
 
     def start(self, frame: FrameType | None = None) -> bool:
-        """Starts; False if a debugger or coverage traces. User frames from `frame` outwards are timed from their next
-        line on."""
+        """Starts; False if a debugger or coverage traces. User frames from `frame` outwards are timed from now on."""
         if sys.gettrace() is not None:
             return False
         for each in reversed([each for each in _outwards(frame) if sites.whose_frame(each) == sites.USER]):
@@ -302,8 +301,7 @@ class LineSampler:
             self._calls[-1].has_called(now() - call.entered + self._outside, net)
 
     def stop(self, steps: int) -> dict[str, Any]:
-        """Ends the timing; returns the fields of `SampleFacts` for so many steps. Running calls count with their time
-        so far."""
+        """Ends the timing; returns the fields of `SampleFacts` for so many steps. Running calls count so far."""
         self.give_up()
         if self._skipping is not None:
             self._left_out(*self._skipping, self._end)

@@ -112,7 +112,7 @@ now = time.perf_counter_ns
 
 
 def run(session: Session) -> Stage:
-    """Runs the whole schedule; every `yield` ends at the next step boundary. Closed early when the kind of boundary
+    """Runs the whole schedule; every `yield` ends at the next boundary. Closed early when the kind of boundary
     changes."""
     exhausted.observe_device(session.recorder.folder)
     yield  # resumed at the first boundary
@@ -331,8 +331,7 @@ def _looked(session: Session) -> Stage:
 
 
 def _turns(session: Session, duration: int) -> Stage:
-    """Runs blocks of steps with timers off and on in turns, to measure their overhead in this run. duration: ns of a
-    step."""
+    """Runs blocks of steps with timers off and on in turns, to measure their overhead here. duration: ns of a step."""
     if duration > TURN_LIMIT or session.counter.mode != OPTIMIZER:
         return
     steps = max(2, min(TURN_STEPS, TURN_TIME // max(1, duration)))
@@ -551,8 +550,7 @@ def _keep_watching(session: Session, duration: int, stacks: bool, due: bool) -> 
 
 
 def _fast_path(session: Session, until: int) -> Stage:
-    """Stays on the fast path until the first boundary after that time, ns; never on it if every n-th step is
-    sampled."""
+    """Stays on the fast path until the first boundary after `until`, ns; not at all if every n-th step is sampled."""
     session.fast_path.until = 0 if session.catching.every else until
     yield
     session.fast_path.until = 0
@@ -642,8 +640,7 @@ def _batches_left(iterators: Iterable[Any]) -> int | None:
 
 
 AHEAD_STEPS, AHEAD_TIME = 4, SECOND // 2
-"""Distance of a named step, in steps and ns: for ranks that are ready later, and for a shared file system to show the
-file."""
+"""Distance of a named step, in steps and ns: for ranks that are ready later, and for slow shared file systems."""
 ASKED_AHEAD = REQUEST_PERIOD + FAST_PATH_TIME + AHEAD_TIME
 """The same in ns for ranks that look for the file only now and then."""
 
@@ -674,14 +671,12 @@ class Agreed:
 
 
 def ahead(duration: int, time: int = AHEAD_TIME) -> int:
-    """Returns the steps until one that all ranks can agree on, even if they are `time` ns apart. duration: ns of a
-    step."""
+    """Returns the steps until one that all ranks can agree on, even if `time` ns apart. duration: ns of a step."""
     return max(AHEAD_STEPS, time // max(1, duration))
 
 
 def agree(recording: str, mine: Agreed) -> Agreed:
-    """Returns the window of all ranks. mine: this rank's proposal. Raises OSError if the recording cannot be
-    written."""
+    """Returns the window of all ranks. mine: this rank's proposal. Raises OSError if it cannot be written."""
     path = os.path.join(recording, mine.file_name)
     if not written_once(path, asdict(mine)):
         strange = OSError, ValueError, KeyError, TypeError, OverflowError

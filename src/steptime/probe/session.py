@@ -109,8 +109,7 @@ Stage = Generator[None, None, None]
 
 
 def guarding(method: Callable[..., None]) -> Callable[..., None]:
-    """Decorator of session callbacks in torch: an error ends the instrumentation and never reaches the user's
-    program."""
+    """Decorator of session callbacks in torch: an error ends the instrumentation, and never reaches the user."""
 
     @functools.wraps(method)
     def guarded(self: Session, *arguments: Any) -> None:
@@ -309,8 +308,7 @@ class Session:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def _boundary(self, time_ns: int, kind: int = BOUNDARY, number: int = 0, flags: int = 0) -> None:
-        """Counts a step that this record has ended. This is a live view; the analysis finds the exact boundaries in the
-        journal."""
+        """Counts a step that this record has ended, live; the analysis finds the exact boundaries in the journal."""
         self.steps = self.ended.one(kind | flags << 8 | self.fast_path.thread | number << 32, self.fast_path.until > 0)
         self.untrained.boundary(self.steps)
         self.step_timer.boundary(time_ns, self.steps)

@@ -67,7 +67,7 @@ class _TensorBoard:
 
 class _Wandb:
     """Writer to a run of Weights & Biases. A step of ours would make it drop the job's own later rows with smaller
-    steps. So the values go into the open row, which the job ends; if the job logs more rarely, the newest values
+    steps. So the values go into the open row, which the job ends. If the job logs more rarely, only the newest
     remain."""
 
     def __init__(self, run: Any) -> None:

@@ -68,8 +68,8 @@ def _form(value: Any) -> Any:
 
 
 def top_module(module: torch.nn.Module) -> None:
-    """Converts a top module, before its first training forward, and its later inputs to float64, where the job set
-    float32."""
+    """Converts a top module, before its first training forward, and its later inputs from lower precision to
+    float64."""
     for each in modules_of(module):
         for tensor in (*each._parameters.values(), *each._buffers.values()):
             if tensor is not None and tensor.dtype in SINGLE:

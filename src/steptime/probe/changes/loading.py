@@ -164,8 +164,7 @@ def _holds_device_tensors(dataset: Any) -> bool:
 
 
 def let_copies_go_on() -> None:
-    """Makes copies out of pinned memory by Tensor.to and Tensor.cuda non-blocking, unless the caller passes
-    non_blocking."""
+    """Makes copies from pinned memory by Tensor.to and Tensor.cuda non-blocking, unless the caller chooses."""
     for name in ("to", "cuda"):
         setattr(torch.Tensor, name, _without_waiting(getattr(torch.Tensor, name), name))
 
@@ -291,8 +290,8 @@ def _copied(batch: Any) -> Any:
 
 class SharingStrategy(LoaderChange):
     """Sharing strategy of tensors. arguments: strategy ("file_system", "file_descriptor"), and `site`, see
-    LoaderChange. It holds for all tensors of this process and its forked children; exercised once a training loader
-    with workers is read."""
+    LoaderChange. It holds for this process and its forked children; exercised once a training loader with workers is
+    read."""
 
     _set = False
 

@@ -113,8 +113,7 @@ IMAGE = 4
 
 
 class ChannelsLast(Applier):
-    """channels_last layout of convolutions. Parameters stay the same objects; their gradients and optimizer states get
-    the same layout."""
+    """channels_last layout of convolutions. Parameters stay the same objects; gradients and optimizer states follow."""
 
     switchable = True
     order = 1

@@ -99,7 +99,7 @@ class ParityRecorder:
             self._losses.append(loss.clone() if loss.dim() == 0 else loss.float().mean())
 
     def after_backward(self, top_modules: list[torch.nn.Module]) -> None:
-        """Called when an outermost backward has ended. A step's last one counts: gradients are complete and not
+        """Called when an outermost backward has ended. A step's last one counts: gradients are complete, not
         clipped."""
         if self._is_due():
             parameters = list(each_once(*map(parameters_of, top_modules)))

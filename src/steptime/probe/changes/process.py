@@ -166,7 +166,7 @@ EXPORTS = ("export_chrome_trace", "export_stacks", "export_memory_timeline", "ad
 
 
 class ProfilerOff(Applier):
-    """Removal of the job's profiler: torch.profiler.profile never starts, as with a schedule that only waits. No
+    """Removal of the job's profiler: torch.profiler.profile never starts, as if its schedule only waits. No
     arguments."""
 
     detail = "the job makes no profiler"

@@ -28,8 +28,8 @@ from steptime.probe.ours import pass_on
 BLOCKS, GOING = "blocks.jsonl", "going"
 """Files in the recording. BLOCKS: measurements. GOING: masks of the variants that go on, one per line."""
 BLOCK = 150_000_000
-"""ns of a block: long compared with a switch, short compared with the seconds in which a shared machine changes its
-speed."""
+"""ns of a block: long compared with a switch, short compared with the seconds over which a shared machine's speed
+changes."""
 FEWEST = 4
 """Least steps of a block."""
 SETTLING, LONG = 2, 100_000_000
@@ -207,8 +207,8 @@ class SwitchingTrial(Trial):
         return session.untrained.latest, session.saves, session.iterators.added, self._compilations()
 
     def _waiting(self) -> int:
-        """Returns the batches that workers have made ahead: a block that takes more than are made is unrealistically
-        fast."""
+        """Returns the batches that workers have made ahead: a block that takes more than are made is too fast to be
+        real."""
         return sum(ready(each) or 0 for each in self._session.iterators.living())
 
 

@@ -59,8 +59,7 @@ MOST_BACKWARDS = 64
 """Most backwards to wait for the first update; an optimizer inside a compiled step is never seen."""
 NEWS = ("applied", "exercised")
 TOP_MODULE_STEPS = 2
-"""Least steps in which top modules are searched; in a variant the whole warm-up, as a generator may train in every
-fifth step only."""
+"""Least steps to search top modules; in a variant the whole warm-up, as a generator may train in every fifth step."""
 
 
 class Trial(Follower):
@@ -213,8 +212,8 @@ class Trial(Follower):
         identity.write_process(self._session.recorder.folder, *identity.device_of(self.top_modules), kinds)
 
     def _write_facts(self, final: bool) -> None:
-        """Writes outcomes: before the end, only if a change's state is new, as counts in sentences grow with every
-        step."""
+        """Writes outcomes: before the end, only if a change's state is new, as counts in sentences grow all the
+        time."""
         for number, applier in enumerate(self.appliers):
             change = self.plan["changes"][number]
             fields = {

@@ -19,8 +19,7 @@ VARIANTS = ("fused", "foreach")
 
 
 class OptimizerVariant(Applier):
-    """Fused or foreach optimizers. arguments: fused or foreach, True. The user's own optimizer classes stay the
-    same."""
+    """Fused or foreach optimizers. arguments: fused or foreach, True. The user's own optimizer classes stay as is."""
 
     switchable = True
 

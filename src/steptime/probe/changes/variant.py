@@ -185,8 +185,8 @@ def _drain_of_device() -> Callable[[], None] | None:
 
 
 def _leave() -> None:
-    """Ends the process with status 0 at once: no exit handlers, no final save. Kills loader workers, which would
-    outlive it by seconds."""
+    """Ends the process with status 0 at once: no exit handlers, no final save. Kills loader workers, which are slow to
+    end."""
     try:
         with suppressed(Exception):  # a stream that is closed or broken loses what it held
             sys.stdout.flush()

@@ -41,8 +41,8 @@ class WorkRecorder:
 
     def __init__(self) -> None:
         self.looking = self.in_full = False
-        """looking: batches and weights of this step are sketched, not only counted. in_full: each weight's movement is
-        kept, too."""
+        """looking: batches and weights of this step are sketched, not only counted. in_full: weights' movements,
+        too."""
         self.pause: Callable[[int], None] = lambda start: None
         self._depth = 0
         self._inputs: list[str] = []

@@ -54,8 +54,7 @@ def claim(trained: Iterable[Any]) -> bool:
 
 
 def _gradients(trained: list[Any]) -> int | None:
-    """Returns the number of CPU tensors with gradients, each a block that the next step may free; None if there are
-    none."""
+    """Returns the number of CPU tensors with gradients, each a block that the next step may free; None for none."""
     with torch._C.DisableTorchFunction():  # what tensors of the job's own classes would be asked by
         leaves = [each for each in trained or tensors() if REQUIRES.__get__(each) and gradient_function(each) is None]
         return sum(each.device.type == "cpu" for each in leaves) if leaves else None

@@ -129,8 +129,7 @@ def _variable(path: list[Any], entries: dict[Any, Any], frame: FrameType | None)
 
 
 def _codes(entries: dict[Any, Any], frame: FrameType | None) -> Iterator[CodeType]:
-    """Yields code that may name a module's variable: running code, and the functions and methods that the module
-    defines."""
+    """Yields code that may name a module's variable: running code, and the module's own functions and methods."""
     while frame is not None:
         if sites.whose_frame(frame) == sites.USER:
             yield frame.f_code
@@ -227,16 +226,14 @@ def _with_inner(codes: list[CodeType]) -> Iterator[CodeType]:
 
 
 APART = 4
-"""Steps between two looks: objects that a job keeps for a step or two (the last batch, the last loss) are gone by
-then."""
+"""Steps between two looks: what a job keeps for a step or two (the last batch, the last loss) is gone by then."""
 LOOKS = 3
 MOST_SAMPLES = 24
 """Most surviving objects whose holder is searched."""
 LEAST_NODES = 2
 """Least growth of a leaking graph, nodes per step: a sum makes one, and its operand's own."""
 PASSING = "Queue.queue"
-"""Name of a holder that is no leak: a queue.Queue's items leave it again, such as batches that a DataLoader pins
-ahead."""
+"""Name of a holder that is no leak: a queue.Queue's items leave it again, such as batches that a DataLoader pins."""
 YOUNG_KEPT = sys.version_info < (3, 14)
 """True before Python 3.14: later collectors are incremental, and make objects old at the first collection."""
 

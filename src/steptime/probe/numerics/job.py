@@ -89,7 +89,7 @@ class Role:
         """Called when an optimizer's step starts, with its final gradients."""
 
     def updated(self, step: int, optimizer: Any) -> None:
-        """Called when it has ended. Gradients are complete here even if a closure, or a backward's hook, has made the
+        """Called when it has ended. Gradients are complete here even if a closure or a backward's hook made the
         update."""
 
     def scaled_update(self, step: int, optimizer: Any) -> None:
@@ -218,8 +218,7 @@ class Job(BackwardObserver):
                 self._boundary()
 
     def scaler_starts(self, optimizer: Any) -> int | None:
-        """Called when GradScaler.step starts. Returns the number of updates so far; None outside of the training
-        thread."""
+        """Called when GradScaler.step starts. Returns the updates so far; None outside of the training thread."""
         if not self._mine():
             return None
         before = self._updates
