@@ -19,8 +19,8 @@ from steptime.recording.manifest import NAME, extend_manifest
 
 
 def main(folder: Path, pid: int, root: int) -> None:
-    """Runs next to the job until it ends. pid: the recording process. root: the job's first one. Raises OSError if the
-    folder was removed."""
+    """Runs next to the job until it ends. pid: the recording process. root: the job's first process. Raises OSError if
+    the folder was removed."""
     from steptime.launcher.attach import PERIOD, lives
     from steptime.launcher.supervise import pack_recording
     from steptime.launcher.telemetry import Telemetry

@@ -1,14 +1,14 @@
-"""Runs a command that cannot change the user's files, as one of two kinds of containment that a kernel may have.
+"""Runs a command that cannot change the user's files, with one of two kinds of containment that a kernel may have.
 
     python -I -S contain.py SPEC COMMAND [ARGUMENT]...
 
-A script of its own, in a process of its own, which needs no privilege and becomes the command; what the command starts
-is held by the same rules. SPEC is the path of a JSON document, a `Spec`; "-" stands for no containment. The command's
-environment comes through an open file (VARIABLES), so that nothing of it (LD_PRELOAD) acts before the rules do.
+The script runs in its own process, needs no privilege and becomes the command; the command's descendants are under the
+same rules. SPEC is the path of a JSON document, a `Spec`; "-" is no containment. The command's environment comes
+through an open file (VARIABLES), so that no variable (LD_PRELOAD) has an effect before the rules have.
 
-Overlays: in a user namespace and a mount namespace every folder of the machine is an overlay. The command reads what is
-there, and what it writes lies in a workspace that is thrown away. Where a folder can be neither an overlay nor
-read-only, the command is not started.
+Overlays: in a user namespace and a mount namespace, every folder of the machine is an overlay. The command reads the
+real files; its own writes go to a workspace that is removed. If a folder can be neither an overlay nor read-only, the
+command is not started.
 
 Landlock: the command can read everything and write to a few folders only. Not covered: times, modes and owners.
 """
@@ -56,9 +56,9 @@ class Spec(TypedDict, total=False):
     """Specification. writable: folders to write in, under Landlock; the other fields are for overlays.
 
     scratch: an empty folder for written files. directory: the command's. real: folders written permanently. hidden:
-    folders that look empty. ways: folders that must be writable, whoever owns their parents. caches: (folder, store of
-    what is written to it). sources: (file, replacing text). lenient: folders that cannot be overlays stay writable.
-    check: folders whose writability is checked, without a command."""
+    folders that look empty. ways: folders that must be writable, even if their parents have other owners. caches:
+    (folder, store of what is written to it). sources: (file, replacing text). lenient: folders that cannot be overlays
+    stay writable. check: folders whose writability is checked, without a command."""
 
     writable: list[str]
     scratch: str

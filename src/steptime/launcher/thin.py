@@ -2,7 +2,7 @@
 daily limit (`recording.thinning`).
 
 The probe opens its files for each write. So a journal is renamed first, and packed one look later, when no writer has
-it open any more. If we are killed at any time, readers can handle what is left: a renamed file, or one that is packed
+it open any more. If we are killed at any time, readers can handle the remains: a renamed file, or one that is packed
 but not removed yet.
 """
 

@@ -1,21 +1,20 @@
-"""Ends all that a process of a trial has started, and removes its workspace, whatever becomes of steptime.
+"""Ends all descendants of a trial's process, and removes its workspace, even if steptime is killed.
 
-python -I -S watchdog.py HELD COMMAND [ARGUMENT]...
+    python -I -S watchdog.py HELD COMMAND [ARGUMENT]...
     python -I -S watchdog.py
 
-A script of its own, of the standard library alone, in two parts that nobody but steptime holds by a pipe:
+The script uses the standard library alone. It has two parts, which only steptime holds, each by a pipe:
 
-The **watchdog** starts a command in a session of its own, and is the parent of all that comes of it: a process that has
-left its session, or whose parent has ended, falls to it and to no other (Linux's "child subreaper", since 3.4). When
-the command has ended it kills the rest, and ends as the command did. Where its standard input ends, steptime is gone,
-and all is killed at once; a line asks the command to end first. It is never stopped itself, so that what is stopped
-does not stay so.
+The **watchdog** starts a command in its own session, and is the parent of all its descendants: a process that has left
+the session, or whose parent has ended, becomes its child (Linux's "child subreaper", since 3.4). After the command's
+end it kills the rest, and ends as the command did. The end of its standard input means that steptime is gone: it kills
+all at once. A line there makes it ask the command to end first. It is never stopped itself, so that stopped jobs do not
+stay so.
 
-The **janitor** reads names of folders and removes them when its standard input ends. Watchdogs hold the other end of
-that pipe as well (HELD): nothing runs in a folder any more when it is removed.
+The **janitor** reads names of folders and removes them when its standard input ends. Watchdogs also hold the other end
+of that pipe (HELD), so no process runs in a folder any more when it is removed.
 
-A process that another service starts on request (a container of Docker's, a batch system's job) is no descendant, and
-stays.
+A process that another service starts on request (a Docker container, a batch system's job) is no descendant, and stays.
 """
 
 from __future__ import annotations

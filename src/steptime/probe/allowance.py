@@ -27,8 +27,8 @@ DETAILED, BARE = 16_000, 5_500
 """Cost of one event to the job, ns, with and without tensor shapes: recording, sorting, writing and freeing. Measured
 on a 2-CPU EPYC (torch 2.12 and 2.13): 10 to 20 µs in steps with 114,000 events, and 4 to 6 µs."""
 STACKED_DETAILED, STACKED_BARE, PER_STACK_CALL = 30_000, 6_500, 5_000
-"""The same with Python stacks, ns: with shapes and allocations (20 to 29 µs), without both (5 to 6 µs), and for each
-function call, which becomes an event, too."""
+"""Cost of one event with Python stacks, ns: with shapes and allocations (20 to 29 µs), without both (5 to 6 µs), and
+for each function call, which becomes an event, too."""
 DISCOVERED_CALL = 4_000
 """Cost of one call during discovery, ns: 4.0 µs for a user's function, 1.8 µs for one in C."""
 SLOWED = 4

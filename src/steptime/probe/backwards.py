@@ -57,7 +57,7 @@ else:
 
 
 def install() -> None:
-    """Installs the inlay: observers see passes from now on. Raises what `Inlay` raises."""
+    """Installs the inlay: observers see passes from now on. Raises the errors of `Inlay`."""
     _INLAY.install()
 
 

@@ -89,7 +89,7 @@ else:
 
 
 def install() -> None:
-    """Installs the inlay: observers see calls until `remove_if_idle`. Raises what `Inlay` raises."""
+    """Installs the inlay: observers see calls until `remove_if_idle`. Raises the errors of `Inlay`."""
     _INLAY.install()
 
 

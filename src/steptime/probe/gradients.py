@@ -1,7 +1,7 @@
 """Samples of the gradient norm, to see a training that diverges.
 
-Only gradients on the CPU are read, so that nothing waits for a device and no memory counter changes; and none while
-somebody observes operators, who would see ours.
+Only gradients on the CPU are read, so that nothing waits for a device and no memory counter changes. None are read
+while operators are observed, because the observer would see ours.
 """
 
 from __future__ import annotations

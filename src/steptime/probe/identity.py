@@ -314,7 +314,7 @@ def graph_break_facts(seen: int) -> tuple[list[dict[str, Any]], int]:
     new count.
 
     TorchDynamo keeps all in torch._dynamo.utils.graph_break_reasons (torch 2.4 to 2.13). The first MOST_GRAPH_BREAKS
-    are enough for a job that compiles without end.
+    are enough, even if a job never stops compiling.
     """
     known = getattr(sys.modules.get("torch._dynamo.utils"), "graph_break_reasons", ())
     found = list(known[min(seen, len(known)) : MOST_GRAPH_BREAKS])

@@ -270,7 +270,7 @@ class _Method:
 
 
 class _Fetch(_Method):
-    """The same for the fetcher's `fetch`, in one call, because it is read at every batch."""
+    """Descriptor of the fetcher's `fetch`: `_Method` in a single call, because it is read at every batch."""
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -429,7 +429,7 @@ def next_starts(iterator: Any, number: int, since: int) -> None:
 
 
 def next_ended(number: int, start: int, end: int) -> dict[str, Any] | None:
-    """Called when the trainer has its batch. Without workers, the times of its items lie in this call. Returns the
+    """Called when the trainer has its batch. Without workers, the batch was made within this call. Returns the
     iterator's `ItemFacts` once, else None."""
     thread = get_ident()
     _looking.discard(thread)

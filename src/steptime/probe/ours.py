@@ -1,7 +1,7 @@
 """Origin of an exception caught in the job: our code, or a signal handler of the job's.
 
-Python runs handlers between two bytecodes of the main thread, so what a handler raises (a time limit, a request to end)
-may come out of our code. It belongs to the job and must reach it: our code that may catch it calls `pass_on`, or
+Python runs handlers between two bytecodes of the main thread, so the exception of a handler (a time limit, a request to
+end) may come out of our code. It belongs to the job and must reach it: our code that may catch it calls `pass_on`, or
 catches with `suppressed`.
 """
 

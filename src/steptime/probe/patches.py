@@ -94,7 +94,7 @@ class Follower:
     `catching.SlowStepObserver`, `step_metrics.StepMetrics`."""
 
     every = 0
-    """True if the follower counts steps, so that each boundary must be reported."""
+    """Nonzero if the follower counts steps, so that each boundary must be reported."""
 
     def boundary(self, steps: int) -> None:
         """Called when a step has ended; `steps`: number of steps so far."""

@@ -408,7 +408,7 @@ def _affordable(session: Session, wanted: Agreed, asked: bool) -> Agreed:
 
 
 def _note_cut(session: Session, plan: Agreed, steps: int, stacks: bool) -> None:
-    """Notes what a window lacks, and why."""
+    """Notes the missing parts of a window, and the reason."""
     cut = []
     if steps and not plan.steps:
         cut.append(f"window {plan.number} waits until the run is longer")
@@ -450,7 +450,8 @@ def _trained(session: Session) -> Iterator[Any]:
 
 
 def _hunt_leaks(session: Session) -> Stage:
-    """Examines the living objects several times, a few steps apart: what steps leave behind, and who holds it."""
+    """Examines the living objects several times, a few steps apart, for objects that outlive their step, and for
+    holders."""
     hunt, share = LeakHunt(), max(session.allowance.share(), LEAST_FOR_LEAKS)
     while True:
         start = now()
@@ -590,8 +591,8 @@ def _unseen(session: Session, stage: Generator[None, None, T]) -> Generator[None
 
 
 def _desertion(lock: str) -> Callable[[], bool]:
-    """Returns a function: True if the `steptime attach` that asked for us has died, which held a lock. Always False if
-    its lock file is not visible from here (another container)."""
+    """Returns a function that checks whether the `steptime attach`, which holds a lock while it lives, has died. Always
+    False if its lock file is not visible from here (another container)."""
     if not os.path.exists(lock):
         return lambda: False
 
@@ -642,7 +643,7 @@ def _batches_left(iterators: Iterable[Any]) -> int | None:
 AHEAD_STEPS, AHEAD_TIME = 4, SECOND // 2
 """Distance of a named step, in steps and ns: for ranks that are ready later, and for slow shared file systems."""
 ASKED_AHEAD = REQUEST_PERIOD + FAST_PATH_TIME + AHEAD_TIME
-"""The same in ns for ranks that look for the file only now and then."""
+"""Distance of a named step, ns, for ranks that look for the file only now and then."""
 
 
 @dataclass(frozen=True)

@@ -361,7 +361,7 @@ class Session:
 
     @guarding
     def out_of_memory(self) -> None:
-        """Records who held the memory, if the process ends because memory ran out."""
+        """Records the holders of the memory, if the process ends because memory ran out."""
         if os.getpid() != self._pid or not self.recorder.folder:
             return
         if (found := exhausted.facts(self.steps)) is not None:

@@ -34,7 +34,8 @@ REST, RESTS = "rest-request", "rests"
 """REST: file that asks a process to rest at a step's end. RESTS: times at which it and its device became idle and went
 on."""
 BLOCKS, GOING = "blocks.jsonl", "going"
-"""Files of a process that runs several variants in blocks: its measurements; and the masks of those that go on."""
+"""Files of a process that runs several variants in blocks. BLOCKS: measurements. GOING: masks of variants that go
+on."""
 MARKS = re.compile(
     rf"seen-(python|torch|importing)|refused-\d+|{REQUEST}|{LEAVE}|{WARM}|{REST}|{RESTS}|{GOING}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
 )

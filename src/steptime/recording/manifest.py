@@ -35,7 +35,7 @@ def start_manifest(folder: Path, command: Sequence[str], options: Mapping[str, s
 
 
 def extend_manifest(folder: Path, fields: Mapping[str, Any], **more: Any) -> None:
-    """Replaces the manifest by one with more fields: commit, end of the job. On OSError, the old one stays."""
+    """Replaces the manifest by one with more fields: commit, end of the job. Raises OSError; the old one then stays."""
     _write(folder / NAME, {**fields, **more})
 
 

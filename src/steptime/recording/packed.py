@@ -45,7 +45,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Table of a journal, and what was left out: torn bytes at the end, number of invalid records."""
+    """Table of a journal, and counts of omissions. torn: bytes at the end; senseless: invalid records."""
 
     table: IntervalTable
     torn: int

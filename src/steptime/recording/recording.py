@@ -81,8 +81,9 @@ class OptimizerFacts:
 
 @dataclass(frozen=True, slots=True)
 class TopModuleFacts:
-    """Module that the user's code calls itself. parameter_bytes: of its tree. dense_embedding_elements: of its
-    embeddings with a dense gradient and an unshared table. own: its class is torch's."""
+    """Module that the user's code calls itself. parameters: tensors; parameter_bytes: of its tree. compiled: by
+    torch.compile. dense_embedding_elements: of its embeddings with a dense gradient and an unshared table. own: its
+    class is torch's."""
 
     identity: int
     type: str
@@ -107,8 +108,10 @@ class ModuleFacts:
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
     """DataLoader iterator and its settings. `loader` is equal for iterators with one construction site and settings.
-    item_site: definition of the dataset's item function. seed: the iterator's random base seed modulo 2**31, which
-    spawned workers write instead of the identity. made_by: number of the DataLoader object, None if unknown."""
+    in_memory_tensors: an item is only an index into tensors in memory. batched_fetch: one call reads a batch. collate:
+    name of the function. start_method: of the workers, "" without any. item_site: definition of the dataset's item
+    function. seed: the iterator's random base seed modulo 2**31, which spawned workers write instead of the identity.
+    made_by: number of the DataLoader object, None if unknown."""
 
     identity: int
     loader: int
@@ -212,7 +215,8 @@ class SampleFacts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSampleFacts:
-    """The same for a few batches of a loader's worker. iterator: as in loader.bin. steps: batches."""
+    """Line times in a few batches of a loader's worker, as in `SampleFacts`. iterator: as in loader.bin. steps:
+    batches."""
 
     iterator: int
     steps: int
@@ -221,7 +225,7 @@ class WorkerSampleFacts:
 
 @dataclass(frozen=True, slots=True)
 class BetweenFacts:
-    """The same for the time between two training steps. start, end: ns, with the following step."""
+    """Line times between two training steps, as in `SampleFacts`. start, end: monotonic ns, with the following step."""
 
     start: int
     end: int
@@ -246,10 +250,10 @@ class CaughtFacts:
 
 @dataclass(frozen=True, slots=True)
 class SettingsFacts:
-    """Process-wide settings of torch and the machine, after the discovery. packages: installed ones that a fix could
-    use. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF). debug_switches: (name, value) of active environment
-    variables for debugging. memory_limit: bytes of the device, else of the process. autocast: not written at
-    present."""
+    """Process-wide settings of torch and the machine, in an early step. usable_cpus: those that the process may run on.
+    packages: installed ones that a fix could use. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
+    debug_switches: (name, value) of active environment variables for debugging. memory_limit: bytes of the device, else
+    of the process. autocast: not written at present."""
 
     intra_op_threads: int
     inter_op_threads: int
@@ -294,10 +298,10 @@ class GraphBreakFacts:
 
 @dataclass(frozen=True, slots=True)
 class TraceFacts:
-    """Window of torch's profiler. path: relative to the process folder. epoch_ns and monotonic_ns: read together, to
-    align the trace (epoch) with the journal (monotonic). thread: the system's id of the training thread, as in the
-    trace; 0 if unknown. memory: with every allocation (profile_memory). caught: of a predicted slow step (`steptime run
-    --catch`), not of usual ones."""
+    """Window of torch's profiler. path: relative to the process folder. start, end: monotonic ns. epoch_ns and
+    monotonic_ns: read together, to align the trace (epoch) with the journal (monotonic). thread: the system's id of the
+    training thread, as in the trace; 0 if unknown. memory: with every allocation (profile_memory). caught: of a
+    predicted slow step (`steptime run --catch`), not of usual ones."""
 
     number: int
     path: str

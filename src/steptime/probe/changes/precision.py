@@ -149,7 +149,7 @@ class Autocast(Applier):
         self._leave()
 
     def boundary(self, steps: int) -> None:
-        """The same; then updates the outcome."""
+        """Ends the autocast of a forward without a backward, and updates the outcome."""
         self._leave()
         if self.applied and not self._refused:
             self.exercised = bool(self._top_modules)

@@ -99,7 +99,7 @@ class ProcessVariant:
     def _rest(self, drain: Callable[[], None]) -> None:
         """Rests at a step boundary, so that turns are whole steps. A device works on while its process is stopped, so
         it first becomes idle, within the time of the steps that launched the work. Without a request the rest ends at
-        once: all intervals between idle devices are one measurement."""
+        once: an interval that starts and ends with an idle device is one measurement."""
         drain()
         with suppressed(OSError):  # without a first time the job is not asked
             self._say_when()

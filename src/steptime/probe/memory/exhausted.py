@@ -1,4 +1,4 @@
-"""State when memory runs out: the request, and who held the memory.
+"""State when memory runs out: the failed request, and the holders of the memory.
 
 A process that ends with the error is examined at its end, so that the job's exception and traceback stay the same. A
 CUDA allocator's state is written when its device is full, before the error is raised and memory is freed.

@@ -197,7 +197,8 @@ MOST_SHARE, LEAST_SHARE = 0.015, 0.004
 PERIOD = 8
 """Steps between two such decisions."""
 FIRST_STRIDE, LARGEST_STRIDE = 4, 64
-"""Bounds of the strides of gradient and module checks. A missed fault shows in the next step's loss."""
+"""First and largest stride of gradient checks; the largest is also that of module checks. The loss of the next step
+shows a fault that was missed."""
 HOPELESS = 20
 """Skipped steps in a row that count as a fault. GradScaler starts at 2**16 and halves each time, so the scale is then a
 sixteenth, and the values overflow without it."""

@@ -64,7 +64,8 @@ _current_node = getattr(torch._C, "_current_autograd_node", None)
 
 @dataclass
 class FirstNonFinite:
-    """Origin of a value that is not finite. facts: `FirstNonFinite` of the recording."""
+    """Origin of a value that is not finite. number: its index among the origins. facts: `FirstNonFinite` of the
+    recording."""
 
     number: int
     kind: str
@@ -77,7 +78,8 @@ class FirstNonFinite:
 
 @dataclass
 class _OperatorKind:
-    """Facts about an operator from its schema. mutated: positions of the arguments that it writes to."""
+    """Facts about an operator from its schema. skipped: its output is a view or not computed. collective: the output
+    comes later. mutated: positions of the arguments that it writes to. names: of its arguments."""
 
     name: str
     skipped: bool
@@ -88,7 +90,7 @@ class _OperatorKind:
 
 @dataclass
 class _Before:
-    """Argument that an operator will overwrite, with facts about its values before."""
+    """Argument that an operator will overwrite. finite, described: its values before."""
 
     tensor: Any
     finite: bool
