@@ -35,7 +35,7 @@ REHEARSAL = (sys.executable, "-I", "-S", "-c", "import time; print(flush=True); 
 """Process that gdb enters first, in a system call as a job may be."""
 GDB_SECONDS = 120.0
 PERIOD = 0.25
-"""Seconds between two looks."""
+"""Seconds between two looks at the processes."""
 LONG_CALL_SECONDS = 3.0
 """Seconds without an answer until the process is reported to be in a long call."""
 LEAVING_SECONDS = 5.0

@@ -43,7 +43,7 @@ class Journals:
 
 
 PERIOD = 1.0
-"""Seconds between two looks."""
+"""Seconds between two looks at the job's processes."""
 TORCH = b"libtorch_python"
 PROC = Path("/proc")
 ISOLATED = "IES"

@@ -2,7 +2,7 @@
 of ours.
 
 torch reads `fetcher.fetch`, then (after the items) `fetcher.collate_fn`, and in a worker then `data_queue.put`.
-Descriptors there take the time and return the original, so the user's stack and tracebacks stay the same (torch 2.4 to
+Descriptors there read the clock and return the original, so the user's stack and tracebacks stay the same (torch 2.4 to
 2.13; accelerate and torchdata's StatefulDataLoader use the same fetchers).
 
 A worker appends to loader.bin in the folder of its parent process. Forked workers know the iterator's number; spawned
@@ -48,7 +48,8 @@ SCHEDULED = "/proc/thread-self/schedstat"
 
 
 class _BusyState:
-    """State of this process."""
+    """Process-wide state. due: time of the next sample, ns; clock: CPU time, ns; scheduled: the system reports waiting
+    times."""
 
     due = 0
     clock: Callable[[], int] = time.thread_time_ns
@@ -112,7 +113,7 @@ pack = RECORD.pack
 
 
 class _LoaderState:
-    """State of this process; a forked worker inherits it."""
+    """Process-wide state; a forked worker inherits it."""
 
     recording = ""
     append: Callable[[int, int, int, int, int], None] | None = None
@@ -292,7 +293,7 @@ class _Fetch(_Method):
 
 
 class _Collate:
-    """Descriptor of the fetcher's `collate_fn`, which stays in the instance; reading it takes the time."""
+    """Descriptor of the fetcher's `collate_fn`, which stays in the instance; reading it reads the clock."""
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -420,7 +421,7 @@ def _become_worker(information: Any) -> None:
 
 
 def next_starts(iterator: Any, number: int, since: int) -> None:
-    """Called when the trainer requests a batch: an iterator that has just started is ready by now."""
+    """Called when the trainer requests a batch. Records the start of an iterator if this is its first one."""
     start = _starts.take(iterator)
     if start is not None and _LoaderState.append is not None:
         _LoaderState.append(LOADER_START, 0, number, start[0], start[1] or since)

@@ -30,7 +30,7 @@ now = time.perf_counter_ns
 
 class FastPath:
     """State of the fast path, on which the timers only append records. A call of the session would cost most of a
-    microsecond per step, because it is no longer in the cache."""
+    microsecond per step, because its code is out of the cache."""
 
     __slots__ = ("records", "thread", "threads", "together", "trainer", "until")
 

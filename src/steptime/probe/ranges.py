@@ -1,7 +1,7 @@
 """Instrumentation of the ranges that torch itself opens, around a loader's next, an optimizer's step and zero_grad.
 
 They are entered with and without a profiler (torch 2.4 to 2.13), so this adds no frame and no hook. Each step pays for
-every call in here, which is no longer in the cache: hence so few calls.
+every call in here, whose code is out of the cache: hence so few calls.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class RangePatch:
     """Timer of the ranges opened through torch.autograd.profiler.record_function, whose methods TorchScript also
     compiles, from their source.
 
-    The table of a name with one possible owner keeps the head of its records (see journal.head) until `forget`. Such a
-    range is recorded without a look at the frame that opened it.
+    If a name has only one possible owner, a table keeps the head of its records (see journal.head) until `forget`. Such
+    a range is recorded without a look at the frame that opened it.
     """
 
     def __init__(self, listener: Listener) -> None:

@@ -677,7 +677,7 @@ def ahead(duration: int, time: int = AHEAD_TIME) -> int:
 
 
 def agree(recording: str, mine: Agreed) -> Agreed:
-    """Returns the window of all ranks. mine: this rank's proposal. Raises OSError if it cannot be written."""
+    """Returns the window of all ranks. mine: this rank's proposal. Raises OSError if the file cannot be written."""
     path = os.path.join(recording, mine.file_name)
     if not written_once(path, asdict(mine)):
         strange = OSError, ValueError, KeyError, TypeError, OverflowError

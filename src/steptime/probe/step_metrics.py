@@ -47,7 +47,7 @@ SPOILS = (int(Kind.LOADER_START), int(Kind.CHECKPOINT), int(Kind.COMPILE), UNWAT
 RARE = frozenset((*SPOILS, CALL))
 """Kinds of records that may not belong to the step, and are checked."""
 KIND, FLAGS, THREAD, SIGN = 0xFF, 0xFF00, 0xFFFF0000, ~0xFFFFFF00
-"""Bits of a record's head (see journal.head): its kind; flags; thread; its kind and identity."""
+"""Bits of a record's head (see journal.head). KIND: its kind. SIGN: kind and identity."""
 MOST_OPEN = 1000
 """Records of one step that are remembered as possible children of later ones."""
 MOST_SUMMED = 2000

@@ -84,7 +84,7 @@ class Slower:
     """SINGLE: steps that are compared. TIMES: factor by which the latest are longer. OFTEN: number of detections."""
 
     def __init__(self, usual: int) -> None:
-        """usual: ns of a step so far."""
+        """usual: step time so far, ns."""
         self._first = [usual] * self.SINGLE
         self._latest: deque[int] = deque(maxlen=self.SINGLE)
         self._left = self.OFTEN

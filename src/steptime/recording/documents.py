@@ -150,8 +150,8 @@ def decode_fact(line: bytes) -> object:
 
 
 def decode_sample(line: bytes) -> rec.TelemetrySample:
-    """Returns a line of telemetry.jsonl. Raises ValueError. Old recordings have one sum of all the machine's devices,
-    in fields of the sample that start with "gpu_"."""
+    """Returns a line of telemetry.jsonl. Raises ValueError. Old recordings have one sample for all devices of the
+    machine, in fields that start with "gpu_"."""
     sample = decode_document(line, rec.TelemetrySample)
     if b'"gpu_' not in line:
         return sample

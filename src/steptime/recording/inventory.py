@@ -55,7 +55,7 @@ CLAIM = re.compile(rb'^\s*\{\s*"format_version":\s*\d')
 COMPILE_LOGS = "compile-logs"
 """Folder for TORCH_TRACE in a job with compile logs."""
 HERE, EXCHANGE = -100, 2
-"""AT_FDCWD of fcntl.h, RENAME_EXCHANGE of linux/fs.h."""
+"""HERE: AT_FDCWD of fcntl.h. EXCHANGE: RENAME_EXCHANGE of linux/fs.h."""
 COMPILE_LOG_FILES = re.compile(r"dedicated_log_torch_trace_.*\.log")
 
 

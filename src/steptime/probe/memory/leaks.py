@@ -226,7 +226,7 @@ def _with_inner(codes: list[CodeType]) -> Iterator[CodeType]:
 
 
 APART = 4
-"""Steps between two looks: what a job keeps for a step or two (the last batch, the last loss) is gone by then."""
+"""Steps between two looks: objects that a job keeps for a step or two (the last batch or loss) are gone by then."""
 LOOKS = 3
 MOST_SAMPLES = 24
 """Most surviving objects whose holder is searched."""

@@ -195,7 +195,7 @@ def _sent(tensors: list[Any]) -> tuple[Any, Any]:
 MOST_SHARE, LEAST_SHARE = 0.015, 0.004
 """Fractions of the training thread's CPU time: above the first, checks become fewer, below the second more."""
 PERIOD = 8
-"""Steps between two such decisions."""
+"""Steps between two decisions about the strides."""
 FIRST_STRIDE, LARGEST_STRIDE = 4, 64
 """First and largest stride of gradient checks; the largest is also that of module checks. The loss of the next step
 shows a fault that was missed."""
