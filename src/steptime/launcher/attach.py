@@ -1,8 +1,8 @@
-"""Brings the probe into processes that run already, and stays next to them until they are measured. Nothing of theirs
-is restarted; they go on when we leave, and when we are killed.
+"""Starts the probe in running processes, and stays next to them until they are measured. No process is restarted; all
+go on after we leave, or are killed.
 
-A process is entered by a signal where it stands by (`probe/standby.py`), by sys.remote_exec where it and we are the
-same Python from 3.14 on (PEP 768), else by gdb (`attach_script.py`).
+A process is entered by a signal if it is in standby (`probe/standby.py`), by sys.remote_exec if both run the same
+Python from 3.14 on (PEP 768), else by gdb (`attach_script.py`).
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from steptime.recording.manifest import extend_manifest, start_manifest
 
 SCRIPT = Path(__file__).parent / "attach_script.py"
 REHEARSAL = (sys.executable, "-I", "-S", "-c", "import time; print(flush=True); time.sleep(600)")
-"""A process that gdb enters first, in a system call as a job may be."""
+"""Process that gdb enters first, in a system call as a job may be."""
 GDB_SECONDS = 120.0
 PERIOD = 0.25
-"""Seconds between two looks."""
+"""Seconds between two looks at the processes."""
 LONG_CALL_SECONDS = 3.0
-"""Without an answer: it is said that the process runs no Python."""
+"""Seconds without an answer until the process is reported to be in a long call."""
 LEAVING_SECONDS = 5.0
-"""Seconds that a process gets to write its last records: it looks once a second."""
+"""Seconds for a process to write its last records; it looks for the request once a second."""
 PTRACE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """pids: entered. ended: the job ended meanwhile. left: all have said that we are gone. problems: what was lost."""
+    """Result of an attach. pids: entered ones. ended: the job ended meanwhile. left: the probe has left all. problems:
+    losses."""
 
     pids: tuple[int, ...]
     ended: bool
@@ -54,8 +55,8 @@ class Attached:
 
 
 def processes_to_enter(pid: int) -> tuple[int, ...]:
-    """The process and those that it has started, as far as they are Pythons that use torch and were not forked by one
-    of these (as a loader's workers are). Raises CommandError."""
+    """Returns the process and its descendants that are Pythons with torch, except those forked by another one (a
+    loader's workers). Raises CommandError."""
     if pid == 1:
         raise _refused("Process 1 is the system's: name a process of the job.")
     if not (PROC / str(pid)).exists():
@@ -77,7 +78,7 @@ def _refused(sentence: str) -> CommandError:
 
 
 def _environment(pid: int) -> dict[str, str]:
-    """As the process was started."""
+    """Returns the environment that the process was started with."""
     with contextlib.suppress(OSError):
         words = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
         return {name.decode(errors="replace"): value.decode(errors="replace")
@@ -94,15 +95,14 @@ def attach(
     pids: Sequence[int], folder: Path, options: ProbeOptions, show: Callable[[Progress], None] | None, *, stay: bool
 ) -> Attached:
     """Enters the processes, and leaves them once their steps are profiled, or at Ctrl-C; with `stay` at their end.
-    folder: of the recording, made and empty. Raises CommandError where one that lives cannot be entered, and nothing
-    was."""
+    folder: of the recording, made and empty. Raises CommandError if a living one cannot be entered; then none is."""
     with _alone(pids):
         return _attach(pids, folder, options, show, stay=stay)
 
 
 @contextlib.contextmanager
 def _alone(pids: Sequence[int]) -> Iterator[None]:
-    """Raises CommandError where another one is attached to one of the processes."""
+    """Locks the processes. Raises CommandError if another attach holds one."""
     with contextlib.ExitStack() as held:
         for pid in pids:
             lock = held.enter_context(_lock_of(pid).open("w"))
@@ -152,19 +152,19 @@ def _attach(
 
 
 def lives(pid: int) -> bool:
-    """A process that has ended and that nobody has asked for is none."""
+    """True if the process runs; False for a zombie."""
     with contextlib.suppress(OSError):
         return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     return False
 
 
 STEADY_WINDOWS = ("trace-2.json*", "trace-3.json*")
-"""As `probe/schedule.py` numbers them: the plain one and, for most jobs, the one with stacks."""
+"""Windows as `probe/schedule.py` numbers them: the plain one and, for most jobs, the one with stacks."""
 SETTLE_SECONDS = 2.0
 
 
 def _is_measured(folder: Path) -> bool:
-    """True if all that train have the profile of their steady steps, and some seconds since for what follows."""
+    """True if all training processes have had the profile of their steady steps for SETTLE_SECONDS."""
     processes = [each for each in folder.glob("process-*") if each.is_dir()]
     newest = [max((file.stat().st_mtime for name in STEADY_WINDOWS for file in each.glob(name)), default=None)
               for each in processes]  # fmt: skip
@@ -172,8 +172,8 @@ def _is_measured(folder: Path) -> bool:
 
 
 def _leave(folder: Path, pids: Sequence[int]) -> bool:
-    """Asks the probe to go, where it has come or is still to come, and waits for its last records. True if all have
-    left: one that never trains, or is not measured yet, does later."""
+    """Asks the probe to leave, also where it has not started yet, and waits for its last records. Returns False if some
+    have not left: one that never trains, or is not measured yet, leaves later."""
     (folder / LEAVE).touch()
     for pid in pids:
         _close_entry(pid, folder)
@@ -185,8 +185,8 @@ def _leave(folder: Path, pids: Sequence[int]) -> bool:
 
 
 def _enter(pid: int, folder: Path, options: ProbeOptions) -> None:
-    """Asks the process to run its entry, which it does as soon as it runs Python. One that has ended meanwhile, as a
-    worker of a pool may, holds nobody up. Raises CommandError, or OSError."""
+    """Asks the process to run its entry, which it does as soon as it runs Python. A process that has ended meanwhile,
+    such as a pool's worker, is ignored. Raises CommandError, or OSError."""
     entry = _write_entry(pid, folder, options)
     try:
         if _in_standby(pid):
@@ -202,8 +202,8 @@ def _enter(pid: int, folder: Path, options: ProbeOptions) -> None:
 
 
 def _close_entry(pid: int, folder: Path) -> None:
-    """Nobody comes in any more. One that was asked and has not come yet (an idle worker of a pool) finds nothing to run
-    whenever it does, rather than no file, which it would complain of."""
+    """Removes the entry. A process that was asked but has not run it yet (a pool's idle worker) gets an empty one,
+    since it would complain about a missing file."""
     entry = Path(entry_of(str(_shelter()), pid))
     if lives(pid) and entry.exists() and pid not in _come(folder):
         entry.write_text("", encoding="utf-8")
@@ -212,7 +212,7 @@ def _close_entry(pid: int, folder: Path) -> None:
 
 
 def _shelter() -> Path:
-    """This user's own folder, which a process that stands by knows. Raises SteptimeError."""
+    """Returns this user's own folder, which a process in standby knows. Raises SteptimeError."""
     shelter = Path(folder_of(os.getuid()))
     shelter.mkdir(mode=0o700, exist_ok=True)
     status = shelter.lstat()
@@ -225,12 +225,12 @@ def _shelter() -> Path:
 
 
 def _lock_of(pid: int) -> Path:
-    """Lock that an attach holds as long as it lives."""
+    """Returns the lock file that a living attach holds."""
     return _shelter() / f"attached-{pid}"
 
 
 def _write_entry(pid: int, folder: Path, options: ProbeOptions) -> Path:
-    """Code that the process is to run: that of start-up files in a job that we start."""
+    """Writes the code that the process will run, the same as in a job that we start."""
     lock = str(_lock_of(pid))
     plan = json.dumps({"recording": str(folder), "attached": lock, **asdict(options)}, ensure_ascii=False)
     variables = {PLAN: plan, START: str(INJECT)}
@@ -257,7 +257,7 @@ def _in_standby(pid: int) -> bool:
 
 
 def has_way_in(pid: int) -> bool:
-    """True if a process can be entered, as far as can be known before it is tried."""
+    """True if a process can probably be entered."""
     script = hasattr(sys, "remote_exec") and _same_python(pid)
     return _in_standby(pid) or script or shutil.which("gdb") is not None
 
@@ -269,8 +269,8 @@ def _same_python(pid: int) -> bool:
 
 
 def _enter_by_gdb(pid: int, entry: Path) -> None:
-    """After gdb has entered a process of ours: one that cannot call a function breaks the system call that it finds the
-    process in, as gdb 13 does where the processor has AMX. Raises CommandError."""
+    """Enters the process after gdb has entered one of ours. A gdb that cannot call functions breaks the current system
+    call of the process, as gdb 13 does on processors with AMX. Raises CommandError."""
     gdb = shutil.which("gdb")
     if gdb is None:
         raise _refused(
@@ -291,7 +291,7 @@ def _enter_by_gdb(pid: int, entry: Path) -> None:
 
 
 def _run_gdb(gdb: str, entered: int, line: str, pid: int) -> None:
-    """Has gdb enter a process. pid: the job's, of which is told. Raises CommandError."""
+    """Enters a process with gdb. pid: the job's, for messages. Raises CommandError."""
     words = [gdb, "-nx", "-batch", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off"]
     variables = {**os.environ, "STEPTIME_PID": str(entered), "STEPTIME_LINE": line}
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -328,9 +328,8 @@ def _refusal(pid: int, message: str, touched: bool) -> str:
 
 
 def _wait_for_one(pids: Sequence[int], folder: Path, show: Callable[[Progress], None] | None) -> None:
-    """Until all processes that live have said whether the probe has come, or one has and the others have been given
-    some seconds: one that is in a long call says it after that, and one that waits for work (of a pool) may never.
-    Raises CommandError where nobody was let in."""
+    """Waits until all living processes have answered, or one has and the others had LONG_CALL_SECONDS: one in a long
+    call answers later, an idle one (of a pool) perhaps never. Raises CommandError if all have refused."""
     start = time.monotonic()
     while missing := [pid for pid in pids if lives(pid) and pid not in _come(folder) and not _why_not(pid, folder)]:
         elapsed = time.monotonic() - start
@@ -347,14 +346,14 @@ def _wait_for_one(pids: Sequence[int], folder: Path, show: Callable[[Progress], 
 
 
 def _why_not(pid: int, folder: Path) -> str:
-    """Why a process has switched us off as we came in; "" where it has not."""
+    """Returns why the probe could not start in a process; "" if it did not refuse."""
     with contextlib.suppress(OSError):
         return (folder / f"refused-{pid}").read_text("utf-8", "replace")
     return ""
 
 
 def _ask_again(pids: Sequence[int], folder: Path) -> None:
-    """Those that were asked in the midst of importing torch, and have not said more yet."""
+    """Asks again the processes that were importing torch, and have not answered yet."""
     asked = _numbers(folder / "seen-importing") - _come(folder)
     for pid in asked.intersection(each for each in pids if not _why_not(each, folder)):
         with contextlib.suppress(OSError):  # it has ended
@@ -363,7 +362,7 @@ def _ask_again(pids: Sequence[int], folder: Path) -> None:
 
 
 def _come(folder: Path) -> frozenset[int]:
-    """The processes in which the probe is."""
+    """Returns the processes in which the probe runs."""
     return _numbers(folder / "seen-torch")
 
 

@@ -1,11 +1,11 @@
-"""Runs inside of gdb: has a process of Python run a line of ours, when it next runs Python.
+"""Script inside of gdb: makes a Python process run a line of ours, when it next runs Python.
 
     gdb -nx -batch -iex "set auto-solib-add off" -x attach_script.py        (STEPTIME_PID, STEPTIME_LINE)
 
-The process is stopped for some milliseconds at a time. Only where its main thread is in no allocator, loader or
-lock is anything called in it: malloc, and Py_AddPendingCall (Python/C API), which takes a C function and its argument
-and is there for threads that hold nothing. The line is run by PyRun_SimpleString in the main thread, between two
-bytecodes. Prints "entered", or "busy" where no such moment came.
+The process is stopped for some milliseconds at a time. The script calls functions in it only if its main thread is in
+no allocator, loader or lock: malloc, and Py_AddPendingCall (Python/C API), which takes a C function and its argument,
+and which threads may call without any lock. PyRun_SimpleString runs the line in the main thread, between two bytecodes.
+Prints "entered", or "busy" if no such moment came.
 """
 
 import os
@@ -15,14 +15,14 @@ import gdb  # type: ignore[import-untyped]  # gdb's own Python has it
 
 ATTEMPTS, PAUSE = 100, 0.03
 HOLDING = ("libc.so", "libc-", "ld-linux", "ld-musl", "jemalloc", "tcmalloc", "mimalloc", "libpthread")
-"""Libraries whose functions may hold a lock that malloc takes …"""
+"""Libraries whose functions may hold a lock that malloc takes."""
 WAITING = (
     "read", "write", "poll", "select", "epoll", "nanosleep", "futex", "cond_", "wait", "sem_", "ioctl", "recv", "send",
     "accept", "yield", "syscall", "cancel",
 )  # fmt: skip
-"""… but not where they wait for the system."""
+"""Their functions that wait for the system, and hold no such lock."""
 DEEP = 12
-"""Frames that are looked at."""
+"""Most frames examined."""
 UNSAFE = ("malloc", "calloc", "realloc", "free", "PendingCall", "dlopen", "fork")
 
 

@@ -1,4 +1,4 @@
-"""The user's command, as a shell would understand it, and the folder that its recording goes to.
+"""The user's command, in a shell's interpretation, and the folder of its recording.
 
 Standard library only and few modules: all of this runs before the job starts.
 """
@@ -21,15 +21,15 @@ from steptime.recording.manifest import NAME as MANIFEST, innermost, remove_empt
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit statuses of a POSIX shell for a command that it cannot start."""
 PROOF = f"{MANIFEST}.partial"
-"""The first file of a recording."""
+"""First file of a recording."""
 ROOM = 1 << 20
-"""Bytes that must be free before a job is started: one that fills the disk in its first second is a mistake of ours."""
+"""Bytes that must be free before a job starts: a disk that is full in its first second would be our fault."""
 
 
 def resolve(command: Sequence[str], directory: Path = Path()) -> tuple[str, ...]:
-    """The words to execute in `directory`. `train.py …` is short for `python train.py …`.
+    """Returns the words to execute in `directory`. `train.py …` is short for `python train.py …`.
 
-    Raises UsageError for no command, CommandError (127 not found, 126 not executable) for one that cannot be started.
+    Raises UsageError without a command, CommandError (127 not found, 126 not executable) if it cannot be started.
     """
     if not command:
         raise UsageError("no-command", "There is no command: write it after --, as in: steptime run -- python train.py")
@@ -82,7 +82,7 @@ def _refusal(first: str, directory: Path) -> CommandError:
 
 
 def job_name(command: Sequence[str]) -> str:
-    """A short name for a job: its script, its module, or its first word."""
+    """Returns a short name for a job: its script, its module, or its first word."""
     for position, word in enumerate(command):
         if word.endswith((".py", ".sh")) and not word.startswith("-"):
             return _clean(Path(word).stem)
@@ -97,7 +97,7 @@ def _clean(name: str) -> str:
 
 
 def default_recording(command: Sequence[str], parent: Path = Path("runs")) -> Path:
-    """`runs/<name>-<YYYYmmdd-HHMMSS>`, with a number behind it where that is taken already."""
+    """Returns `runs/<name>-<YYYYmmdd-HHMMSS>`, with a number appended if that exists."""
     path = parent / f"{job_name(command)}-{time.strftime('%Y%m%d-%H%M%S')}"
     taken, number = path, 1
     while os.path.lexists(path):
@@ -107,10 +107,10 @@ def default_recording(command: Sequence[str], parent: Path = Path("runs")) -> Pa
 
 
 def make_recording(path: Path, *, keep_earlier: bool = False) -> Path:
-    """Makes the folder and proves that it can be written to; returns its absolute path. keep_earlier: where a recording
-    lies there already, this one gets a number behind the name.
+    """Makes the folder and checks that it is writable; returns its absolute path. keep_earlier: next to an earlier
+    recording, the new name gets a number.
 
-    Raises OutputError where it cannot, or where it holds something: two jobs never share a recording."""
+    Raises OutputError if it cannot be made, or is not empty: two jobs never share a recording."""
     number, kept = 1, innermost(path)
     folder = Path.cwd() / path
     try:
@@ -126,7 +126,7 @@ def make_recording(path: Path, *, keep_earlier: bool = False) -> Path:
 
 
 def _taken(folder: Path) -> bool:
-    """True if a folder was empty and is ours now: of several who come at once, for one."""
+    """True if the folder was empty and is now ours: true for only one of several simultaneous callers."""
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         return False
@@ -141,12 +141,12 @@ def _taken(folder: Path) -> bool:
 
 
 def numbered(path: Path, number: int) -> Path:
-    """A folder's name for the first, second … run that wants it."""
+    """Returns a folder's name for the first, second … run of that name."""
     return path.with_name(f"{path.name}-{number}") if number > 1 and path.name else path
 
 
 def is_recording(folder: Path) -> bool:
-    """True if steptime has recorded into a folder: nothing but its manifest is looked at."""
+    """True if steptime has recorded into a folder, judging by its manifest only."""
     try:
         return "format_version" in json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError, TypeError, RecursionError):
@@ -154,7 +154,7 @@ def is_recording(folder: Path) -> bool:
 
 
 def prove_room(folder: Path) -> None:
-    """Raises OSError where a folder cannot be written to."""
+    """Raises OSError if a folder cannot be written to."""
     proof = folder / PROOF
     try:
         with proof.open("wb") as file:
@@ -169,14 +169,14 @@ def prove_room(folder: Path) -> None:
 
 
 def occupied(path: Path) -> OutputError:
-    """The refusal of a folder with something else in it."""
+    """Returns the error for a folder that is not empty."""
     return OutputError(
         "recording-exists", f"{path} is not empty: name another folder for the recording, or remove it first."
     )
 
 
 def cannot_record(path: Path, error: OSError) -> OutputError:
-    """The refusal of a folder that a recording cannot be written to."""
+    """Returns the error for a folder where no recording can be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return OutputError(
             "no-room",

@@ -1,9 +1,9 @@
-"""Stays next to a job that records itself (`steptime.record`), as `steptime run` does next to one that it has started.
+"""Companion of a job that records itself (`steptime.record`), in the place of `steptime run`.
 
     python -m steptime.launcher.companion FOLDER PID ROOT
 
-It leaves the process that starts it at once, so that the job has no child that it does not know of, takes telemetry,
-keeps the recording small, and ends with the job, or when the probe has left it.
+It detaches from the process that starts it at once, so that the job has no unknown child. It takes telemetry, keeps the
+recording small, and ends with the job, or after the probe has left it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from steptime.recording.manifest import NAME, extend_manifest
 
 
 def main(folder: Path, pid: int, root: int) -> None:
-    """pid: of the process that records. root: of the job's first one. Raises OSError where the folder was removed."""
+    """Runs next to the job until it ends. pid: the recording process. root: the job's first process. Raises OSError if
+    the folder was removed."""
     from steptime.launcher.attach import PERIOD, lives
     from steptime.launcher.supervise import pack_recording
     from steptime.launcher.telemetry import Telemetry

@@ -1,4 +1,4 @@
-"""Makes a recording smaller when its job has ended: traces are compressed, long journals packed."""
+"""Compression of a recording after its job has ended: of traces and long journals."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from steptime.recording.inventory import files_of_processes
 from steptime.recording.packed import MAGIC, SUFFIX, pack
 
 LONGEST = 1 << 28
-"""Bytes of one that fits into memory next to its packed form, several times over; a longer one stays as it is."""
+"""Most bytes of a journal to pack, as it must fit into memory several times; a longer one stays unpacked."""
 LEVEL = 1
-"""isal's levels are 0 to 3; 1 writes Kineto's JSON at a third of a gigabyte a second, to a tenth of its size."""
+"""isal's levels are 0 to 3; 1 compresses Kineto's JSON at a third of a GB/s, to a tenth of its size."""
 BLOCK = 1 << 20
 
 
 def compress_traces(recording: Path) -> list[str]:
-    """Turns every process-*/trace-*.json into .json.gz, each in one piece; the plain one goes when the other is
-    complete.
+    """Turns every process-*/trace-*.json into .json.gz, atomically; the plain file is removed afterwards.
 
-    Returns a sentence about those that stayed as they were (no room), or none: they remain readable."""
+    Returns a sentence about those that stayed uncompressed (no room), or none: they remain readable."""
     traces = files_of_processes(recording, "trace-*.json")
     left = [(trace, problem) for trace in traces if (problem := _compress(trace))]
     if not left:
@@ -55,9 +54,8 @@ def _compress(trace: Path) -> str:
 
 
 def pack_journals(journals: Iterable[Path]) -> None:
-    """Packs journals, each in one piece, behind what was packed of it while the job ran; the plain one goes when the
-    other is complete. One that cannot be packed stays, and so does that of a process that may still write: it runs on,
-    or ran on another machine."""
+    """Packs journals, each atomically, after the part that was packed while the job ran, and removes the plain ones. A
+    journal stays if it cannot be packed, or its process may still write: it runs on, or ran on another machine."""
     for journal in journals:
         partial = journal.with_name(f"{journal.stem}{SUFFIX}.partial")
         packed = journal.with_suffix(SUFFIX)
@@ -76,6 +74,6 @@ def pack_journals(journals: Iterable[Path]) -> None:
 
 
 def _ended(process: Path) -> bool:
-    """True if the folder's process has ended. Raises OSError, ValueError, KeyError where nothing is known."""
+    """True if the folder's process has ended. Raises OSError, ValueError, KeyError if that is unknown."""
     facts = json.loads((process / "process.json").read_bytes())
     return facts["host"] == os.uname().nodename and not psutil.pid_exists(int(facts["pid"]))

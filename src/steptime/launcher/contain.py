@@ -1,14 +1,14 @@
-"""Runs a command that cannot change the user's files, as one of two kinds of containment that a kernel may have.
+"""Runs a command that cannot change the user's files, with one of two kinds of containment that a kernel may have.
 
     python -I -S contain.py SPEC COMMAND [ARGUMENT]...
 
-A script of its own, in a process of its own, which needs no privilege and becomes the command; what the command starts
-is held by the same rules. SPEC is the path of a JSON document, a `Spec`; "-" stands for no containment. The command's
-environment comes through an open file (VARIABLES), so that nothing of it (LD_PRELOAD) acts before the rules do.
+The script runs in its own process, needs no privilege and becomes the command; the command's descendants are under the
+same rules. SPEC is the path of a JSON document, a `Spec`; "-" is no containment. The command's environment comes
+through an open file (VARIABLES), so that no variable (LD_PRELOAD) has an effect before the rules have.
 
-Overlays: in a user namespace and a mount namespace every folder of the machine is an overlay. The command reads what is
-there, and what it writes lies in a workspace that is thrown away. Where a folder can be neither an overlay nor
-read-only, the command is not started.
+Overlays: in a user namespace and a mount namespace, every folder of the machine is an overlay. The command reads the
+real files; its own writes go to a workspace that is removed. If a folder can be neither an overlay nor read-only, the
+command is not started.
 
 Landlock: the command can read everything and write to a few folders only. Not covered: times, modes and owners.
 """
@@ -30,35 +30,35 @@ from typing import Any, TypedDict
 NEWNS, NEWUSER = 0x20000, 0x10000000
 READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 32, 4096, 16384, 1 << 18
 SAME_FLAGS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
-"""By statvfs: what a mount has and a namespace must keep (no set-uid, no devices, no programs, times of access)."""
+"""Flags of a mount that a namespace must keep, by statvfs value: no set-uid, no devices, no programs, access times."""
 LEFT = ("/proc", "/sys", "/dev", "/run")
-"""Devices, shared memory, and the sockets and process numbers of services: nobody's files. They stay as they are."""
+"""Folders that stay the same, with no user files: devices, shared memory, sockets and process numbers of services."""
 SHARED_MEMORY = "/dev/shm"
-"""Files directly in it are shared between processes, also with those of services; its folders hold files."""
+"""Folder whose files are shared between processes, also with services; its subfolders hold files."""
 MOST_SOCKETS = 256
 OLDEST_LANDLOCK = 2
-"""The first version lets no file move from one folder to another."""
+"""First usable version; version 1 lets no file move from one folder to another."""
 CREATE, ADD, RESTRICT = 444, 445, 446
-"""System calls, the same on all machines."""
+"""Numbers of system calls, the same on all machines."""
 NO_NEW_PRIVILEGES = 38
 WRITE_FILE, TRUNCATE, REFER = 1 << 1, 1 << 14, 1 << 13
 ENTRIES = sum(1 << bit for bit in range(4, 13))
-"""Removing and making files, folders, links, sockets, pipes and devices."""
+"""Access rights to remove and make files, folders, links, sockets, pipes and devices."""
 TRUNCATE_SINCE = 3
 VARIABLES = "STEPTIME_VARIABLES"
-"""Names the descriptor of a JSON document, the command's environment. Without it that is ours."""
+"""Variable with the descriptor of a JSON document, the command's environment. Without it, that is our own."""
 NOT_CONTAINED = "-"
 FAILED, NOT_EXECUTABLE = 125, 126
-"""Exit statuses: of ours, and a shell's for what cannot be executed."""
+"""Exit statuses: our failure, and a shell's for a command that cannot be executed."""
 
 
 class Spec(TypedDict, total=False):
-    """writable: folders that can be written to, under Landlock; the rest is of overlays.
+    """Specification. writable: folders to write in, under Landlock; the other fields are for overlays.
 
-    scratch: an empty folder for what is written. directory: the command's. real: folders that are written for good.
-    hidden: folders that it sees empty. ways: folders that it must be able to write in, whoever owns what lies above
-    them. caches: (folder, where what is written to it is kept). sources: (file, text) that it has instead. lenient:
-    whether what can be no overlay stays as it is. check: folders in which files must be writable; nothing is run."""
+    scratch: an empty folder for written files. directory: the command's. real: folders written permanently. hidden:
+    folders that look empty. ways: folders that must be writable, even if their parents have other owners. caches:
+    (folder, store of what is written to it). sources: (file, replacing text). lenient: folders that cannot be overlays
+    stay writable. check: folders whose writability is checked, without a command."""
 
     writable: list[str]
     scratch: str
@@ -73,7 +73,7 @@ class Spec(TypedDict, total=False):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Does not return where the command starts."""
+    """Contains this process and becomes the command. Returns an exit status only after a check or a failure."""
     environment = _environment()
     try:
         if arguments[0] != NOT_CONTAINED and _contained(arguments[0]):
@@ -100,7 +100,7 @@ def _environment() -> dict[bytes, bytes]:
 
 
 def _contained(path: str) -> bool:
-    """Holds this process by a spec; whether that was only checked. Raises OSError."""
+    """Contains this process by a spec. Returns True if that was only a check. Raises OSError."""
     with open(path, encoding="utf-8") as file:
         spec: Spec = json.load(file)
     if "writable" in spec:
@@ -113,7 +113,7 @@ def _contained(path: str) -> bool:
 
 
 def enter(spec: Spec) -> None:
-    """Makes this process see overlays. Raises OSError where the system does not let it, or cannot do it."""
+    """Mounts overlays for this process. Raises OSError if the system does not allow it, or cannot do it."""
     _unshare()
     mount("", "/", "", RECURSIVE | PRIVATE)
     points = mount_points()
@@ -153,7 +153,7 @@ def enter(spec: Spec) -> None:
 
 
 def _keep(path: str, lower: int | None, store: int) -> None:
-    """A cache: what is written to it stays for the next process. lower: what the user has there."""
+    """Mounts a cache, whose written files stay for the next process. lower: the user's folder, if it exists."""
     upper = os.path.join(seen(store), "upper")
     with contextlib.suppress(FileExistsError):
         os.mkdir(upper)
@@ -164,7 +164,7 @@ def _keep(path: str, lower: int | None, store: int) -> None:
 
 
 def replace_source(path: str, text: str) -> None:
-    """Another text in a file, whose mode stays."""
+    """Replaces a file's text; its mode stays."""
     path = os.path.realpath(path)
     mode = os.stat(path).st_mode if os.path.exists(path) else 0o644
     partial = f"{path}.{os.getpid()}.partial"
@@ -178,15 +178,15 @@ def replace_source(path: str, text: str) -> None:
 
 
 def mount_points() -> list[str]:
-    """Mounts of this namespace; nothing twice."""
+    """Returns the mounts of this namespace, each once."""
     with open("/proc/self/mountinfo", "rb") as file:
         fields = [line.split()[4] for line in file]
     return list(dict.fromkeys(os.fsdecode(field.decode("unicode_escape").encode("latin-1")) for field in fields))
 
 
 def places(points: Sequence[str]) -> Iterator[str]:
-    """The folders that become overlays: the largest in which nothing is mounted. A namespace of a user's own does not
-    let an overlay cover what is mounted inside of it."""
+    """Yields the folders to overlay: the largest ones without mounts inside, since an overlay in a user's namespace
+    cannot cover these."""
     for point in points:
         if not point.startswith(LEFT) and os.path.isdir(point):
             yield from _free_of_mounts(point, points)
@@ -213,7 +213,7 @@ def _folders_in(folder: str, points: Sequence[str]) -> Iterator[str]:
 
 
 def live_sockets() -> list[str]:
-    """Paths of sockets that somebody listens at: through an overlay, nobody would answer."""
+    """Returns the paths of listening sockets: through an overlay, nobody would answer."""
     with open("/proc/net/unix", "rb") as file:
         fields = [line.rstrip(b"\n").split(None, 7) for line in file]
     paths = [os.fsdecode(words[7]) for words in fields if len(words) > 7]
@@ -231,7 +231,7 @@ def _is_socket(path: str) -> bool:
 
 
 def handle(path: str) -> int:
-    """Holds what is at a path, whatever is mounted over it later."""
+    """Returns a descriptor of the path's present target, whatever is mounted over it later."""
     return os.open(path, os.O_PATH | os.O_CLOEXEC)
 
 
@@ -240,7 +240,7 @@ def seen(own: int) -> str:
 
 
 def _overlay(path: str, lower: int, scratch: int, name: str, ways: Sequence[str] = ()) -> bool:
-    """True if it could be made. name: of a new folder in the scratch; "" for the scratch itself."""
+    """True if the overlay could be made. name: of a new folder in the scratch; "" for the scratch itself."""
     home = os.path.join(seen(scratch), name)
     for folder in (home, os.path.join(home, "upper"), os.path.join(home, "work")):
         with contextlib.suppress(FileExistsError):
@@ -264,8 +264,8 @@ def _overlay(path: str, lower: int, scratch: int, name: str, ways: Sequence[str]
 
 
 def _pave(way: str, path: str, upper: str) -> None:
-    """Folders of our own in the upper layer on the way to a folder: an overlay copies a folder before anything changes
-    in it, with its owner, and cannot do that for owners that this namespace does not have."""
+    """Makes our own folders in the upper layer on the way to a folder. An overlay copies a folder, with its owner,
+    before a change in it, and cannot do so for owners outside of this namespace."""
     inside = os.path.relpath(way, path)
     if inside == "." or inside.startswith("..") or not os.path.isdir(way):
         return
@@ -290,7 +290,7 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
 
 
 def _unshare() -> None:
-    """Namespaces in which every user and group is who it was: as far as the system lets us, else this user alone."""
+    """Makes namespaces in which users and groups keep their identity: all of them if possible, else this user alone."""
     user, group = os.geteuid(), os.getegid()
     helper = _Mapper() if user == 0 else None
     _checked(_LIBRARY.unshare(NEWUSER | NEWNS), "a user namespace")
@@ -301,7 +301,7 @@ def _unshare() -> None:
 
 
 class _Mapper:
-    """A child that stays outside: only from there a privileged user's namespace can get more than one identity."""
+    """Child outside of the namespace: only from there can a privileged user's namespace get more than one identity."""
 
     def __init__(self) -> None:
         ready, self._go = os.pipe()
@@ -336,7 +336,7 @@ def _write(name: str, text: str) -> None:
 
 
 def check(spec: Spec) -> None:
-    """Does what jobs do. Raises OSError for the first thing that does not work."""
+    """Makes, renames and removes files, as jobs do. Raises OSError for the first failure."""
     for folder in spec["check"]:
         first, second = (os.path.join(folder, f".steptime-{os.getpid()}-{number}") for number in range(2))
         with open(first, "w", encoding="ascii") as file:
@@ -349,8 +349,8 @@ def check(spec: Spec) -> None:
 
 
 def _check_removal(target: str, own: int) -> None:
-    """Check that files and folders of the lower layer can go, and come again empty: for that an overlay needs
-    attributes that not every file system has."""
+    """Checks that files and folders of the lower layer can be removed, and made again empty: an overlay needs
+    attributes for that, which some file systems lack."""
     lower = os.path.join(seen(own), "lower")
     os.makedirs(os.path.join(lower, "folder"), exist_ok=True)
     for path in ("folder/file", "file"):
@@ -379,12 +379,12 @@ class _Beneath(ctypes.Structure):
 
 
 def landlock_version() -> int:
-    """Version of Landlock in this kernel; 0 where it has none."""
+    """Returns the kernel's version of Landlock; 0 without it."""
     return max(0, int(_LIBRARY.syscall(CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1))))
 
 
 def restrict(writable: Sequence[str]) -> None:
-    """Holds this process, and all that it starts, to writing below these folders. Raises OSError."""
+    """Limits the writes of this process and its descendants to these folders. Raises OSError."""
     file_access = WRITE_FILE | (TRUNCATE if landlock_version() >= TRUNCATE_SINCE else 0)
     access = file_access | ENTRIES | REFER
     handled = _Handled(access)

@@ -1,7 +1,7 @@
-"""The NVIDIA devices that a job works on, each by itself, through the driver's management library (NVML).
+"""NVIDIA devices of a job, each by itself, through the driver's management library (NVML).
 
-One law: only devices count on which the job's processes say that they have a context. A machine of eight devices is
-seldom the job's alone, and what a stranger's device does is none of the job's.
+Only devices count on which the job's processes report a context: a machine of eight devices seldom belongs to the job
+alone.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from steptime.recording.recording import DeviceFacts
 
 FACTS = "process-*/facts.jsonl"
 MARK = b'"fact": "device"'
-"""In a line of a process that tells of a device, as the probe writes it."""
+"""Part of the line with which the probe reports a device."""
 KINDS = "GPU-", "MIG-"
-"""Before a UUID in NVML, of a device and of an instance of one that is shared (MIG). CUDA tells neither."""
+"""Prefix of a UUID in NVML, for a device and for an instance of a shared one (MIG). CUDA's UUIDs have neither."""
 FIGURES = {
     "index": "Index",
     "power_watts": "PowerUsage",
@@ -29,24 +29,24 @@ FIGURES = {
     "link_generation": "CurrPcieLinkGeneration",
     "link_max_generation": "MaxPcieLinkGeneration",
 }
-"""Fields of `DeviceSample` by what nvmlDeviceGet… is called that gives them without further arguments."""
+"""Fields of `DeviceSample`, with the nvmlDeviceGet… function that returns each without further arguments."""
 MILLI = "power_watts", "power_limit_watts"
-"""NVML gives them in thousandths."""
+"""Fields that NVML returns in thousandths."""
 
 
 class ReportedDevices:
-    """UUIDs that the processes of a recording have told (`DeviceFacts`), as their files grow."""
+    """UUIDs that the processes of a recording report (`DeviceFacts`), as their files grow."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._read: dict[Path, int] = {}
 
     def new(self) -> set[str]:
-        """Those that were told since the last time."""
+        """Returns the UUIDs reported since the last call."""
         return {uuid for path in self._folder.glob(FACTS) for uuid in self._reported(path)}
 
     def _reported(self, path: Path) -> Iterator[str]:
-        """UUIDs in the whole lines that have come; a torn one comes again."""
+        """Yields the UUIDs in the new whole lines; a torn line is read again."""
         offset, data = self._read.get(path, 0), b""
         with contextlib.suppress(OSError):
             if path.stat().st_size > offset:
@@ -64,7 +64,7 @@ class ReportedDevices:
 
 
 class Devices:
-    """Devices by their UUIDs, as CUDA tells them. Those unknown to NVML (of another host or vendor) are passed over."""
+    """Devices by CUDA's UUIDs. Those unknown to NVML (of another host or vendor) are skipped."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
@@ -72,26 +72,26 @@ class Devices:
         self._handles: dict[str, tuple[str, Any]] = {}
 
     def add(self, uuids: Iterable[str]) -> None:
-        """Further ones. NVML is loaded for the first."""
+        """Adds devices. Loads NVML for the first one."""
         for uuid in uuids:
             if uuid not in self._handles and self._loaded():
                 self._handles |= self._found(uuid)
 
     def known(self, uuids: Iterable[str]) -> bool:
-        """True if NVML has all of these."""
+        """True if NVML knows all of these."""
         return all(uuid in self._handles for uuid in uuids)
 
     def look(self, pids: frozenset[int]) -> list[dict[str, Any]]:
-        """`DeviceSample` of each, without what it does not tell. pids: of the job."""
+        """Returns a `DeviceSample` of each device, without unavailable fields. pids: of the job."""
         return [{"uuid": name, **self._figures(handle, pids)} for name, handle in self._handles.values()]
 
     def free_bytes(self) -> int:
-        """Free memory on the device that has the least; 0 where one does not answer, and without any."""
+        """Returns the least free memory of the devices, bytes; 0 without any, or if one does not answer."""
         memory = [self._ask("MemoryInfo", handle) for _, handle in self._handles.values()]
         return min((int(each.free) if each is not None else 0 for each in memory), default=0)
 
     def _loaded(self) -> bool:
-        """True if NVML is there; asked once."""
+        """True if NVML is available; tried once."""
         if self._nvml is None and not self._missing:
             self._missing = True
             with contextlib.suppress(ImportError, OSError):
@@ -103,8 +103,8 @@ class Devices:
         return self._nvml is not None
 
     def _found(self, uuid: str) -> dict[str, tuple[str, Any]]:
-        """By the UUID, what NVML calls the device and its handle; {} where it knows none, and of a device that is
-        shared in instances (MIG): one of these has the UUID, or nobody knows which is the job's."""
+        """Returns NVML's name and handle of a device, by its UUID. {} for an unknown device, or one shared in instances
+        (MIG): either an instance has the UUID, or the job's instance is unknown."""
         for kind in KINDS:
             with contextlib.suppress(self._nvml.NVMLError):
                 handle = self._nvml.nvmlDeviceGetHandleByUUID(kind + uuid)
@@ -127,8 +127,8 @@ class Devices:
         return {name: value for name, value in found.items() if value is not None}
 
     def _others(self, handle: Any, pids: frozenset[int]) -> int | None:
-        """How many processes of others compute on a device. In a container NVML gives the host's process numbers:
-        strangers can be told only where ours are known."""
+        """Returns the number of other jobs' processes that compute on a device. In a container NVML reports the host's
+        pids, so it is None unless one of ours is among them."""
         users = self._ask("ComputeRunningProcesses", handle)
         if users is None:
             return None
@@ -136,7 +136,7 @@ class Devices:
         return len(numbers - pids) if pids & numbers or not numbers else None
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """None where the device does not tell it, or the installed NVML has no such call: each figure by itself."""
+        """Returns a single value; None if the device, or the installed NVML, does not have it."""
         ask = getattr(self._nvml, f"nvmlDeviceGet{name}", None)
         with contextlib.suppress(self._nvml.NVMLError):
             return ask(*arguments) if ask is not None else None
@@ -144,7 +144,7 @@ class Devices:
 
 
 def free_bytes(uuids: Iterable[str]) -> int:
-    """Free memory on the one of these devices that has the least; 0 where one is not known or does not answer."""
+    """Returns the least free memory of these devices, bytes; 0 if one is unknown or does not answer."""
     wanted, devices = tuple(uuids), Devices()
     devices.add(wanted)
     return devices.free_bytes() if devices.known(wanted) else 0

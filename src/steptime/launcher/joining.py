@@ -1,9 +1,9 @@
-"""One recording for several launchers: `srun steptime run …` starts one of us for each rank.
+"""One recording for several launchers: `srun steptime run …` starts one of them for each rank.
 
-The first to come leads: it writes the manifest, takes telemetry, and accounts for the job. The others record into the
-same folder and leave a mark there until they have ended, which the leader waits for. A recording whose run has ended is
-never joined, nor one in which another launcher has this part of the job (the number of the task): that is an earlier
-run of the same script, and the next free name (runs/train-77.0-2) is for this one.
+The first one leads: it writes the manifest, takes telemetry, and reports on the job. The others record into the same
+folder, with a mark there until they end, for which the leader waits. A launcher never joins a recording whose run has
+ended, or in which another launcher has its part of the job (the task number): that is an earlier run of the same
+script, so the launcher takes the next free name (runs/train-77.0-2).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ ENDED = "ended"
 """Last line of the leader's file once it waits for nobody any more."""
 TELEMETRY = "telemetry.jsonl"
 PATIENCE = 60.0
-"""Seconds that a leader waits for the others' end after its own."""
+"""Seconds that a leader waits for the others after its own end."""
 SILENCE = 300.0
-"""Seconds without telemetry, which a leader writes every second, after which one on another machine counts as dead."""
+"""Seconds without telemetry, written every second, after which a leader on another machine counts as dead."""
 LOOK = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingPlace:
-    """Place where a launcher records. mark: the file that says so while its part of the job runs. leads: see above."""
+    """Place where a launcher records. mark: file that exists while its part of the job runs. leads: see the module."""
 
     folder: Path
     mark: Path
@@ -39,8 +39,8 @@ class RecordingPlace:
 
 
 def tasks_of_launcher() -> tuple[int, str]:
-    """(number of tasks, the launcher's name of the job) where a launcher has started one of us for each rank; (1, "")
-    elsewhere. A batch script itself has the variables of task 0, without the number of a step."""
+    """Returns (number of tasks, SLURM's name of the job) if srun has started one launcher per rank; else (1, ""). A
+    batch script itself has the variables of task 0, without a step number."""
     tasks = os.environ.get("SLURM_NTASKS", "")
     if os.environ.get("SLURM_PROCID", "").isdigit() and tasks.isdigit() and int(tasks) > 1:
         step = f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_STEP_ID', '0')}"
@@ -50,13 +50,13 @@ def tasks_of_launcher() -> tuple[int, str]:
 
 
 def part_of_launcher() -> str:
-    """Which of its tasks this one is; "" where it has started no others."""
+    """Returns this task's number; "" if there is only one."""
     return os.environ["SLURM_PROCID"] if tasks_of_launcher()[0] > 1 else ""
 
 
 def join(path: Path, part: str = "") -> RecordingPlace:
-    """Goes into the recording that several share, or starts it. part: what no other launcher of the same run has; "":
-    any number of them may come. Raises OutputError."""
+    """Joins or starts a shared recording. part: unique among the launchers of a run; "": any number of them may come.
+    Raises OutputError."""
     number = 1
     try:
         while True:
@@ -69,7 +69,7 @@ def join(path: Path, part: str = "") -> RecordingPlace:
 
 
 def _enter(folder: Path, part: str) -> RecordingPlace | None:
-    """A place in this folder; None where it is another run's. Raises OutputError where it is nobody's recording."""
+    """Returns a place in this folder; None if another run has it. Raises OutputError if it is no recording."""
     folder.mkdir(parents=True, exist_ok=True)
     names = {path.name for path in folder.iterdir()}
     if names and LEADER not in names and not any(name.startswith(JOINED) for name in names):
@@ -103,8 +103,8 @@ def _created(path: Path) -> bool:
 
 
 def _is_over(folder: Path, mark: Path) -> bool:
-    """True if the run that a folder holds has ended, or its leader was killed. mark: a file made just now, whose time
-    is by the same clock as those of the leader's files."""
+    """True if the folder's run has ended, or its leader was killed. mark: a new file, whose time comes from the same
+    clock as those of the leader's files."""
     words = (folder / LEADER).read_text(errors="replace").split()
     if ENDED in words or _manifest_has_end(folder):
         return True
@@ -123,7 +123,7 @@ def _manifest_has_end(folder: Path) -> bool:
 
 
 def _machine() -> str:
-    """Identity that two processes have in common that see each other's numbers."""
+    """Returns an identity shared by processes that see each other's pids."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115
@@ -132,7 +132,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in ticks of the machine; "" where there is none of this number."""
+    """Returns a process's start, in ticks of the machine; "" without such a process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -140,7 +140,7 @@ def _started(pid: int) -> str:
 
 
 def leave(place: RecordingPlace) -> None:
-    """This launcher's part has ended. The rest of the mark keeps its part from being taken once more."""
+    """Ends this launcher's part. Its renamed mark keeps others from taking the part again."""
     with contextlib.suppress(OSError):
         place.mark.rename(_left(place.mark))
 
@@ -150,7 +150,7 @@ def _left(mark: Path) -> Path:
 
 
 def wait_for_others(folder: Path, patience: float = PATIENCE) -> tuple[str, ...]:
-    """Lets nobody join any more and waits until all who joined have left; a sentence for those that did not in time."""
+    """Closes the recording to new launchers and waits for the others; returns a sentence if some end too late."""
     with contextlib.suppress(OSError), (folder / LEADER).open("a") as leader:
         leader.write(f"{ENDED}\n")
     end = time.monotonic() + patience

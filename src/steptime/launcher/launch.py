@@ -1,8 +1,7 @@
-"""Starts the user's job with the probe in its environment, and stays next to it until it ends. The room's main
-function.
+"""Starts the user's job with the probe in its environment, and stays next to it until it ends.
 
-One law: nothing in the job depends on this process. Its input and output are the user's own, it finds the recording by
-itself, and it goes on when we are killed. Few modules are imported before the job starts, which must not wait.
+Nothing in the job depends on this process. Its input and output are the user's own, it finds the recording by itself,
+and it goes on if we are killed. Few modules are imported before the job starts, which must not wait.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ PRELOAD = "LD_PRELOAD"
 
 
 def changed_variables(changes: Iterable[Change]) -> dict[str, str]:
-    """The variables that "environment" (arguments: name and value) and "preload" (target: a library's name, such as
-    "jemalloc" or "tcmalloc", or its path) ask for. A library that is not found is left out, which the probe reports."""
+    """Returns the variables of "environment" changes (arguments: name and value) and of "preload" (target: a library's
+    name, such as "jemalloc" or "tcmalloc", or its path). A missing library is left out, which the probe reports."""
     variables: dict[str, str] = {}
     for change in changes:
         if change.kind == "environment":
@@ -49,7 +48,7 @@ def changed_variables(changes: Iterable[Change]) -> dict[str, str]:
 
 
 def find_library(name: str) -> str:
-    """Name by which the dynamic loader knows the library; "" where it is not found."""
+    """Returns the name by which the dynamic loader knows the library; "" if it is not found."""
     if os.sep in name:
         return name if Path(name).exists() else ""
     short = [name, f"{name}_minimal"] if name == "tcmalloc" else [name]
@@ -59,11 +58,11 @@ def find_library(name: str) -> str:
 EVENTS = Path("/sys/fs/cgroup/memory.events")
 """Events of our own control group (version 2), which a container sees as the root."""
 MACHINE = Path("/proc/vmstat")
-"""Counter of the whole machine; in a container, too: it may have risen for a stranger."""
+"""Counters of the whole machine, in a container too: other jobs may raise them."""
 
 
 def oom_kills() -> int | None:
-    """Kills so far, of our control group where it counts them, else of the machine; None where nothing counts."""
+    """Returns the OOM kills so far, of our control group if it counts them, else of the machine; None if unknown."""
     for path in (EVENTS, MACHINE):
         try:
             text = path.read_text(encoding="ascii")
@@ -81,9 +80,9 @@ __all__ = ["Outcome", "ProbeOptions", "Progress", "exit_as", "launch", "launch_b
 INJECT = Path(__file__).parent.parent / "probe" / "inject"
 PLAN = "STEPTIME_PROBE"
 START = "STEPTIME_INJECT"
-"""Says to steptime-start.pth, which is in every environment that has steptime, where the probe's door is."""
+"""Variable that shows the probe's entry to steptime-start.pth, which is in every environment with steptime."""
 WRITTEN_BY_COMPILER = {"INDUCTOR_PROVENANCE": "1"}
-"""Next to TORCH_TRACE: the lines of kernels in C++, too."""
+"""Variable besides TORCH_TRACE that adds the lines of C++ kernels."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -98,12 +97,11 @@ def launch(
     waited: bool = False,
 ) -> Outcome:
     """Runs the user's command to its end and leaves a recording in a new folder. `progress` is called twice a second.
-    keep_earlier: where an earlier recording lies there, this one gets a number behind the name. part: others record
-    into the same folder, and one of us leads (`joining.join`). waited: this process runs for the job alone, and its own
-    start has put off the job's.
+    keep_earlier: next to an earlier recording, the new name gets a number. part: several launchers share the folder,
+    and one leads (`joining.join`). waited: this process runs for the job alone, so its own start has delayed the job.
 
-    Raises, before anything is started: UsageError (no command), CommandError (not found, not executable), OutputError
-    (no recording can be written there)."""
+    Raises, before the start: UsageError (no command), CommandError (not found, not executable), OutputError (no
+    recording can be written there)."""
     words, kept = resolve(command), innermost(recording)
     place = join(recording, part) if part is not None else None
     if place is not None and not place.leads:
@@ -152,7 +150,7 @@ def launch(
 
 
 def age() -> int:
-    """ns since this process has started, to a hundredth of a second; 0 where the system does not tell (proc(5))."""
+    """Returns the ns since the start of this process, to a hundredth of a second; 0 if unknown (proc(5))."""
     try:
         started = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
         return max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started * 10**9 // os.sysconf("SC_CLK_TCK"))
@@ -161,8 +159,7 @@ def age() -> int:
 
 
 def launch_bare(command: Sequence[str]) -> Outcome:
-    """Runs the user's command as if steptime were not there, for where no recording can be made. Raises what `launch`
-    raises of the command."""
+    """Runs the user's command without steptime, if no recording can be made. Raises the errors of `launch` about it."""
     words, start = resolve(command), time.monotonic()
     status, number = ended(_run(words, None))
     return Outcome(Path(), status, number, time.monotonic() - start, False, False, False, whole=False)
@@ -174,7 +171,7 @@ def _chosen(options: ProbeOptions) -> dict[str, str]:
 
 
 def _inspect(folder: Path, manifest: Mapping[str, Any]) -> Inspection:
-    """Asks for the commit next to the running job. The manifest has it at once, for a launcher that is killed."""
+    """Asks for the commit next to the running job. The manifest gets it at once, in case the launcher is killed."""
 
     def notify(revision: Revision) -> None:
         with contextlib.suppress(OSError):  # the end of the job will say so
@@ -184,7 +181,7 @@ def _inspect(folder: Path, manifest: Mapping[str, Any]) -> Inspection:
 
 
 def _follow(words: Sequence[str], place: RecordingPlace, options: ProbeOptions) -> Outcome:
-    """Runs this part of a job whose recording another launcher leads: the leader does all but start it."""
+    """Runs this part of a job whose recording another launcher leads: the leader does everything but start it."""
     start = time.monotonic()
     try:
         returncode = _run(words, probe_environment(place.folder, options), place.folder)
@@ -194,7 +191,7 @@ def _follow(words: Sequence[str], place: RecordingPlace, options: ProbeOptions) 
 
 
 def _run(words: Sequence[str], environment: Mapping[str, str] | None, recording: Path | None = None) -> int:
-    """Runs a command, passes signals on to it, and keeps small what its processes record; its return code."""
+    """Runs a command, passes signals on to it, and keeps its records small; returns its return code."""
     with Switchboard() as signals:
         job = start(words, environment, close_fds=False)  # files that the user passes down must arrive
         thinner = None
@@ -209,7 +206,7 @@ def _run(words: Sequence[str], environment: Mapping[str, str] | None, recording:
 
 
 def probe_environment(folder: Path, options: ProbeOptions) -> dict[str, str]:
-    """The environment of the job: the user's, and what lets the probe in. `folder`: absolute."""
+    """Returns the job's environment: the user's, and the probe's variables. `folder`: absolute."""
     plan = json.dumps({"recording": str(folder), **asdict(options)}, ensure_ascii=False)
     theirs = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(INJECT), theirs] if theirs else [str(INJECT)])
@@ -220,7 +217,7 @@ def probe_environment(folder: Path, options: ProbeOptions) -> dict[str, str]:
 
 
 def exit_as(outcome: Outcome) -> NoReturn:
-    """Ends this process as the job ended: with its status, or by its signal, so that a shell sees what it knows."""
+    """Ends this process as the job ended: with its status, or by its signal, as a shell expects."""
     sys.stdout.flush()
     sys.stderr.flush()
     if outcome.signal is not None and outcome.signal != signal.SIGKILL:
@@ -236,7 +233,7 @@ def exit_as(outcome: Outcome) -> NoReturn:
 
 
 def start(words: Sequence[str], environment: Mapping[str, str] | None, **options: Any) -> subprocess.Popen[bytes]:
-    """A process of these words; options: of Popen. Raises CommandError."""
+    """Starts a process of these words; options: of Popen. Raises CommandError."""
     try:
         return subprocess.Popen(words, env=environment, **options)
     except OSError as error:
@@ -249,7 +246,7 @@ def start(words: Sequence[str], environment: Mapping[str, str] | None, **options
 
 
 def ended(returncode: int) -> tuple[int, int | None]:
-    """The status as a shell has it, and the signal that a job was ended by."""
+    """Returns the status in a shell's convention, and the signal that ended the job."""
     return (returncode, None) if returncode >= 0 else (128 - returncode, -returncode)
 
 

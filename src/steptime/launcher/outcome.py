@@ -10,8 +10,8 @@ from steptime.changes import Change, VariantOptions
 
 @dataclass(frozen=True, slots=True)
 class NumericsOptions:
-    """How `steptime nan` looks at a job. mode: "watch", or "instrument" from first_step to last_step, for what the
-    watch has seen (kind). seed: what all that the job leaves to chance is made from. go_on: do not end the job."""
+    """Options of `steptime nan`. mode: "watch", or "instrument" from first_step to last_step, after a finding (kind).
+    seed: replaces the job's random seeds. go_on: does not end the job."""
 
     mode: str
     seed: int
@@ -23,7 +23,7 @@ class NumericsOptions:
 
 @dataclass(frozen=True, slots=True)
 class CatchOptions:
-    """Which steps are looked into: longer ones than `times` the usual, or than ns; or one in `every`. One is set."""
+    """Steps to sample: longer ones than `times` the usual, or than ns; or one in `every`. One of them is set."""
 
     times: float = 0.0
     ns: int = 0
@@ -32,12 +32,12 @@ class CatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """Options of the probe. profile_steps: None lets it choose from the step time. Limits of 0: the probe's
-    own. changes: what is changed about the job. variant: None for a job that runs to its own end. numerics: looked for
-    instead of time. trace_ranks: numbers of the ranks that trace, "auto" for a sample of a large job, "all". contained:
-    what keeps it from the user's files, "overlay", "landlock" or "copy", since began_epoch_ns; "" for nothing.
-    compile_logs: whether torch.compile writes down what it does, into the recording. catch: steps that are looked into
-    while they last. log: whether the job's own loggers get the numbers of its steps."""
+    """Options of the probe. profile_steps: None: chosen from the step time. A limit of 0 means the probe's own.
+    changes: of the job. variant: None for a job that runs to its own end. numerics: set to check values instead of
+    measuring time. trace_ranks: numbers of the ranks that trace, "auto" for a sample of a large job, "all". contained:
+    protection of the user's files, "overlay", "landlock" or "copy", since began_epoch_ns; "" for none. compile_logs:
+    torch.compile logs into the recording. catch: steps that are sampled while they last. log: the job's own loggers get
+    its step times."""
 
     profile: bool = True
     profile_steps: int | None = None
@@ -54,15 +54,15 @@ class ProbeOptions:
 
 
 THINNING_PERIOD = 30.0
-"""Seconds between two looks at how large the journals are."""
+"""Seconds between two checks of the journals' size."""
 WAITING = "waiting for the first training step"
-"""The first stage of a job."""
+"""First stage of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the job has come. steps: of the process that has most. processes: those that train. notice: why one that
-    uses torch is not measured, "" where that is not so. bar: a progress bar is in the line of standard error."""
+    """Progress of the job. steps: of the process with most. processes: number of training ones. notice: why a process
+    with torch is not measured, or "". bar: a progress bar is on the current line of standard error."""
 
     elapsed_seconds: float
     steps: int
@@ -74,12 +74,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the job ended. status: as a shell has it (128 + signal). signal: the one that ended it, or None.
+    """End of the job. status: in a shell's convention (128 + signal). signal: the one that ended it, or None.
 
-    The three `seen`: whether any process of it was a Python that took the probe in, imported torch, and trained.
-    `problems`: a sentence each for what was lost of the recording. whole: False where it could not be written to its
-    end (no room, removed): then little or nothing in it is no sign of how the job trained. killed_for_memory: the
-    kernel killed something for want of memory while the job ran, and the job failed."""
+    The three `seen`: a Python process of it loaded the probe, imported torch, and trained. `problems`: one sentence per
+    loss in the recording. whole: False if it could not be written to its end (no room, removed), so that missing steps
+    prove nothing. killed_for_memory: the job failed, and the kernel killed a process for memory meanwhile."""
 
     recording: Path
     status: int
@@ -91,5 +90,5 @@ class Outcome:
     problems: tuple[str, ...] = ()
     whole: bool = True
     leads: bool = True
-    """False for a part of a job whose recording another launcher leads, and accounts for."""
+    """False for a part of a job whose recording another launcher leads and reports on."""
     killed_for_memory: bool = False

@@ -1,8 +1,8 @@
-"""A running job seen from outside: how far it has come, and Pythons of it that import torch without the probe.
+"""View of a running job from outside: its progress, and its Pythons that import torch without the probe.
 
-Those are found on Linux only: a script has replaced PYTHONPATH, and their environment has no steptime of its own. A
-process that was entered has left its number in `seen-python`, and what it forks is entered with it. A Python that never
-maps torch's libraries (a launcher, pip) is none of ours.
+These are found on Linux only: a script has replaced PYTHONPATH, and their environment has no steptime. Each process
+with the probe has its pid in `seen-python`, and its forks have the probe, too. A Python that never maps torch's
+libraries (a launcher, pip) does not count.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ WATCHING, PROFILED = "watching", "watching, profile taken"
 
 
 class Journals:
-    """All journals of a recording, read as they grow. A hint for people: the breakdown counts steps itself."""
+    """All journals of a recording, read as they grow. Only for display: the breakdown counts steps itself."""
 
     def __init__(self, recording: Path) -> None:
         self._recording = recording
         self._counts: dict[Path, StepCount] = {}
 
     def look(self) -> tuple[int, int, str]:
-        """(steps of the process that has most, processes that train, stage)."""
+        """Returns (steps of the process with most, number of training processes, stage)."""
         folders = sorted(self._recording.glob("process-*"))
         for folder in folders:
             self._read(folder / "journal.bin")
@@ -43,15 +43,15 @@ class Journals:
 
 
 PERIOD = 1.0
-"""Seconds between two looks."""
+"""Seconds between two looks at the job's processes."""
 TORCH = b"libtorch_python"
 PROC = Path("/proc")
 ISOLATED = "IES"
-"""Options under which Python ignores PYTHONPATH (-I, -E), or does not run start-up files either (-S)."""
+"""Options with which Python ignores PYTHONPATH (-I, -E), or skips start-up files, too (-S)."""
 
 
 class Overlooked:
-    """Looks for the first such process. pids: the numbers of the job's processes, as of now."""
+    """Finder of the first Python with torch but without the probe. pids: returns the job's current processes."""
 
     def __init__(self, folder: Path, pids: Callable[[], Iterable[int]]) -> None:
         self._seen = folder / "seen-python"
@@ -60,8 +60,8 @@ class Overlooked:
         self._sentence = ""
 
     def look(self) -> str:
-        """Message about the first one, and its action; "" while there is none. Cheap: the maps of a process are read
-        only where it is a Python that was not entered."""
+        """Returns a message about it, with an action; "" without one. Reads the maps only of Pythons without the
+        probe."""
         if not self._sentence and time.monotonic() >= self._due:
             self._due = time.monotonic() + PERIOD
             pids = self._pids()
@@ -72,8 +72,8 @@ class Overlooked:
 
 
 def _is_entered(pid: int, entered: frozenset[int]) -> bool:
-    """True if it was entered, or forked by one that was: then its stack starts where that one's does. A system that
-    does not say where (0) is given the benefit of the doubt."""
+    """True if it has the probe, or was forked by one that has: then both stacks start at the same address. Also true if
+    the system hides that address (0)."""
     stack = _stat(pid)[1]
     while pid not in entered:
         parent = _stat(pid)[0]
@@ -89,7 +89,7 @@ def _stat(pid: int) -> tuple[int, int]:
 
 
 def same_stack(pid: int, other: int) -> bool:
-    """True if both start their stack at one place: then one was forked by the other, and started no program since."""
+    """True if both stacks start at the same address: one was forked from the other, and started no program since."""
     stack = _stat(pid)[1]
     return stack != 0 and stack == _stat(other)[1]
 

@@ -1,6 +1,5 @@
-"""Looks at a process from outside, where there is no way into it: py-spy, where the user has it installed, reads where
-its training thread is a hundred times a second. It knows lines, and no steps.
-"""
+"""Sampling of a process from outside, if there is no way into it: py-spy, if the user has it, reads the training
+thread's place a hundred times per second. It knows lines, but no steps."""
 
 from __future__ import annotations
 
@@ -22,19 +21,20 @@ from steptime.quantities import SourceLine
 from steptime.trace.links import is_user_file
 
 SECONDS, RATE = 20, 100
-"""How long, and looks per second; each stops the process for less than a millisecond."""
+"""Duration, s, and samples per second; each stops the process for less than a millisecond."""
 ENDING_SECONDS = 10.0
-"""Seconds that py-spy is given to write at Ctrl-C."""
+"""Seconds for py-spy to write its file at Ctrl-C."""
 FRAME = re.compile(r"(?P<function>.*) \((?P<file>.+?)(?::(?P<line>\d{1,9}))?\)")
 MAIN = ": MainThread"
 MOST_LINES = 1 << 20
-"""Lines of py-spy's file, one for each stack."""
+"""Most lines of py-spy's file, one per stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinesFromOutside:
-    """looks: at the training thread, Python's main one. lines: the innermost ones of the user's code with the looks
-    that found them, most first. job_cpus, other_cpus: in use, None where it has ended. memory: bytes of the job."""
+    """Samples of the training thread, Python's main one. looks: their number. lines: innermost lines of the user's
+    code, with their samples, most first. job_cpus, other_cpus: CPUs in use, None after its end. memory: bytes of the
+    job."""
 
     looks: int
     lines: tuple[tuple[SourceLine, int], ...]
@@ -44,12 +44,12 @@ class LinesFromOutside:
 
 
 def find() -> str:
-    """The path of py-spy; "" without."""
+    """Returns the path of py-spy; "" without it."""
     return shutil.which("py-spy") or ""
 
 
 def look_from_outside(pid: int, seconds: int | None) -> LinesFromOutside:
-    """seconds: None to the end of the process or Ctrl-C, which ends it early in any case. Raises CommandError."""
+    """Samples a process for `seconds`; None: to its end. Ctrl-C ends it early. Raises CommandError."""
     load = CpuLoad(pid)
     load.look()  # what it has used so far
     with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
@@ -78,8 +78,8 @@ def look_from_outside(pid: int, seconds: int | None) -> LinesFromOutside:
 
 
 def lines_of(stacks: Iterable[str]) -> tuple[int, tuple[tuple[SourceLine, int], ...]]:
-    """Counts of py-spy's lines "thread;frame;frame count", outermost first: the looks at the main thread, and the
-    user's lines with theirs. A look that found none of those counts for the outermost frame."""
+    """Returns the samples of the main thread and of each user line, from py-spy's lines "thread;frame;frame count",
+    outermost frame first. A stack without user lines counts for its outermost frame."""
     found: Counter[SourceLine] = Counter()
     for stack in stacks:
         frames, _, count = stack.strip().rpartition(" ")

@@ -1,8 +1,7 @@
-"""The commit that a job's folder has checked out, and whether its tracked files differ from it, as `git` itself says.
+"""Commit of a job's folder, and whether its tracked files differ from it, according to `git`.
 
-Git is asked next to the running job, never before its start, and runs nothing that the repository names (`git`). It
-ends when its time is up; where it refuses or is not there, nothing is known, nor whether a file with a filter has
-changed.
+Git runs next to the job, never before its start, and runs nothing that the repository names (`git`). It is ended after
+a time limit. If it refuses or is missing, or only files with a filter differ, the answer is unknown.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from steptime.git import COMMIT, ask_git, filtered
 PATIENCE = 5.0
 """Seconds that the end of a job waits for an inspection."""
 STATUS = ("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=dirty", "--no-renames")
-"""An entry for each tracked file that differs, staged or not. In submodules, another commit counts."""
+"""Command with an entry for each tracked file that differs, staged or not. In submodules, another commit counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """commit: in hexadecimal; "" outside of a repository, before the first commit, and where Git does not say. dirty:
-    whether tracked files differ from it; None where Git does not say."""
+    """Revision of a folder. commit: hexadecimal; "" outside of a repository, before the first commit, or if unknown.
+    dirty: tracked files differ from it; None if unknown."""
 
     commit: str = ""
     dirty: bool | None = None
 
 
 class Inspection:
-    """Asks for a folder's revision in a thread of its own, `delay` seconds from now, and tells it: a job that runs for
-    hours has read its files when people go on to edit them."""
+    """Thread that reads a folder's revision after `delay` seconds and passes it to `notify`. By then the job has read
+    its files, and later edits do not count."""
 
     def __init__(self, folder: Path, delay: float, notify: Callable[[Revision], None]) -> None:
         self._folder = folder
@@ -55,8 +54,8 @@ class Inspection:
                 self._notify(seen)
 
     def end(self) -> Revision:
-        """The result, which ends the watch; where the job was over before Git was asked, it is asked now. Unknown where
-        it takes too long: then Git is ended."""
+        """Returns the result and ends the thread; asks Git now if it was not asked yet. Unknown after a time limit,
+        when Git is ended."""
         self._now.set()
         self._thread.join(PATIENCE)
         with self._reporter:
@@ -66,7 +65,7 @@ class Inspection:
 
 
 def revision_of(folder: Path, over: threading.Event) -> Revision:
-    """Git's answer about the working tree that a folder lies in, unless `over` is set meanwhile."""
+    """Returns Git's answer about the folder's working tree, unless `over` is set meanwhile."""
     head = _ask(folder, ("rev-parse", "--verify", "--quiet", "HEAD"), over)
     commit = head.decode("ascii", "replace").strip() if head is not None else ""
     if not COMMIT.fullmatch(commit):
@@ -82,13 +81,13 @@ def revision_of(folder: Path, over: threading.Event) -> Revision:
 
 
 def _root(folder: Path, over: threading.Event) -> Path:
-    """Root of the working tree, from which paths are given."""
+    """Returns the root of the working tree, to which paths are relative."""
     root = _ask(folder, ("rev-parse", "--show-toplevel"), over) or b""
     return Path(os.fsdecode(root.rstrip(b"\n")))
 
 
 def _ask(folder: Path, words: Sequence[str], over: threading.Event) -> bytes | None:
-    """Output of Git; None where it refuses, is not there, or takes too long."""
+    """Returns Git's output; None if it refuses, is missing, or takes too long."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         reported = ask_git(folder, *words, over=over.is_set)
         return reported.stdout if reported.returncode == 0 else None

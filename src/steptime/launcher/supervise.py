@@ -1,11 +1,11 @@
-"""Stays next to a running job: passes on signals, takes telemetry, shows progress; and packs its recording.
+"""Supervisor of a running job: passes on signals, takes telemetry, shows progress; then packs its recording.
 
-Heavy imports (psutil, numpy) wait until the job has been running for a moment: a short job never waits for them.
+Heavy imports (psutil, numpy) wait until the job has run for a moment: a short job never waits for them.
 
 A signal reaches the launcher in one of two ways. Ctrl-C, a closed terminal and `kill -- -GROUP` send it to the whole
-process group: the job has it already, and a second one would cut short the job's own way of ending. `kill PID` sends
-it to the launcher alone: then the job must get it. The system does not tell which it was, so a witness does: a tiny
-process in the same group.
+process group: the job has it already, and a second one would disturb the job's own ending. `kill PID` sends it to the
+launcher alone, which must pass it on. The system does not tell them apart, so a witness does: a tiny process in the
+same group.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ PASSED_ON = tuple(
     if hasattr(signal, name)
 )
 GROUP_DELIVERY = 0.002
-"""Seconds given to the system to deliver a signal to the rest of the group, which takes it microseconds."""
+"""Seconds for the system to deliver a signal to the rest of the group; it takes microseconds."""
 WITNESS_PATIENCE = 2.0
-"""Seconds to wait for the witness's word on a machine that is overloaded."""
+"""Seconds to wait for the witness's answer on an overloaded machine."""
 
 
 class Witness:
-    """A forked process that keeps the group's signals pending and tells on request which ones it got."""
+    """Forked process that keeps the group's signals pending and reports on request which ones it got."""
 
     def __init__(self) -> None:
         asked_read, self._ask = os.pipe()
@@ -55,7 +55,7 @@ class Witness:
         os.close(answered_write)
 
     def saw(self, number: int) -> bool:
-        """True if the whole group got this signal; asking forgets it. Without a witness: only what terminals send."""
+        """True if the whole group got this signal; the request clears it. Without a witness: only for SIGINT."""
         time.sleep(GROUP_DELIVERY)
         try:
             os.write(self._ask, bytes([number]))
@@ -66,7 +66,7 @@ class Witness:
         return number == signal.SIGINT
 
     def close(self) -> None:
-        """Lets the witness go and collects it."""
+        """Ends the witness and waits for it."""
         os.close(self._ask)
         os.close(self._answer)
         with contextlib.suppress(ChildProcessError):
@@ -74,7 +74,7 @@ class Witness:
 
 
 def _testify(asked: int, answers: int) -> None:
-    """The witness's life, all these signals blocked: ends when the launcher does, in any way, as then `asked` ends."""
+    """Runs the witness, with all these signals blocked, until `asked` ends, as it does whenever the launcher ends."""
     try:
         while question := os.read(asked, 1):
             pending = question[0] in signal.sigpending()
@@ -86,9 +86,9 @@ def _testify(asked: int, answers: int) -> None:
 
 
 class Switchboard:
-    """Catches signals while a job runs. Use as a context around the job's whole life; `wait` between looks at it.
+    """Context that catches signals during a job's whole life; `wait` passes them on.
 
-    Signals that were ignored when we started stay ignored, here and in the job, as under nohup. Outside of the main
+    Signals that were ignored at our start stay ignored, here and in the job, as under nohup. Outside of the main
     thread, where Python allows no handlers, nothing is caught."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Switchboard:
         os.close(self._write)
 
     def wait(self, seconds: float, send: Callable[[int], None]) -> None:
-        """Returns after `seconds`, or as soon as a child ends; passes on to `send` what came to us alone meanwhile."""
+        """Returns after `seconds`, or as soon as a child ends; passes to `send` the signals that only we got."""
         if not select.select([self._read], [], [], max(0.0, seconds))[0]:
             return
         for number in sorted(set(os.read(self._read, 4096))):
@@ -130,53 +130,53 @@ class Switchboard:
     kept = False
 
     def interrupted(self) -> None:
-        """The job is the user's: it goes on to its own end."""
+        """Does nothing: the job is the user's, and runs to its own end."""
 
     def alternating(self) -> Iterable[int]:
-        """It is alone."""
+        """Returns no further processes: the job runs alone."""
         return ()
 
 
 HEAD_START = 0.3
-"""Seconds that the job has to itself: most of an interpreter's start."""
+"""Seconds before any other work, for most of an interpreter's start."""
 PROGRESS_PERIOD = 0.5
 """Seconds between two calls of the user's progress function."""
 BARS = "process-*/bar-open"
-"""Files of the recording that say that a progress bar is in a line (`probe.bars`)."""
+"""Files of the recording that exist while a progress bar is open (`probe.bars`)."""
 LONG_JOURNAL = 1 << 18
-"""Bytes that are worth packing: thousands of steps."""
+"""Least bytes of a journal to pack: thousands of steps."""
 PATIENCE = 3600.0
 """Seconds of one wait for a signal or the end of the job."""
 NO_TELEMETRY = "Telemetry could not be written to the recording: the machine's load is known in part."
 
 
 class Timer(Protocol):
-    """Something to do at `due` (seconds of time.monotonic), which then names the next time."""
+    """Work that is due at `due` (seconds of time.monotonic), and then sets the next time."""
 
     due: float
     failed: bool
 
     def look(self) -> None:
-        """Does it."""
+        """Does the work."""
 
 
 class Pause(Protocol):
-    """How time is spent until the next look (`Switchboard`, `variant.JobDeadline`). kept: it waits for a watchdog."""
+    """Wait between two looks (`Switchboard`, `variant.JobDeadline`). kept: it waits for a watchdog."""
 
     kept: bool
 
     def wait(self, seconds: float, send: Callable[[int], None]) -> None:
-        """Returns after `seconds`, or as soon as the job ends; passes on to `send` what is to reach it."""
+        """Returns after `seconds`, or as soon as the job ends; passes to `send` the signals for the job."""
 
     def interrupted(self) -> None:
-        """We are told to end, in the middle of a look."""
+        """Called when we must end, in the middle of a look."""
 
     def alternating(self) -> Iterable[int]:
-        """Processes that are ours, too, with what they have started."""
+        """Returns further processes that count as ours, with their descendants."""
 
 
 class Display:
-    """Calls the user's progress function."""
+    """Timer that calls the user's progress function."""
 
     def __init__(
         self, folder: Path, show: Callable[[Progress], None], start: float, pids: Callable[[], Iterable[int]]
@@ -201,7 +201,7 @@ class Display:
 def supervise(
     job: subprocess.Popen[bytes], folder: Path, signals: Pause, show: Callable[[Progress], None] | None
 ) -> list[str]:
-    """Returns when the job has ended, whatever its children still do; a sentence for each thing that was lost."""
+    """Waits for the job's end, whatever its children do; returns a sentence for each loss."""
     try:
         lost = _stay(job, folder, signals, show)
     except KeyboardInterrupt:
@@ -245,7 +245,7 @@ def _timers(
 
 
 def pack_recording(folder: Path) -> list[str]:
-    """Compresses the traces that are there, and packs long journals; a sentence where some could not be."""
+    """Compresses the traces and packs long journals; returns a sentence about those that could not be."""
     traces = any(True for _ in files_of_processes(folder, "trace-*.json"))
     if not traces and not any(True for _ in long_journals(folder)):
         return []

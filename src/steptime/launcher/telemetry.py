@@ -1,4 +1,4 @@
-"""Telemetry: what the job and the machine around it do, looked at about once a second from outside of the job."""
+"""Telemetry of the job and its machine, taken about once a second from outside of the job."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from steptime.launcher.devices import Devices, ReportedDevices
 
 NAME = "telemetry.jsonl"
 PERIOD, LONGEST_PERIOD, RARER = 1.0, 10.0, 1 / 1800
-"""Seconds between two samples: more as the job gets on, by this share of its time, so that a day takes 2 MB."""
+"""Seconds between two samples: least, most, and as a fraction of the job's time so far, so that a day takes 2 MB."""
 PRESSURE = Path("/proc/pressure/cpu")
 LARGEST_SHARE = 0.005
-"""Fraction of one CPU: where a look is dear (thousands of processes), the looks become rarer."""
+"""Largest fraction of one CPU: if samples are expensive (thousands of processes), they become rarer."""
 
 
 class Telemetry:
-    """Appends a `TelemetrySample` a line to telemetry.jsonl, until that fails (`failed`). alternating: as of
+    """Timer that appends `TelemetrySample` lines to telemetry.jsonl, until that fails (`failed`). alternating: see
     `CpuLoad`."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Telemetry:
         return self._load.pids
 
     def look(self) -> None:
-        """Takes a sample, writes it, and sets `due` to the time of the next one."""
+        """Takes and writes a sample, and sets `due` to the time of the next one."""
         start = time.monotonic()
         load = None
         with contextlib.suppress(OSError, psutil.Error):  # a system that hides /proc from us
@@ -60,8 +60,8 @@ class Telemetry:
 
 
 class CpuLoad:
-    """CPU seconds per second since the last look, of the job's process tree and of everything else. alternating: roots
-    of jobs that take turns with it, and count as its own. kept: whether roots are watchdogs, no part of their jobs."""
+    """CPU seconds per second since the last look, of the job's process tree and of everything else. alternating:
+    returns roots of jobs that take turns with it, and count as its own. kept: roots are uncounted watchdogs."""
 
     def __init__(self, pid: int, alternating: Callable[[], Iterable[int]] = lambda: (), *, kept: bool = False) -> None:
         self._without = 1 if kept else 0
@@ -73,7 +73,7 @@ class CpuLoad:
         self._machine, self._steal = _machine_cpu()
 
     def look(self) -> dict[str, Any] | None:
-        """The fields of `TelemetrySample` that are not about accelerators; None when the job is gone."""
+        """Returns the fields of `TelemetrySample` except devices; None after the job's end."""
         now = time.perf_counter_ns()
         seconds = (now - self._time) / 1e9
         found = self._processes()
@@ -95,7 +95,8 @@ class CpuLoad:
         return sample
 
     def _processes(self) -> dict[tuple[int, float], tuple[float, int]] | None:
-        """(pid, start) -> (CPU seconds, resident bytes) of the job's living processes; None when its root is gone."""
+        """Returns (pid, start) -> (CPU seconds, resident bytes) of the job's living processes; None without its
+        root."""
         try:
             root = psutil.Process(self._root)
             family = [root, *root.children(recursive=True)][self._without :]
@@ -122,7 +123,7 @@ class CpuLoad:
 
 
 def _machine_cpu() -> tuple[float, float | None]:
-    """(busy, stolen) CPU seconds of the whole machine since it started; stolen: None where unknown."""
+    """Returns (busy, stolen) CPU seconds of the machine since its start; stolen: None if unknown."""
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0)
     # guests are counted in user and nice as well
@@ -132,7 +133,7 @@ def _machine_cpu() -> tuple[float, float | None]:
 
 
 def _pressure() -> float | None:
-    """Percent of the last ten seconds in which some task waited for a CPU (Linux's pressure stall information)."""
+    """Returns the percentage of the last 10 s in which some task waited for a CPU (pressure stall information)."""
     try:
         with PRESSURE.open(encoding="ascii") as file:
             return float(file.readline().split("avg10=")[1].split()[0])

@@ -1,9 +1,9 @@
-"""Keeps the recording of a long run small while the job runs: what its processes have written is packed, and thinned
-where it is more than a rank may have a day (`recording.thinning`).
+"""Keeps a long run's recording small while the job runs: packs the written records, and thins them beyond a rank's
+daily limit (`recording.thinning`).
 
-The probe opens its files anew for each write, so a journal is set aside by its name, and packed a look later, when
-whoever had it open has long closed it. Killed at any moment, one of us leaves what readers can read: a file that was
-set aside, or one that is packed already and there besides.
+The probe opens its files for each write. So a journal is renamed first, and packed one look later, when no writer has
+it open any more. If we are killed at any time, readers can handle the remains: a renamed file, or one that is packed
+but not removed yet.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from steptime.recording.packed import ASIDE, LAYOUT, MAGIC, SUFFIX, Records
 from steptime.recording.thinning import BYTES_PER_SECOND, thin
 
 LARGE = 2 << 20
-"""Bytes of records of a process that stay as they are: the newest, of more than an hour at eight steps a second."""
+"""Bytes of a process's newest records that stay unpacked: more than an hour at eight steps per second."""
 FIRST = float(1 << 40)
-"""Bytes per second that the first part may have: warm-up, first profiles, and as many steps as the newest ones."""
+"""Limit of the first part, bytes per second: in effect none, for warm-up, first profiles and the steps around them."""
 NAMES = ("journal", "loader")
 
 
 def family(pid: int) -> tuple[int, ...]:
-    """A process and all that it has started."""
+    """Returns a process and all its descendants."""
     with contextlib.suppress(psutil.Error):
         return pid, *(each.pid for each in psutil.Process(pid).children(recursive=True))
     return ()
 
 
 class JournalThinner:
-    """Looks after the journals of the processes that `pids` names: those that this launcher has started."""
+    """Timer that packs the journals of the processes from `pids`, which this launcher has started."""
 
     def __init__(self, folder: Path, pids: Callable[[], Iterable[int]]) -> None:
         self._folder, self._pids = folder, pids
@@ -45,7 +45,7 @@ class JournalThinner:
         self.failed = False
 
     def look(self) -> None:
-        """Packs what was set aside the last time, and sets aside what has become large."""
+        """Packs the files renamed at the last look, and renames those that have become large."""
         for pid in self._pids():
             for process in self._folder.glob(f"process-{pid}*"):
                 with contextlib.suppress(OSError):  # no room, or removed: it stays as it is
@@ -54,7 +54,7 @@ class JournalThinner:
         self.due = time.monotonic() + THINNING_PERIOD
 
     def _pack(self, process: Path) -> bool:
-        """True if there was anything. Raises OSError."""
+        """Packs the renamed files; False without any. Raises OSError."""
         aside = [process / f"{name}{ASIDE}" for name in NAMES]
         if not any(path.exists() for path in aside):
             return False

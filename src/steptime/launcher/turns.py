@@ -1,14 +1,13 @@
-"""Jobs that take turns: several live, one runs, and the others are stopped.
+"""Jobs that take turns: one runs while the others are stopped.
 
 The speed of a shared machine changes from second to second. Jobs that run one after the other meet different machines;
-jobs that take turns of a fraction of a second meet the same one, and what is left between them is their own (measured:
+jobs with turns of a fraction of a second meet the same one, and differ only by themselves (measured:
 benchmarks/results/turns.md).
 
-A job starts when it is its turn for the first time, and keeps the turn until its warm-up is over. From then on, when a
-slice of time is over, it is asked to rest, and is stopped, with all that it has started, when it has come to the end of
-a step, so that turns are whole steps. Nothing of it runs while it is stopped: neither loader workers nor threads. Work
-that it has launched on a device would go on, so it waits for that first; its slices are longer, as each starts with an
-idle device.
+A job starts at its first turn, and keeps it until its warm-up is over. From then on, at the end of a time slice, it is
+asked to rest, and stopped with all its descendants at the end of a step, so that turns are whole steps. Nothing of it
+runs while it is stopped, neither loader workers nor threads. Work launched on a device would go on, so the job waits
+for that first; its slices are longer, because each starts with an idle device.
 """
 
 from __future__ import annotations
@@ -28,46 +27,46 @@ from steptime.errors import SteptimeError
 from steptime.recording.inventory import REST, RESTS, WARM
 
 LONGER = 4
-"""Times as long is a slice of a job that works on a device."""
+"""Factor of the slices of a job that works on a device."""
 LOOK, ASKED = 0.02, 0.001
-"""Seconds between two looks at whether a warm-up is over, and at whose turn it is; and while a job that is asked to
-rest has not answered: its loader's workers go on."""
+"""Seconds between two checks whether a warm-up is over, and whose turn it is; and, shorter, for the answer of a job
+that is asked to rest, as its loader's workers go on."""
 
 
 class TurnsEndedError(SteptimeError):
-    """Nobody waits for these jobs any more."""
+    """Error: the round of these jobs was ended."""
 
 
 class CannotAlternateError(SteptimeError):
-    """A job cannot be stopped from here."""
+    """Error: a job cannot be stopped from here."""
 
 
 class Turns:
-    """A round of jobs, of which one has the turn. slice_seconds: how long, while others wait."""
+    """Round of jobs, of which one has the turn. slice_seconds: length of a turn while others wait."""
 
     def __init__(self, slice_seconds: float) -> None:
         self.slice_seconds = slice_seconds
         self.order: deque[Turn] = deque()
-        """Those that have not ended; the first one has the turn."""
+        """Jobs that have not ended; the first one has the turn."""
         self.changed = threading.Condition()
         self.ended = False
 
     def turn(self) -> Turn:
-        """A place behind those that were given."""
+        """Returns a new place at the end of the round."""
         turn = Turn(self)
         self.order.append(turn)
         return turn
 
     def end(self) -> None:
-        """Whoever waits for a turn gets a TurnsEndedError."""
+        """Ends the round; waiting jobs get a TurnsEndedError."""
         with self.changed:
             self.ended = True
             self.changed.notify_all()
 
 
 class Turn:
-    """One job's. rests: when it was stopped and went on, ns of the monotonic clock. look: seconds until it is asked for
-    again whether it must rest."""
+    """Place of one job. rests: its stops, (start, end) in ns of the monotonic clock. look: seconds until the next
+    check."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -80,11 +79,11 @@ class Turn:
 
     @property
     def rested(self) -> float:
-        """Seconds."""
+        """Seconds of all rests."""
         return sum(end - start for start, end in self.rests) / 1e9
 
     def await_(self) -> None:
-        """Returns when it has the turn. Raises TurnsEndedError."""
+        """Waits for the turn. Raises TurnsEndedError."""
         turns = self._turns
         with turns.changed:
             turns.changed.wait_for(lambda: turns.ended or turns.order[0] is self)
@@ -92,24 +91,24 @@ class Turn:
             raise TurnsEndedError("turns-ended", "The round was ended.")
 
     def leave(self) -> None:
-        """It has ended: the next one has the turn."""
+        """Removes the ended job: the next one has the turn."""
         turns = self._turns
         with turns.changed:
             turns.order.remove(self)
             turns.changed.notify_all()
 
     def starts(self, watchdog: int, recording: Path) -> None:
-        """Its job has been started, and all that comes of it is the watchdog's (`watchdog`)."""
+        """Sets the watchdog, which holds all processes of the started job (`watchdog`), and its recording."""
         self._watchdog = watchdog
         self._request, self._answers = recording / REST, recording / RESTS
 
     def others(self) -> Iterable[int]:
-        """The watchdogs of the jobs that it takes turns with."""
+        """Returns the watchdogs of the other jobs."""
         return [turn._watchdog for turn in tuple(self._turns.order) if turn is not self and turn._watchdog]
 
     def over(self, recording: Path) -> bool:
-        """True if it must rest: it is warm, its slice is over, others wait, and it has come to the end of a step, its
-        device with nothing to do. Raises CannotAlternateError."""
+        """True if the job must be stopped now: it is warm, its slice is over, others wait, and it rests at the end of a
+        step with an idle device. Raises TurnsEndedError and CannotAlternateError."""
         if self._turns.ended:
             raise TurnsEndedError("turns-ended", "The round was ended.")
         if not self._warm:
@@ -139,8 +138,7 @@ class Turn:
         self._asked, self.look = False, LOOK
 
     def rest(self) -> float:
-        """Stops the job, lets the others run, and goes on with it. Returns the seconds in between. Raises
-        TurnsEndedError."""
+        """Stops the job, lets the others run, resumes it. Returns the seconds in between. Raises TurnsEndedError."""
         turns, start = self._turns, time.perf_counter_ns()
         stopped: list[psutil.Process] = []
         while new := [each for each in _job_of(self._watchdog) if each not in stopped]:  # started in this moment
@@ -160,9 +158,9 @@ class Turn:
 
 
 def stamps_in(file: Path) -> list[int]:
-    """Times, ns of the monotonic clock, at which a job and its device had nothing more to do and, behind each, at which
-    it went on: at the end of its warm-up, for each rest, and at its end. None where the job has written something else
-    there."""
+    """Returns the times, ns of the monotonic clock, at which a job and its device became idle, each followed by the
+    time at which it went on: at the end of its warm-up, for each rest, and at its end. [] if the file holds anything
+    else."""
     try:
         stamps = [int(line) for line in file.read_text(encoding="ascii").split()]
     except (OSError, ValueError):
@@ -171,8 +169,8 @@ def stamps_in(file: Path) -> list[int]:
 
 
 def _warm(marker: Path, watchdog: int) -> tuple[bool, bool]:
-    """(Whether a process has said that its warm-up is over, whether it works on a device). Raises CannotAlternateError
-    for one that the watchdog's job has not started (a service has, on request), or that has another number here."""
+    """Returns (whether the warm-up is over, whether the job uses a device). Raises CannotAlternateError for a process
+    that is no descendant of the watchdog (a service started it), or has another pid here."""
     try:
         number, namespace, on_device = map(int, marker.read_text(encoding="ascii").split())
     except (OSError, ValueError):  # not there, or not whole yet
@@ -184,7 +182,7 @@ def _warm(marker: Path, watchdog: int) -> tuple[bool, bool]:
 
 
 def _job_of(watchdog: int) -> list[psutil.Process]:
-    """All that a watchdog's job has started, the parents first."""
+    """Returns all descendants of a watchdog's job, parents first."""
     with contextlib.suppress(psutil.Error):
         return psutil.Process(watchdog).children(recursive=True)
     return []

@@ -1,7 +1,7 @@
-"""Starts a process of a trial: the user's command with a change, in a folder and a session of its own, with a deadline.
+"""Starts a process of a trial: the user's command with a change, in its own folder and session, with a deadline.
 
-Unlike `launch`, nothing of it is the user's to see or to steer: its input is empty, its output goes to a file, and it
-is ended, with all that it has started, when its time is up, or we are interrupted or killed (`watchdog`).
+Unlike in `launch`, the user neither sees nor steers it: its input is empty, its output goes to a file, and it is ended
+with all its descendants at the deadline, or if we are interrupted or killed (`watchdog`).
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from steptime.launcher.turns import CannotAlternateError, Turn, TurnsEndedError
 from steptime.recording.manifest import discard, extend_manifest, start_manifest
 
 OUTPUT = "output.log"
-"""In the recording's folder: what the job wrote to its standard output and standard error."""
+"""File in the recording's folder with the job's standard output and standard error."""
 ERRORS = "errors.log"
-"""Its standard error, where only its output is searched for a number."""
+"""File with its standard error, if only its output is searched for a number."""
 PATIENCE = 0.1
-"""Seconds between two looks at whether the job has ended."""
+"""Seconds between two checks whether the job has ended."""
 DEADLINE_PASSED = "It was ended after"
-"""How the first problem of an outcome starts where the job had to be ended."""
+"""Start of an outcome's first problem if the job had to be ended."""
 LOOKS = 0.5
-"""Seconds between two looks at whether a job must be ended."""
+"""Seconds between two checks whether a job must be ended."""
 LONGEST_END = watchdog.GRACE + watchdog.PATIENCE + 5.0
-"""Seconds in which a watchdog has ended a job, and itself."""
+"""Seconds in which a watchdog has ended a job and itself."""
 OPEN = (sys.executable, "-I", "-S", contain.__file__, contain.NOT_CONTAINED)
-"""The entry of a process that nothing contains."""
+"""Entry of a process without containment."""
 
 
 @dataclass(frozen=True, slots=True)
 class VariantPlace:
     """Place where a variant runs. directory: its working folder. environment: variables besides the user's own.
-    deadline: seconds from its start after which it is ended; while it rests, none pass. until: seconds of
-    time.monotonic after which it is ended in any case. entry: words before the command, which become it (`contain`).
-    contained: see ProbeOptions. janitor: of the trial."""
+    deadline: seconds from its start after which it is ended, rests excluded. until: seconds of time.monotonic after
+    which it is ended in any case. entry: words before the command, which becomes that process (`contain`). contained:
+    see ProbeOptions. janitor: of the trial."""
 
     directory: Path
     environment: tuple[tuple[str, str], ...] = ()
@@ -61,8 +61,8 @@ class VariantPlace:
 
 
 class JobDeadline:
-    """Waits for a job until its time is up, or it is told to end it, then ends it with everything that it started.
-    turn: the job's among others, with the job's recording."""
+    """Wait for a job until its deadline or its requested end; then ends it with all its descendants. turn: the job's
+    turn, and its recording."""
 
     kept = True
 
@@ -79,11 +79,11 @@ class JobDeadline:
         end_job(self._job)
 
     def interrupted(self) -> None:
-        """Nobody waits for the job any more."""
+        """Ends the job, since nobody waits for it any more."""
         end_job(self._job)
 
     def wait(self, seconds: float, send: Callable[[int], None]) -> None:
-        """Passes nothing on: the job is in a session of its own."""
+        """Waits like `Pause.wait`, but passes on no signals: the job has its own session."""
         until = min(time.monotonic() + seconds, self._end, self._until)
         try:
             while self._job.poll() is None and (left := until - time.monotonic()) > 0:
@@ -101,7 +101,7 @@ class JobDeadline:
             end_job(self._job)
 
     def alternating(self) -> Iterable[int]:
-        """Watchdogs of the jobs that it takes turns with: their load is not foreign."""
+        """Returns the watchdogs of the jobs that it takes turns with: their load is not foreign."""
         return self._turn[0].others() if self._turn is not None else ()
 
 
@@ -113,12 +113,12 @@ def run_variant(
     progress: Callable[[Progress], bool | None] | None = None,
     turn: Turn | None = None,
 ) -> Outcome:
-    """Runs the command to the end of its variant, and leaves a recording with its output next to it. turn: the job's
-    among others, which it has.
+    """Runs the command to the end of its variant, and leaves a recording with its output. turn: the job's turn, which
+    has come.
 
-    `progress` is called twice a second; where it returns True, the job is ended, which then counts as an end of its
-    own. A deadline that passed is a problem in the outcome, whose status is then 128 + the signal. Raises what `launch`
-    raises, and KeyboardInterrupt after the job has been ended."""
+    `progress` is called twice a second; if it returns True, the job is ended, with status 0. A passed deadline is a
+    problem of the outcome, whose status is then 128 + the signal. Raises the errors of `launch`, and KeyboardInterrupt
+    after the job's end."""
     words = resolve(command, place.directory)
     folder = make_recording(recording)
     chosen = {"changes": json.dumps([asdict(change) for change in options.changes])}
@@ -164,8 +164,8 @@ def run_variant(
 def run_plain(
     command: Sequence[str], folder: Path, changes: Sequence[Change], place: VariantPlace, over: Callable[[], bool]
 ) -> Outcome:
-    """Runs the command without the probe, its output in a new folder. Where `over` is True, the job is ended. A passed
-    deadline is a problem in the outcome. Raises what `launch` does, and KeyboardInterrupt when the job is ended."""
+    """Runs the command without the probe, with its output in a new folder; ends it once `over` is True. A passed
+    deadline is a problem of the outcome. Raises the errors of `launch`, and KeyboardInterrupt after the job's end."""
     words = resolve(command, place.directory)
     folder.mkdir(parents=True)
     start = time.monotonic()
@@ -192,7 +192,8 @@ def start_kept(
     output: IO[bytes] | int,
     errors: IO[bytes] | int,
 ) -> subprocess.Popen[bytes]:
-    """The watchdog of a new process, which ends as that does, with all that it has started. Raises CommandError."""
+    """Starts a process under a watchdog, which ends with it and ends all its descendants. Returns the watchdog. Raises
+    CommandError."""
     with open(os.memfd_create("steptime"), "w+", encoding="ascii") as variables:  # noqa: PTH123 - it has no path
         json.dump(dict(environment), variables)
         variables.seek(0)
@@ -212,7 +213,7 @@ def start_kept(
 
 
 def end_job(job: subprocess.Popen[bytes]) -> None:
-    """Ends a job and all that it has started, wherever that is. job: its watchdog."""
+    """Ends a job with all its descendants, wherever they are. job: its watchdog."""
     assert job.stdin is not None
     with contextlib.suppress(OSError, ValueError):  # it has ended, or is being ended already
         if job.poll() is None:

@@ -1,21 +1,20 @@
-"""Ends all that a process of a trial has started, and removes its workspace, whatever becomes of steptime.
+"""Ends all descendants of a trial's process, and removes its workspace, even if steptime is killed.
 
-python -I -S watchdog.py HELD COMMAND [ARGUMENT]...
+    python -I -S watchdog.py HELD COMMAND [ARGUMENT]...
     python -I -S watchdog.py
 
-A script of its own, of the standard library alone, in two parts that nobody but steptime holds by a pipe:
+The script uses the standard library alone. It has two parts, which only steptime holds, each by a pipe:
 
-The **watchdog** starts a command in a session of its own, and is the parent of all that comes of it: a process that has
-left its session, or whose parent has ended, falls to it and to no other (Linux's "child subreaper", since 3.4). When
-the command has ended it kills the rest, and ends as the command did. Where its standard input ends, steptime is gone,
-and all is killed at once; a line asks the command to end first. It is never stopped itself, so that what is stopped
-does not stay so.
+The **watchdog** starts a command in its own session, and is the parent of all its descendants: a process that has left
+the session, or whose parent has ended, becomes its child (Linux's "child subreaper", since 3.4). After the command's
+end it kills the rest, and ends as the command did. The end of its standard input means that steptime is gone: it kills
+all at once. A line there makes it ask the command to end first. It is never stopped itself, so that stopped jobs do not
+stay so.
 
-The **janitor** reads names of folders and removes them when its standard input ends. Watchdogs hold the other end of
-that pipe as well (HELD): nothing runs in a folder any more when it is removed.
+The **janitor** reads names of folders and removes them when its standard input ends. Watchdogs also hold the other end
+of that pipe (HELD), so no process runs in a folder any more when it is removed.
 
-A process that another service starts on request (a container of Docker's, a batch system's job) is no descendant, and
-stays.
+A process that another service starts on request (a Docker container, a batch system's job) is no descendant, and stays.
 """
 
 from __future__ import annotations
@@ -39,25 +38,25 @@ from pathlib import Path
 from typing import NewType
 
 OwnFolder = NewType("OwnFolder", Path)
-"""A folder that a trial may remove: made by `steptime.trials.names.own_folder` alone."""
+"""Folder that a trial may remove: made by `steptime.trials.names.own_folder` alone."""
 CHILD_SUBREAPER = 36
-"""PR_SET_CHILD_SUBREAPER of linux/prctl.h."""
+"""Value of PR_SET_CHILD_SUBREAPER in linux/prctl.h."""
 GRACE = 5.0
-"""Seconds between asking a command to end and ending it."""
+"""Seconds between the request to end and the end of a command."""
 PATIENCE = 20.0
-"""Seconds in which the kernel must have ended what was killed: one that waits for a device or a disk ends later."""
+"""Seconds for the kernel to end killed processes; one that waits for a device or a disk ends later."""
 LOOK = 0.005
-"""Seconds between two looks at what is left of what was killed."""
+"""Seconds between two looks at the killed processes that are left."""
 STREAM_ENDED, ASKED = b"", b"end\n"
 STATUS_SHIFT = 128
-"""Convention of a shell: added to the number of the signal that ended a command."""
+"""Number that shells add to the signal that ended a command."""
 
 
 # -- the watchdog ------------------------------------------------------------------------------------------------------
 
 
 def keep(words: Sequence[str]) -> int:
-    """Starts a command, and returns its return code, negative for a signal, when nothing of it is left."""
+    """Runs a command; returns its return code, negative for a signal, when all its descendants are gone."""
     ctypes.CDLL(None).prctl(CHILD_SUBREAPER, 1, 0, 0, 0)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -83,7 +82,7 @@ def keep(words: Sequence[str]) -> int:
 
 
 def _become(words: Sequence[str]) -> None:
-    """The command's own process. Does not return."""
+    """Becomes the command. Does not return."""
     try:
         os.setsid()
         nowhere = os.open(os.devnull, os.O_RDONLY)
@@ -94,7 +93,8 @@ def _become(words: Sequence[str]) -> None:
 
 
 def _reap(job: int) -> int | None:
-    """Collects what has ended; the job's return code if it has. Raises ChildProcessError where nothing is left."""
+    """Collects ended processes; returns the job's return code if it is one. Raises ChildProcessError if none is
+    left."""
     while True:
         number, status = os.waitpid(-1, os.WNOHANG)
         if number == job:
@@ -111,7 +111,7 @@ def _ask_to_end(job: int) -> None:
 
 
 def _end_all(job: int, code: int | None) -> int:
-    """Kills until nothing is left: what is killed may have started something meanwhile."""
+    """Kills until nothing is left, because killed processes may have started others meanwhile."""
     until = time.monotonic() + PATIENCE
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < until:
@@ -124,7 +124,7 @@ def _end_all(job: int, code: int | None) -> int:
 
 
 def descendants(root: int) -> list[tuple[int, str]]:
-    """(process, when it began, in ticks) of all that a process has started, and these in turn."""
+    """Returns (process, its start in ticks) of all descendants of a process."""
     children: dict[int, list[tuple[int, str]]] = {}
     for number in filter(str.isdigit, os.listdir("/proc")):
         words = _stat(int(number))
@@ -139,7 +139,7 @@ def descendants(root: int) -> list[tuple[int, str]]:
 
 
 def _stat(number: int) -> list[str]:
-    """The fields of a process behind its name; none where it is gone."""
+    """Returns the fields of a process after its name; [] if it is gone."""
     try:
         with open(f"/proc/{number}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].decode().split()
@@ -148,7 +148,7 @@ def _stat(number: int) -> list[str]:
 
 
 def send(number: int, began: str, what: signal.Signals) -> None:
-    """Sends a signal to a process, unless its number is another one's by now."""
+    """Sends a signal to a process, unless its pid belongs to another one by now."""
     with contextlib.suppress(OSError):
         if not hasattr(os, "pidfd_open"):
             os.kill(number, what)
@@ -179,7 +179,7 @@ def end_as(code: int) -> int:
 
 
 def sweep() -> None:
-    """Reads which folders to remove, and removes them when nobody is left who could name another."""
+    """Reads the folders to remove, and removes them when no process is left that could name more."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     asked = [json.loads(line) for line in sys.stdin.buffer if line.endswith(b"\n")]
     for path, whole in asked:
@@ -191,7 +191,7 @@ def sweep() -> None:
 
 
 def clear(folder: OwnFolder) -> None:
-    """Removes a folder, whatever modes those in it have."""
+    """Removes a folder, whatever the modes of its subfolders."""
     for root, names, _ in os.walk(folder):
         for name in names:
             path = os.path.join(root, name)
@@ -202,7 +202,7 @@ def clear(folder: OwnFolder) -> None:
 
 
 class Janitor:
-    """The other end of the janitor's pipe. The process is started when the first folder is named."""
+    """Our end of the janitor's pipe. The process is started when the first folder is named."""
 
     def __init__(self) -> None:
         self._pipe: int | None = None
@@ -211,12 +211,12 @@ class Janitor:
         self._over: Callable[[], object] = bool
 
     def take(self, folder: OwnFolder) -> OwnFolder:
-        """Has a folder removed when the trial is over, however it ends."""
+        """Registers a folder for removal at the trial's end, however that comes."""
         self._notify(folder, whole=True)
         return folder
 
     def take_empty(self, folder: Path) -> None:
-        """The same, of a folder in which others may have something."""
+        """Registers a folder for removal only if it is empty then."""
         self._notify(folder, whole=False)
 
     def _notify(self, folder: Path, *, whole: bool) -> None:
@@ -237,11 +237,11 @@ class Janitor:
             os.write(self._pipe, self._reported)
 
     def held(self) -> tuple[int, ...]:
-        """The descriptor that a watchdog holds, where there is anything to remove."""
+        """Returns the descriptor for watchdogs, () if there is nothing to remove."""
         return () if self._pipe is None else (self._pipe,)
 
     def close(self) -> None:
-        """The trial is over: returns when the folders are gone."""
+        """Ends the trial: returns when the folders are gone."""
         with self._starting:
             self._pipe, self._reported = None, b""
             self._over()

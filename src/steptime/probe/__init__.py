@@ -1,7 +1,7 @@
-"""The probe: the part of steptime that lives in the user's process, from the moment torch is imported.
+"""The probe: the part of steptime that runs in the user's process, from the import of torch on.
 
-One law: standard library, torch and `steptime.journal` only, and nothing of ours ever raises into the user's program.
-`start()` is called by probe/inject/sitecustomize.py right after `import torch` has run.
+It uses only the standard library, torch and `steptime.journal`, and raises nothing into the user's program.
+probe/inject/sitecustomize.py calls `start()` right after `import torch` has run.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 from steptime.probe.messages import guarded
 
 PLAN = "STEPTIME_PROBE"
-"""Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds, changes, variant,
-numerics, contained, began_epoch_ns, catch, log; attached: the lock of a `steptime attach`, which dies with it."""
+"""Environment variable with the plan as JSON. Its keys: recording, profile, profile_steps, max_profile_seconds,
+changes, variant, numerics, contained, began_epoch_ns, catch, log; attached: lock file of the `steptime attach`."""
 
 FOR_EVER = 1 << 60
 _current: list[Any] = []
-"""The session of this process, once there is one."""
+"""The session of this process; empty before the first `start`."""
 _asked: list[str] = []
-"""Plans that are to be followed, the first of them now."""
+"""Plans still to be started; the first one is being started now."""
 
 
 def start(plan: str = "") -> bool:
-    """Starts the watch in this process, by this plan or by that of the environment. Raises nothing: a failure is one
-    line on stderr."""
+    """Starts the instrumentation by this plan, or by the environment's. True unless that fails. Raises nothing: a
+    failure is one line on stderr."""
     _asked.append(plan or os.environ.get(PLAN, ""))
     begun = True
     if len(_asked) == 1:  # else it was a signal, in the middle of what another had asked for
@@ -38,7 +38,8 @@ def start(plan: str = "") -> bool:
 
 
 def watching(recording: str = "") -> Any:
-    """The session that watches this process, into that recording if one is named; None where none does."""
+    """Returns the active session of this process, or None. recording: the session must write into this one, unless
+    ""."""
     import torch  # noqa: F401 - with it the probe comes, where the job was started by us
 
     found = _current[0] if _current and _current[0].active else None
@@ -46,7 +47,7 @@ def watching(recording: str = "") -> Any:
 
 
 def leave(session: Any) -> None:
-    """Ends the watch; the job goes on as it was before. Raises nothing."""
+    """Ends the instrumentation; the job goes on without it. Raises nothing."""
     from steptime.probe import session as sessions
 
     guarded(lambda: sessions.leave(session))
@@ -118,7 +119,7 @@ def _start(plan: dict[str, Any]) -> bool:
 
 
 def _start_numerics(plan: dict[str, Any]) -> None:
-    """`steptime nan`: a role that looks at the job's numbers is in the place of the session."""
+    """Starts `steptime nan` instead of a session: an Instrument or a Monitor checks the job's numbers."""
     from steptime.probe import compiler
     from steptime.probe.changes import seeds
     from steptime.probe.changes.variant import ProcessVariant

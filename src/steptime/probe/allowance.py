@@ -1,9 +1,9 @@
-"""Cost that measuring may have, and has had so far.
+"""Budget for the time that measuring costs the job.
 
-All measurements of a process together may take LEAST, or a SHARE of the run so far where that is more: a short job
-ends a few seconds later at most, and a long one pays for each window within a minute or two of its own time. One
-measurement gets half of what is left, so that an expensive early one leaves something to those behind it, and never
-more than LONGEST, because the other ranks and whoever watches the job's health wait meanwhile.
+All measurements of a process together may take LEAST, or SHARE of the run so far if that is more. So a short job ends
+at most a few seconds later, and a long one earns each window within a minute or two. One measurement gets half of the
+rest, which leaves something for later ones, and at most LONGEST, because the other ranks and health checks wait
+meanwhile.
 
 How many events a step has nobody knows before the profiler has run, and each costs microseconds when it stops, and
 kilobytes until then. So they are estimated from what can be counted for nothing, and known from what the first window
@@ -28,13 +28,12 @@ from steptime.probe.identity import ranks_here
 SECOND = 1_000_000_000
 LEAST, SHARE, LONGEST = 3 * SECOND, 1 / 20, 10 * SECOND
 PER_NODE, PER_CALL, PER_PARAMETER = 15, 3, 25
-"""Events of the profiler: for each node of the autograd graph, its backward included; for each of torch's functions
-called from Python, of which there are no nodes without gradients; for each parameter that an optimizer updates one by
-one. Counted in transformers, perceptrons with SGD and Adam, LSTM cells and loops of small operators (torch 2.13): 9 to
-20, 1 to 3 and 12 to 25."""
+"""Profiler events per node of the autograd graph (backward included), per call of a C function of torch from Python
+(work without gradients has no nodes), and per parameter that an optimizer updates one by one. Measured: 9 to 20, 1 to 3
+and 12 to 25, in transformers, perceptrons with SGD and Adam, LSTM cells and loops of small operators (torch 2.13)."""
 DETAILED, BARE = 16_000, 5_500
-"""ns that an event costs the job: recorded, sorted, written and freed, with the shapes of its tensors and without.
-Measured on a 2-CPU EPYC with torch 2.12 and 2.13: 10 to 20 of steps with 114,000 events, and 4 to 6."""
+"""Cost of one event to the job, ns, with and without tensor shapes: recording, sorting, writing and freeing. Measured
+on a 2-CPU EPYC (torch 2.12 and 2.13): 10 to 20 µs in steps with 114,000 events, and 4 to 6 µs."""
 STACKED_DETAILED, STACKED_BARE, PER_STACK_CALL = 30_000, 6_500, 5_000
 """The same with Python's stacks: with shapes and each allocation (20 to 29), without both (5 to 6), and for each call
 of a function, which becomes an event, too."""
@@ -52,22 +51,22 @@ FASTEST_EVENT = 2_500
 TIMES = 3
 """So many times its steps' time a window may last in any case: the profiler slows small operators so much."""
 DISCOVERED_CALL = 4_000
-"""ns that discovery takes for a call of a function: 4.0 of one of the user's, 1.8 of one in C."""
+"""Cost of one call during discovery, ns: 4.0 µs for a user's function, 1.8 µs for one in C."""
 SLOWED = 4
-"""Times the usual step. Further time of a slowed step is an evaluation in the middle of it, not our doing."""
+"""Most slowdown charged to a measured step, in usual steps. Longer delays are the job's, for example an evaluation."""
 
 
 def graph_nodes() -> int:
-    """Number of autograd nodes that this thread has made so far: torch numbers them (ATen/SequenceNumber.h); 0 where
-    torch does not tell."""
+    """Returns the number of autograd nodes that this thread has made so far, as torch numbers them
+    (ATen/SequenceNumber.h); 0 if torch does not report it."""
     numbered: Callable[[], int] = getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0)
     return int(numbered())
 
 
 @dataclass(frozen=True)
 class Form:
-    """How much of a window is taken. steps: whole ones. detailed: with shapes, ranges of modules and, where it has
-    stacks, each allocation."""
+    """Size of a profiler window. steps: whole ones. detailed: with shapes, module ranges and, with stacks,
+    allocations."""
 
     steps: int
     detailed: bool
@@ -94,11 +93,11 @@ class Allowance:
 
     @property
     def spent(self) -> int:
-        """ns that measuring has cost the job so far."""
+        """Cost of all measurements so far, ns."""
         return self._held() - self.fixed + self.slowed
 
     def share(self, asked: bool = False) -> int:
-        """ns that the next measurement may cost: 0 where it must wait. asked: for by the user, who pays for it."""
+        """Returns the ns that the next measurement may cost; 0 if it must wait. asked: by the user; then LONGEST."""
         if asked:
             return LONGEST
         whole = max(LEAST, int((self._clock() - self._start) * SHARE))
@@ -160,5 +159,5 @@ class Allowance:
         self.detailed |= form.detailed
 
     def steps_took(self, steps: int, usual: int, took: int) -> None:
-        """A measurement lasted so many steps and ns, without those for which the job was held. usual: ns of a step."""
+        """Charges the slowdown of measured steps. usual: ns of a step; took: ns of all, without pauses of the job."""
         self.slowed += max(0, min(took - steps * usual, SLOWED * steps * usual))

@@ -1,6 +1,6 @@
-"""Backward passes, seen where torch enters its autograd engine: below torch.autograd.backward and torch.autograd.grad,
-which stay as they are: TorchScript knows both by name, and user code holds references to them (torch 2.4 to 2.13).
-"""
+"""Instrumentation of backward passes at the entry of torch's autograd engine. The functions above it,
+torch.autograd.backward and torch.autograd.grad, stay untouched: TorchScript knows them by name, and user code holds
+references to them (torch 2.4 to 2.13)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from steptime.probe.inlay import Inlay, Reported
 
 
 class BackwardObserver:
-    """Told of backward passes, nested ones too. Its exceptions reach the user's program: it guards itself."""
+    """Callbacks for backward passes, nested ones too. Exceptions reach the user's program: subclasses catch their
+    own."""
 
     def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
-        """A pass starts on `tensors`; partial: for torch.autograd.grad. Returns the tensors that it is to start on, and
-        what `ends` is to get; None where it is not to be told."""
+        """Called when a pass starts on `tensors`; partial: by torch.autograd.grad. Returns the tensors to start on, and
+        a token for `ends`, or None if `ends` is not to be called."""
         return tensors, None
 
     def ends(self, begun: Any) -> None:
-        """The pass has ended, or raised."""
+        """Called when the pass has ended or raised."""
 
 
 _observers: list[BackwardObserver] = []
 
 
 class _Pass(Reported):
-    """A pass that is under way. Entered, it is the tensors to start on."""
+    """Context manager around one pass. `__enter__` returns the tensors to start on."""
 
     __slots__ = ("_partial", "_tensors")
 
@@ -56,12 +57,12 @@ else:
 
 
 def install() -> None:
-    """From now on passes are seen. Raises what `Inlay` raises."""
+    """Installs the inlay: observers see passes from now on. Raises the errors of `Inlay`."""
     _INLAY.install()
 
 
 def remove_if_idle() -> None:
-    """torch's function is as it was before, if nobody is told of anything any more."""
+    """Restores torch's function if no observer is left."""
     if not _observers:
         _INLAY.remove()
 

@@ -1,5 +1,4 @@
-"""Detection of a tqdm progress bar in the current line of standard error: without a terminal nothing
-but the bar itself knows that."""
+"""Detection of a tqdm progress bar on the current line of standard error. Without a terminal, only tqdm knows of it."""
 
 from __future__ import annotations
 
@@ -9,14 +8,14 @@ import sys
 from steptime.probe.ours import pass_on
 
 OPEN = "bar-open"
-"""A file of this name in a process's folder, while one is there."""
+"""Name of a file in a process's folder. It exists while a bar is open."""
 STANDARD_ERROR = 2
 PERIOD = 200_000_000
-"""ns between two looks."""
+"""Time between two looks, ns."""
 
 
 def bar_is_open() -> bool:
-    """Where tqdm is loaded, and one of its bars is drawn on standard error."""
+    """True if tqdm is loaded and draws a bar on standard error."""
     bars = getattr(getattr(sys.modules.get("tqdm.std"), "tqdm", None), "_instances", None)
     if not bars:
         return False
@@ -28,15 +27,15 @@ def bar_is_open() -> bool:
 
 
 class BarMark:
-    """Tells the launcher, whose lines come between, by a file."""
+    """Tells the launcher by a file whether a bar is open, since the launcher prints lines between those of the bar."""
 
     def __init__(self) -> None:
         self._known = False
         self._due = 0
 
     def look(self, folder: str, time_ns: int) -> None:
-        """folder: the process's. time_ns: now; we may be asked at every step, and a bar stays for many. Raises
-        nothing: a recording that cannot be written is told of elsewhere."""
+        """Updates the file, at most every PERIOD: this runs at every step, and a bar stays for many. folder: the
+        process's; time_ns: now. Raises nothing: a recording that cannot be written is reported elsewhere."""
         if time_ns < self._due:
             return
         self._due = time_ns + PERIOD
@@ -45,7 +44,7 @@ class BarMark:
             self._mark(folder, self._known)
 
     def end(self, folder: str) -> None:
-        """The process ends, and its bars with it."""
+        """Removes the file when the process ends."""
         if self._known:
             self._known = False
             self._mark(folder, False)

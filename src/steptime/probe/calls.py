@@ -1,13 +1,13 @@
-"""Calls of the user's modules, seen inside of torch's own `nn.Module.__call__`: nothing of ours lies in a module.
+"""Instrumentation of module calls, inside torch's own `nn.Module.__call__`: the modules hold nothing of ours.
 
-Who is to be looked at is in tables of ours, by identity; modules are held weakly. The work of a look is done before and
-after the call, by lines inside of torch's function (see `inlay`): no frame of ours lies around it, and no copy and no
-pickle of a module can hold anything of ours.
+Tables by identity hold the observers of each module; modules are held weakly. Lines inside torch's function (see
+`inlay`) run the observers before and after the call. So there is no frame of ours around it, and no copy or pickle of a
+module holds anything of ours.
 
-Measured with an empty module, whose call takes 780 ns (Python 3.11): 40 to 60 ns for a module of which nothing is
-known. A descriptor for `_compiled_call_impl` on nn.Module takes 100 ns, and TorchDynamo guards on it; one for
-`__call__` 180 ns; global forward hooks 1150 ns, and another way through `_call_impl`. A wrapper in the class of a root
-would go with cloudpickle's copies of that class; `sys.monitoring` is there from Python 3.12 on only.
+Measured with an empty module, whose call takes 780 ns (Python 3.11): 40 to 60 ns for a module without observers. A
+descriptor for `_compiled_call_impl` on nn.Module takes 100 ns, and TorchDynamo guards on it; one for `__call__` takes
+180 ns; global forward hooks take 1150 ns and another path through `_call_impl`. A wrapper in the class of a top module
+would go into cloudpickle's copies of that class; `sys.monitoring` exists only from Python 3.12 on.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from steptime.probe.inlay import Inlay, LaidTable, Reported
 from steptime.probe.objects import Gone
 
 Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-"""Calls a module with arguments."""
+"""Function that calls a module with arguments."""
 
 
 class CallObserver:
-    """Told of calls of modules. Its exceptions reach the user's program: it guards itself."""
+    """Callbacks for module calls. Exceptions reach the user's program, so subclasses catch their own."""
 
     def starts(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call starts. Returns what `ends` is to get; None where it is not to be told."""
+        """Called when a call starts. Returns a token for `ends`, or None if `ends` is not to be called."""
 
     def ends(self, begun: Any) -> None:
-        """The call has ended, or raised."""
+        """Called when the call has ended or raised."""
 
 
 class _Observed(LaidTable[int, tuple[CallObserver, ...]]):
-    """Who is told of the calls of one module, by its identity."""
+    """Observers of single modules, by the module's identity."""
 
 
 class _Everyone(_Observed):
-    """The same table while somebody is told of all modules: `id(module) in table` is all that torch's code asks."""
+    """The class of the same table while somebody observes all modules: torch's code only asks `id(module) in table`."""
 
     def __contains__(self, key: object) -> bool:
         return True
@@ -48,15 +48,15 @@ class _Everyone(_Observed):
 
 _observed = _Observed()
 _everyone: list[CallObserver] = []
-"""Who is told of the calls of all modules."""
+"""Observers of all modules."""
 _changed: LaidTable[int, Call] = LaidTable()
-"""Functions that are called in the place of a module: changes of a trial. Its identity is in `_observed`, too."""
+"""Functions of a trial that replace a module's call, by the module's identity. Each is a key of `_observed`, too."""
 _known: dict[int, weakref.ref[torch.nn.Module]] = {}
 _gone = Gone()
 
 
 class _OpenCall(Reported):
-    """A call that is under way."""
+    """Context manager around one call."""
 
     __slots__ = ()
 
@@ -89,19 +89,19 @@ else:
 
 
 def install() -> None:
-    """From now on calls are seen, until `remove`. Raises what `Inlay` raises."""
+    """Installs the inlay: observers see calls until `remove_if_idle`. Raises the errors of `Inlay`."""
     _INLAY.install()
 
 
 def remove_if_idle() -> None:
-    """torch's function is as it was before, if nobody is told of anything any more."""
+    """Restores torch's function if no observer and no change is left."""
     _forget()
     if not _everyone and not _changed and not any(_observed.values()):
         _INLAY.remove()
 
 
 def observe_all(observer: CallObserver) -> None:
-    """From now on `observer` is told of the calls of all modules."""
+    """Adds an observer of the calls of all modules."""
     install()
     if observer not in _everyone:
         _everyone.append(observer)
@@ -115,8 +115,7 @@ def unobserve_all(observer: CallObserver) -> None:
 
 
 def observe(module: torch.nn.Module, observer: CallObserver) -> None:
-    """From now on `observer` is told of this module's calls, as the innermost of those who are, unless one of its kind
-    is already."""
+    """Adds the innermost observer of this module's calls, unless it has one of the same type."""
     install()
     _know(module)
     if not any(type(each) is type(observer) for each in _observed[id(module)]):
@@ -137,8 +136,8 @@ def is_observed(module: torch.nn.Module, observer: CallObserver) -> bool:
 
 
 def change(module: torch.nn.Module, around: Callable[[Call], Call]) -> None:
-    """Puts `around(call)` in the place of every later call of a module, outside of its hooks; who watches it is told
-    around that. A copy of the module is called as torch calls it. The value must not hold the module."""
+    """Replaces every later call of a module by `around(call)`, outside of its hooks; its observers stay around that.
+    Copies of the module are called as torch calls them. The new function must not hold the module."""
     install()
     _know(module)
     _changed[id(module)] = around(_changed.get(id(module), _as_torch))
@@ -161,7 +160,7 @@ def _know(module: torch.nn.Module) -> None:
 
 
 def _forget() -> None:
-    """Facts of modules that are no more."""
+    """Drops the entries of modules that were deleted."""
     for reference in _gone.taken():
         if _known.get(reference.key) is reference:
             for table in (_known, _observed, _changed):

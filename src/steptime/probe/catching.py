@@ -1,15 +1,14 @@
-"""Looks into the training thread from another one: in slow steps while they last, in a job that was asked to catch
-them (`steptime run --catch`); and in a few steps of a loop that runs too many lines to be timed one by one.
+"""Sampling of the training thread's stack from another thread: during slow steps (`steptime run --catch`), and in a few
+steps of a loop that runs too many lines to be timed one by one.
 
-A thread of ours wakes when a step that began could have reached its limit. Where the step lasts still, it looks at the
-training thread's frames every few milliseconds until the step ends; to a step that is no longer than the limit nothing
-happens. The training thread writes the result at the next boundary. No frame is kept.
+The thread wakes when the current step could have reached its limit. If the step still runs, the thread samples the
+training thread's frames every few milliseconds until the step ends; shorter steps are not disturbed. The training
+thread writes the result at the next boundary. No frame is kept.
 
-The next slow step is named in advance, so that all ranks profile the very same one. Where slow steps come at even
-distances, the rank that has caught a few of them knows when the next one will come. It names that step in a file of the
-recording that nobody can write twice, so far ahead that all ranks read it in time, where they look for requests anyway:
-there is no word in the job's own process groups. Ranks that train together count their steps alike
-(`steps.StepNumber`).
+All ranks profile the same slow step, which one rank predicts: if slow steps are periodic, the rank that caught a few of
+them knows the next one. It names that step in a file of the recording, which can be written only once, early enough for
+all ranks to read it when they look for requests. The job's process groups carry no message. Ranks that train together
+count their steps alike (`steps.StepNumber`).
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from steptime.probe.sampling import MOST_LINES, MOST_PATHS, described, path_of
 from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER
 
 ALIKE, ALIKE_AMONG_OTHERS, KEPT = 3, 4, 32
-"""Slow steps at the same distance: with none between them, and where a busy machine makes others slow, too: of 32 that
-lie anywhere in a thousand steps, three are at the same distance more often than not, four in one case of fifty. How
-many of the latest are looked at."""
+"""ALIKE, ALIKE_AMONG_OTHERS: slow steps at equal distances that make a period, without and with other slow steps
+between them. A busy machine slows other steps, too: of 32 random ones among a thousand steps, three are at equal
+distances more often than not, four in one case of fifty. KEPT: number of latest slow steps that are compared."""
 
 
 def distance(numbers: Collection[int]) -> int:
-    """Steps from each slow step to the next, where the latest one and enough before it are always so far apart; else
-    0. numbers: of the slow steps, the latest one last."""
+    """Returns the period of the slow steps, in steps; 0 if the latest have none. numbers: of slow steps, latest
+    last."""
     last = list(numbers)[-KEPT:]
     known, latest = set(last), max(last, default=0)
     chains = {apart: _chain(known, latest, apart) for each in known if (apart := latest - each) > 1}
@@ -53,25 +52,26 @@ def _chain(known: Collection[int], latest: int, apart: int) -> int:
 
 
 def next_one(latest: int, distance: int, ended: int, lead: int) -> int:
-    """The first slow step that starts `lead` steps from now or later, where `ended` have. latest: a slow one."""
+    """Returns the first slow step that starts at least `lead` steps from now. latest: a slow step; distance: the
+    period; ended: number of steps so far."""
     return latest + distance * max(1, -(-(ended + 1 + lead - latest) // distance))
 
 
 class Occurrences:
-    """The slow steps of a job that are profiled, one after the other, as this rank knows of them."""
+    """Predicted slow steps of the job, profiled one after the other, as this rank knows them."""
 
     MOST = 3
-    """They differ, as other steps do."""
+    """Number of slow steps to profile: more than one, since they differ as other steps do."""
 
     def __init__(self, recording: str, caught: Collection[int]) -> None:
-        """caught: numbers of slow steps that this rank has seen, newest last; more come."""
+        """caught: numbers of the slow steps that this rank has seen, newest last; the caller adds to it."""
         self._recording, self._caught = recording, caught
         self.number, self.step = 1, 0
-        """Which occurrence comes next, and its step: 0 where that is not known."""
+        """number: count of the next occurrence, from 1. step: its step, 0 if unknown."""
 
     def look(self, ended: int, lead: int) -> None:
-        """Reads which step was named; names one where nobody has. ended: steps so far; lead: steps until one that all
-        ranks can know of in time. Where the recording cannot be written, none is named."""
+        """Reads which step was named, or names one. ended: steps so far; lead: steps that all ranks need to read the
+        file. Names none if the recording cannot be written."""
         if self.step or self.number > self.MOST:
             return
         self.step = self._named()
@@ -85,11 +85,11 @@ class Occurrences:
             self.step = self._named()
 
     def near(self, ended: int, steps: int) -> bool:
-        """True if it starts within so many steps."""
+        """True if the named step starts within so many steps."""
         return bool(self.step) and self.step - 1 - ended <= steps
 
     def over(self) -> None:
-        """It was profiled, or missed."""
+        """Goes on to the next occurrence, after this one was profiled or missed."""
         self.number, self.step = self.number + 1, 0
 
     def _named(self) -> int:
@@ -102,8 +102,7 @@ class Occurrences:
 
 
 def written_once(path: str, content: dict[str, Any]) -> bool:
-    """Writes a JSON file, whole or not at all, and only once, on shared file systems too: False where it is there
-    already. Raises OSError."""
+    """Writes a JSON file atomically and only once, on shared file systems too. False if it exists. Raises OSError."""
     partial = f"{path}.{os.uname().nodename}-{os.getpid()}-{get_ident()}"
     with open(partial, "w", encoding="utf-8") as file:
         json.dump(content, file)
@@ -117,33 +116,33 @@ def written_once(path: str, content: dict[str, Any]) -> bool:
 
 
 LOOK_NS = 5_000_000
-"""Between two looks into a slow step; one takes some 20 us, and the interpreter's lock."""
+"""Time between two samples of a slow step, ns. One takes about 20 µs and the interpreter's lock."""
 LEAST_WAIT, MOST_WAIT = 2_000_000, 250_000_000
-"""ns between two looks at the clock."""
+"""Bounds of the time between two checks of the clock, ns."""
 WAKES = 4
-"""Looks at the clock within a usual step, where one of so many is looked into."""
+"""Checks of the clock per usual step, if every n-th step is sampled."""
 MOST_CAUGHT = 100
-"""Slow steps that are looked into; of more only that they are long is known, as of every step."""
+"""Number of slow steps that are sampled; of further ones only the duration is known, as of every step."""
 MOST_LOOKS = 20_000
-"""Into one step: a hundred seconds. A job that hangs is for `steptime hang`."""
+"""Samples of one step: a hundred seconds. A job that hangs is for `steptime hang`."""
 LEARNING = 16
-"""Boundaries between two looks at what is usual."""
+"""Boundaries between two estimates of the usual step time."""
 BLOCKS, LEAST_STEPS = 8, 4
-"""Written blocks of the journal, half a second each, from which that is learnt; steps in them at least."""
+"""Written blocks of the journal, half a second each, for that estimate; fewest steps in them."""
 SIGNS = {
     OPTIMIZER: (int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)),
     BACKWARD: (int(Kind.BACKWARD),),
     FORWARD: (int(Kind.FORWARD),),
 }
-"""Records that a step ends with."""
+"""Kinds of the records that end a step, by the counter's mode."""
 KIND, SIGN, NEWEST = 0xFF, ~0xFFFFFF00, 64
-"""The kind in the head of a record, with its identity, too; records that are looked at."""
+"""KIND, SIGN: bits of a record's head with its kind, and with kind and identity. NEWEST: latest records to search."""
 
 now = time.perf_counter_ns
 
 
 class Looks:
-    """Looks into a thread from another one: how long it was where, as far as looks some ms apart can tell."""
+    """Stack samples of one thread, taken by another one: ns by path, as exact as the distance of the samples."""
 
     def __init__(self, thread: int) -> None:
         self.count, self.last = 0, now()
@@ -151,7 +150,7 @@ class Looks:
         self._spent: Counter[Any] = Counter()
 
     def look(self) -> None:
-        """Charges the time since the last look to where the thread is now."""
+        """Charges the time since the last sample to the path where the thread is now."""
         frame = sys._current_frames().get(self._thread)
         path, time_now = path_of(frame), now()
         del frame
@@ -159,7 +158,7 @@ class Looks:
         self.last, self.count = time_now, self.count + 1
 
     def paths(self) -> list[dict[str, Any]]:
-        """Those with most time, as facts have them."""
+        """Returns the paths with most time, as `SampleFacts` has them."""
         return [
             {"duration": duration, "part": part, "lines": [described(each) for each in lines[:MOST_LINES]]}
             for (part, lines), duration in self._spent.most_common(MOST_PATHS)
@@ -168,7 +167,7 @@ class Looks:
 
 
 class LookingThread:
-    """Looks into the thread that makes it until it is stopped."""
+    """Thread that samples the thread that makes it, until `stop`."""
 
     def __init__(self) -> None:
         self._looks, self._over, self._done = Looks(get_ident()), allocate_lock(), allocate_lock()
@@ -184,15 +183,15 @@ class LookingThread:
             self._done.release()
 
     def stop(self) -> list[dict[str, Any]]:
-        """What was seen."""
+        """Ends the thread; returns the sampled paths."""
         self._over.release()
         self._done.acquire()
         return self._looks.paths()
 
 
 def usual_step(blocks: Iterable[list[int]], signs: Container[int]) -> int:
-    """Median distance between two steps' ends, ns, in records as the journal keeps them; 0 where there are few. Short
-    steps' boundaries are not told one by one (`patches.FastPath`), so these are not asked."""
+    """Returns the median time between the ends of two steps, ns, from the journal's records; 0 if there are few. It
+    reads records because boundaries of short steps are not reported one by one (`patches.FastPath`)."""
     ends: dict[int, list[int]] = {}
     for block in blocks:
         for place in range(0, len(block), WORDS):
@@ -204,17 +203,17 @@ def usual_step(blocks: Iterable[list[int]], signs: Container[int]) -> int:
 
 
 def ends_behind(blocks: Iterable[list[int]], closing: int, start: int) -> int:
-    """Steps that have ended after `start`, ns, in records as the journal keeps them, by the head of the records that
-    end them."""
+    """Returns how many steps ended after `start`, ns, in the journal's records. closing: head of records that end
+    one."""
     heads_and_ends = ((block[place], block[place + 2]) for block in blocks for place in range(0, len(block), WORDS))
     return sum(head == closing and end > start for head, end in heads_and_ends)
 
 
 class SlowStepObserver(Follower):
-    """limits: "times" the usual step or "ns" that a step must exceed, or "every" so many steps one that is looked into
-    whole. thread: the training thread's identity.
+    """Thread that samples slow steps. limits: "times" the usual step or "ns" that a step must exceed, or "every": one
+    in so many steps is sampled whole. thread: identifier of the training thread.
 
-    Where steps end, the journal's newest records say: of most of them nobody is told (`patches.FastPath`).
+    It finds the ends of steps in the journal's newest records: most boundaries are not reported (`patches.FastPath`).
     """
 
     def __init__(self, limits: dict[str, Any], thread: int, session: Any) -> None:
@@ -223,7 +222,7 @@ class SlowStepObserver(Follower):
         self._session, self._signs = session, SIGNS.get(session.counter.mode, SIGNS[OPTIMIZER])
         self._usual, self._ended, self._reported = session.step_timer.usual(), now(), 0
         self.numbers: deque[int] = deque(maxlen=KEPT)
-        """The latest slow steps."""
+        """Numbers of the latest slow steps."""
         self._caught: deque[dict[str, Any]] = deque()
         self._blocks: deque[list[int]] = deque(maxlen=BLOCKS)
         session.recorder.journal.readers.append(self._blocks.append)
@@ -235,20 +234,20 @@ class SlowStepObserver(Follower):
         start_new_thread(self._look_on, ())
 
     def boundary(self, steps: int) -> None:
-        """In the training thread: a step has ended; `steps`: how many there were."""
+        """Called in the training thread when a step has ended; `steps`: number of steps so far."""
         self._reported += 1
         if self._reported % LEARNING == 0:
             self._usual = usual_step(self._blocks, self._signs) or self._session.step_timer.usual()
         self._write(steps)
 
     def finish(self) -> None:
-        """Work behind the last step is no step; the thread ends by itself soon."""
+        """Ends the thread, before work after the last step is taken for a slow step, and writes the rest."""
         if self._over.locked():
             self._over.release()
         self._write()
 
     def _write(self, steps: int = 0) -> None:
-        """steps: how many have ended, where that is known."""
+        """Writes the caught steps. steps: number of ended steps; 0 if unknown."""
         while self._caught:  # the other thread may append meanwhile
             caught = self._caught.popleft()
             if steps:
@@ -268,7 +267,7 @@ class SlowStepObserver(Follower):
             pass_on(error)
 
     def _last_end(self) -> int:
-        """When the last step ended, ns."""
+        """Returns the end of the last step, ns."""
         newest = self._session.recorder.journal.records[-WORDS * NEWEST :]
         for place in range(len(newest) - WORDS, -1, -WORDS):
             if newest[place] & KIND in self._signs:
@@ -277,19 +276,18 @@ class SlowStepObserver(Follower):
         return self._ended
 
     def _limit(self) -> float:
-        """ns that the step which runs may take unseen."""
+        """Returns the ns that the current step may take without being sampled."""
         if self.every:
             return 0.0 if (self._session.steps + 1) % self.every == 0 else float("inf")
         return max(float(self._limits.get("ns") or 0), float(self._limits.get("times") or 0) * float(self._usual))
 
     def _wait(self) -> float:
-        """ns until the step that runs has reached its limit; of steps that are looked into whole, until it may be one's
-        turn."""
+        """Returns the ns until the current step reaches its limit; with `every`, until the next check of the count."""
         left = self._usual / WAKES if self.every else self._last_end() + self._limit() - now()
         return min(MOST_WAIT, max(LEAST_WAIT, left))
 
     def _look_into(self, start: int) -> None:
-        """Until the step that began then ends."""
+        """Samples the step that started at `start` until it ends."""
         looks = Looks(self._thread)
         while self._last_end() == start and looks.count < MOST_LOOKS:
             if self._over.acquire(timeout=LOOK_NS / 1e9):

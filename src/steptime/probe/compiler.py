@@ -1,8 +1,8 @@
 """Keeps TorchDynamo out of the probe's own functions.
 
-While a compiled function runs, Dynamo looks at every Python frame that is called, and compiles it unless it is torch's
-or the standard library's. Ours it would compile too, with warnings about the clock in the user's stderr and graphs that
-the user's job does not have. A code object marked here is run as it is; what it calls is looked at as before.
+While a compiled function runs, Dynamo compiles every called Python frame that is not torch's or the standard library's.
+For ours that would add graphs to the user's job and warnings about the clock to its stderr. Dynamo runs a marked code
+object as it is, and still looks at the functions that it calls.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch
 
 OURS = ("steptime.probe", "steptime.journal")
 TRACED = "steptime.probe.changes.traceable"
-"""The one module of ours that runs inside compiled regions, and is to be compiled with them."""
+"""The one module of ours that runs inside compiled regions and should be compiled with them."""
 AMONG_THEMSELVES = tuple(f"steptime.probe.{name}" for name in ("discovery", "lines", "sampling", "sites"))
-"""Modules whose functions Python calls in the midst of compiled ones, and which call nothing of the job's: what they
-call of the standard library Dynamo is not to count among the job's frames."""
+"""Modules whose functions Python calls in the middle of compiled ones, and which call nothing of the job's. Dynamo must
+not count the standard library functions that they call among the job's frames."""
 
 
 def hide_from_dynamo() -> None:
-    """Marks the code of all modules of ours that are loaded. Does nothing where torch has no way to mark code.
+    """Marks the code of all loaded modules of ours. Does nothing if torch has no way to mark code.
 
     Works without importing torch._dynamo, which takes a second (torch 2.4 to 2.13).
     """
@@ -37,8 +37,8 @@ def hide_from_dynamo() -> None:
 
 
 def in_compiled_call() -> bool:
-    """True if a compiled function runs in this thread, and Dynamo looks at the frames that are called. torch keeps a
-    range of its own open around it, which no window of the profiler may outlast (see `profiling`)."""
+    """True if a compiled function runs in this thread, and Dynamo looks at called frames. torch keeps a range of its
+    own open around it, which no window of the profiler may outlast (see `profiling`)."""
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     switch = getattr(frames, "set_eval_frame", None)
     if switch is None or "torch._dynamo" not in sys.modules:
@@ -49,7 +49,8 @@ def in_compiled_call() -> bool:
 
 
 def _marker() -> Callable[[types.CodeType, bool], Any] | None:
-    """Marks a code object and, where torch can and it is wanted, all that it calls."""
+    """Returns a function that marks a code object and, if torch can and the flag is set, all that it calls; None if
+    torch cannot mark code."""
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     older: Callable[[types.CodeType], Any] | None = getattr(frames, "skip_code", None)
     if older is not None:  # torch < 2.7

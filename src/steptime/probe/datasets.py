@@ -1,8 +1,8 @@
-"""Datasets of a loader: its dataset and settings as facts, and how much of a batch is padding.
+"""Datasets of a loader: facts about dataset and settings, and the fraction of a batch that is padding.
 
-Rows of numbers (tokens) are padded at their ends, or at their fronts, with one number that stands nowhere else in them.
-A batch on the CPU is looked at in memory with numpy, if torch has imported it: nothing of the user's is asked, and no
-mode or profiler of the job sees an operator.
+Rows of tokens are padded at their ends or fronts with one number that is nowhere else in them. Batches on the CPU are
+read in memory with numpy, if the job has imported it: no method of the user's runs, and no mode or profiler of the job
+sees an operator.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ INDEXING = frozenset(
         "LOAD_FAST_BORROW_LOAD_FAST_BORROW",
     }
 )
-"""Instructions of a function that does nothing but look up attributes and index them (Python 3.10 to 3.14)."""
+"""Instructions of a function that only looks up attributes and indexes them (Python 3.10 to 3.14)."""
 
 
 def iterator_facts(iterator: Any, number: int, site: dict[str, Any] | None) -> dict[str, Any]:
-    """`LoaderFacts`. Reads torch's iterator, whose attributes are the same in torch 2.4 to 2.13."""
+    """Returns the fields of `LoaderFacts`. Reads attributes that torch's iterators have in torch 2.4 to 2.13."""
     dataset = iterator._dataset
     workers = int(iterator._num_workers)
     size = getattr(iterator._index_sampler, "batch_size", None) if iterator._auto_collation else None
@@ -78,7 +78,7 @@ def iterator_facts(iterator: Any, number: int, site: dict[str, Any] | None) -> d
 
 
 def _start_method(iterator: Any) -> str:
-    """Start method of the running workers; asking decides nothing."""
+    """Returns the start method of the running workers, without fixing multiprocessing's default."""
     workers = getattr(iterator, "_workers", None)
     method = getattr(workers[0], "_start_method", None) if workers else None
     return str(
@@ -99,7 +99,7 @@ def _dataset_name(dataset: Any) -> str:
 
 
 def _length(dataset: Any) -> int | None:
-    """Only where torch's samplers ask too."""
+    """Returns the dataset's length, only if torch's samplers ask for it too; else None."""
     if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__len__"):
         return None
     try:
@@ -110,14 +110,14 @@ def _length(dataset: Any) -> int | None:
 
 
 def _fetches_batches(dataset: Any) -> bool:
-    """True if one call reads a batch. Subset has __getitems__ too, which falls back to one call an item."""
+    """True if one call reads a whole batch. Subset has __getitems__ too, which falls back to one call per item."""
     if isinstance(dataset, Subset):
         return _fetches_batches(dataset.dataset)
     return bool(getattr(type(dataset), "__getitems__", None))
 
 
 def _in_memory(dataset: Any) -> bool:
-    """True if an item is only an index into tensors that are there: TensorDataset, or views of such."""
+    """True if an item is only an index into tensors in memory: TensorDataset, or views of such."""
     if isinstance(dataset, Subset):
         return _in_memory(dataset.dataset)
     if isinstance(dataset, ConcatDataset):
@@ -128,7 +128,7 @@ def _in_memory(dataset: Any) -> bool:
 
 
 def _only_indexes(dataset: Any) -> bool:
-    """A dataset of the user's whose __getitem__ calls nothing and indexes tensors or arrays held as attributes."""
+    """True if the user's __getitem__ calls nothing and only indexes tensors or arrays held as attributes."""
     code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
     if code is None or code.co_freevars or code.co_cellvars:
         return False
@@ -150,7 +150,8 @@ def _is_array(value: Any) -> bool:
 
 
 def _item_site(dataset: Any) -> dict[str, Any] | None:
-    """Where the function stands that reads an item (or the iterator that yields them)."""
+    """Returns the line of the function that reads an item (or of the iterator that yields items); None if it is not in
+    the user's or an installed package's code."""
     while isinstance(dataset, Subset | ConcatDataset):
         dataset = dataset.datasets[0] if isinstance(dataset, ConcatDataset) else dataset.dataset
     names = ("__iter__",) if isinstance(dataset, IterableDataset) else ("__getitems__", "__getitem__")
@@ -164,23 +165,21 @@ def _item_site(dataset: Any) -> dict[str, Any] | None:
 
 LEAST_ROWS, LEAST_LENGTH = 2, 8
 MOST_NUMBERS = 1 << 20
-"""Numbers in a batch: 8 MB, a few milliseconds."""
+"""Numbers in a batch: 8 MB, which takes a few milliseconds."""
 MOST_PARTS = 16
 KINDS = {torch.int64: "int64", torch.int32: "int32", torch.int16: "int16"}
 ELSEWHERE = 0.01
-"""Fraction of the places that are not filled: the filler may be there once in a while and is no filler when more
-often."""
+"""Largest fraction of the unpadded places that may hold the filler; a number that is more frequent is no filler."""
 DEPTH = 3
-"""Depth of dictionaries, lists and tuples in a batch."""
+"""Depth of the dictionaries, lists and tuples in a batch that are searched."""
 
 
 Padded = tuple[float, tuple[int, int], tuple[int, int]]
-"""Facts of a tensor that looks like tokens: the share of its numbers that only fill it up, its shape, and its smallest
-and largest number."""
+"""Facts of a tensor that looks like tokens: its fraction of padding, its shape, its smallest and largest number."""
 
 
 def padded_share(batch: Any) -> Padded | None:
-    """Facts of the first tensor in a batch that looks like tokens. None where there is none."""
+    """Returns the facts of a batch's first tensor that looks like tokens; None without one, or without numpy."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
@@ -191,15 +190,15 @@ def padded_share(batch: Any) -> Padded | None:
 
 
 def reads_tokens(shape: tuple[int, int], read: tuple[int, ...]) -> bool:
-    """True if an embedding that reads numbers of a shape reads such a batch: whole, its part on one device, in one row,
-    or without the last number of each row, which is only to be predicted."""
+    """True if an embedding whose input has shape `read` reads this batch: whole, one device's part of it, in one row,
+    or without the last number of each row, which is only predicted."""
     rows, length = shape
     whole = len(read) > 1 and read[0] >= LEAST_ROWS and read[-1] in (length, length - 1)
     return whole or prod(read) in (rows * length, rows * (length - 1))
 
 
 def _tensors(batch: Any, depth: int) -> Iterator[Any]:
-    """Plain tensors of tokens' shape. Only exact types are opened: others would be asked."""
+    """Yields the plain tensors of tokens' shape. Opens exact types only: subclasses would run code of the user's."""
     kind = type(batch)
     if kind is torch.Tensor:
         if _may_be_tokens(batch):
@@ -212,8 +211,8 @@ def _tensors(batch: Any, depth: int) -> Iterator[Any]:
 
 
 def _may_be_tokens(tensor: torch.Tensor) -> bool:
-    """Also whether its numbers are in memory, one behind the other: a storage may have been made smaller than its
-    tensor."""
+    """True if type and shape fit, and the numbers are contiguous in memory: a storage may have been made smaller than
+    its tensor."""
     if tensor.device.type != "cpu" or tensor.dtype not in KINDS or tensor.dim() != 2:
         return False
     if tensor.layout is not torch.strided or not tensor.is_contiguous():
@@ -225,26 +224,27 @@ def _may_be_tokens(tensor: torch.Tensor) -> bool:
 
 
 def _array(tensor: torch.Tensor, numpy: Any) -> Any:
-    """The numbers of a contiguous tensor where they lie. `tensor.numpy()` would detach it, which is an operator."""
+    """Returns the numbers of a contiguous tensor as a numpy array without a copy. `tensor.numpy()` would detach it,
+    which is an operator."""
     memory = (ctypes.c_char * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
     return numpy.frombuffer(memory, KINDS[tensor.dtype]).reshape(tensor.shape)
 
 
 def _share(tokens: Any) -> float | None:
-    """None for what is no text: of two numbers (a mask, labels)."""
+    """Returns the fraction of padding; None if there are only two different numbers, as in masks and labels."""
     if ((tokens == tokens.min()) | (tokens == tokens.max())).all():
         return None
     return max(_filled(tokens), _filled(tokens[:, ::-1]))
 
 
 def _filled(tokens: Any) -> float:
-    """The share of the places behind the last number of each row that is not the filler."""
+    """Returns the fraction of places after the last number of each row that is not the filler."""
     ends = Counter(tokens[:, -1].tolist()).most_common(2)  # of two rows, one may be full
     return max(_filled_with(filler, tokens) for filler, _ in ends)
 
 
 def _filled_with(filler: int, tokens: Any) -> float:
-    """The share; 0 where it is elsewhere, too, or where a row holds nothing else."""
+    """Returns the fraction for one filler; 0 if it is elsewhere too often, or if a row holds nothing else."""
     is_filler = tokens == filler
     if is_filler.all(axis=1).any():
         return 0.0

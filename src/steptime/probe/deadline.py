@@ -1,9 +1,8 @@
-"""The end of what a job should not carry for long, where no boundary of a step comes to end it: a training that is
-over, an evaluation of minutes.
+"""Time limit for instrumentation that a step boundary may never end: the training may be over, or an evaluation may
+take minutes.
 
-A thread waits and has the interpreter call us in the main thread, between two of its bytecodes (Py_AddPendingCall,
-Python/C API, "Asynchronous Notifications"). It neither interrupts a system call nor is it a signal that the job could
-see.
+A thread waits, then has the interpreter call us in the main thread between two bytecodes (Py_AddPendingCall, Python/C
+API, "Asynchronous Notifications"). That neither interrupts a system call nor sends a signal that the job could see.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from steptime.probe.compiler import in_compiled_call
 from steptime.probe.ours import handler_of, pass_on, suppressed
 
 RETRY = 0.05
-"""Seconds until we ask again where it could not be ended."""
+"""Seconds until the next try if the block could not be ended."""
 BACKWARD = os.path.join("torch", "autograd", "graph.py"), os.path.join("torch", "autograd", "__init__.py")
-"""Files whose functions run while gradients are computed: the engine keeps the profiler's state of the thread and puts
-it back (ATen/ThreadLocalState.h), so nothing may be switched off in there."""
+"""Files whose functions run while gradients are computed. The engine saves the thread's profiler state and restores it
+(ATen/ThreadLocalState.h), so nothing may be switched off there."""
 
 TORCH, MOST_FRAMES = b"libtorch", 1 << 14
 """Libraries of torch's, and how many frames of a stack are looked through."""
 
 _due: deque[Deadline] = deque()
 _free: deque[bool] = deque([True])
-"""Empty from the moment that our call is queued until it has run. Python 3.11 never gets beyond the first instruction
-of a function that is called from one, while a profile function is on and another one is queued (DO_TRACING in
-Python/ceval.c checks for queued calls before it goes on)."""
+"""Empty while our call is queued or runs, so that only one is queued. With two, Python 3.11 never gets beyond the first
+instruction of a function that is called from one while a profile function is on (DO_TRACING in Python/ceval.c first
+checks for queued calls)."""
 
 
 class Deadline:
-    """Calls `overdue` once in the main thread when `limit` has passed before the end of a `with` block. Its exceptions
-    are handed to `failed`. Does nothing in any other thread."""
+    """Context that calls `overdue` once in the main thread if the block lasts longer than `limit`, ns; its exceptions
+    go to `failed`. Does nothing in other threads."""
 
     def __init__(self, limit: int, overdue: Callable[[], None], failed: Callable[[Exception], None]) -> None:
         self._limit, self._overdue, self._failed = limit, overdue, failed
@@ -70,7 +69,7 @@ class Deadline:
             _have_called()
 
     def ask(self) -> None:
-        """In the main thread: ends it, where that can be done now."""
+        """Calls `overdue` in the main thread; not in a backward or a compiled function, where the thread retries."""
         self._asked = False
         if self._over or os.getpid() != self._process or not may_end():
             return
@@ -112,7 +111,7 @@ def _is_in_torch() -> bool:
 
 
 def _have_called() -> None:
-    """Has the main thread call `_ask_all`, unless it is about to, or does."""
+    """Queues a call of `_ask_all` in the main thread, unless one is queued or runs."""
     with suppressed(IndexError):
         free = _free.pop()
         if _add_pending(_CALL, None):  # its queue is full
@@ -130,7 +129,7 @@ def _ask_all(_: Any) -> int:
 
 
 def _signal_of(error: BaseException) -> int:
-    """The signal whose handler has raised this. It is sent once more, to be handled in the user's own frames."""
+    """Returns the signal whose handler raised this. It is sent once more, so that the user's own frames handle it."""
     return handler_of(error) or signal.SIGINT  # Python's own handler is no function of Python's
 
 

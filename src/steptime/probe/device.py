@@ -1,8 +1,5 @@
-"""The accelerator's side of the watch: whether one is in use, and memory. Nothing that the watch calls waits for the
-device.
-
-Memory is read, never reset: the user's peak counters stay the user's.
-"""
+"""Accelerator and memory of the process. Nothing here waits for the device, except `drained`. Memory counters are read,
+never reset: the peak counters belong to the user."""
 
 from __future__ import annotations
 
@@ -18,19 +15,19 @@ from steptime.probe.ours import pass_on
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MEMORY_PERIOD = 100_000_000
-"""ns between two looks at memory: reading /proc costs 10 us, the allocator's statistics 30 us."""
+"""Time between two memory samples, ns. Reading /proc costs 10 µs, the allocator's statistics 30 µs."""
 RESIDENT, ALLOCATED, RESERVED, RETRIES, DRIVER_ALLOCATIONS, ALLOCATED_PEAK, RESERVED_PEAK = range(1, 8)
 MEMORY = int(Kind.MEMORY)
 
 
 def in_use() -> bool:
-    """True if the job works on a CUDA device by now. The driver is not asked: that could initialise it."""
+    """True if the job has initialized CUDA. The driver is not asked, because that could initialize it."""
     return bool(torch.cuda.is_initialized())
 
 
 def distinguished() -> dict[int, str]:
-    """UUIDs of the devices on which this process has a context, by number; {} where torch tells none (before 2.4), and
-    while a graph is captured. Nothing is initialised by asking, and the current device stays the one that it is."""
+    """Returns the UUID by number of each device on which this process has a context; {} before torch 2.4 and during a
+    graph capture. Initializes nothing and keeps the current device."""
     if not in_use() or torch.cuda.is_current_stream_capturing():
         return {}
     has_context = getattr(torch._C, "_cuda_hasPrimaryContext", torch.cuda.memory_reserved)
@@ -40,8 +37,8 @@ def distinguished() -> dict[int, str]:
 
 
 def drained() -> None:
-    """Returns when the current device has done what was launched on it, and every other that holds tensors; at once
-    while a graph is captured, which waiting would spoil."""
+    """Waits until the current device, and every other one that holds tensors, is idle. Returns at once during a graph
+    capture, which waiting would invalidate."""
     if torch.cuda.is_current_stream_capturing():
         return
     current = torch.cuda.current_device()
@@ -51,7 +48,7 @@ def drained() -> None:
 
 
 def memory_sampler(journal: Journal) -> Callable[[bool], None]:
-    """A function to call at every boundary; it looks at most every MEMORY_PERIOD, unless it is to look now."""
+    """Returns a function to call at every boundary. It samples memory at most every MEMORY_PERIOD; always if True."""
     due = 0
 
     def sample(at_once: bool) -> None:
@@ -80,20 +77,20 @@ def memory_sampler(journal: Journal) -> Callable[[bool], None]:
 
 
 def statistics() -> dict[str, Any]:
-    """Counters of the allocator of the CUDA device in use, as it keeps them: torch's own functions flatten all of it
-    for each figure."""
+    """Returns the allocator's nested counters of the current CUDA device. torch's own functions flatten all of them for
+    each number."""
     return dict(torch.cuda.memory_stats_as_nested_dict())
 
 
 def memory_in_use() -> int:
-    """Bytes that tensors hold on the CUDA device in use, where one is; else of this process."""
+    """Returns the bytes of tensors on the current CUDA device, or the resident bytes of this process without one."""
     if in_use():
         return int(statistics()["allocated_bytes"]["all"]["current"])
     return resident_bytes()
 
 
 def resident_bytes() -> int:
-    """Bytes of this process; 0 where the system does not tell."""
+    """Returns the resident bytes of this process; 0 if /proc does not report them."""
     try:
         # Half as dear as a file object.
         statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
-"""Two steps under Python's profile function: the modules that the user calls, where tensors are read or moved, what
-each line of the user's calls, and the functions that take the time.
+"""Discovery: a step or two under Python's profile function. It finds the user's top modules, reads and moves of
+tensors, the calls of each user line, and the expensive functions.
 
-The profile function sees every call of the training thread, and slows it by half at most; it sees what no patch could
-see without being noticed. Modules and frames of the user are not kept.
+The profile function sees every call of the training thread, also those that no patch could see unnoticed, and slows the
+thread by half at most. No module and no frame of the user's is kept.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from steptime.probe.ours import pass_on, suppressed
 READS = frozenset(
     {"item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__float__", "__int__", "__index__", "is_nonzero"}
 )
-"""Tensor methods that wait for a device."""
+"""Tensor methods that wait for the device."""
 MOVES = frozenset({"to", "cuda", "copy_", "pin_memory"})
 """Tensor methods that may copy from one device to another."""
 OPERATORS = ("__bool__", "__float__", "__int__", "__index__")
-"""Reached through the interpreter's slots, which tell the profile function nothing."""
+"""Methods called through the interpreter's slots, which the profile function does not see."""
 ENGINE = "run_backward"
 """Function of autograd that runs a backward pass."""
 WAITS = frozenset({"synchronize", "_cuda_synchronize", "_synchronize"})
 LEAST_SHARE = 0.02
-"""A function below this share of the step is not worth a record per line."""
+"""Smallest fraction of the step for which a function's lines are timed."""
 MOST_CALLS = 100
-"""In two steps. Lines of a function that is called more often cost more than they tell."""
+"""Most calls of a function in the discovery steps; beyond, timing its lines costs more than it shows."""
 MOST_FUNCTIONS = 16
 MOST_CALLED, MOST_NAMES = 2_000, 24
-"""Lines of which it is kept what they call, and names of each."""
+"""Most lines whose callees are kept, and most names per line."""
 OWN = "steptime."
 TORCH_CALLS = frozenset(dir(torch.Tensor)) | frozenset(dir(torch._C._VariableFunctions)) | frozenset(dir(torch._C._nn))
-"""Names of torch's functions in C. A few methods of Python's own objects are called alike."""
+"""Names of torch's functions in C. A few methods of Python's own objects have the same names."""
 DEVICE = torch._C.TensorBase.device
 MOST_WALKS = 100
-"""Calls of one function of a package from torch or the standard library, of which the user's line is looked for."""
+"""Most calls of one package function from torch or the standard library for which the user's line is searched."""
 
 now = time.perf_counter_ns
 
 
 @dataclass
 class Found:
-    """top_modules: modules called from outside of other modules and of the loader, owning parameters. sites:
-    `SiteFacts` without `steps`. functions: code of user functions whose lines are worth timing, the most expensive
-    first. calls: of Python and C functions, all that a trace with stacks would hold; torch_calls: of torch's in C.
-    padded: of each batch of tokens, which an embedding reads, the share that only fills it up, and how many there are.
-    called: `CalledFacts`. inputs: of a model, where the first dimension of what it is called with is surely the
-    batch's."""
+    """Result of the discovery. top_modules: modules with parameters, called from outside of other modules and of the
+    loader. sites: `SiteFacts` without `steps`. functions: code of user functions whose lines are worth timing, most
+    expensive first. calls: of Python and C functions, as a trace with stacks would hold them; torch_calls: of torch's
+    in C. padded: fraction of padding and number of tokens per batch that an embedding reads. called: `CalledFacts`.
+    inputs: returns the model's `Inputs` by number of optimizers, or None if the first dimension may not be the
+    batch."""
 
     top_modules: list[torch.nn.Module] = field(default_factory=list)
     sites: list[dict[str, Any]] = field(default_factory=list)
@@ -77,13 +77,13 @@ class Found:
 CALLS = frozenset({"call", "c_call"})
 """Events of Python's profile function."""
 OTHER, USER, MODULE, LOADER, UPDATE, PACKAGE, EMBEDDING = range(7)
-"""Kind of a code object: of no interest, the user's, nn.Module's call, the loader's next, an optimizer's step, an
+"""Roles of code objects: none of these, the user's, nn.Module's call, the loader's next, an optimizer's step, an
 installed package's, the function that reads an embedding."""
 
 
 def name_of(function: Any) -> str:
-    """A C function by its module or its owner's class: "builtins.print", "torch.Tensor.item". The owner itself is asked
-    nothing: it may be a proxy of the user's."""
+    """Returns a C function's name with its module or its owner's class: "builtins.print", "torch.Tensor.item". It runs
+    no method of the owner, which may be a proxy of the user's."""
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     kind = type(owner)
     if issubclass(kind, ModuleType):
@@ -95,10 +95,10 @@ def name_of(function: Any) -> str:
 
 
 class _Use:
-    """A code object that ran: calls, inclusive time, and whether a forward, backward or update ran inside of it.
+    """Calls and inclusive time, ns, of one code object. holds: a forward, backward or update ran inside of it.
 
-    It is held for the two steps, so that its number is not given to another one. wraps: a function made in a function
-    of torch's or a package's, as decorators are: what it calls is called by who calls it.
+    The code object is held for the discovery, so that its id stays unique. wraps: a function made inside a function of
+    torch's or a package's, such as a decorator's: its caller counts as the caller of what it calls.
     """
 
     __slots__ = ("active", "calls", "code", "holds", "role", "time", "wraps")
@@ -111,7 +111,7 @@ class _Use:
 
 
 class _Operator:
-    """Sees `if loss:`, `float(loss)`, `int(loss)`: a descriptor on torch.Tensor that hands out the original method."""
+    """Descriptor on torch.Tensor that sees `if loss:`, `float(loss)`, `int(loss)` and returns the original method."""
 
     def __init__(self, name: str, original: Any, seen: Callable[[str, Any, FrameType], None]) -> None:
         self._name, self._original, self._seen = name, original, seen
@@ -124,7 +124,7 @@ class _Operator:
 
 
 class Discovery:
-    """Watches the calling thread from `start` to `stop`, or for `most_calls`, each of which takes microseconds."""
+    """Observer of the calling thread from `start` to `stop`, or for `most_calls`, each of which takes microseconds."""
 
     def __init__(self, most_calls: int = sys.maxsize) -> None:
         self._uses: dict[int, _Use] = {}
@@ -148,7 +148,7 @@ class Discovery:
         self._profile = self._make()
 
     def start(self) -> bool:
-        """False, and nothing is done, while somebody else's profiler or tracer is on."""
+        """Starts. Returns False, and does nothing, while another profiler or tracer is on."""
         if sys.getprofile() is not None or sys.gettrace() is not None:
             return False
         self._start = now()
@@ -161,7 +161,8 @@ class Discovery:
         return True
 
     def give_up(self) -> None:
-        """Takes everything away somewhere in the user's program, if a root was found: the rest is worth no waiting."""
+        """Removes the profile function, anywhere in the user's program, if a top module was found: the rest can
+        wait."""
         if self._top_modules:
             self._take_away()
 
@@ -260,8 +261,8 @@ class Discovery:
         return use
 
     def _notes(self, frame: FrameType, use: _Use) -> None:
-        """Notes a Python function at the user's line that calls it. One of a package that torch calls, as it calls the
-        forward of a metric, belongs to the user's line behind that call."""
+        """Notes a Python function at the user's line that calls it. A package function called by torch, such as a
+        metric's forward, belongs to the user's line outside of that call."""
         outer = frame.f_back
         while outer is not None and self._use(outer).wraps:
             outer = outer.f_back
@@ -279,7 +280,7 @@ class Discovery:
                 self._note(outer, id(use.code), lambda: f"{module}.{name}")
 
     def _note(self, frame: FrameType, callee: int, name: Callable[[], str]) -> None:
-        """Once for each place in the code and what is called there. frame: of the user's."""
+        """Notes a callee at a line of the user's `frame`, once per place in the code."""
         key = id(frame.f_code), frame.f_lasti, callee
         if key in self._seen or len(self._called) >= MOST_CALLED:
             return
@@ -364,8 +365,8 @@ class Discovery:
 def _read_tokens(
     padded: list[Padded], embedded: set[tuple[int, ...]], top_modules: list[torch.nn.Module]
 ) -> list[tuple[float, int]]:
-    """Tokens that an embedding reads. Compiled code calls no function of Python: then, what one of the models could
-    read."""
+    """Returns fraction of padding and size of the batches that an embedding reads. Compiled code calls no Python
+    function, so without such a call any batch counts that an embedding of the models could read."""
     sizes = [] if embedded else [
         int(module.__dict__.get("num_embeddings", 0)) for _, module in named_modules(top_modules)
         if isinstance(module, torch.nn.Embedding)

@@ -1,7 +1,7 @@
-"""The norm of the gradients, looked at now and then: whether the training runs away.
+"""Samples of the gradient norm, to see a training that diverges.
 
-One law: only what lies on the CPU is read, so that nothing waits for a device and no counter of its memory moves; and
-nothing is read where somebody watches operators, who would see ours.
+Only gradients on the CPU are read, so that nothing waits for a device and no memory counter changes. None are read
+while operators are observed, because the observer would see ours.
 """
 
 from __future__ import annotations
@@ -21,24 +21,22 @@ from steptime.probe.ours import pass_on
 from steptime.probe.recorder import Recorder
 
 MOST_ELEMENTS = 1 << 20
-"""Elements of the parameters whose gradients are looked at, the smallest ones first, which lie in all layers: what
-explodes does so in all of them. A megabyte or four is read in less than a millisecond."""
+"""Elements of the parameters whose gradients are read. The smallest parameters are chosen, because they lie in all
+layers and an explosion reaches all of them. A few megabytes are read in less than a millisecond."""
 REST = 5000
-"""So many times as long as a look takes must pass before the next: 0.02 % of the job's time."""
+"""Factor of the pause after a sample, in durations of the sample: 0.02 % of the job's time."""
 SPAN = 3
-"""The cost of a look is the median of as many: the first one of all also chooses the parameters, and one that the
-machine interrupted for ten milliseconds must not be the last for a minute. Until there are as many, every step is
-looked at."""
+"""The cost of a sample is the median of so many, because the first one also chooses parameters, and one interrupted for
+10 ms must not stop sampling for a minute. Until there are as many, every step is sampled."""
 RANGES = (torch.float32, torch.float64, torch.bfloat16)
-"""The norm of gradients in float16 overflows long before they do."""
+"""Dtypes that are read. A norm in float16 overflows long before the gradients do."""
 TENSOR = torch._C.TensorBase
 GRADIENT, DEVICE, LEAF = TENSOR.grad, TENSOR.device, TENSOR.is_leaf
 LARGEST = float(torch.finfo(torch.float32).max)
 
 
 class GradientNorm:
-    """Call `look` at boundaries of steps; parameters are held weakly. trained: gives the parameters that are
-    trained."""
+    """Sampler of the gradient norm; call `look` at step boundaries. trained: returns the trained parameters."""
 
     def __init__(self, recorder: Recorder, trained: Callable[[], Iterable[Any]]) -> None:
         self._recorder, self._trained = recorder, trained
@@ -47,7 +45,7 @@ class GradientNorm:
         self._taken: deque[int] = deque(maxlen=SPAN)
 
     def look(self) -> None:
-        """Samples the norm, where it is due and the gradients can be read."""
+        """Samples the norm if it is due and the gradients can be read."""
         start = time.perf_counter_ns()
         if start < self._due or torch.autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack():
             return
@@ -76,14 +74,15 @@ class GradientNorm:
 
 
 def bits(norm: float) -> int:
-    """A norm as the journal keeps it: the bits of a 32-bit float, which for what is not negative are less than 2**31,
-    no time of a clock. A norm that is no number, or beyond such a float, is written as infinity."""
+    """Returns a norm as the bits of a 32-bit float, for the journal. For non-negative floats they are below 2**31,
+    which no clock time is. NaN and norms beyond float32 become infinity."""
     kept = norm if 0 <= norm <= LARGEST else math.inf
     return int(struct.unpack("<i", struct.pack("<f", kept))[0])
 
 
 def _chosen(trained: Iterable[Any]) -> list[weakref.ref[Any]]:
-    """Leaves only: torch warns where another's gradient is asked for. Nothing is asked of the job's own classes."""
+    """Returns the parameters to read. Leaves only, because torch warns about the gradient of others. Runs no method of
+    the job's own classes."""
     left, found = MOST_ELEMENTS, []
     readable = [each for each in trained if DEVICE.__get__(each).type == "cpu" and LEAF.__get__(each)]
     for parameter in sorted(readable, key=TENSOR.numel):
@@ -95,7 +94,7 @@ def _chosen(trained: Iterable[Any]) -> list[weakref.ref[Any]]:
 
 
 def _norm(parameters: list[Any]) -> float | None:
-    """The norm of all gradients together, as that of their norms; None where there are none."""
+    """Returns the norm of all gradients together, or None if there are none."""
     gradients = [gradient for each in parameters if _is_read(gradient := GRADIENT.__get__(each))]
     return math.hypot(*map(float, torch._foreach_norm(gradients))) if gradients else None
 

@@ -1,4 +1,4 @@
-"""Facts about a process, its rank, its memory, its optimizers and its modules. Asking initialises nothing."""
+"""Facts about a process: its rank, memory, settings, optimizers and modules. Reading them initializes nothing."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 """Variables that launchers put into the environment: torchrun, SLURM's srun, Open MPI, MPICH and Intel MPI."""
 MOST_TRACED = 16
-"""Ranks that trace of a larger job: traces are megabytes each, and the step table of all ranks says who is late."""
+"""Ranks that trace in a larger job. Traces are megabytes each, and the step table of all ranks shows the straggler."""
 
 
 @dataclass(frozen=True)
 class RankPlace:
-    """None for what nothing says; a single process has no rank."""
+    """Rank of this process; fields are None if unknown. A single process has no rank."""
 
     rank: int | None = None
     local_rank: int | None = None
@@ -52,26 +52,26 @@ class RankPlace:
 
     @property
     def alone(self) -> bool:
-        """True if it trains with nobody else, as far as is known."""
+        """True if the process trains alone, as far as is known."""
         return self.rank is None or (self.world_size or 1) < 2
 
 
 def process_group() -> Any:
-    """torch.distributed, where the job has set it up; else None."""
+    """Returns torch.distributed if the job has initialized it, else None."""
     distributed = sys.modules.get("torch.distributed")
     ready = distributed is not None and distributed.is_available() and distributed.is_initialized()
     return distributed if ready else None
 
 
 def device_of(top_modules: Iterable[torch.nn.Module]) -> tuple[str, str]:
-    """Kind and name of the device of the first parameter; ("cpu", "") without."""
+    """Returns kind and name of the first parameter's device; ("cpu", "") without parameters."""
     parameter = next((parameter for top_module in top_modules for parameter in parameters_of(top_module)), None)
     kind = parameter.device.type if parameter is not None else "cpu"
     return kind, torch.cuda.get_device_name(parameter.device) if parameter is not None and kind == "cuda" else ""
 
 
 def place() -> RankPlace:
-    """From torch.distributed once the job has set it up (mp.spawn tells its ranks nothing else), else from the
+    """Returns the rank from torch.distributed once it is initialized (mp.spawn sets no environment), else from the
     launcher's environment."""
     local = _number(LOCAL_RANK)
     if (distributed := process_group()) is not None:
@@ -88,7 +88,7 @@ def ranks_here() -> int:
 
 
 def traces(here: RankPlace, wanted: Sequence[str]) -> bool:
-    """True if this rank records traces. wanted: numbers of ranks, "auto" for a sample of a large job, "all"."""
+    """True if this rank records traces. wanted: rank numbers, "auto" for a sample of a large job, "all"."""
     if here.alone or here.rank is None or not wanted or "all" in wanted or str(here.rank) in wanted:
         return True
     world = here.world_size or 1
@@ -105,11 +105,11 @@ def _number(names: Sequence[str]) -> int | None:
 
 
 PACKAGES = ("bitsandbytes", "torchao")
-"""Packages that a fix could use; looked for, not imported."""
+"""Packages that a fix could use; searched, not imported."""
 
 
 def clock_pair() -> tuple[int, int]:
-    """(epoch ns, monotonic ns) read together; the tightest of three readings."""
+    """Returns (epoch ns, monotonic ns) read together: the tightest of three readings."""
     readings = []
     for _ in range(3):
         before = time.perf_counter_ns()
@@ -121,7 +121,7 @@ def clock_pair() -> tuple[int, int]:
 
 
 def make_folder(recording: str, pid: int) -> str:
-    """A new folder for this process; a pid that the system has given out twice gets a number behind it."""
+    """Makes a new folder for this process; appends a number if the system has used the pid before."""
     for attempt in range(1000):
         folder = os.path.join(recording, f"process-{pid}" + (f"-{attempt}" if attempt else ""))
         try:
@@ -133,7 +133,7 @@ def make_folder(recording: str, pid: int) -> str:
 
 
 def say_left(recording: str) -> None:
-    """Marks that this process is left, and what it starts from now on is none of ours. Raises OSError."""
+    """Marks in the recording that the probe has left, and clears the environment for children. Raises OSError."""
     if json.dumps(recording, ensure_ascii=False) in os.environ.get("STEPTIME_PROBE", ""):  # else others have come
         for name in ("STEPTIME_PROBE", "STEPTIME_INJECT"):
             os.environ.pop(name, None)
@@ -142,7 +142,7 @@ def say_left(recording: str) -> None:
 
 
 def _process_started() -> int:
-    """Start of this process, epoch ns; 0 where /proc does not tell (proc(5): field 22, in clock ticks since boot)."""
+    """Returns the start of this process, epoch ns; 0 if /proc lacks it (proc(5): field 22, clock ticks since boot)."""
     try:
         with open("/proc/self/stat", "rb") as stat:
             ticks = int(stat.read().rsplit(b")", 1)[1].split()[19])
@@ -154,7 +154,7 @@ def _process_started() -> int:
 
 
 def write_process(folder: str, device: str, device_name: str, changes: list[str] | None = None) -> None:
-    """Writes process.json (`ProcessFacts`) in one piece."""
+    """Writes process.json (`ProcessFacts`) atomically."""
     epoch, monotonic = clock_pair()
     here = place()
     facts = {
@@ -179,7 +179,7 @@ def write_process(folder: str, device: str, device_name: str, changes: list[str]
 
 
 def optimizer_facts(optimizer: Any, number: int) -> dict[str, Any]:
-    """`OptimizerFacts`; foreach and fused are those of the first group, None where torch chooses."""
+    """Returns the fields of `OptimizerFacts`. foreach and fused are those of the first group; None: torch chooses."""
     groups = getattr(optimizer, "param_groups", [])
     parameters = [parameter for group in groups for parameter in group["params"]]
     first = groups[0] if groups else {}
@@ -218,7 +218,8 @@ def top_module_facts(module: torch.nn.Module, number: int) -> dict[str, Any]:
 
 
 def _dense_embedding_elements(module: torch.nn.Module) -> int:
-    """Numbers in embeddings that train with a dense gradient; a table that an output layer shares has one anyway."""
+    """Returns the elements of embeddings with a dense gradient, except tables shared with an output layer, whose
+    gradient is dense anyway."""
     tables = [each for each in modules_of(module) if isinstance(each, torch.nn.Embedding)]
     shared = {id(each.weight) for each in modules_of(module) if isinstance(each, torch.nn.Linear)}
     return sum(
@@ -229,7 +230,7 @@ def _dense_embedding_elements(module: torch.nn.Module) -> int:
 
 
 def settings_facts() -> dict[str, Any]:
-    """`SettingsFacts`: read only, nothing is initialised by asking."""
+    """Returns the fields of `SettingsFacts`. Initializes nothing."""
     distributed = process_group()
     affinity = getattr(os, "sched_getaffinity", None)
     return {
@@ -253,8 +254,8 @@ def settings_facts() -> dict[str, Any]:
 
 
 def flushes_denormals() -> bool:
-    """True if the processor takes denormal results for zero in this thread. Seen by Python's own arithmetic: torch sets
-    the mode and does not tell it, and an operator of ours would be seen by who watches them."""
+    """True if the processor flushes denormals to zero in this thread. Python's arithmetic shows it: torch has no
+    getter, and observers of operators would see one of ours."""
     return sys.float_info.min * 0.5 == 0.0
 
 
@@ -275,12 +276,12 @@ def _matmul_precision() -> str:
 
 
 MOST_GRAPH_BREAKS, LONGEST_REASON = 100, 2000
-"""Of a process that are told, and characters of one."""
+"""Most graph breaks of a process that are recorded, and most characters of a reason."""
 
 
 def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
-    """`CompilationFacts` of what TorchDynamo began to compile after `after_us` (epoch, microseconds), and when the last
-    of them began; none while Dynamo is not loaded.
+    """Returns `CompilationFacts` of the compilations that started after `after_us` (epoch, µs), and the start of the
+    last one; none before Dynamo is loaded.
 
     torch._dynamo.utils.get_compilation_metrics keeps the newest 64 (torch 2.4 to 2.13).
     """
@@ -307,10 +308,11 @@ def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def graph_break_facts(seen: int) -> tuple[list[dict[str, Any]], int]:
-    """`GraphBreakFacts` of the graph breaks behind the first `seen` at a line of the user's, and how many there are.
+    """Returns `GraphBreakFacts` of the graph breaks after the first `seen` that are at a line of the user's, and the
+    new count.
 
-    TorchDynamo keeps all in torch._dynamo.utils.graph_break_reasons (torch 2.4 to 2.13); of a job that compiles without
-    end the first ones tell enough.
+    TorchDynamo keeps all in torch._dynamo.utils.graph_break_reasons (torch 2.4 to 2.13). The first MOST_GRAPH_BREAKS
+    are enough, even if a job never stops compiling.
     """
     known = getattr(sys.modules.get("torch._dynamo.utils"), "graph_break_reasons", ())
     found = list(known[min(seen, len(known)) : MOST_GRAPH_BREAKS])
@@ -324,7 +326,7 @@ def graph_break_facts(seen: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def _frame(metric: Any) -> str:
-    """Which function it is, of those that are compiled: one that is given up is told without its name."""
+    """Returns the compile id of the function. The metric of an abandoned compilation has no function name."""
     return str(getattr(metric, "compile_id", None)).partition("/")[0]
 
 

@@ -1,12 +1,12 @@
-"""Lines of ours inside of a function of torch's: the function stays the object that it is.
+"""Lines of ours inside a function of torch's, which stays the same object.
 
-The timed functions of torch cannot be wrapped: user code holds references to them, TorchScript compiles them by name
-from their source, pickle looks them up, TorchDynamo compares them. So a function keeps its object, name, signature and
-source, and gets a code object that is compiled from that very source (torch 2.4 to 2.13) with a few lines of ours at
-its start. They are in no line of their own, so tracebacks are the same, and no frame of ours lies around the call.
+torch's timed functions cannot be wrapped: user code holds references to them, TorchScript compiles their source by
+name, pickle looks them up, TorchDynamo compares them. So a function keeps its object, name, signature and source. Its
+code object is replaced by one compiled from the same source (torch 2.4 to 2.13) with a few lines of ours at its start.
+These have no line numbers of their own, so tracebacks are the same, and no frame of ours is around the call.
 
-TorchDynamo, where it traces such a function, folds `torch.compiler.is_dynamo_compiling()` and never meets the rest. It
-guards on the code of a function that it has traced: lines are laid in once, and stay.
+While TorchDynamo traces such a function, it folds `torch.compiler.is_dynamo_compiling()` and never reaches our lines.
+It guards on the code of a traced function, so the lines are installed once and stay.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 BODY, RETURNED = "BODY", "RETURNED"
-"""Names that stand for the function's own statements. In the second what they return goes through `"returned"(…)`, as
-the last argument behind those that the text gives it: `RETURNED(self)`."""
+"""Placeholders for the function's own statements. With RETURNED, their results go through `"returned"(…)`, as the last
+argument after those in the text: `RETURNED(self)`."""
 
 
 THROUGH = """
@@ -30,20 +30,19 @@ if not torch.compiler.is_dynamo_compiling():
 else:
     BODY
 """
-"""The text for a function whose result `returned` gives, behind arguments."""
+"""Lines for a function whose result goes through `returned`. The placeholder takes the arguments before it."""
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class LaidTable(dict[K, V]):
-    """A dictionary that lines of ours can name: a constant of code has a hash, as code is a key in many tables."""
+    """Dictionary that can be a constant of code: hashable, because code objects are keys of many tables."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 class Reported:
-    """Who has been told that something starts, with what each is to get when it ends: as a context manager, which lines
-    of ours put around it."""
+    """Context manager that our lines put around a call. It keeps the observers that saw the start, and their tokens."""
 
     __slots__ = ("_begun",)
     _begun: Any
@@ -53,7 +52,7 @@ class Reported:
             self._begun = observer, begun, self._begun
 
     def __exit__(self, *_: Any) -> None:
-        """The last who was told of the start is told of the end first."""
+        """Calls the observers' `ends`, last one first."""
         begun = self._begun
         while begun is not None:
             observer, token, begun = begun
@@ -61,9 +60,10 @@ class Reported:
 
 
 class Inlay:
-    """Lines for one function. text: the statements; names in quotes stand for `constants`, which the code then holds.
+    """Lines for one function. text: the statements; quoted names in it stand for `constants`, which the code then
+    holds.
 
-    Raises OSError without torch's source, and whatever a function of another form makes fail.
+    Raises OSError without torch's source, and other errors if the function has an unexpected form.
     """
 
     def __init__(self, function: Any, text: str, **constants: Any) -> None:
@@ -73,7 +73,7 @@ class Inlay:
         self._ours: CodeType | None = None
 
     def install(self) -> None:
-        """Lays the lines in, unless they are, or somebody else has changed the function's code."""
+        """Installs the lines, unless they are installed or somebody else has changed the function's code."""
         if self._ours is None:
             self._ours = self._made()
         if self._function.__code__ is self._original:
@@ -99,7 +99,7 @@ class Inlay:
         return self._compiled(tree)
 
     def _compiled(self, tree: ast.Module) -> CodeType:
-        """The code that torch's own compiles to, with the constants in their places."""
+        """Returns the compiled code of torch's function, with the constants in place of their names."""
         original = self._original
         # A string is called, in what the compiler gets. `catch_warnings` would let the job's own be given once more.
         filters: list[Any] = warnings.filters  # type: ignore[assignment]
@@ -116,13 +116,13 @@ class Inlay:
 
 
 SILENT = ("ignore", None, SyntaxWarning, None, 0)
-"""A filter of Python's warnings."""
+"""Entry of `warnings.filters` that ignores SyntaxWarning."""
 FUTURE = 0x1FE0000
-"""Flags of `from __future__ import …` in a code object, which the compiler takes, too."""
+"""Flags of `from __future__ import …` in a code object, which `compile` accepts."""
 
 
 def _shift(tree: ast.AST, lines: int, columns: int) -> None:
-    """From places in the function's text to those in its file."""
+    """Moves line and column numbers from the function's text to its file."""
     for node in ast.walk(tree):
         if isinstance(node, ast.expr | ast.stmt | ast.arg | ast.keyword | ast.ExceptHandler | ast.alias):
             node.lineno, node.end_lineno = node.lineno + lines, (node.end_lineno or node.lineno) + lines
@@ -131,7 +131,7 @@ def _shift(tree: ast.AST, lines: int, columns: int) -> None:
 
 
 def _placed(ours: list[ast.stmt], torchs: list[ast.stmt]) -> list[ast.stmt]:
-    """Our statements, with torch's own for each BODY and RETURNED."""
+    """Returns our statements with torch's own in place of each BODY and RETURNED."""
     found: list[ast.stmt] = []
     for statement in ours:
         value = statement.value if isinstance(statement, ast.Expr) else None
@@ -148,7 +148,7 @@ def _placed(ours: list[ast.stmt], torchs: list[ast.stmt]) -> list[ast.stmt]:
 
 
 class _Through(ast.NodeTransformer):
-    """Lets what a function returns go through a function of ours."""
+    """Transformer that passes the returned values of a function through `returned`."""
 
     def __init__(self, arguments: list[ast.expr]) -> None:
         self._arguments = arguments

@@ -1,9 +1,8 @@
-"""How many samples and tokens per step trains on, by what its model is called with: for a job that makes its batches by
-hand, of which no loader says how large they are.
+"""Samples and tokens per step, from the inputs of the model. Jobs that make batches by hand have no loader that reports
+a batch size.
 
-One law: nothing rather than a wrong number. The steps of the discovery are looked at call by call, and what is found is
-checked a few times a second from then on, where the probe comes by anyway. Only shapes are read, never a number of the
-user's.
+No number is better than a wrong one. The discovery steps are examined call by call; later calls are checked a few times
+per second. Only shapes are read, never values.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ import torch
 from steptime.probe.objects import being_traced, modules_of, unasked
 
 MOST_CALLS = 1_000
-"""Calls of models in the steps that are looked at."""
+"""Most model calls in the examined steps."""
 LEAST_LENGTH = 2
-"""Length of a row of tokens."""
+"""Least length of a row of tokens."""
 PERIOD = 200_000_000
-"""ns between two looks at a model's inputs, once their size is known."""
+"""Time between two checks of the inputs once their size is known, ns."""
 ODD_SHARE, LEAST_ODD = 8, 3
-"""The last batch of an epoch may be smaller, and counts as whole, as a loader's does. Where one look in so many
-differs, and so many have, batches are of many sizes."""
+"""Batches count as varying if at least LEAST_ODD checks, and more than one in ODD_SHARE, differ. A smaller last batch
+of an epoch counts as whole, like a loader's."""
 IDS = "input_ids"
 """Name of the tokens in Hugging Face's models."""
 GRAPHS = ("torch_geometric.", "torch_sparse.", "dgl.")
@@ -37,15 +36,15 @@ SEQUENTIAL = (
     torch.nn.RNNBase, torch.nn.MultiheadAttention, torch.nn.Transformer, torch.nn.TransformerEncoderLayer,
     torch.nn.TransformerDecoderLayer, torch.nn.RNNCellBase,
 )  # fmt: skip
-"""Modules that read (time, batch) where `batch_first` is False, and one sequence alone without a batch dimension. A
-loop over the cells of a recurrent network may have either first."""
+"""Modules that read (time, batch) if `batch_first` is False, and a single sequence without a batch dimension. A loop
+over recurrent cells may have either dimension first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Size of one call. rows: the first dimension of all its tensors. length: the second one of its integers, where
-    they are all of two dimensions and alike. named: some of them are called tokens; several: there are more than one.
-    least: the fewest dimensions of its tensors of floating-point numbers; None where it has none."""
+    """Size of one call. rows: first dimension of all its tensors. length: second dimension of its integer tensors, if
+    all are 2-D and equal. named: one of them is called `input_ids`. several: there is more than one. least: fewest
+    dimensions of its floating-point tensors; None without any."""
 
     rows: int
     length: int | None
@@ -55,7 +54,7 @@ class Size:
 
 
 def size_of(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Size | None:
-    """None where the first dimension of the arguments is not surely the batch's."""
+    """Returns the size of a call; None if the first dimension of its arguments may not be the batch."""
     given = list(_given(arguments, named))
     tensors = [(name, each) for name, each in given if isinstance(each, torch.Tensor)]
     if len(tensors) < sum(not isinstance(each, PLAIN) for _, each in given):
@@ -76,7 +75,7 @@ def size_of(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Size | None
 
 
 def _given(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names ("" for a place) and values. A batch that is one dictionary is opened."""
+    """Yields names ("" for positional arguments) and values. Opens a batch that is a dictionary."""
     for name, each in (*(("", each) for each in arguments), *named.items()):
         fields = each.__dict__.get("data") if UserDict in type(each).__mro__ else each  # Hugging Face's batches
         if type(fields) is dict and all(isinstance(key, str) for key in fields):
@@ -87,7 +86,7 @@ def _given(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Iterator[tup
 
 @dataclass(slots=True)
 class _ModelCall:
-    """A model's call with gradients. module: its number; size: None where that cannot be told."""
+    """Call of a model with gradients. module: its id; size: None if unknown; output: shapes of the results."""
 
     module: int
     size: Size | None
@@ -96,8 +95,8 @@ class _ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Common shape of the calls in the steps that were looked at. module: whose calls are to be counted, at any
-    time. rows, tokens: of each call; tokens None where it reads none."""
+    """Common shape of the calls in the examined steps. module: returns the module whose calls count. rows, tokens: per
+    call; tokens is None if the model reads none."""
 
     module: Callable[[], torch.nn.Module | None]
     name: str
@@ -107,7 +106,8 @@ class Inputs:
 
 @dataclass
 class InputObserver:
-    """Told of the training thread's calls, backwards and updates in the steps of the discovery."""
+    """Observer of the training thread's calls, backwards and updates during discovery. spoilt: no result is
+    reliable."""
 
     spoilt: bool = False
     _passes: list[list[_ModelCall]] = field(default_factory=lambda: [[]])
@@ -120,7 +120,7 @@ class InputObserver:
     _calls: int = 0
 
     def called(self, module: torch.nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        """The user calls a module with parameters."""
+        """Called when the user calls a module with parameters."""
         if self.spoilt or self.in_backward or not torch.is_grad_enabled():
             return
         self._calls += 1
@@ -138,13 +138,13 @@ class InputObserver:
         return self._passes[self._updates :]
 
     def returned(self, result: Any) -> None:
-        """The call has ended."""
+        """Called when the call has ended."""
         if self._open is not None:
             self._open.output = tuple(tuple(each.shape) for each in _results(result) if not each.is_nested)
             self._open = None
 
     def backward(self, starts: bool) -> None:
-        """A pass through autograd's engine starts or ends."""
+        """Called when a pass through autograd's engine starts or ends."""
         self.in_backward, self._open = starts, None
         if starts and self._passes[-1]:
             self._passes.append([])
@@ -153,15 +153,15 @@ class InputObserver:
                 self.spoilt = self.spoilt or self._in_update > 2  # a closure that is called again and again
 
     def update(self, starts: bool) -> None:
-        """An optimizer's step starts or ends."""
+        """Called when an optimizer's step starts or ends."""
         self._in_update = int(starts)
         if not starts:
             self._tensors.clear()
             self._updates = len(self._passes) - 1
 
     def found(self, optimizers: int) -> Inputs | None:
-        """None where anything speaks against it. optimizers: of the job; several of them with several models may train
-        on the same samples several times, as a GAN does."""
+        """Returns the inputs, or None if anything contradicts them. optimizers: number in the job. Several ones with
+        several models may train on the same samples several times, as a GAN does."""
         passes = [calls for calls in self._passes[:-1] if calls]
         models = {call.module for calls in passes for call in calls}
         alike = all(len(calls) == len(models) and {call.module for call in calls} == models for calls in passes)
@@ -180,7 +180,7 @@ class InputObserver:
 def _inputs(
     first: _ModelCall, calls: list[_ModelCall], modules: dict[int, weakref.ref[torch.nn.Module]]
 ) -> Inputs | None:
-    """calls: of one model."""
+    """Returns the inputs of one model from its calls."""
     module, size = modules[first.module](), first.size
     if module is None or size is None:
         return None
@@ -195,8 +195,8 @@ def _inputs(
 
 
 def _length(call: _ModelCall) -> int | None:
-    """Tokens in each row; None where its integers may be classes or columns of a table: what is read as a text is named
-    so, comes with a second one of its shape (what is to be predicted, or a mask), or comes out as long."""
+    """Returns the tokens per row, or None if its integers may be classes or columns of a table. Text is named
+    `input_ids`, comes with a second tensor of its shape (labels or a mask), or gives an output of its length."""
     size = call.size
     if size is None or size.length is None:
         return None
@@ -208,7 +208,7 @@ def _length(call: _ModelCall) -> int | None:
 
 
 def _batch_first(module: torch.nn.Module, calls: Iterable[_ModelCall]) -> bool:
-    """True if the first dimension can be the batch's, by the modules in it."""
+    """True if the first dimension can be the batch, judging by the submodules."""
     sequential = False
     for each in modules_of(module):
         if type(each).__module__.startswith(GRAPHS):
@@ -223,22 +223,22 @@ def _batch_first(module: torch.nn.Module, calls: Iterable[_ModelCall]) -> bool:
 
 
 def _results(result: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a result, in its order."""
+    """Yields the tensors of a result, in order."""
     parts = result.values() if isinstance(result, dict) else result if isinstance(result, list | tuple) else (result,)
     yield from (each for each in parts if isinstance(each, torch.Tensor))
 
 
 class InputCheck:
-    """Check that a model's inputs stay as large as they were found to be. Asked where the probe comes by anyway."""
+    """Check that a model's inputs keep their size."""
 
     def __init__(self, inputs: Inputs, changed: Callable[[], None]) -> None:
         self._inputs, self._changed = inputs, changed
         self._looks = self._odd = 0
         self.due = 0
-        """ns: when it is to look next."""
+        """Time of the next check, ns."""
 
     def look(self, start: int, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        """A call of the model with gradients starts."""
+        """Checks a call of the model with gradients. start: ns."""
         self.due = start + PERIOD
         if being_traced():
             return

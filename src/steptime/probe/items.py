@@ -1,8 +1,8 @@
-"""Sizes and contents of a dataset's items: the bytes that each takes, and whether making it draws random numbers.
+"""Size of a dataset's items, and whether making them draws random numbers.
 
-A few batches are looked at, right before and right behind the reading of their items. Nothing of the user's is asked
-again: of the generators of torch, numpy and Python the states are compared, of items that are of well-known types the
-sizes are added up. A generator of the dataset's own is not seen.
+A few batches are examined, right before and after their items are read. No method of the user's runs again: the states
+of the generators of torch, numpy and Python are compared, and the sizes of well-known types are added up. A generator
+of the dataset's own stays unseen.
 """
 
 from __future__ import annotations
@@ -17,25 +17,23 @@ import torch
 from steptime.probe.free_memory import free_memory
 
 LOOKED = 2
-"""Batches of an iterator."""
+"""Batches examined per iterator."""
 MOST_ITERATORS = 8
-"""In a process: an epoch starts another one, and so does an evaluation."""
+"""Iterators examined per process: each epoch and each evaluation starts another one."""
 DEPTH = 4
-"""Depth of dictionaries, lists and tuples in an item."""
+"""Depth of the dictionaries, lists and tuples in an item that are opened."""
 MOST_PARTS = 4096
-"""Entries of one of them."""
+"""Most entries of one of them."""
 OBJECT = 56
-"""Bytes of a small object of Python's (CPython 3.10 to 3.14: 28 of an int, 24 of a float, 49 and more of a str), with
-the pointer to it."""
+"""Bytes of a small Python object with the pointer to it (CPython 3.10 to 3.14: int 28, float 24, str 49 and more)."""
 TENSOR = 400
-"""Bytes of a tensor next to its numbers: the object of Python, TensorImpl, StorageImpl and its allocation (torch
-2.13)."""
+"""Bytes of a tensor besides its numbers: Python object, TensorImpl, StorageImpl and its allocation (torch 2.13)."""
 SMALL = (int, float, bool, complex, type(None))
 
 
 class ItemLook:
-    """In one process. `start` before items are read and `end` behind them are called by the thread that reads; `take`
-    returns what became of an iterator once it was looked at often enough."""
+    """Examination of items in one process. The reading thread calls `start` before items are read and `end` after;
+    `take` returns the facts of an iterator after its last examined batch."""
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[Any, ...]] = {}
@@ -43,7 +41,7 @@ class ItemLook:
         self._pending: dict[int, dict[str, Any]] = {}
 
     def wanted(self, iterator: int) -> bool:
-        """True if an iterator's next batch is to be looked at."""
+        """True if an iterator's next batch is to be examined."""
         known = self._found.get(iterator)
         return known["batches"] < LOOKED if known is not None else len(self._found) < MOST_ITERATORS
 
@@ -51,7 +49,7 @@ class ItemLook:
         self._before[thread] = random_states()
 
     def end(self, thread: int, items: Any) -> None:
-        """items: a list where the loader makes batches, else the only one."""
+        """Examines the items. items: a list if the loader makes batches, else a single item."""
         before = self._before.pop(thread, None)
         if before is None:
             return
@@ -64,7 +62,7 @@ class ItemLook:
         }
 
     def take(self, thread: int, iterator: int) -> dict[str, Any] | None:
-        """The facts of an iterator, once: behind the last batch of it that is looked at."""
+        """Returns the facts of an iterator once, after its last examined batch; else None."""
         seen = self._pending.pop(thread, None)
         if seen is None:
             return None
@@ -76,7 +74,7 @@ class ItemLook:
 
 
 def random_states() -> tuple[Any, ...]:
-    """Of the generators that everybody shares: Python's, torch's on the CPU, and numpy's where that is loaded."""
+    """Returns the states of the shared generators: Python's, torch's on the CPU, and numpy's if it is loaded."""
     with torch._C.DisableTorchFunction():
         state = torch.default_generator.get_state()
         numbers = ctypes.string_at(state.data_ptr(), state.numel())
@@ -87,8 +85,8 @@ def random_states() -> tuple[Any, ...]:
 
 
 def size_of(item: Any, depth: int = DEPTH) -> int | None:
-    """Bytes that an item keeps; None for what holds anything that is not known. Only exact types are opened: others
-    would be asked."""
+    """Returns the bytes that an item keeps; None if it holds anything unknown. Opens exact types only: subclasses would
+    run code of the user's."""
     kind = type(item)
     if kind in SMALL:
         return OBJECT

@@ -1,7 +1,7 @@
-"""The line timeline: how long each line of the user's own loop takes, for a few steps.
+"""Line timeline: time of each line of the user's loop, for a few steps.
 
-One law: no reference to a frame of the user's is ever kept, it would keep batches and graphs alive. The loop's frame is
-found by a mark that lies in the frame itself.
+No reference to a frame of the user's is ever kept, because it would keep batches and graphs alive. A mark inside the
+loop's frame finds it again.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from steptime.probe.sites import code_facts
 
 LINE = int(Kind.LINE)
 MOST_RECORDS = 20_000
-"""Per window; half a megabyte of journal. A loop of the user's that runs more lines in eight steps is timed for
-fewer."""
+"""Records per window: half a megabyte of journal. A loop with more lines in eight steps is timed for fewer steps."""
 MOST_CALLS = 1_000
-"""Calls of one function other than the loop; beyond, it is timed as a part of the line that calls it."""
+"""Calls of one function other than the loop; beyond, its time counts for the line that calls it."""
 MOST_HITS = 4_000
-"""Lines run of one function other than the loop, likewise: one busy function must not use up the window of all."""
+"""Executed lines of one function other than the loop; beyond, likewise: one busy function must not use up the
+window."""
 MOST_REPORTED = 255
-"""Calls that a record can tell of: its flags are a byte."""
+"""Largest number of calls in a record: its flags are one byte."""
 MOST_CALLED = 1_000_000
-"""Calls that are not timed, of which the tracer is told: half a second in all."""
+"""Calls of untimed functions that the tracer sees before it stops: half a second in all."""
 MOST_LINES = 4_000
-"""Lines of one function; identities of lines are numbers in a row."""
+"""Most lines of one function: each has an identity number."""
 ENTERED, LEFT = ("PY_START", "PY_RESUME", "PY_THROW"), ("PY_RETURN", "PY_YIELD", "PY_UNWIND")
-"""Events of sys.monitoring."""
+"""Events of sys.monitoring for entering and leaving a function."""
 FREE_TOOLS = (3, 4)
-"""Tool numbers of sys.monitoring that Python's documentation leaves to anybody."""
+"""Tool numbers of sys.monitoring that Python's documentation leaves free."""
 
 now = time.perf_counter_ns
 
 
 class _Mark:
-    """Lies in `frame.f_trace` from one boundary to the next. Python calls it if somebody else turns tracing on."""
+    """Mark in `frame.f_trace` between two boundaries. Callable, because Python calls it if tracing is turned on."""
 
     def __call__(self, *_: Any) -> Any:
         return self
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """The user's and libraries' frames from `frame` outwards; torch's, Python's and ours are passed over."""
+    """Yields the user's and libraries' frames from `frame` outwards, without torch's, Python's and ours."""
     while frame is not None:
         if sites.whose_frame(frame) != sites.INNER:
             yield frame
@@ -56,10 +56,10 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 class LoopFrame:
-    """Finds the frame that runs the training loop: the innermost one alive at two boundaries.
+    """Finder of the frame that runs the training loop: the innermost one alive at two boundaries.
 
-    `code` is its code object, None until `look` has found it. A mark costs nothing while no tracer is on; nothing is
-    done while one is.
+    `code`: its code object, None until `look` has found it. A mark costs nothing while no tracer is on; while one is,
+    nothing is marked.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class LoopFrame:
         self._mark = _Mark()
 
     def mark(self, frame: FrameType | None) -> None:
-        """At a boundary: marks all frames from here outwards."""
+        """Marks all frames from here outwards, at a boundary."""
         if sys.gettrace() is not None:
             return
         for each in _frames(frame):
@@ -75,7 +75,7 @@ class LoopFrame:
                 each.f_trace = self._mark
 
     def look(self, frame: FrameType | None) -> None:
-        """At a later boundary: the innermost marked frame is the loop's. Takes all marks away."""
+        """Finds the innermost marked frame, at a later boundary, and removes all marks."""
         for each in _frames(frame):
             if each.f_trace is self._mark:
                 self.code = self.code or each.f_code
@@ -83,8 +83,7 @@ class LoopFrame:
 
 
 class _Open:
-    """The line that a traced function is at: its identity, when it began, and how many calls of functions that are not
-    timed the interpreter told of since."""
+    """Current line of a traced function: its identity, its start (ns), and calls of untimed functions since."""
 
     __slots__ = ("calls", "code", "identity", "start")
 
@@ -93,9 +92,9 @@ class _Open:
 
 
 class LineClock:
-    """Turns the events of traced functions into records (identity, start, end, calls): one per execution of a line.
+    """Records (identity, start ns, end ns, calls) of executed lines, from the events of traced functions.
 
-    The line that called a traced function goes on while that runs, so its record encloses the function's.
+    A line that calls a traced function goes on meanwhile, so its record encloses the function's.
     """
 
     def __init__(self, bases: dict[int, int], loop: CodeType | None) -> None:
@@ -109,11 +108,11 @@ class LineClock:
         self._calls: dict[int, int] = {}
 
     def enter(self, code: CodeType, line: int = 0) -> None:
-        """A traced function starts, or a generator goes on; with `line`, it runs already and is in the middle of it."""
+        """Called when a traced function starts or a generator resumes; with `line`, it already runs at that line."""
         self._stack.append(_Open(code, self._bases[id(code)] + line if line else 0, now()))
 
     def at(self, code: CodeType, line: int) -> None:
-        """The function reaches a line; what was entered after it and is still open has been left unseen."""
+        """Called when the function reaches a line. Functions entered after it and still open were left unseen."""
         time_now = now()
         stack = self._stack
         if not stack or stack[-1].code is not code:
@@ -136,7 +135,7 @@ class LineClock:
             self._stack.append(_Open(code, 0, time_now))
 
     def leave(self, code: CodeType) -> None:
-        """The function returns, yields or is left by an exception."""
+        """Called when the function returns, yields or is left by an exception."""
         if any(each.code is code for each in self._stack):
             time_now = now()
             self._unwind(code, time_now)
@@ -146,7 +145,7 @@ class LineClock:
                 self._drop(code)
 
     def called(self) -> None:
-        """A function that is not timed starts: to be told of it took time of the line that runs."""
+        """Counts a call of an untimed function: the event itself took time of the current line."""
         self._reported += 1
         self.full = self.full or self._reported > MOST_CALLED
         if self._stack:
@@ -157,7 +156,7 @@ class LineClock:
             self.records.append((top.identity, top.start, time_now, top.calls))
 
     def _drop(self, code: CodeType) -> None:
-        """Gives up a function that runs too often for its lines to be timed one by one."""
+        """Stops timing a function that runs too often."""
         base = self._bases.pop(id(code), None)
         if base is not None:
             self.dropped.append(code)
@@ -165,7 +164,7 @@ class LineClock:
             self._dropped_identities.append(range(first, first + _span(code)))
 
     def kept(self) -> list[tuple[int, int, int, int]]:
-        """The records without those of functions that were given up: their time is the calling lines'."""
+        """Returns the records without those of dropped functions, whose time counts for the calling lines."""
         dropped = self._dropped_identities
         return [record for record in self.records if not any(record[0] in each for each in dropped)]
 
@@ -176,7 +175,7 @@ class LineClock:
 
 
 class _Tracer:
-    """Python <= 3.11: sys.settrace, with a local tracer in the chosen functions only."""
+    """Backend for Python <= 3.11: sys.settrace, with a local tracer in the chosen functions only."""
 
     def __init__(self, clock: LineClock, failed: Callable[[], None]) -> None:
         self._clock, self._failed = clock, failed
@@ -214,7 +213,7 @@ class _Tracer:
         return trace, local
 
     def start(self, live: list[FrameType]) -> bool:
-        """`live`: chosen frames that run already, innermost first."""
+        """Starts tracing. live: chosen frames that already run, innermost first."""
         for frame in reversed(live):
             self._clock.enter(frame.f_code, frame.f_lineno)
             frame.f_trace = self._local
@@ -222,7 +221,7 @@ class _Tracer:
         return True
 
     def stop(self, frame: FrameType | None) -> None:
-        """Turns tracing off, unless somebody else has turned theirs on."""
+        """Turns tracing off, unless somebody else has turned on theirs."""
         if sys.gettrace() is self._trace:
             sys.settrace(None)
         while frame is not None:
@@ -232,8 +231,8 @@ class _Tracer:
 
 
 def event_costs() -> tuple[int, int]:
-    """ns that the tracer takes for a call of a function that is not timed, and for a line of one that is: of a block of
-    them with it and without, the shortest of a few. To be called while nobody traces."""
+    """Returns the tracer's cost, ns, for a call of an untimed function and for a traced line: the fastest block with
+    tracing minus the fastest without. Call it while nobody traces."""
     clock = LineClock({id(_sample_lines.__code__): 0}, None)
     tracer = _Tracer(clock, lambda: None)
     found = []
@@ -273,7 +272,7 @@ def _sample_lines() -> int:
 
 
 class _Monitor:
-    """Python >= 3.12: sys.monitoring, with events in the chosen functions only; nothing else is slowed."""
+    """Backend for Python >= 3.12: sys.monitoring, with events in the chosen functions only, which slows no others."""
 
     def __init__(self, clock: LineClock, codes: Iterable[CodeType], failed: Callable[[], None]) -> None:
         self._clock, self._failed = clock, failed
@@ -282,7 +281,7 @@ class _Monitor:
         self._tool = -1
 
     def start(self, live: list[FrameType]) -> bool:
-        """False where no tool number is free."""
+        """Starts monitoring; False if no tool number is free."""
         monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
         self._tool = next((tool for tool in FREE_TOOLS if monitoring.get_tool(tool) is None), -1)
         if self._tool < 0:
@@ -333,11 +332,11 @@ class _Monitor:
 
 
 class LineTimeline:
-    """Times the lines of some functions from `start` to `stop`, both called at a boundary in the training thread.
+    """Timer of the lines of some functions from `start` to `stop`, both called at a boundary in the training thread.
 
-    `append(kind, flags, identity, start, end)` appends a record, whose flags are the calls in it that the tracer was
-    told of, MOST_REPORTED at most; `fact(kind, **fields)` writes `CodeFacts` and `LineCostFacts`, `note(text)` a
-    sentence. Records are written at `stop`: appending costs more than the lines that it would time.
+    `append(kind, flags, identity, start, end)` appends a record; its flags are the untimed calls in it, at most
+    MOST_REPORTED. `fact(kind, **fields)` writes `CodeFacts` and `LineCostFacts`, `note(text)` a sentence. Records are
+    written at `stop`, because appending costs more than the lines take.
     """
 
     _next_base = 1
@@ -356,7 +355,7 @@ class LineTimeline:
         """True if the loop ran too many lines to be timed one by one."""
 
     def start(self, loop: CodeType | None, functions: Iterable[CodeType], frame: FrameType | None) -> bool:
-        """Starts with `frame` at a boundary; False when there is nothing to time or another tracer is on."""
+        """Starts with `frame` at a boundary; False if there is nothing to time or another tracer is on."""
         codes = {id(code): code for code in (*functions, *((loop,) if loop else ())) if _traceable(code)}
         if not codes:
             return False
@@ -379,7 +378,7 @@ class LineTimeline:
         return True
 
     def _describe(self, code: CodeType, loop: bool) -> int:
-        """Writes the function's facts; returns what a line number is added to for the line's identity."""
+        """Writes the function's facts. Returns the offset from line numbers to identities."""
         facts = code_facts(code, loop)
         base = LineTimeline._next_base
         LineTimeline._next_base += facts.pop("span")
@@ -387,10 +386,10 @@ class LineTimeline:
         return base - int(facts["first_line"])
 
     def give_up(self) -> None:
-        """Ends the timeline somewhere in the user's program; what there is is kept.
+        """Ends the timeline anywhere in the user's program; keeps the records so far.
 
-        The trace function lives on until `stop`: the interpreter may be about to call it, and holds no reference of its
-        own where a garbage collection comes between (Python 3.11, `call_trace` in Python/ceval.c).
+        The trace function lives on until `stop`: the interpreter may be about to call it, and has no reference of its
+        own if a garbage collection comes first (Python 3.11, `call_trace` in Python/ceval.c).
         """
         if self._clock is not None:
             self._clock.close()  # what runs from here on is no line's that was open
@@ -420,7 +419,7 @@ class LineTimeline:
 
 
 def _traceable(code: CodeType) -> bool:
-    """Code that TorchDynamo has made is not the user's; neither is a function too long to number its lines."""
+    """True for the user's own code, not made by TorchDynamo, and not too long to number its lines."""
     made = any(name.startswith(("__compiled_fn", "__resume_at", "___torch")) for name in code.co_names)
     return not made and not code.co_name.startswith("torch_dynamo_resume") and _span(code) <= MOST_LINES
 

@@ -1,18 +1,19 @@
-"""Inside the DataLoader: time per item, collate and queue, in the trainer and in its workers, without a frame of ours.
+"""Instrumentation of the DataLoader: time per item, collate and queue, in the trainer and its workers, without a frame
+of ours.
 
-torch asks for `fetcher.fetch`, then (when the items are read) for `fetcher.collate_fn`, and a worker then for
-`data_queue.put`: descriptors in these places stamp the clock and hand out the original, so the user's stack and
-tracebacks stay as they are (torch 2.4 to 2.13; accelerate and torchdata's StatefulDataLoader use the same fetchers).
+torch reads `fetcher.fetch`, then (after the items) `fetcher.collate_fn`, and in a worker then `data_queue.put`.
+Descriptors there read the clock and return the original, so the user's stack and tracebacks stay the same (torch 2.4 to
+2.13; accelerate and torchdata's StatefulDataLoader use the same fetchers).
 
-A worker appends to loader.bin in the folder of the process that it was started by: forked ones know the iterator's
-number; spawned ones give SPAWNED + the loader's random base seed instead, which `LoaderFacts.seed` resolves.
+A worker appends to loader.bin in the folder of its parent process. Forked workers know the iterator's number; spawned
+ones write SPAWNED + the loader's random base seed instead, which `LoaderFacts.seed` resolves.
 
-How long a CPU works for a batch is sampled, as the clock of CPU time is slow: the rest is waiting, which more workers
-share without more CPUs. Being ready to run without a CPU is no such waiting: Linux tells that time (`schedstat`), and
-it counts as work. In a worker it is the CPU time of the whole process, in the training process that of the thread.
+CPU time per batch is sampled, because its clock is slow. The rest is waiting, which more workers share without more
+CPUs. Waiting for a free CPU counts as work: Linux reports that time (`schedstat`). The CPU time is that of the whole
+process in a worker, and of the thread in the trainer.
 
-The first worker also times the lines of the user's functions that make a few of its batches. The items of an
-iterator's first batches are looked at (`items`).
+The first worker also times the lines of the user's functions in a few batches. The items of an iterator's first batches
+are examined (`items`).
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ from steptime.probe.recorder import append_facts
 from steptime.probe.sampling import LineSampler
 
 PERIOD = 100_000_000
-"""ns between two samples of a process: one takes 15 us, several times that where CPUs are short."""
+"""Time between two samples of a process, ns. One takes 15 µs, several times that if CPUs are short."""
 SCHEDULED = "/proc/thread-self/schedstat"
-"""Nanoseconds on a CPU (which lag behind while the thread runs), nanoseconds that it waited for one, turns."""
+"""File with ns on a CPU (delayed while the thread runs), ns waiting for one, and number of turns."""
 
 
 class _BusyState:
-    """State of this process."""
+    """Process-wide state. due: time of the next sample, ns; clock: CPU time, ns; scheduled: the system reports waiting
+    times."""
 
     due = 0
     clock: Callable[[], int] = time.thread_time_ns
@@ -55,12 +57,12 @@ class _BusyState:
 
 
 _at_fetch: dict[int, int] = {}
-"""`_wanted` when a batch that is sampled began, by the thread's identifier."""
+"""`_wanted` at the start of a sampled batch, by thread identifier; `_at_collate` at its collate."""
 _at_collate: dict[int, int] = {}
 
 
 def fetch_starts(thread: int, start: int) -> None:
-    """Before the clock is stamped. Forgets a batch that an error ended."""
+    """Called before the clock is read. Starts a sample if one is due; forgets a batch that an error ended."""
     if _at_fetch:
         _at_fetch.pop(thread, None)
         _at_collate.pop(thread, None)
@@ -75,7 +77,7 @@ def collate_starts(thread: int) -> None:
 
 
 def busy_shares(thread: int, fetch: int, collate: int, end: int) -> tuple[int, int]:
-    """The flags of a batch's FETCH and COLLATE, just after its end: 0 where it was not sampled."""
+    """Returns the flags of a batch's FETCH and COLLATE, right after its end; 0 without a sample."""
     if thread not in _at_collate:
         return 0, 0
     first, second = _at_fetch.pop(thread), _at_collate.pop(thread)
@@ -83,7 +85,7 @@ def busy_shares(thread: int, fetch: int, collate: int, end: int) -> tuple[int, i
 
 
 def _wanted() -> int:
-    """ns in which a CPU worked for the batches of this thread, or was wanted for them where the system tells that."""
+    """Returns the ns in which a CPU worked for this thread's batches, plus the ns of waiting for one if known."""
     worked, waited = _BusyState.clock(), 0
     if _BusyState.scheduled:
         try:
@@ -100,19 +102,18 @@ def _wanted() -> int:
 
 FETCH, COLLATE, QUEUE, LOADER_START = int(Kind.FETCH), int(Kind.COLLATE), int(Kind.QUEUE), int(Kind.LOADER_START)
 KEPT_BYTES = 3 * 1024 * RECORD.size
-"""Records that a worker keeps while the trainer has no folder yet (nothing has been trained): its newest 1024
-batches."""
+"""Bytes of records, the newest 1024 batches, that a worker keeps until the trainer trains and has a folder."""
 LARGEST_NUMBER = 65535
 _starts: SideTable[list[int]] = SideTable()
-"""Start of an iterator, from its construction, or a further epoch of its workers, to the first batch that we see asked
-for: [start, end, batches that were ordered]."""
+"""Starts of iterators, from construction, or a further epoch of the workers, to the first batch: [start ns, end ns,
+ordered batches]."""
 
 now = time.perf_counter_ns
 pack = RECORD.pack
 
 
 class _LoaderState:
-    """State of this process; a forked worker inherits it."""
+    """Process-wide state; a forked worker inherits it."""
 
     recording = ""
     append: Callable[[int, int, int, int, int], None] | None = None
@@ -127,24 +128,24 @@ class _LoaderState:
 
 
 fetched: dict[int, int] = {}
-"""When the latest batch that a thread made began, by the thread's identifier: cheaper than a threading.local."""
+"""Start of the latest batch of a thread, ns, by thread identifier: cheaper than a threading.local."""
 collated: dict[int, int] = {}
-"""When its items were there."""
+"""End of reading its items, ns."""
 look = ItemLook()
-"""Flag of this process; a worker has its own."""
+"""Examination of items in this process; each worker has its own."""
 _looking: set[int] = set()
-"""Identifiers of the threads whose next batch is looked at."""
+"""Identifiers of the threads whose next batch is examined."""
 
 
 LINED_BATCHES, LINED_TIME = 3, 500_000_000
-"""Batches behind a worker's first one, which imports and opens, of which lines are timed, and ns for them."""
+"""Batches whose lines are timed, after a worker's first one, which imports and opens; most ns for them."""
 MOST_LINED = 4
-"""Workers of a job that do so: each epoch may start others."""
+"""Workers of a job that time lines: each epoch may start others."""
 WORKER_SAMPLES, ITEMS = "worker_samples", "items"
 
 
 class _WorkerLines:
-    """Times of lines in a few batches of a worker. `facts` are there when they are over."""
+    """Line times in a few batches of a worker. `facts`: the result, None until the end."""
 
     def __init__(self) -> None:
         self._sampler: LineSampler | None = LineSampler()
@@ -152,7 +153,7 @@ class _WorkerLines:
         self.facts: dict[str, Any] | None = None
 
     def batch_starts(self) -> None:
-        """A batch is asked for."""
+        """Called when a batch is requested."""
         if self._sampler is not None and self._batches == 1:
             self._until = now() + LINED_TIME
             if not self._sampler.start():
@@ -164,7 +165,7 @@ class _WorkerLines:
             self.end()
 
     def end(self) -> None:
-        """Ends it, if it goes on, with the batches that were made."""
+        """Ends the timing, if it runs, with the batches so far."""
         sampler, self._sampler, batches = self._sampler, None, self._batches - 1
         if sampler is not None and self._until:
             found = sampler.stop(max(1, batches))
@@ -172,7 +173,7 @@ class _WorkerLines:
 
 
 class _Worker:
-    """A worker's side: three records a batch, appended to the trainer's loader.bin, those of a while with one write."""
+    """Worker's side: three records per batch, collected and appended to the trainer's loader.bin."""
 
     def __init__(self, recording: str, information: Any, iterator: int) -> None:
         parent = multiprocessing.parent_process()
@@ -188,7 +189,7 @@ class _Worker:
         multiprocessing.util.Finalize(None, self.finish, exitpriority=100)  # a worker ends without atexit
 
     def batch(self, fetch: int, collate: int, end: int) -> None:
-        """Raises OSError when the file cannot be written."""
+        """Records a batch. Raises OSError if the file cannot be written."""
         thread, iterator = self._thread, self._iterator
         reading, collating = busy_shares(get_ident(), fetch, collate, end)
         if self._last:
@@ -205,7 +206,8 @@ class _Worker:
             self._flush_at = end + self.flush()
 
     def flush(self) -> int:
-        """Writes what is kept, once the trainer has a folder. Returns what `append_to` does, or 0. Raises OSError."""
+        """Writes the collected records once the trainer has a folder. Returns the result of `append_to`, or 0. Raises
+        OSError."""
         if not self._path and not self._find():
             del self._kept[:-KEPT_BYTES]
             return 0
@@ -223,7 +225,7 @@ class _Worker:
         return os.path.join(os.path.dirname(self._path), "facts.jsonl")
 
     def _wanted(self) -> bool:
-        """True if lines are to be timed, as they were not in enough workers before."""
+        """True if fewer than MOST_LINED workers have timed lines so far."""
         if not self._find():
             return True
         with open(self._facts_path(), "rb") as file:
@@ -247,7 +249,7 @@ class _Worker:
 
 
 class _Method:
-    """Stands for a method in its class: stamps when the method is asked for, and hands out the original, bound."""
+    """Descriptor in place of a method: calls `stamp` when the method is read, and returns the original, bound."""
 
     def __init__(self, original: Any, stamp: Callable[[Any], None]) -> None:
         self.original, self._stamp = original, stamp
@@ -269,7 +271,7 @@ class _Method:
 
 
 class _Fetch(_Method):
-    """The same for the fetcher's `fetch`, in one call: it is asked for at every batch."""
+    """Descriptor of the fetcher's `fetch`: `_Method` in a single call, because it is read at every batch."""
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -291,7 +293,7 @@ class _Fetch(_Method):
 
 
 class _Collate:
-    """The fetcher's `collate_fn`, kept where it always was, in the instance; asking for it stamps."""
+    """Descriptor of the fetcher's `collate_fn`, which stays in the instance; reading it reads the clock."""
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -311,10 +313,10 @@ class _Collate:
 
 
 def install(recording: str, append: Callable[[int, int, int, int, int], None], number_of: Callable[[Any], int]) -> None:
-    """Puts the descriptors in place, once per process.
+    """Installs the descriptors, once per process.
 
-    `append(kind, flags, identity, start, end)` writes into the journal, `number_of(iterator)` numbers an iterator that
-    starts, also if not for the first time. Raises AttributeError or KeyError where torch's layout is another.
+    `append(kind, flags, identity, start, end)` writes into the journal. `number_of(iterator)` returns the number of an
+    iterator that starts, also again. Raises AttributeError or KeyError if torch's layout is unknown.
     """
     _LoaderState.recording, _LoaderState.append, _LoaderState.number_of = recording, append, number_of
     for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
@@ -326,14 +328,14 @@ def install(recording: str, append: Callable[[int, int, int, int, int], None], n
 
 
 def record_into(recording: str) -> None:
-    """Where workers that are started from now on write."""
+    """Sets the recording of workers started from now on."""
     _LoaderState.recording = recording
     distinguish(True)
 
 
 def distinguish(wanted: bool) -> None:
-    """True if this process stamps the items and the collate of the batches that it makes itself: 9 us a batch. The
-    children that it forks stamp from their first batch on, see `__init__`."""
+    """Sets whether this process times items and collate of its own batches separately: 9 µs per batch. Forked children
+    do so from their first batch on, see `__init__`."""
     for fetcher, fetch in _LoaderState.fetches.items():
         here, wished = (fetch.original, fetch) if wanted else (fetch, fetch.original)
         if fetcher.__dict__["fetch"] is here:  # somebody may have replaced it
@@ -349,7 +351,7 @@ def distinguish(wanted: bool) -> None:
 
 
 def _look(thread: int, fetching: FrameType | None = None) -> None:
-    """At a batch's items: before they are read, and, in the frame that has read them, behind."""
+    """Examines a batch's items: before they are read, or, with the frame that has read them, after."""
     worker = _LoaderState.worker
     mine = look if worker is None else worker.look
     try:
@@ -366,7 +368,7 @@ def _look(thread: int, fetching: FrameType | None = None) -> None:
 
 
 def _constructed(iterator: Any) -> None:
-    """An iterator asks for its base's __init__: first of all, and before its workers are started."""
+    """Called when an iterator's base `__init__` is read: first of all, before its workers start."""
     start = now()
     if _LoaderState.number_of is None:
         return
@@ -384,7 +386,7 @@ def _constructed(iterator: Any) -> None:
 
 
 def _reset(iterator: Any) -> None:
-    """A further epoch of persistent workers starts (in the construction, which also asks, a start has begun)."""
+    """Called when a further epoch of persistent workers starts; a construction, whose start is known, calls it, too."""
     start = _starts.of(iterator)
     if start is None or start[1]:  # or one that went by unwatched
         _starts.keep(iterator, [now(), 0, 0])
@@ -393,7 +395,8 @@ def _reset(iterator: Any) -> None:
 
 
 def _index_put(iterator: Any) -> None:
-    """The last of these before the first batch is the end of the start. Each batch that is taken orders another."""
+    """Called when a batch is ordered. The last prefetched one ends the start; later, each taken batch orders
+    another."""
     start = _starts.of(iterator)
     if start is not None and start[2] < iterator._prefetch_factor * iterator._num_workers:
         start[1] = now()
@@ -401,7 +404,8 @@ def _index_put(iterator: Any) -> None:
 
 
 def _become_worker(information: Any) -> None:
-    """In a worker process, at its first batch: its queue's `put`, asked for by the worker's loop, ends the collate."""
+    """Called in a worker process at its first batch: from then on, reading its queue's `put` in the worker's loop ends
+    the collate."""
     worker = _LoaderState.worker = _Worker(_LoaderState.recording, information, _LoaderState.constructed)
     _BusyState.clock = time.process_time_ns  # the process makes batches and does nothing else
 
@@ -417,7 +421,7 @@ def _become_worker(information: Any) -> None:
 
 
 def next_starts(iterator: Any, number: int, since: int) -> None:
-    """The trainer asks for a batch: an iterator that has just started has done so by now."""
+    """Called when the trainer requests a batch. Records the start of an iterator if this is its first one."""
     start = _starts.take(iterator)
     if start is not None and _LoaderState.append is not None:
         _LoaderState.append(LOADER_START, 0, number, start[0], start[1] or since)
@@ -426,8 +430,8 @@ def next_starts(iterator: Any, number: int, since: int) -> None:
 
 
 def next_ended(number: int, start: int, end: int) -> dict[str, Any] | None:
-    """The trainer has its batch. Without workers the stamps lie in this very call. Returns what the iterator's items
-    are like (`ItemFacts`), once."""
+    """Called when the trainer has its batch. Without workers, the batch was made within this call. Returns the
+    iterator's `ItemFacts` once, else None."""
     thread = get_ident()
     _looking.discard(thread)
     found = look.take(thread, number)
@@ -440,7 +444,7 @@ def next_ended(number: int, start: int, end: int) -> dict[str, Any] | None:
 
 
 def ready(iterator: Any) -> int | None:
-    """Batches that wait to be taken; None without workers or where the queue does not tell. Takes no lock."""
+    """Returns the batches that wait in the queue; None without workers or if the queue has no size. Takes no lock."""
     waiting = getattr(iterator, "_data_queue", None)
     if waiting is None:
         return None

@@ -1,4 +1,4 @@
-"""Messages of the probe on the job's standard error: few lines, and never an error of its own."""
+"""Messages of the probe on the job's standard error: few lines, and no exceptions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 def switched_off(reason: str) -> None:
-    """One line on standard error, where there is one: a job may have closed it, or put something of its own there."""
+    """Writes one line: the probe is off. The job may have closed or replaced standard error."""
     say(f"switched off: {reason}; the job goes on")
 
 
 def say(sentence: str) -> None:
-    """The same for what is no failure of all."""
+    """Writes one line on standard error, if there is one."""
     try:
         above = "\n" if not sys.stderr.isatty() and bar_is_open() else ""
         sys.stderr.write(f"{above}steptime: {sentence}\n")
@@ -28,7 +28,7 @@ def say(sentence: str) -> None:
 
 
 def guarded(start: Callable[[], T]) -> T | None:
-    """Returns its result; None where it fails, which is one line on stderr."""
+    """Returns the result of `start`; None if it fails, after one line on stderr."""
     try:
         return start()
     except Exception as error:  # the probe's boundary: nothing of ours may raise into the user's program

@@ -1,7 +1,5 @@
-"""Ranges around the calls of modules while torch's profiler records: which module its operators belong to.
-
-They are there for the modules that were known when the window began, in the training thread.
-"""
+"""Ranges around module calls while torch's profiler records, so that operators can be assigned to modules. They cover
+the modules known at the start of the window, in the training thread."""
 
 from __future__ import annotations
 
@@ -18,14 +16,14 @@ from steptime.probe.ours import suppressed
 
 GRADIENT, LEAF, NUMBERS = torch._C.TensorBase.grad, torch._C.TensorBase.is_leaf, torch._C.TensorBase.numel
 MOST = 2_000
-"""Modules: what a model has beyond them is counted to the module around it."""
+"""Most modules with a range; operators of further ones count for the module around them."""
 RANGE = "nn.Module: {} ({})"
-"""The name of a range: path and class."""
+"""Name of a range, from path and class."""
 
 
 def named_modules(top_modules: Iterable[torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Module]]:
-    """The modules of these trees with their paths ("Net.layer1.0"), each once, from the tables in which nn.Module keeps
-    them: `named_modules()` may be the user's own method. The root with most modules comes first."""
+    """Yields the modules of these trees with their paths ("Net.layer1.0"), each once, largest tree first. Reads
+    nn.Module's tables, because `named_modules()` may be the user's own method."""
     trees = sorted(
         (list(_tree(type(top_module).__name__, top_module)) for top_module in top_modules), key=len, reverse=True
     )
@@ -49,7 +47,7 @@ def _tree(path: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Mo
 
 
 def module_facts(named: Iterable[tuple[str, torch.nn.Module]]) -> list[list[Any]]:
-    """Path, class, numbers and bytes of the parameters that are the module's own, each counted once."""
+    """Returns path, class, elements and bytes of the module's own parameters, each parameter counted once."""
     found, seen = [], set[int]()
     for path, module in named:
         scripted = isinstance(module, torch.jit.ScriptModule)
@@ -62,9 +60,9 @@ def module_facts(named: Iterable[tuple[str, torch.nn.Module]]) -> list[list[Any]
 
 
 def without_update(named: Iterable[tuple[str, torch.nn.Module]], optimizers: Iterable[Any]) -> list[list[Any]]:
-    """Path and numbers of the modules' own parameters that have a gradient and that none of the optimizers has. Nothing
-    where that does not say that they are not trained: where no optimizer has any of the modules' parameters, or mostly
-    others (copies in single precision, flat ones), or where there are optimizers that are none of torch's."""
+    """Returns path and elements of the modules' own parameters that have a gradient but are in no optimizer. Empty if
+    the optimizers hold mostly other parameters (float32 copies, flat ones, none of torch's optimizers): that proves
+    nothing."""
     updated = {id(each): each for optimizer in optimizers for each in updated_by(optimizer)}
     owned, found = set[int](), []
     for path, module in named:
@@ -80,12 +78,12 @@ def without_update(named: Iterable[tuple[str, torch.nn.Module]], optimizers: Ite
 
 
 def _has_gradient(parameter: Any) -> bool:
-    """Nothing is asked of the job's own classes; torch warns where the gradient of what is no leaf is asked for."""
+    """True if a leaf has a gradient. Runs no method of the job's own classes; torch warns about non-leaves."""
     return bool(LEAF.__get__(parameter)) and GRADIENT.__get__(parameter) is not None
 
 
 class ModuleRanges(calls.CallObserver):
-    """The ranges of one window. `end` closes what is open: the profiler frees its events when it stops."""
+    """Ranges of one window. `end` closes the open ones, because the profiler frees its events when it stops."""
 
     def __init__(self, named: Iterable[tuple[str, torch.nn.Module]]) -> None:
         self._names = {

@@ -1,8 +1,8 @@
-"""The user's objects, held weakly: parameters, read without asking anything of them; optimizers and iterators.
+"""The user's objects, held weakly: parameters, read without running the user's code; optimizers and iterators.
 
-Where only one optimizer or iterator can have opened a range, nobody needs to be asked: to ask the frame that opened it
-for its `self` costs 2 microseconds at every step. All optimizers pass through `Optimizer._patch_step_function` when
-they are made (also unpickled and copied ones), all iterators through `loader._constructed`; torch 2.4 to 2.13.
+If only one optimizer or iterator can have opened a range, its frame need not be read: reading `self` from it costs 2 µs
+per step. Every optimizer passes through `Optimizer._patch_step_function` when it is made (also unpickled and copied
+ones), every iterator through `loader._constructed`; torch 2.4 to 2.13.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 unasked = torch._C.DisableTorchFunction
-"""Context in which tensors tell their properties without a word to torch function modes or classes of the job's."""
+"""Context in which reading a tensor's properties runs no torch function mode and no class of the job's."""
 being_traced = torch._C._get_tracing_state
-"""True if torch.jit.trace runs in this thread: it would write what is asked of a tensor, its shape too, into its
+"""True if torch.jit.trace runs in this thread: it would write every property that we read, even a shape, into a
 graph."""
 
 
 def tensors_in(value: Any) -> Iterator[Any]:
-    """Those of arguments, batches and results, whatever they are packed in."""
+    """Yields the tensors in arguments, batches and results, through mappings, lists and tuples."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -38,8 +38,8 @@ def tensors_in(value: Any) -> Iterator[Any]:
 
 
 def modules_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """The module and those in it, each once, from the tables in which nn.Module keeps them (torch 2.4 to 2.13), as
-    `module.modules()` may be the user's own method. Scripted modules keep no such tables."""
+    """Yields the module and its submodules, each once. Reads nn.Module's tables (torch 2.4 to 2.13), because
+    `module.modules()` may be the user's own method; scripted modules have no such tables."""
     seen = {id(module)}
     waiting = [module]
     while waiting:
@@ -54,9 +54,8 @@ def modules_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def parameters_of(module: torch.nn.Module) -> Iterator[Any]:
-    """Parameters of the module's tree, each once. `module.parameters()` may be the user's own method: Keras creates the
-    parameters of a layer in it, on the device of the moment. Methods of scripted modules are torch's own.
-    """
+    """Yields the parameters of the module's tree, each once. `module.parameters()` may be the user's own method: Keras
+    creates a layer's parameters in it, on the current device. Scripted modules use torch's own method."""
     seen: set[int] = set()
     for current in modules_of(module):
         scripted = isinstance(current, torch.jit.ScriptModule)
@@ -68,8 +67,7 @@ def parameters_of(module: torch.nn.Module) -> Iterator[Any]:
 
 
 def updated_by(optimizer: Any) -> Iterator[Any]:
-    """Parameters of an optimizer, from the groups in which torch keeps them; what is none of torch's types is passed
-    over."""
+    """Yields the parameters of an optimizer, from torch's groups; skips anything that is no tensor of torch's."""
     groups = getattr(optimizer, "__dict__", {}).get("param_groups")
     for group in groups if type(groups) is list else ():
         parameters = group.get("params") if type(group) is dict else None
@@ -79,7 +77,7 @@ def updated_by(optimizer: Any) -> Iterator[Any]:
 
 
 def torch_optimizer(owner: Any) -> Any:
-    """The torch optimizer behind a wrapper such as Accelerate's, so that scaler and step agree on one."""
+    """Returns the torch optimizer inside a wrapper such as Accelerate's, so that scaler and step agree on one."""
     inner = getattr(owner, "optimizer", None)
     return inner if isinstance(inner, torch.optim.Optimizer) else owner
 
@@ -93,8 +91,8 @@ def each_once(*several: Iterable[Any]) -> Iterator[Any]:
 
 
 def local_values(gradient: Any) -> Any:
-    """The numbers of a gradient without its graph: of a sharded parameter this rank's part, of a sparse one its
-    values."""
+    """Returns the numbers of a gradient without its graph: this rank's part of a sharded one, the values of a sparse
+    one."""
     if gradient.requires_grad:  # of a backward that can be differentiated again
         gradient = gradient.detach()
     if hasattr(gradient, "to_local"):
@@ -103,38 +101,39 @@ def local_values(gradient: Any) -> Any:
 
 
 class Gone:
-    """Objects of the user's that are no more, of those that are held weakly by a `reference`.
+    """Weak references to the user's objects, of which the dead ones are collected.
 
-    The callback that Python calls when an object goes is C from end to end: a signal's handler that ran in a function
-    of ours, called by the garbage collector, would raise where Python can only print and drop it.
+    The callback of a dead object is C from end to end. A signal handler that runs in a Python callback of the garbage
+    collector would raise where Python can only print and drop the exception.
     """
 
     def __init__(self) -> None:
         self._gone: list[weakref.KeyedRef[int, Any]] = []
 
     def reference(self, owner: Any) -> weakref.KeyedRef[int, Any]:
-        """Its key is the object's identity. Raises TypeError for what cannot be held weakly."""
+        """Returns a weak reference, with the object's id as key. Raises TypeError if the object cannot be held
+        weakly."""
         return weakref.KeyedRef(owner, self._gone.append, id(owner))
 
     def __bool__(self) -> bool:
         return bool(self._gone)
 
     def taken(self) -> Iterator[weakref.KeyedRef[int, Any]]:
-        """References of those that went since the last call."""
+        """Yields the references that died since the last call."""
         while self._gone:
             with contextlib.suppress(IndexError):  # another thread has taken it
                 yield self._gone.pop()
 
 
 class SideTable(Generic[T]):
-    """Side table about single objects of the user's, as long as they live: by identity, and never in the objects."""
+    """Table with a value per object of the user's, by id, while the object lives. The objects stay unchanged."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], T]] = {}
         self._gone = Gone()
 
     def keep(self, owner: Any, value: T) -> None:
-        """Objects that cannot be held weakly are not kept."""
+        """Stores a value, except for objects that cannot be held weakly."""
         for reference in self._gone.taken():
             if (found := self._known.get(reference.key)) is not None and found[0] is reference:
                 del self._known[reference.key]
@@ -148,14 +147,14 @@ class SideTable(Generic[T]):
         return found[1] if found is not None and found[0]() is owner else None
 
     def take(self, owner: Any) -> T | None:
-        """The same, and forgets it."""
+        """Returns and removes the value."""
         value = self.of(owner)
         self._known.pop(id(owner), None)
         return value
 
 
 class Owners:
-    """Objects of the user's, held weakly. `changed` is called when there is a new one."""
+    """Objects of the user's, held weakly. Calls `changed` for each new one."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -164,7 +163,7 @@ class Owners:
         self.added = 0
 
     def add(self, owner: Any) -> None:
-        """A new one; what is gone is forgotten."""
+        """Adds an object; forgets dead ones."""
         self.added += 1
         self._known = {key: reference for key, reference in self._known.items() if reference() is not None}
         try:
@@ -174,7 +173,7 @@ class Owners:
         self._changed()
 
     def only(self, owner: Any) -> bool:
-        """True if no other of a class of this name is alive: names are all that ranges say."""
+        """True if no other living object has a class of this name, since ranges show only names."""
         name = type(owner).__name__
         alike = [found for found in self.living() if type(found).__name__ == name]
         return self._countable and len(alike) == 1 and alike[0] is owner
@@ -184,7 +183,7 @@ class Owners:
 
 
 class ConstructionObserver:
-    """Tells `made` of every optimizer, by a descriptor that hands out the original method: no frame of ours."""
+    """Descriptor that calls `made` for every new optimizer and returns the original method: no frame of ours."""
 
     def __init__(self, made: Callable[[Any], None]) -> None:
         self._original = torch.optim.Optimizer.__dict__["_patch_step_function"]
@@ -205,7 +204,7 @@ class ConstructionObserver:
 
 
 class ObjectNumbers:
-    """Small numbers for objects of the user, which are held weakly; a number is never given twice."""
+    """Small numbers for the user's objects, which are held weakly. No number is used twice."""
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[int, Any]] = {}

@@ -1,8 +1,8 @@
-"""Whose an error is that is caught in the job: ours, or that of a signal's handler of the job's.
+"""Origin of an exception caught in the job: our code, or a signal handler of the job's.
 
-Python runs a handler between two bytecodes of whatever its main thread is at, so what a handler raises (a time limit, a
-request to end) may come out of the middle of our code. It is the job's, and goes on to it. So whoever of us catches
-what a handler may raise calls `pass_on`, or catches with `suppressed`.
+Python runs handlers between two bytecodes of the main thread, so the exception of a handler (a time limit, a request to
+end) may come out of our code. It belongs to the job and must reach it: our code that may catch it calls `pass_on`, or
+catches with `suppressed`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 HERE = os.path.join(os.path.dirname(__file__), "")
-"""Handlers from there are ours, too (`standby.wake`)."""
+"""Folder of the probe, whose handlers are ours, too (`standby.wake`)."""
 
 
 def pass_on(error: BaseException) -> None:
-    """Raises it again if a handler of a signal's has raised it."""
+    """Raises the error again if a signal handler raised it."""
     if handler_of(error):
         raise error
 
 
 class suppressed(contextlib.suppress):
-    """Context that catches errors of these kinds, but not what a handler of the job's has raised."""
+    """Context that suppresses errors of these types, but not those that a handler of the job's raised."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -35,7 +35,7 @@ class suppressed(contextlib.suppress):
 
 
 def handler_of(error: BaseException) -> int:
-    """The signal whose handler, a function of Python's, has raised this; 0 if none has."""
+    """Returns the signal whose Python handler raised this error; 0 if none did."""
     trace = error.__traceback__
     if trace is None or trace.tb_next is None:  # who catches it has raised it: the usual case, and this one is cheap
         return 0
@@ -49,8 +49,7 @@ def handler_of(error: BaseException) -> int:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """The code that runs in a function, a method, a partial call or an object that can be called; None for any
-    other."""
+    """Returns the code that runs in a function, a method, a partial or a callable object; None for others."""
     function = getattr(handler, "func", handler)
     if not hasattr(function, "__code__"):
         function = inspect.getattr_static(type(function), "__call__", None)
@@ -58,7 +57,7 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def _arguments(frame: FrameType) -> list[int]:
-    """The whole numbers among a handler's arguments: one handler may serve several signals, and is told which."""
+    """Returns the integers among a handler's arguments: one handler may serve several signals, and gets the number."""
     code = frame.f_code
     names = code.co_varnames[: code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS)]
     values = (frame.f_locals.get(name) for name in names)

@@ -1,8 +1,8 @@
-"""Timers of the probe in torch, and the session as they see it.
+"""Timers of the probe in torch, and the interface of the session for them.
 
-The user's program must not notice: functions stay the objects that they are, and get lines of ours (`inlay`); calls of
-modules are seen in tables of ours (`calls`), backward passes where torch enters its engine (`backwards`), ranges that
-torch opens itself where it opens them (`ranges`).
+The user's program must not notice them. Functions stay the same objects and get lines of ours (`inlay`); tables hold
+the observers of module calls (`calls`); backward passes are seen at the engine's entry (`backwards`), torch's own
+ranges where torch opens them (`ranges`).
 """
 
 from __future__ import annotations
@@ -29,77 +29,78 @@ now = time.perf_counter_ns
 
 
 class FastPath:
-    """What the patches go by while nobody waits for a step's boundary: they only keep records then, as a call more
-    costs a step of the job most of a microsecond out of a cold cache."""
+    """State of the fast path, on which the timers only append records. A call of the session would cost most of a
+    microsecond per step, because its code is out of the cache."""
 
     __slots__ = ("records", "thread", "threads", "together", "trainer", "until")
 
     def __init__(self, records: list[int], threads: dict[int, int]) -> None:
         self.until = 0
-        """ns: what ends before is only kept."""
+        """End of the fast path, ns: intervals that end earlier are only recorded."""
         self.records = records
-        """The journal's (see journal.Journal), to which three integers are added in one step."""
+        """Records of the journal (see journal.Journal); each adds three integers in one step."""
         self.threads = threads
-        """This process's small number of each thread, by the system's identifier."""
+        """Small number of each thread in this process, by the system's identifier."""
         self.trainer = 0
-        """The system's identifier of the training thread."""
+        """System's identifier of the training thread."""
         self.thread = 0
-        """Its number, in its place in the head of a record."""
+        """Small number of the training thread, shifted to its place in a record's head."""
         self.together = False
-        """True if items and collate of a batch that this process makes are not told apart (see loader.distinguish)."""
+        """True if items and collate of this process's batches are not timed separately (see loader.distinguish)."""
 
     def follow(self, trainer: int) -> None:
         self.trainer, self.thread = trainer, self.threads[trainer] << 16
 
     def keep(self, head: int, start: int, end: int) -> None:
-        """Keeps a record of this thread, whichever it is. `head`: without the thread."""
+        """Appends a record of the current thread. head: without the thread."""
         self.records += head | self.threads[get_ident()] << 16, start, end
 
 
 class Listener(Protocol):
-    """Callbacks from the patches to the session. Times: ns of the monotonic clock. Its exceptions are handed to
+    """Callbacks from the timers to the session. Times: ns of the monotonic clock. The timers pass its exceptions to
     `failed`."""
 
     fast_path: FastPath
-    """What the patches go by while nobody waits for a boundary."""
+    """State of the fast path."""
 
     def range_starts(self, kind: int, owner: Any, start: int) -> int:
-        """A loader's next or an optimizer's step starts; `owner`: iterator or optimizer. Returns its number."""
+        """Called when a loader's next or an optimizer's step starts; `owner`: iterator or optimizer. Returns the
+        owner's number."""
 
     def range_ends(self, kind: int, number: int, start: int, end: int, failed: bool) -> None:
-        """The range has ended, outside of torch's own record."""
+        """Called when the range has ended, outside of torch's own record."""
 
     def only(self, kind: int, owner: Any) -> bool:
         """True if nobody else can open a range of this name, until `RangePatch.forget` is called."""
 
     def failed(self, error: Exception) -> None:
-        """Something of ours has raised: the watch ends. Raises nothing itself."""
+        """Called when our code has raised: ends the instrumentation. Raises nothing itself."""
 
     def backward_starts(self, start: int) -> None:
-        """A backward pass starts."""
+        """Called when a backward pass starts."""
 
     def backward_ends(self, start: int, end: int, flags: int) -> None:
-        """A backward pass has ended."""
+        """Called when a backward pass has ended."""
 
     def forward_ends(self, top_module: int, start: int, end: int, flags: int) -> None:
-        """A root module's call has ended."""
+        """Called when a top module's call has ended."""
 
     def interval(self, kind: int, identity: int, start: int, end: int) -> None:
-        """Any other interval has ended."""
+        """Called when any other interval has ended."""
 
 
 class Follower:
-    """Told of every step's end; of a plain run nobody is. See `changes.trial.Trial`, `catching.SlowStepObserver`,
-    `step_metrics.StepMetrics`."""
+    """Callbacks at each step's end; a plain run has no follower. See `changes.trial.Trial`,
+    `catching.SlowStepObserver`, `step_metrics.StepMetrics`."""
 
     every = 0
-    """True if each boundary must be reported, as steps are counted."""
+    """Nonzero if the follower counts steps, so that each boundary must be reported."""
 
     def boundary(self, steps: int) -> None:
-        """A step has ended; `steps`: how many there were."""
+        """Called when a step has ended; `steps`: number of steps so far."""
 
     def finish(self) -> None:
-        """The process ends: the last chance to write."""
+        """Called at the end of the process: the last chance to write."""
 
 
 def reported(listener: Listener, method: Callable[..., Any], *arguments: Any) -> Any:
@@ -117,7 +118,7 @@ SCALER_STEP, FORWARD, BACKWARD = int(Kind.SCALER_STEP), int(Kind.FORWARD), int(K
 CHECKPOINT = int(Kind.CHECKPOINT)
 gradients = torch.is_grad_enabled
 CALLS_WITHOUT_BACKWARD = 4
-"""So many calls of the first module without a backward make the job an inference job, until a backward comes."""
+"""Calls of the first module without a backward that make the job an inference job, until a backward comes."""
 
 
 def _backward_flags() -> int:
@@ -131,19 +132,18 @@ def _backward_flags() -> int:
 
 
 def _tracing() -> bool:
-    """True if a graph is being made: the backward of an operator that is traced is none of the job's."""
+    """True while a graph is being made: the backward of a traced operator is not the job's."""
     context = getattr(sys.modules.get("torch._guards"), "TracingContext", None)
     return context is not None and context.try_get() is not None
 
 
 class BackwardTimer(BackwardObserver):
-    """Times every way into the autograd engine: torch.autograd.backward, and torch.autograd.grad ("partial")."""
+    """Timer of torch.autograd.backward and of torch.autograd.grad ("partial")."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._flags = 0
-        """They are read while somebody waits for a boundary, several times a second: switches of a job stay as they
-        are."""
+        """Flags of the latest full report, read a few times per second only: a job rarely changes these switches."""
 
     def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
         if partial and _tracing():
@@ -173,7 +173,7 @@ class BackwardTimer(BackwardObserver):
 
 
 class _Interval:
-    """A call of a function that is under way. ends: told of its start."""
+    """Context manager around a call; passes the token `begun` to `ends`."""
 
     __slots__ = ("_begun", "_ends")
 
@@ -188,7 +188,7 @@ class _Interval:
 
 
 def save_timers(listener: Listener) -> list[Inlay]:
-    """Time what writes a checkpoint: the two functions below torch.save, which itself is looked up by pickle."""
+    """Returns timers of checkpoint writing, in two functions below torch.save, because pickle looks up torch.save."""
 
     def ends(start: int) -> None:
         reported(listener, listener.interval, CHECKPOINT, 0, start, now())
@@ -212,7 +212,7 @@ else:
 
 
 def scaler_timer(listener: Listener) -> Inlay:
-    """Times GradScaler.step(optimizer), which leaves the optimizer's own step out when gradients overflowed."""
+    """Returns a timer of GradScaler.step(optimizer), which skips the optimizer's own step if gradients overflowed."""
 
     def ends(begun: tuple[int, int]) -> None:
         number, start = begun
@@ -226,8 +226,7 @@ def scaler_timer(listener: Listener) -> Inlay:
 
 
 class TopModuleTimer(CallObserver):
-    """Times the calls of one root module, which is held weakly: a model that the user deletes must be freed at once, as
-    without us."""
+    """Timer of one top module's calls, which it holds weakly: a model that the user deletes is freed at once."""
 
     def __init__(self, listener: Listener, module: torch.nn.Module, identity: int) -> None:
         self._module = weakref.ref(module)
@@ -279,8 +278,8 @@ class TopModuleTimer(CallObserver):
 
 
 class InferenceObserver(CallObserver):
-    """Sees module calls before the first backward, to find jobs that only infer: `inferring` is told the first module
-    with parameters when it is called for the fourth time. It leaves at the first backward."""
+    """Detector of jobs that only infer. It calls `inferring` with the first module with parameters at its fourth call,
+    and is removed at the first backward."""
 
     def __init__(self, inferring: Callable[[torch.nn.Module], None]) -> None:
         self._inferring = inferring
@@ -308,12 +307,11 @@ class InferenceObserver(CallObserver):
 
 
 class NewModelObserver(CallObserver):
-    """Finds the models of optimizers that come after the first steps (folds, sweeps, layers trained one by one):
-    `found` is told of each module with parameters that lies in no known one when it is called, for BOUNDARIES
-    boundaries of steps."""
+    """Finder of models whose optimizers come after the first steps (folds, sweeps, layers trained one by one). For
+    BOUNDARIES step boundaries, it calls `found` for each called module with parameters that is in no known model."""
 
     BOUNDARIES, MOST_MODELS = 3, 1000
-    """Where a job keeps more models alive at once, the others are not timed: it must not grow our tables."""
+    """Boundaries to search for, and most living models that are timed: a job with more must not grow our tables."""
 
     def __init__(self, found: Callable[[torch.nn.Module], None], fast_path: FastPath) -> None:
         self._found, self._fast_path = found, fast_path
@@ -340,7 +338,7 @@ class NewModelObserver(CallObserver):
         self._known |= {id(module): weakref.ref(module) for module in modules_of(top_module)}
 
     def install(self, top_modules: Sequence[TopModuleTimer]) -> None:
-        """Looks for modules that lie in none of these. Before there are any, discovery is still to come."""
+        """Starts the search for modules outside of these. Does nothing without any: discovery is still to come."""
         if not 0 < len(top_modules) < self.MOST_MODELS:
             return
         for top_module in top_modules:
@@ -350,7 +348,7 @@ class NewModelObserver(CallObserver):
         calls.observe_all(self)
 
     def boundary(self) -> None:
-        """A step has ended."""
+        """Called when a step has ended."""
         if self._left:
             self._left -= 1
             if not self._left:

@@ -1,10 +1,10 @@
 """Windows of torch's own profiler: a few steady steps, started and stopped at step boundaries.
 
-The ranges (torch.profiler.record_function) that are open when a window ends are ended with it. torch keeps the address
-of a range's event in the range, and frees the events when the profiler stops. A range that began in one window and ends
-in another, as one around `optimizer.step()` does where the second follows at once, writes its end into memory that is
-somebody else's by then (torch 2.13, onFunctionExit in profiler_kineto.cpp): the job dies of it, some time later, or
-computes with it. A range that has ended once ends a second time without effect.
+The end of a window ends the ranges (torch.profiler.record_function) that are open. torch keeps the address of a range's
+event in the range, and frees the events when the profiler stops. A range from one window that ends in the next one,
+such as one around `optimizer.step()`, writes its end into memory that belongs to somebody else by then (torch 2.13,
+onFunctionExit in profiler_kineto.cpp): the job crashes some time later, or computes with it. Ending a range a second
+time has no effect.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from steptime.probe.recorder import Recorder
 
 
 class OpenRanges:
-    """Keeps the ranges that this thread opens between `opened` and `end`; the profiler sees those of no other thread.
-    In between it stands for torch's own function that opens them, as whose equal it is taken."""
+    """List of the ranges that this thread opens between `start` and `end`; the profiler sees those of no other thread.
+    In between, this object replaces torch's function that opens ranges, and equals it."""
 
     def __init__(self) -> None:
         self._thread = get_ident()
@@ -47,7 +47,7 @@ class OpenRanges:
         self._original: Any = None
 
     def start(self) -> None:
-        """Listens. Raises AttributeError where torch opens its ranges in another way."""
+        """Replaces torch's function. Raises AttributeError if torch opens its ranges in another way."""
         packet = torch.ops.profiler._record_function_enter_new
         self._original, builtins = packet._op, torch.jit._builtins._get_builtin_table()
         if (name := builtins.get(id(self._original))) is not None:
@@ -55,7 +55,7 @@ class OpenRanges:
         packet._op = self
 
     def __call__(self, *arguments: Any) -> Any:
-        """Opens a range. It is kept in the same step of the interpreter: a window may be ended between two."""
+        """Opens a range and stores it in one step of the interpreter: between two, a window may end."""
         if get_ident() != self._thread:
             return self._original(*arguments)
         ranges = self._ranges
@@ -72,7 +72,7 @@ class OpenRanges:
         return getattr(self._original, name)
 
     def end(self) -> None:
-        """Ends every range that is still open, and listens no more. The profiler must still be on."""
+        """Ends every open range, and restores torch's function. The profiler must still be on."""
         packet = torch.ops.profiler._record_function_enter_new
         if packet._op is self:
             packet._op = self._original
@@ -84,32 +84,33 @@ class OpenRanges:
 
 now = time.perf_counter_ns
 TEARDOWN = "TEARDOWN_CUPTI"
-"""Kineto reads it each time that a profile stops on a CUDA device: with "1" it takes NVIDIA's tracer (CUPTI) down, in a
-thread of its own, at one of the next calls of CUDA. A profile that starts before that is done sees no kernel (kineto
-pull request 1554). With anything else, or nothing, the tracer stays."""
+"""Environment variable that Kineto reads whenever a profile stops on a CUDA device. With "1" it removes NVIDIA's tracer
+(CUPTI), in its own thread, at one of the next CUDA calls; a profile that starts before that sees no kernel (kineto pull
+request 1554). Otherwise the tracer stays."""
 TRACER = "torch.profiler.python_tracer"
-"""Module that torch imports for stacks; it is let go again, as a job may look at what is imported."""
+"""Module that torch imports for stacks. It is removed again, because a job may inspect its imports."""
 SETTLING = 0.05
-"""Seconds for gloo's threads to write down the ends of collectives that a step has waited for: gloo wakes who waits
-first, and an end that comes when the profiler has stopped is written into freed memory (see above)."""
+"""Seconds for gloo's threads to record the ends of collectives that a step has waited for. gloo first wakes the waiting
+thread, and an end after the profiler's stop is written into freed memory (see above)."""
 SILENT = 99
-"""Above every severity of Kineto's lines (Logger.h)."""
+"""Level above every severity of Kineto's lines (Logger.h)."""
 CONFIG_LOADER = "8instance", "10stopThread"
 """Functions of Kineto's, as C++ names them."""
 CONFIG_LOOKS, CONFIG_LOOK = 40, 0.0005
 """How often, and how many seconds apart, the job is held for a look at whether Kineto's thread waits: it does after a
 tenth of a millisecond where a CPU is free."""
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
-"""Python's form of a byte of a name that is not UTF-8 (PEP 383)."""
+"""Pattern of Python's form of a file name's byte that is not UTF-8 (PEP 383)."""
 SPOILT, SPOILT_TIME = 2, 100_000_000
-"""A step that takes so many times as long as the job's steps and as the shortest of its window, and ns more, ends the
-window: the shapes of its tensors take memory that grows with each (`steptime.analysis.recorded_breakdown`)."""
+"""A step ends the window if it takes SPOILT times the expected time and SPOILT_TIME, ns, more. Expected: the longer of
+the usual step and the shortest of the window. The shapes of its tensors take memory that grows with each
+(`steptime.analysis.recorded_breakdown`)."""
 
 
 @contextlib.contextmanager
 def plain_name(folder: str) -> Iterator[str]:
-    """A name of the folder that Kineto can take: it wants UTF-8, reads `://` as a protocol, and writes the name into
-    the trace as it is, where a quotation mark, a backslash or a line's end breaks the JSON."""
+    """Yields a name of the folder that Kineto can take. It needs UTF-8, takes `://` for a protocol, and copies the name
+    into the trace, where a quotation mark, a backslash or a line break makes invalid JSON."""
     plain = folder.isascii() and folder.isprintable() and not any(each in folder for each in ('"', "\\", "://"))
     if plain or not os.path.isdir("/proc/self/fd"):
         yield folder
@@ -122,15 +123,15 @@ def plain_name(folder: str) -> Iterator[str]:
 
 
 def notify_kineto(detach: bool) -> None:
-    """Sets whether the next profile that stops takes CUDA's tracer down, unless the user has said so. The variable is
-    set in C alone: `os.environ` stays as it is. It is given a value before the first profile starts and only another
-    one later, since a thread that reads the environment in C must not see it grow."""
+    """Sets whether the next profile that stops removes CUDA's tracer, unless the user has set it. Only the C
+    environment changes, `os.environ` does not. The variable exists before the first profile, since threads that read
+    the C environment must not see it grow."""
     if TEARDOWN not in os.environ:
         os.putenv(TEARDOWN, "1" if detach and comes_back() else "0")
 
 
 def comes_back() -> bool:
-    """True if the tracer can be attached again in a job with CUDA graphs: before CUDA 12.6 the job may crash then
+    """True if the tracer can be attached again in a job with CUDA graphs; before CUDA 12.6 the job may crash then
     (torch.profiler.profiler says so where it keeps the tracer itself)."""
     version = re.match(r"(\d+)\.(\d+)", torch.version.cuda or "")
     return version is not None and (int(version[1]), int(version[2])) >= (12, 6)
@@ -138,9 +139,8 @@ def comes_back() -> bool:
 
 @contextlib.contextmanager
 def kineto_silenced() -> Iterator[None]:
-    """Kineto (torch 2.13) writes a line on stderr when a profile starts and one when it stops. Those of ours are left
-    out, by its level of severity; a profiler of the job's own has its lines. A value that Kineto itself has set
-    meanwhile, at its first profile, stays."""
+    """Hides the lines that Kineto (torch 2.13) writes on stderr when our profile starts and stops, by its severity
+    level. The job's own profiler keeps its lines. A level that Kineto sets meanwhile, at its first profile, stays."""
     level = _KinetoState.level()
     before = level.value
     level.value = SILENT
@@ -152,14 +152,14 @@ def kineto_silenced() -> Iterator[None]:
 
 
 class _KinetoState:
-    """State of this process."""
+    """Process-wide state."""
 
     known: Any = None
 
     @classmethod
     def level(cls) -> Any:
-        """The variable in memory. Where the library does not show it, Kineto is told by the environment in C, once and
-        for all: `os.environ` stays as it is."""
+        """Returns Kineto's level as a variable in memory. If the library hides it, the C environment silences Kineto
+        for good; `os.environ` stays the same."""
         if cls.known is None:
             try:
                 cls.known = ctypes.c_int.in_dll(_library(), "_ZN9libkineto6Logger14severityLevel_E")
@@ -178,9 +178,9 @@ def _library() -> ctypes.CDLL:
 def start_in_silence(profile: Any) -> None:
     """Starts a profiler of torch's.
 
-    Up to torch 2.12 the first one of a process warns on the user's stderr that it does not keep events from one cycle
-    to the next, and those of the job's own do not warn again. It does not warn where it keeps them. So it is told to
-    while it starts, and no longer: at its end torch would make a Python object of every event.
+    Up to torch 2.12 the first one of a process warns on the user's stderr that it drops events between cycles; later
+    ones of the job's then do not. With acc_events it does not warn. So acc_events is on during the start only: at the
+    end it would make a Python object of every event.
     """
     before = _threads()
     profile.acc_events = True
@@ -235,8 +235,7 @@ def _sleeps(thread: str) -> bool:
 
 
 def put_back(profile: Any) -> None:
-    """Makes it Python's profile function again: that which the job has set in the middle of a window, and which torch
-    takes for its own when it ends its stacks."""
+    """Restores a profile function of Python's that the job set during a window, and torch's end of stacks removed."""
     if any(kind.__module__ == "_lsprof" for kind in type(profile).__mro__):  # cProfile's
         profile.enable()
     elif callable(profile):
@@ -244,8 +243,8 @@ def put_back(profile: Any) -> None:
 
 
 def only_exported() -> Any:
-    """Has torch (from 2.13 on) make no objects of events that are only exported: of large windows that is half of what
-    their end takes. None where it cannot."""
+    """Returns a configuration with which torch (2.13 and later) makes no Python objects of exported events, half of the
+    time that a large window takes to end; None if torch has none."""
     try:
         return torch._C._profiler._ExperimentalConfig(trace_only=True)
     except TypeError:
@@ -253,15 +252,15 @@ def only_exported() -> Any:
 
 
 def let_go(profile: Any) -> None:
-    """Frees the events now, some hundred bytes each: a profiler of torch's refers to itself, and would hold them until
-    the garbage collector's next full run or the job's end."""
+    """Frees the events now, some hundred bytes each. A profiler of torch's refers to itself, so they would stay until
+    the next full garbage collection."""
     profile.action_map = {}
     if profile.profiler is not None:
         profile.profiler.kineto_results = None
 
 
 def _modes(kind: type = torch.overrides.TorchFunctionMode) -> Iterator[type]:
-    """All kinds of torch function modes that are known in this process."""
+    """Yields all torch function modes known in this process."""
     kinds: list[type] = type.__subclasses__(kind)
     for each in kinds:
         yield each
@@ -273,7 +272,7 @@ def _is_of_the_jobs(kind: type) -> bool:
 
 
 def _another_starts(profiler: Any) -> None:
-    """A profiler of torch's is about to start: two in one process spoil each other, and may crash it."""
+    """Ends our windows before another profiler of torch's starts: two in one process may crash it."""
     for window in tuple(_on):
         window.give_way(profiler)
 
@@ -291,7 +290,7 @@ BODY
 
 
 class ProfilerWindow:
-    """One recording of torch.profiler from `start` to `stop`. Both hold the user's thread, and write for how long."""
+    """One recording of torch.profiler from `start` to `stop`. Both block the user's thread, and record for how long."""
 
     def __init__(
         self,
@@ -304,8 +303,8 @@ class ProfilerWindow:
         followed: bool = False,
         shapes: bool = True,
     ) -> None:
-        """`trained`: the job's parameters, where its allocations are wanted; `modules`: its modules by path, as far as
-        they are known; `followed`: another window comes soon, which needs the device's tracer; `shapes`: of tensors."""
+        """`trained`: the job's parameters, to record allocations; `modules`: (path, module) of the known ones;
+        `followed`: another window, which needs the device's tracer, comes soon; `shapes`: records tensor shapes."""
         self._recorder, self._folder, self._trained = recorder, recorder.folder, trained
         self.number, self.stacks, self.caught, self._followed = number, stacks, False, followed
         self._on_device, self.shapes = False, shapes
@@ -326,7 +325,7 @@ class ProfilerWindow:
         return self._profile is not None
 
     def obstacle(self) -> str:
-        """Why torch's profiler must not be started now, or an empty text."""
+        """Returns why torch's profiler must not start now, or ""."""
         if torch.autograd._profiler_enabled():
             return "another one was recording, and two spoil each other"
         if threading.current_thread() is not threading.main_thread():
@@ -386,7 +385,7 @@ class ProfilerWindow:
         return took > max(SPOILT * expected, expected + SPOILT_TIME)
 
     def stop(self, steps: int) -> None:
-        """Ends the recording, if it is on, and writes the trace if that holds whole steps. Raises OSError."""
+        """Ends the recording, if it is on, and writes the trace if it has whole steps. Raises OSError."""
         if self._profile is None:
             return
         if not steps:
@@ -398,7 +397,7 @@ class ProfilerWindow:
         self._account(end)
 
     def _account(self, end: int) -> None:
-        """Time that the window took from the job: slow steps until `end`, and the time since."""
+        """Records the time that the window took from the job: slow steps until `end`, ns, and the time since."""
         self._recorder.interval(int(Kind.PROFILED), self.number, self.opened, end)
         self._recorder.pause(end)
         self.held = now() - end
@@ -427,7 +426,7 @@ class ProfilerWindow:
         }
 
     def give_way(self, other: Any) -> None:
-        """Ends the recording before one of the job's own starts."""
+        """Ends the recording before the job's own profiler starts."""
         if self._profile is not None and self._profile.profiler is not other:
             self._recorder.note("the profiler ended early: the job began to profile itself")
             self.abandon()
@@ -444,7 +443,8 @@ class ProfilerWindow:
             self._account(end)
 
     def _end(self, history: str) -> Any:
-        """Switches off what `start` switched on, whatever fails. history: where that of the allocator goes, if any."""
+        """Switches off everything that `start` switched on, even on errors. history: path for the allocator's, or
+        ""."""
         profile, self._profile = self._profile, None
         if self in _on:
             _on.remove(self)

@@ -1,7 +1,7 @@
-"""Listening to the ranges that torch opens itself, around a loader's next, an optimizer's step and zero_grad.
+"""Instrumentation of the ranges that torch itself opens, around a loader's next, an optimizer's step and zero_grad.
 
-They are entered whether a profiler runs or not (torch 2.4 to 2.13), so listening costs no frame and no hook. Every call
-in here is paid for by each step of the job, out of a cold cache: hence so few of them.
+They are entered with and without a profiler (torch 2.4 to 2.13), so this adds no frame and no hook. Each step pays for
+every call in here, whose code is out of the cache: hence so few calls.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ RANGES = (
 ZERO_GRAD, LOADER_NEXT, EXHAUSTED = int(Kind.ZERO_GRAD), int(Kind.LOADER_NEXT), int(Flag.EXHAUSTED)
 FETCH, COLLATE = int(Kind.FETCH), int(Kind.COLLATE)
 KNOWN_NAMES = 4096
-"""Names of ranges remembered; a job that makes up new names for ever must not grow our table."""
+"""Most names of ranges remembered, as a job may make up new names forever."""
 OPTIMIZER_STEP = int(Kind.OPTIMIZER_STEP)
 NOT_OURS, UNKNOWN = 0, -1
 SHORT = 20_000
-"""ns: a shorter zero_grad counts as the rest of the step while nobody waits for a boundary; to time it costs 2.5 us, as
-the clock's own code and page are out of the cache by then."""
+"""ns: a shorter zero_grad counts as the rest of the step on the fast path. Timing it costs 2.5 µs, because the clock's
+code and page are out of the cache by then."""
 SHORT_BATCH = 500_000
-"""ns: after a batch that took less, items and collate of this process are not told apart any more while nobody waits
-for a boundary: to stamp both costs 9 us. The batches that are told apart are a fair sample: the next one always is."""
+"""ns: after a shorter batch, items and collate of this process are not timed separately on the fast path, which would
+cost 9 µs. The separately timed batches are a fair sample, because the next one always is."""
 
 
 ENTER = """
@@ -55,11 +55,11 @@ else:
 
 
 class RangePatch:
-    """Reads the ranges that are opened through torch.autograd.profiler.record_function, whose methods TorchScript
-    compiles, too: from their source.
+    """Timer of the ranges opened through torch.autograd.profiler.record_function, whose methods TorchScript also
+    compiles, from their source.
 
-    A name with one possible owner is known by the head of its record (see journal.head) until `forget`: its range is
-    then only kept, without a look at the frame that opened it.
+    If a name has only one possible owner, a table keeps the head of its records (see journal.head) until `forget`. Such
+    a range is recorded without a look at the frame that opened it.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -67,7 +67,7 @@ class RangePatch:
         self._known: dict[str, int] = {}
         self._short: set[str] = set()
         self._opened: LaidTable[int, tuple[int, int]] = LaidTable()
-        """Ranges of ours that are open: (head, start) by the identity of their object."""
+        """Open ranges that are timed: (head, start ns) by id of torch's range object."""
         target = torch.autograd.profiler.record_function
         self._inlays = (
             Inlay(target.__enter__, ENTER, entered=self._entered),
@@ -84,12 +84,12 @@ class RangePatch:
         self._opened.clear()
 
     def forget(self) -> None:
-        """A name may mean another one from now on: there is a new loader's iterator or optimizer."""
+        """Forgets all names, because a new loader's iterator or optimizer may have one of them."""
         self._known.clear()
         self._short.clear()
 
     def again(self) -> None:
-        """Called at times, so that a zero_grad that was short is timed again, and there is room for further names."""
+        """Forgets short zero_grads, which are timed again, and all names if the table is full."""
         if len(self._known) >= KNOWN_NAMES:
             self._known.clear()
         for name in self._short:
@@ -97,7 +97,7 @@ class RangePatch:
         self._short.clear()
 
     def _entered(self, opened: Any) -> None:
-        """A range starts: the caller of the frame that calls us opens it."""
+        """Called when a range starts; the caller of our caller's frame opens it."""
         head = self._known.get(opened.name, UNKNOWN)
         if head:
             start = now()
@@ -109,7 +109,7 @@ class RangePatch:
             self._opened.pop(id(opened), None)  # of one that never was left, and is gone
 
     def _starts(self, opened: Any, start: int, frame: FrameType) -> None:
-        """A range of a name that is not known, or that somebody waits for."""
+        """Starts a range with an unknown name, or off the fast path."""
         try:
             found = self._look(opened.name, frame, start)
             if found is not None:
@@ -119,7 +119,8 @@ class RangePatch:
             pass_on(error)
 
     def _look(self, name: str, frame: FrameType, start: int) -> tuple[int, int] | None:
-        """Whose range it is; tells the listener. Remembers a name whose owner cannot be another."""
+        """Returns (head, start ns) of a range, after a report to the listener; None for one that is not timed.
+        Remembers a name with only one possible owner."""
         kind = next((kind for prefix, kind in RANGES if name.startswith(prefix)), 0)
         if not kind:
             self._remember(name, NOT_OURS)
@@ -142,7 +143,7 @@ class RangePatch:
             self._known[name] = head
 
     def _left(self, opened: Any, exc_type: Any) -> None:
-        """A range of ours has ended."""
+        """Called when a timed range has ended."""
         end, fast_path = now(), self._listener.fast_path
         head, start = self._opened.pop(id(opened))
         kind = head & 255
@@ -153,7 +154,7 @@ class RangePatch:
             self._ends(opened, head, start, end, exc_type is not None)
 
     def _ends(self, opened: Any, head: int, start: int, end: int, failed: bool) -> None:
-        """A range has ended: one that somebody waits for, or that there is more to say of."""
+        """Ends a range off the fast path, or one with more to record."""
         fast_path, kind = self._listener.fast_path, head & 255
         try:
             if end >= fast_path.until:

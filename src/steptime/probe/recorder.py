@@ -1,4 +1,4 @@
-"""The recorder: this process's folder, its journal and its facts, opened at the first sign of training."""
+"""Recorder: folder, journal and facts of this process, opened at the first sign of training."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from steptime.probe.ours import pass_on
 PAUSE = int(Kind.PAUSE)
 MOST_THREADS = 65535
 PENDING_FACTS = 256
-"""Facts kept before the first sign of training: loaders and optimizers are made before."""
+"""Facts kept before the first sign of training, because loaders and optimizers are made earlier."""
 
 
 class ThreadNumbers(dict[int, int]):
-    """Small numbers, from 1, of the threads of this process by the system's identifiers."""
+    """Small numbers, from 1, of this process's threads by the system's identifiers."""
 
     def __missing__(self, identifier: int) -> int:
         number = self[identifier] = min(len(self) + 1, MOST_THREADS)
@@ -30,16 +30,17 @@ class ThreadNumbers(dict[int, int]):
 
 
 def append_facts(path: str, facts: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Appends (kind, fields), one JSON object a line: a killed job tears at most the last. Raises OSError.
+    """Appends (kind, fields) as one JSON object per line: a killed job tears at most the last. Raises OSError.
 
-    A kind names a type in `steptime.recording` without its ending Facts; a later fact of one identity replaces another.
+    A kind names a type of `steptime.recording` without its ending Facts; a later fact replaces one with the same
+    identity.
     """
     lines = (json.dumps({"fact": kind, **fields}, default=str).encode() + b"\n" for kind, fields in facts)
     append_to(path, b"".join(lines))
 
 
 class Recorder:
-    """Writes what the probe sees. `failed` is called with a reason when the recording cannot be written."""
+    """Writer of journal and facts. Calls `failed` with a reason if the recording cannot be written."""
 
     def __init__(self, failed: Callable[[str], None]) -> None:
         self.folder = ""
@@ -49,10 +50,10 @@ class Recorder:
         self.threads = ThreadNumbers()
         self._pending: list[tuple[str, dict[str, Any]]] = []
         self.pauses = self.held = self._held_until = 0
-        """How often the job was held, and for how many ns in all; until when, ns."""
+        """pauses: how often the probe has held the job; held: ns in all; _held_until: end of the last one, ns."""
 
     def open(self, folder: str) -> None:
-        """Starts to write into `folder`. Raises OSError."""
+        """Opens the files in `folder`. Raises OSError."""
         self.folder = folder
         self._facts = os.path.join(folder, "facts.jsonl")
         self.journal.open(os.path.join(folder, "journal.bin"))
@@ -70,7 +71,7 @@ class Recorder:
         self.append(kind, 0, number, start, end)
 
     def pause(self, start: int) -> None:
-        """The time since `start` was ours: it belongs to no step."""
+        """Records the time since `start`, ns, as ours: it belongs to no step."""
         end = time.perf_counter_ns()
         self.pauses += 1
         self.held += max(0, end - max(start, self._held_until))  # a pause may lie in another one
@@ -85,7 +86,7 @@ class Recorder:
             self._pending.append((kind, fields))
 
     def note(self, text: str) -> None:
-        """A sentence for the report; best effort."""
+        """Writes a sentence for the report, if that is possible."""
         try:
             self.fact("note", text=text)
         except OSError as error:
@@ -93,24 +94,25 @@ class Recorder:
             return  # the disk is full: stderr has said it already
 
     def forget(self) -> None:
-        """In a forked child: leaves the parent's files alone."""
+        """Detaches a forked child from the parent's files."""
         self.journal.forget()
         self._facts = ""
 
 
 def write_whole(path: str, facts: dict[str, Any]) -> None:
-    """A JSON file in one piece. Raises OSError."""
+    """Writes a JSON file atomically. Raises OSError."""
     with open(path + ".partial", "w", encoding="utf-8") as file:
         json.dump(facts, file, default=str)
     os.replace(path + ".partial", path)
 
 
 def finish_as_child(finish: Callable[[], None]) -> None:
-    """Children of multiprocessing leave by os._exit: atexit never runs there, these finalizers do."""
+    """Registers `finish` in children of multiprocessing, which leave by os._exit: finalizers run then, atexit does
+    not."""
     if multiprocessing.parent_process() is not None:
         multiprocessing.util.Finalize(None, finish, exitpriority=100)
 
 
 def json_number(value: float | None) -> float | str | None:
-    """JSON has no infinities: "inf", "-inf" and "nan" stand for them."""
+    """Returns a number for JSON, which has no infinities: "inf", "-inf" and "nan" stand for them."""
     return value if value is None or math.isfinite(value) else str(value)

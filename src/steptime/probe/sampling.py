@@ -1,9 +1,9 @@
-"""Times of the lines in all functions of the user's that run below the training loop, for a few steps.
+"""Line times of all user functions that run below the training loop, for a few steps.
 
-The line timeline gives up a function that runs thousands of lines per step. Here any function may run, wherever it is
-called from (a loader, a hook): of one that is called often some calls are timed by line, and tell how the time of all
-of them is spent, which is taken of each; of a long call its first lines tell how the rest is spent. Code that is called
-in a call that is not timed by line is reported by that of the others, too. No frame of the user's is kept.
+The line timeline drops a function that runs thousands of lines per step. This sampler times any function, wherever it
+is called from (a loader, a hook). Of frequent calls it times some by line and all as a whole, and scales the line times
+to the whole; of a long call it times the first lines. Code called by a call that is not timed by line is estimated from
+the timed calls. No frame of the user's is kept.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from steptime.probe.ours import pass_on
 MOST_HITS = 2_000
 """Lines timed of one function before it is timed half as often."""
 LONG_CALL = 500
-"""Lines timed of one call; how its rest is spent, those tell that ran again and again."""
+"""Lines timed of one call; the lines that ran repeatedly then share the rest of its time."""
 LONGEST_EVENT = 1_000
-"""ns that the tracer takes at a line, of which no line is free: what it takes indeed is the shortest line that ran."""
+"""Upper bound of the tracer's own cost per line, ns. The estimate is the shortest line that ran."""
 CALIBRATIONS, CALIBRATING_CALLS = 5, 40
-"""Calls of which the quickest counts: a fifth of a millisecond in all."""
+"""Rounds of calibration, of which the quickest counts, and calls per round: a fifth of a millisecond in all."""
 DEEPEST = 200
 """Frames looked at, from a call outwards."""
 HOT = 0.03
 """Of the time: functions that take so much, with what they call, are worth a second look."""
 MOST_PATHS, MOST_LINES = 60, 12
-"""Written: the paths with most time, and of each the innermost lines."""
+"""Most paths that are written, by time, and innermost lines of each."""
 PARTS = (
     (os.path.join("torch", "utils", "data", ""), "input"),
     (os.path.join("torch", "optim", ""), "optimizer"),
@@ -41,7 +41,7 @@ PARTS = (
     (os.path.join("torch", "_tensor.py"), "backward"),
     (os.path.join("torch", "nn", "modules", "module.py"), "forward"),
 )
-"""Which part of a step calls a function, by the file of torch's that stands nearest to it in the stack."""
+"""Part of the step that calls a function, by the innermost file of torch's in the stack."""
 
 now = time.perf_counter_ns
 _Place = tuple[CodeType, int]
@@ -50,7 +50,7 @@ _Local = Callable[[FrameType, str, Any], Any]
 
 
 class _Function:
-    """One function of the user's. every: of how many calls one is timed, on average; left: calls until the next."""
+    """A user function. every: one of so many calls is timed by line, on average; left: calls until the next."""
 
     __slots__ = ("every", "hits", "left")
 
@@ -60,8 +60,8 @@ class _Function:
 
 
 class _Node:
-    """A function as one line of another calls it. all: ns of all its calls there; timed: of those that were timed, the
-    tracer's own time taken out of both; lines: of those, ns by line, other functions of the user's taken out."""
+    """A function called from one line of another. all: ns of all calls there; timed: ns of the calls timed by line,
+    both without the tracer's time; lines: ns by line of the timed calls, without called user functions."""
 
     __slots__ = ("all", "code", "lines", "outer", "path", "timed")
 
@@ -72,11 +72,11 @@ class _Node:
 
 
 class _Call:
-    """One timed call. lines: ns by line, calls of the user's functions taken out; ran: how often each line ran.
+    """One timed call. lines: ns by line, without called user functions; ran: executions by line.
 
-    line: the one that runs, 0 before the first; inside: ns of the user's functions in it, the tracer's included; nets:
-    ns of all of them, without. entered: when the tracer was called. over: it has ended, and what goes on in its frame
-    is another call (of a generator).
+    line: the current one, 0 before the first; inside: ns of user functions called in it, with the tracer's time; nets:
+    ns of all of them, without. entered: time of the tracer's call, ns. over: the call has ended; a generator's frame
+    may go on as another call.
     """
 
     __slots__ = ("entered", "function", "hits", "inside", "last", "line", "lines", "nets", "node", "over",
@@ -90,12 +90,12 @@ class _Call:
         self.last = now()
 
     def has_called(self, gross: int, net: int) -> None:
-        """A function of the user's, from the line that runs."""
+        """Adds a user function called from the current line. gross, net: ns with and without the tracer's time."""
         self.inside += gross
         self.nets += net
 
     def spend(self, end: int) -> int:
-        """Charges what has passed since the last line event to the line that ran; returns it."""
+        """Charges the ns since the last line event to the current line; returns them."""
         own = end - self.last - self.inside
         self.lines[self.line] += own
         self.ran[self.line] += 1
@@ -104,7 +104,7 @@ class _Call:
 
 
 class LineSampler:
-    """Times functions in the thread that starts it, until it is stopped."""
+    """Timer of functions in the calling thread, from `start` to `stop`."""
 
     def __init__(self) -> None:
         self._functions: dict[CodeType, _Function | None] = {}
@@ -112,7 +112,7 @@ class LineSampler:
         self._calls: list[_Call] = []
         self._shortest = LONGEST_EVENT
         self._inside = self._outside = 0
-        """ns of the tracer's in a call that is only measured as a whole: within what is measured, and around that."""
+        """Tracer's ns for a call measured as a whole: within the measurement, and around it."""
         self._skipping: tuple[_Node, int, int] | None = None
         self._chance = random.Random(0).random  # of its own: the job's random numbers stay as they are
         self._trace = self._make()
@@ -122,8 +122,7 @@ class LineSampler:
         """Functions that take a good part of the time, known when it has stopped."""
 
     def start(self, frame: FrameType | None = None) -> bool:
-        """False, and nothing is done, while a debugger or coverage traces. frame: those of the user's from it outwards,
-        which run already, are timed from their next line on."""
+        """Starts; False if a debugger or coverage traces. User frames from `frame` outwards are timed from now on."""
         if sys.gettrace() is not None:
             return False
         for each in reversed([each for each in outwards(frame) if sites.whose_frame(each) == sites.USER]):
@@ -136,7 +135,7 @@ class LineSampler:
         return True
 
     def _measure_itself(self) -> None:
-        """Cost of measuring a line and a call, by functions that do nothing."""
+        """Measures the tracer's cost for a line and a call, with functions that do nothing."""
 
         def nothing() -> None:
             return
@@ -169,7 +168,7 @@ class LineSampler:
         self._outside = max(0, around - bare) // CALIBRATING_CALLS
 
     def _timed_calls(self, nothing: Callable[[], None], node: _Node, caller: _Call) -> tuple[int, int, int]:
-        """ns of so many calls without us, of what is measured of them, and of the rest."""
+        """Returns the ns of CALIBRATING_CALLS calls without tracing, and with: those measured, and the rest."""
         node.all = caller.inside = 0
         first = now()
         for _ in range(CALIBRATING_CALLS):
@@ -182,8 +181,8 @@ class LineSampler:
         return second - first, node.all, now() - second - caller.inside
 
     def give_up(self) -> None:
-        """Ends it somewhere in the user's program; the trace function lives on until `stop`, as the interpreter may be
-        about to call it (see `LineTimeline.give_up`)."""
+        """Ends the timing anywhere in the user's program. The trace function lives on until `stop`, because the
+        interpreter may be about to call it (see `LineTimeline.give_up`)."""
         if sys.gettrace() is self._trace:
             sys.settrace(None)
         self._end = self._end or now()
@@ -222,7 +221,7 @@ class LineSampler:
             return made
 
     def _function(self, code: CodeType) -> _Function | None:
-        """None for code that is not the user's."""
+        """Returns the state of a user function; None for other code."""
         try:
             return self._functions[code]
         except KeyError:
@@ -231,7 +230,7 @@ class LineSampler:
             return found
 
     def _skipped(self, node: _Node, entered: int) -> _Local:
-        """Time of a call that is not timed by line, as that is not its caller's own."""
+        """Times a call as a whole, because its time is not its caller's own."""
         over = False
 
         def local(frame: FrameType, event: str, argument: Any) -> Any:
@@ -307,7 +306,7 @@ class LineSampler:
             self._calls[-1].has_called(now() - call.entered + self._outside, net)
 
     def stop(self, steps: int) -> dict[str, Any]:
-        """Ends it; the fields of `SampleFacts`, of so many steps. Running code has its time so far."""
+        """Ends the timing; returns the fields of `SampleFacts` for so many steps. Running calls count so far."""
         self.give_up()
         if self._skipping is not None:
             self._left_out(*self._skipping, self._end)
@@ -334,7 +333,7 @@ class LineSampler:
         }
 
     def _times(self) -> Counter[tuple[_Path, _Place]]:
-        """ns by path: the lines of the timed calls for all of them, at each level of calls."""
+        """Returns ns by path: line times of the timed calls, scaled to all calls at each level."""
         times, factors = Counter[tuple[_Path, _Place]](), dict[_Node | None, float]()
         spent = Counter[CodeType]()
         for node in self._nodes.values():  # a caller comes before what it calls
@@ -357,7 +356,7 @@ def outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def path_of(frame: FrameType | None) -> _Path:
-    """The part of the step, and the user's lines, from a frame outwards."""
+    """Returns the part of the step and the user's lines, from a frame outwards."""
     part, found = "", list[_Place]()
     for each in outwards(frame):
         whose = sites.whose_frame(each)
@@ -370,6 +369,6 @@ def path_of(frame: FrameType | None) -> _Path:
 
 
 def described(place: _Place) -> dict[str, Any]:
-    """A line as facts have it."""
+    """Returns a line as a `SourceLine` of facts."""
     code, line = place
     return sites.line_at((os.path.abspath(code.co_filename), line, getattr(code, "co_qualname", code.co_name)))

@@ -1,13 +1,12 @@
-"""The schedule: what the probe does at which step. One generator, resumed at every boundary of a step, so that it reads
-from top to bottom.
+"""Schedule of the probe: one generator, resumed at every step boundary, so that it reads from top to bottom.
 
-untouched → discovery → line timeline → two profiled steps and one with stacks, for a job that ends soon → plain
-watching → profiler → profiler with stacks → watch off and on in turns → plain watching to the end, with further windows
-on demand and on long jobs.
+untouched → discovery → line timeline → two profiled steps and one with stacks, for a job that ends soon → timers only →
+profiler → profiler with stacks → timers off and on in turns → timers only to the end, with further windows on demand
+and in long jobs.
 
-The ranks of a job profile at the same step, agreed through the recording, without a word in the user's process groups:
-the first rank that is ready names a step a little ahead, in a file that nobody can write twice, and the others read it.
-Ranks that train together count their steps alike. A rank that comes too late profiles at once, and its steps say so.
+All ranks profile the same step. They agree through the recording, without a message in the user's process groups: the
+first ready rank names a step a little ahead, in a file that can be written only once, and the others read it. Ranks
+that train together count their steps alike. A rank that reads it too late profiles at once and notes it.
 """
 
 from __future__ import annotations
@@ -52,76 +51,76 @@ from steptime.probe.writers import OpenLoggers
 T = TypeVar("T")
 
 UNTOUCHED_STEPS = 1
-"""The first step compiles, allocates and autotunes: nothing of ours disturbs it."""
+"""Steps without any measurement: the first one compiles, allocates and autotunes."""
 DISCOVERY_STEPS, DISCOVERY_LIMIT = 2, 30 * SECOND
 LINE_STEPS, LINE_LIMIT = 8, 2 * SECOND
-"""The line timeline slows a step by 1 to 19 % (Python <= 3.11): a few steps give an interval, more only cost."""
+"""Bounds of the line timeline, which slows a step by 1 to 19 % (Python <= 3.11): few steps suffice for an interval."""
 LOOKED_STEPS, LOOKED_TIME, LOOKED_LIMIT = 2, SECOND, 4 * SECOND
-"""Two hundred looks, five milliseconds apart."""
+"""Bounds of stack sampling: two hundred samples, 5 ms apart."""
 SAMPLED_STEPS, SAMPLED_LIMIT = 4, 2 * SECOND
 """Steps in which all functions of the user's are timed line by line, one at least: they are slowed like those of the
 line timeline."""
 REPEAT_STEPS, REPEAT_LIMIT = 4, 2 * SECOND
 """Steps in which results are looked at, two at least: what the first one gave may come again in those behind it."""
 BETWEEN_LIMIT, BETWEEN_WAIT = 2 * SECOND, 1000
-"""Largest share of the time between steps that is timed by line; most steps that are waited for it."""
+"""Most ns between steps that are timed by line, and most steps to wait for them."""
 PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 5 * SECOND
-"""Steady steps before anything heavier."""
+"""Steady steps before anything more expensive."""
 DEVICE_STEPS, SLOW_STARTS = 30, 2
-"""On a device they are all that is not slowed: its tracer stays attached (`analysis.tracer`). And its first steps load
-kernels and choose algorithms: how long a step is they do not tell."""
+"""Steady steps on a device: later ones are slowed, because its tracer stays attached (`analysis.tracer`). SLOW_STARTS:
+first steps, which load kernels and choose algorithms and do not show the step time."""
 TURNS, TURN_TIME, TURN_STEPS, TURN_LIMIT = 6, SECOND // 10, 20, SECOND // 2
-"""Watch off and on in turns: six blocks each of about 0.1 s; not for steps over half a second, where the cost is far
-below the noise."""
+"""Blocks of steps with timers off and on in turns: TURNS of each, about 0.1 s long. Steps over TURN_LIMIT have none, as
+their overhead is far below the noise."""
 APART_ON_DEVICE, APART_LONG = 20, 3
-"""Steps between a plain window and the one with stacks on a CUDA device, so that the tracer comes to rest; of steps
-over LONG_STEP, which launch many kernels each, fewer."""
+"""Steps from a plain window to the one with stacks on a CUDA device, so that the tracer settles; APART_LONG for steps
+over LONG_STEP, each of which launches many kernels."""
 LONG_STEP = 50_000_000
-"""ns. A job of such steps may end after eight of them: it is profiled before anything that takes more steps."""
+"""ns. A job of such steps may end after eight of them, so it is profiled before longer measurements."""
 EARLY_STEPS = 2
-"""Early steps of the window for a job that ends before the usual ones, which replace it
+"""Steps of the early window, for a job that ends before the usual one, which replaces it
 (`steptime.journal.EARLY_WINDOW`)."""
 STEADY_WINDOW = EARLY_WINDOW + 2
-"""The usual window; one with stacks has the number behind its plain one's."""
+"""Number of the usual window; one with stacks has the number after its plain one's."""
 PROFILE_STEPS, PROFILE_TIME, PROFILE_LIMIT = 5, 2 * SECOND, 10 * SECOND
-"""Five steps give a spread; two seconds bound the trace at about 2 million operators (0.5 GB of JSON before
-compression)."""
+"""Bounds of a window: five steps show a spread; two seconds limit the trace to about 2 million operators (0.5 GB of
+JSON before compression)."""
 PATIENCE, ATTEMPTS = 8, 2
-"""So many times as long as its steps should take may a window last, and a second at least. Work that follows then is no
-step of theirs: its operators and calls would fill the memory until an evaluation ends."""
+"""A window may last PATIENCE times its expected duration, at least a second. Later work is not the step's: the
+operators of an evaluation would fill the memory. ATTEMPTS: tries of a window."""
 STACK_LIMIT = 10 * SECOND
-"""No stacks for longer steps."""
+"""Longest step that is profiled with stacks, ns."""
 SLOW_WINDOW, SLOW_PATIENCE = 100, 10 * SECOND
-"""The windows of slow steps have the numbers behind it, as ranks may have had different ones before; how long one may
-last, ns: an evaluation of a minute would fill the memory with its operators."""
+"""First number of slow steps' windows, as ranks may have had different windows before. SLOW_PATIENCE: longest duration
+of one, ns, because an evaluation would fill the memory with its operators."""
 AGAIN_AFTER = 600 * SECOND
-"""A long job is profiled once more after ten minutes: what is steady at the start may have drifted."""
+"""ns until a long job is profiled once more, as its steady state may have drifted."""
 REQUEST_PERIOD = SECOND
 FAST_PATH_TIME = SECOND // 2
-"""While there is nothing to do but watch, the script and its housekeeping come only so often: such a step costs 200 to
-400 us more, half of it for the journal's write, the other for what the patches have to ask anew."""
+"""Time of the fast path between two visits of schedule and housekeeping, ns. A visited step costs 200 to 400 µs more:
+half for the journal's write, half for states that the timers read again."""
 LONG_BREAK, LEAST_BREAK = 4, SECOND * 4 // 5
-"""Where a step ends so many times later than it should, and ns, the job was at something else: what it is, lines will
-tell."""
+"""A step that ends LONG_BREAK times later than expected, and at least LEAST_BREAK ns later, shows other work of the
+job: its lines are timed."""
 SINGLE_PERIOD = SECOND // 5
-"""Between two single steps that are compared with those before, on devices too, where we are told of each."""
+"""ns between two single steps that are compared with earlier ones; on devices too, where single steps are reported."""
 LOG_SECONDS = 10.0
 """Between two times that numbers go to the job's own loggers."""
 LEAST_FOR_REPEATS = SECOND // 5
 """So many ns for looking at results in any case: a job of long steps has spent the rest by then."""
 LEAST_FOR_LEAKS = SECOND // 5
-"""So many ns the hunt for leaks may take in any case: as a rule it takes less."""
+"""ns that the hunt for leaks may always take; it usually takes less."""
 LEAVE = "leave-request"
-"""A file of this name in the recording asks us to leave a job that was attached to."""
+"""File in the recording that asks the probe to leave a job that was attached to."""
 REQUEST = "profile-request"
-"""A file of this name in the recording asks every process for one more window."""
+"""File in the recording that asks every process for one more window."""
 
 now = time.perf_counter_ns
 
 
 def run(session: Session) -> Stage:
-    """The whole script; every `yield` ends at the next boundary of a step. Closed early when the boundaries change
-    their kind."""
+    """Runs the whole schedule; every `yield` ends at the next boundary. Closed early when the kind of boundary
+    changes."""
     exhausted.observe_device(session.recorder.folder)
     yield  # resumed at the first boundary
     stage = _stages(session)
@@ -185,7 +184,7 @@ def _steps(count: int) -> Stage:
 
 
 def _until(session: Session, steps: int, at_least: int, limit: int) -> Stage:
-    """Waits for `steps` steps and `at_least` ns, or for `limit` ns with three steps."""
+    """Waits for `steps` steps and `at_least` ns, or for `limit` ns and three steps."""
     start, first = now(), session.steps
     while True:
         yield
@@ -195,8 +194,8 @@ def _until(session: Session, steps: int, at_least: int, limit: int) -> Stage:
 
 
 def _under(session: Session, give_up: Callable[[], None], patience: int, steps: range, limit: int) -> Stage:
-    """Waits for as many steps as `steps` ends with; after `limit` ns for as many as it starts with. `give_up` is called
-    after `patience` ns, wherever the job is then."""
+    """Waits for `steps.stop` steps, or after `limit` ns for `steps.start`. Calls `give_up` after `patience` ns,
+    wherever the job is then."""
     start, first = now(), session.steps
     with Deadline(patience, give_up, session.failed):
         while session.steps - first < steps.stop and (now() - start < limit or session.steps - first < steps.start):
@@ -204,7 +203,7 @@ def _under(session: Session, give_up: Callable[[], None], patience: int, steps: 
 
 
 def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None, None, Found]:
-    """Finds roots, call sites and hot functions under Python's profile function, in so many steps."""
+    """Finds top modules, call sites and hot functions under Python's profile function, in so many steps."""
     start, nodes = now(), graph_nodes()
     discovery = Discovery(max(1, session.allowance.share() // DISCOVERED_CALL))
     if not discovery.start():
@@ -240,14 +239,14 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
 
 
 def _expect(session: Session, nodes: int, found: Found, steps: int) -> None:
-    """Expected cost of the profiler, by the work of so many steps. On devices optimizers update all parameters in one
-    call, unless told otherwise."""
+    """Estimates the profiler's cost from the work of so many steps. On devices, optimizers update all parameters in one
+    call by default."""
     updated = 0 if device.in_use() else sum(1 for each in session.optimizers.living() for _ in updated_by(each))
     session.allowance.expect(nodes // steps, found.torch_calls // steps, found.calls // steps, updated)
 
 
 def _note_inputs(session: Session, found: Found, steps: int) -> None:
-    """Inputs of the model in a step, checked from then on. steps: that were looked at."""
+    """Writes the model's inputs per step and checks them from now on. steps: the examined ones."""
     inputs = found.inputs(len(list(session.optimizers.living())))
     module = inputs.module() if inputs is not None else None
     if inputs is None or module is None:
@@ -307,8 +306,8 @@ def _repeats(session: Session, frames: LoopFrame, hot: tuple[CodeType, ...]) -> 
 
 
 def _between(session: Session) -> Stage:
-    """Lines of what lies between the training steps, in one step before which the job evaluates or gathers experience:
-    what runs then is timed from the end of the step before."""
+    """Times the lines between two training steps, where the job evaluates or gathers experience, from the end of the
+    step before."""
     yield from _steps(min(BETWEEN_WAIT, session.untrained.steps_to_next(session.steps)))
     first, limit = now(), min(BETWEEN_LIMIT, session.allowance.share())
     while now() - first < limit:
@@ -354,8 +353,7 @@ def _lines(session: Session, frames: LoopFrame, functions: list[Any]) -> Stage:
 
 
 def _looked(session: Session) -> Stage:
-    """Where the thread of a loop is that runs too many lines to be timed: looks from another thread, which slow
-    nothing."""
+    """Samples the thread of a loop that runs too many lines to be timed, from another thread, which slows nothing."""
     start, first, looking = now(), session.steps, LookingThread()
     try:
         yield from _until(session, LOOKED_STEPS, LOOKED_TIME, LOOKED_LIMIT)
@@ -366,8 +364,7 @@ def _looked(session: Session) -> Stage:
 
 
 def _turns(session: Session, duration: int) -> Stage:
-    """Steps with the watch off and on in turns: what the watch costs, measured in this very run, as it is to its end.
-    duration: ns of a step."""
+    """Runs blocks of steps with timers off and on in turns, to measure their overhead here. duration: ns of a step."""
     if duration > TURN_LIMIT or session.counter.mode != OPTIMIZER:
         return
     steps = max(2, min(TURN_STEPS, TURN_TIME // max(1, duration)))
@@ -393,9 +390,9 @@ def _turns(session: Session, duration: int) -> Stage:
 def _profiles(
     session: Session, number: int, plain: int, stacks: bool = False, *, asked: bool = False, late: bool = False
 ) -> Generator[None, None, bool]:
-    """A window of so many plain steps, if any, then one step with stacks; on all ranks that trace in the same steps,
-    and no more of either than they may cost. asked: for by the user; late: it could not be taken at its time. Returns
-    whether that is done: False where it must wait until the run is longer."""
+    """Profiles a window of up to `plain` steps, then one step with stacks, within the allowance; on all tracing ranks
+    in the same steps. asked: by the user; late: at its second chance. Returns False if the window must wait until the
+    run is longer."""
     asked = asked or bool(session.plan.get("profile_steps"))
     duration = session.step_timer.usual()
     wanted = plain and (session.plan.get("profile_steps") or max(1, min(plain, PROFILE_TIME // (duration or 1))))
@@ -436,7 +433,7 @@ def _profiles(
 
 
 def _affordable(session: Session, wanted: Agreed, asked: bool) -> Agreed:
-    """As much of the windows as may be taken now. Where there is too little for the plain steps, none."""
+    """Returns the affordable part of the windows; nothing if the plain steps are too expensive."""
     allowance = session.allowance
     form = allowance.plain(wanted.steps, asked) if wanted.steps else Form(0, detailed=True)
     tall = allowance.stacked(asked) if wanted.stacks and form is not None else None
@@ -496,7 +493,8 @@ def _trained(session: Session) -> Iterator[Any]:
 
 
 def _hunt_leaks(session: Session) -> Stage:
-    """Looks at what lives in Python, a few steps apart: what steps leave behind, and who keeps it."""
+    """Examines the living objects several times, a few steps apart, for objects that outlive their step, and for
+    holders."""
     hunt, share = LeakHunt(), max(session.allowance.share(), LEAST_FOR_LEAKS)
     while True:
         start = now()
@@ -554,8 +552,8 @@ def _recorded(session: Session, window: ProfilerWindow, start: int, wanted: int,
 
 
 def _keep_watching(session: Session, duration: int, stacks: bool, due: bool) -> Stage:
-    """To the end of the job: a further window after ten minutes, and whenever the request file appears. due: the usual
-    one is taken once it may be."""
+    """Runs to the end of the job: takes a further window after ten minutes, and for each request. due: the usual window
+    still has to be taken."""
     request = os.path.join(session.plan["recording"], REQUEST)
     gradients = GradientNorm(session.recorder, lambda: _trained(session))
     if (limits := session.plan.get("catch")) is not None and not isinstance(session.catching, SlowStepObserver):
@@ -600,20 +598,19 @@ def _keep_watching(session: Session, duration: int, stacks: bool, due: bool) -> 
 
 
 def _fast_path(session: Session, until: int) -> Stage:
-    """Waits for the first boundary after that time, ns, and is told of none before, unless steps are counted because
-    every n-th is looked into."""
+    """Stays on the fast path until the first boundary after `until`, ns; not at all if every n-th step is sampled."""
     session.fast_path.until = 0 if session.catching.every else until
     yield
     session.fast_path.until = 0
 
 
 def _is_near(session: Session, slow: Occurrences) -> bool:
-    """True if the slow step that is named comes soon: from now on we want to be told of every step."""
+    """True if the named slow step comes soon, so that every step must be reported."""
     return slow.step > 0 and slow.near(session.steps, 2 * FAST_PATH_TIME // max(1, session.step_timer.usual()) + 1)
 
 
 def _slow_step(session: Session, slow: Occurrences) -> Stage:
-    """Profiles the step that was named as the next slow one, on all ranks that trace."""
+    """Profiles the named slow step, on all ranks that trace."""
     number, step = slow.number, slow.step
     slow.over()
     if not traces(place(), session.plan.get("trace_ranks") or ()) or not session.plan.get("profile", True):
@@ -630,7 +627,7 @@ def _slow_step(session: Session, slow: Occurrences) -> Stage:
 
 
 def _unseen(session: Session, stage: Generator[None, None, T]) -> Generator[None, None, T]:
-    """A stage that makes steps longer, which is none of the job's doing."""
+    """Runs a stage that makes steps longer, and marks them as slowed by the probe."""
     session.slowed = True
     usual, first, start = session.step_timer.usual(), session.steps, now() - session.recorder.held
     try:
@@ -641,8 +638,8 @@ def _unseen(session: Session, stage: Generator[None, None, T]) -> Generator[None
 
 
 def _desertion(lock: str) -> Callable[[], bool]:
-    """True if the `steptime attach` that asked for us has died: it holds a lock as long as it lives. One whose file
-    cannot be seen from here (another container) is trusted."""
+    """Returns a function that checks whether the `steptime attach`, which holds a lock while it lives, has died. Always
+    False if its lock file is not visible from here (another container)."""
     if not os.path.exists(lock):
         return lambda: False
 
@@ -669,15 +666,15 @@ def _modified(path: str) -> float:
 
 
 def steps_to_next(iterators: Iterable[Any], backwards: int, steps: int, wanted: int) -> int:
-    """Steps until the next epoch of the loader, or 0 where this one has as many left as are wanted. It may be the
-    last: a window that a job ends in is lost, and ends in the middle of the job's own end. `backwards` in `steps` so
-    far: each takes a batch."""
+    """Returns the steps until the loader's next epoch, or 0 if this one has enough left. The epoch may be the last one:
+    a window that the job ends in is lost, and disturbs the job's end. `backwards` in `steps` so far: each takes a
+    batch."""
     left, batches = _batches_left(iterators), max(1, -(-backwards // max(1, steps)))
     return left + 1 if left is not None and left < wanted * batches else 0
 
 
 def _batches_left(iterators: Iterable[Any]) -> int | None:
-    """Batches of its epoch that a loader in use still has, the most of any; None where nobody knows."""
+    """Returns the most batches that a loader in use still has in its epoch; None if unknown."""
     left = []
     for iterator in iterators:
         try:
@@ -691,16 +688,16 @@ def _batches_left(iterators: Iterable[Any]) -> int | None:
 
 
 AHEAD_STEPS, AHEAD_TIME = 4, SECOND // 2
-"""How far ahead: for the ranks that are ready some steps later, and for a shared file system to show the file."""
+"""Distance of a named step, in steps and ns: for ranks that are ready later, and for slow shared file systems."""
 ASKED_AHEAD = REQUEST_PERIOD + FAST_PATH_TIME + AHEAD_TIME
-"""The same, ns, where the ranks look for it now and then only."""
+"""Distance of a named step, ns, for ranks that look for the file only now and then."""
 
 
 @dataclass(frozen=True)
 class Agreed:
-    """step: after which window `number` starts; steps: in it, 0 where it must wait; detailed: with shapes and modules;
-    stacks: whether one with stacks follows, `apart` steps later; every: that with shapes and allocations, too. late: it
-    could not be taken at its time."""
+    """Agreement of all ranks on a window. step: the step after which window `number` starts; steps: its length, 0 if it
+    must wait; detailed: with shapes and modules; stacks: one with stacks follows, `apart` steps later; every: that one
+    has shapes and allocations; late: it was not taken at its first chance."""
 
     number: int
     step: int
@@ -722,12 +719,12 @@ class Agreed:
 
 
 def ahead(duration: int, time: int = AHEAD_TIME) -> int:
-    """Steps until one that all ranks can agree on, however far apart they are, up to `time` ns. duration: ns of one."""
+    """Returns the steps until one that all ranks can agree on, even if `time` ns apart. duration: ns of a step."""
     return max(AHEAD_STEPS, time // max(1, duration))
 
 
 def agree(recording: str, mine: Agreed) -> Agreed:
-    """Window of all ranks. mine: this one's wish. Raises OSError where the recording cannot be written."""
+    """Returns the window of all ranks. mine: this rank's proposal. Raises OSError if the file cannot be written."""
     path = os.path.join(recording, mine.file_name)
     if not written_once(path, asdict(mine)):
         strange = OSError, ValueError, KeyError, TypeError, OverflowError
@@ -740,6 +737,6 @@ def agree(recording: str, mine: Agreed) -> Agreed:
 
 
 def _agreed(session: Session, number: int) -> bool:
-    """True if another rank has named the steps of a late window."""
+    """True if another rank has named the step of a late window."""
     path = os.path.join(session.plan["recording"], Agreed(number, 0, 0, False, 0, late=True).file_name)
     return not place().alone and os.path.exists(path)

@@ -1,7 +1,7 @@
-"""The session: what the probe knows of the job while it runs.
+"""Session: state of the running job, as the probe knows it.
 
-One law: it listens, counts steps and writes the journal; whatever fails in it switches the whole probe off, says so
-once, and training goes on. What is done at which step is in `schedule`.
+It listens, counts steps and writes the journal. Any failure in it switches the whole probe off, with one message, and
+training goes on. `schedule` decides what happens at which step.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ from steptime.probe.steps import StepCounter, StepNumber, StepTimer, Untrained
 
 GARBAGE = int(Kind.GARBAGE)
 LEAST = 20_000
-"""ns: collections of the youngest generation come by the hundred a step and cost microseconds; not worth a record."""
+"""ns: shorter collections are not recorded. Hundreds of young ones per step cost microseconds."""
 DEVICES_PERIOD = 1_000_000_000
-"""ns between two looks at which devices the process has a context on."""
+"""ns between two checks of which devices the process has a context on."""
 KEPT = 8192
-"""Readings kept between two boundaries; of more, the oldest are dropped. Even: readings come in pairs."""
+"""Readings kept between two boundaries; the oldest are dropped. Even, because readings come in pairs."""
 
 
 class GarbageObserver:
-    """Times Python's collections without a Python function of ours among gc.callbacks. `interval(kind, identity, start,
-    end)` takes them at every `write`; the generation is not told.
+    """Timer of Python's garbage collections, without a Python function among gc.callbacks. `write` passes each
+    collection to `interval(kind, identity, start, end)`, without its generation.
 
-    A signal that arrives while the collector runs is handled at the first bytecode that follows. If that lies in a
-    callback, the user's KeyboardInterrupt is raised there, where the collector can only print and drop it. So the
-    callback is made of C functions alone: `getattr(stamps, "start", info)` reads a property whose getter is `next`,
-    which takes a reading of the clock and appends it.
+    Python handles a signal that arrives during a collection at the next bytecode. In a Python callback, the user's
+    KeyboardInterrupt would be raised there, where the collector can only print and drop it. So the callback consists of
+    C functions only: `getattr(stamps, "start", info)` reads a property whose getter is `next`, which appends the
+    clock's reading.
 
-    The job can see it there: of a collection Python tells nobody else when it starts and how long it takes (`gc`'s
-    statistics only count, `sys.monitoring` has no such event). It stands first, so that who appends and pops again
-    takes away what is theirs.
+    The job can see the callback: Python has no other hook for the start and duration of a collection (`gc`'s statistics
+    only count, `sys.monitoring` has no such event). It is the first one, so that a job that appends and pops finds its
+    own.
     """
 
     def __init__(self, interval: Callable[[int, int, int, int], None]) -> None:
@@ -80,7 +80,7 @@ class GarbageObserver:
             gc.callbacks.remove(self._callback)
 
     def write(self) -> None:
-        """Called at a boundary, outside of any collection."""
+        """Passes on the collections so far; called at a boundary, outside of any collection."""
         readings = self._readings
         while len(readings) >= 2:
             start, end = readings.popleft(), readings.popleft()
@@ -89,7 +89,7 @@ class GarbageObserver:
 
 
 def _stamper(readings: deque[int]) -> Callable[[str, dict[str, int]], Any]:
-    """A callback for the collector that appends the clock's reading, in C from end to end."""
+    """Returns a callback for the collector that appends the clock's reading, in C from end to end."""
     take = map(readings.append, iter(time.perf_counter_ns, None))
 
     class Stamps:
@@ -110,7 +110,7 @@ Stage = Generator[None, None, None]
 
 
 def guarding(method: Callable[..., None]) -> Callable[..., None]:
-    """Callback of the session in torch: an error in it ends the watch and never reaches the user's program."""
+    """Decorator of session callbacks in torch: an error ends the instrumentation, and never reaches the user."""
 
     @functools.wraps(method)
     def guarded(self: Session, *arguments: Any) -> None:
@@ -124,7 +124,8 @@ def guarding(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class Session:
-    """One process's watch. It implements `patches.Listener`; the script (`schedule.run`) resumes at its boundaries."""
+    """Instrumentation of one process. It implements `patches.Listener`, and resumes the schedule (`schedule.run`) at
+    step boundaries."""
 
     def __init__(self, plan: dict[str, Any], script: Callable[[Session], Stage]) -> None:
         self.plan, self._make_script = plan, script
@@ -159,7 +160,7 @@ class Session:
         self._new_models = NewModelObserver(self.add_top_module, self.fast_path)
 
     def install(self) -> None:
-        """Starts listening. Raises whatever torch's layout makes fail; the caller switches off."""
+        """Starts listening. Raises any error that torch's layout causes; the caller then switches off."""
         self.instrument()
         for patch in (self._losses, self._inference, self._constructions):
             patch.install()
@@ -174,7 +175,7 @@ class Session:
         self.watching = True
 
     def uninstrument(self) -> None:
-        """Takes all patches away; steps go unseen until `instrument`."""
+        """Removes all timers; steps go unseen until `instrument`."""
         for patch in (*self._steady, *self.top_modules):
             patch.remove()
         backwards.unobserve(self._backwards)
@@ -183,7 +184,7 @@ class Session:
         self.watching = False
 
     def switch_off(self, reason: str) -> None:
-        """The end of us in this process: everything restored, one line on stderr, the job goes on."""
+        """Ends the probe in this process: restores everything, writes one line on stderr; the job goes on."""
         if not self.active:
             return
         self.active = False
@@ -198,14 +199,14 @@ class Session:
         self.uninstrument()
 
     def failed(self, error: Exception) -> None:
-        """Something of ours has raised `error`, which who tries us out wants to see."""
+        """Switches off after an error of ours; raises it with STEPTIME_DEBUG."""
         if not os.environ.get("STEPTIME_DEBUG"):
             self.switch_off(f"{type(error).__name__}: {error}")
         elif self.active:
             raise error
 
     def _open(self) -> None:
-        """At the first sign of training: the process gets its folder, its thread and its script."""
+        """Makes the folder and starts the schedule, at the first sign of training."""
         if self.recorder.folder or not self._opening.acquire(blocking=False):  # two threads start at once
             return
         self.fast_path.follow(get_ident())
@@ -244,7 +245,7 @@ class Session:
         return (self.iterators if kind == LOADER_NEXT else self.optimizers).only(owner)
 
     def iterator_made(self, iterator: Any) -> int:
-        """A loader's iterator is made, or starts again: its first batch is looked at. Returns its number."""
+        """Returns the number of a loader's iterator that is made or starts again."""
         self.iterators.add(iterator)
         return self.numbers.of(iterator)[0]
 
@@ -294,7 +295,8 @@ class Session:
 
     @guarding
     def inferring(self, module: torch.nn.Module) -> None:
-        """See patches.InferenceObserver: a module is called again and again, and nothing learns."""
+        """Makes this an inference job: a module is called again and again without a backward (see
+        patches.InferenceObserver)."""
         self._inference.remove()
         self._open()
         self.add_top_module(module)
@@ -303,7 +305,7 @@ class Session:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def _boundary(self, time_ns: int, kind: int = BOUNDARY, number: int = 0, flags: int = 0) -> None:
-        """A step has ended, with such a record (online view; the exact boundaries are found from the journal later)."""
+        """Counts a step that this record has ended, live; the analysis finds the exact boundaries in the journal."""
         self.steps = self.ended.one(kind | flags << 8 | self.fast_path.thread | number << 32, self.fast_path.until > 0)
         self.untrained.boundary(self.steps)
         self.step_timer.boundary(time_ns, self.steps)
@@ -325,7 +327,7 @@ class Session:
 
     @guarding
     def unwatched_update(self, *_: Any) -> None:
-        """The optimizer's post hook while the watch is off: only the boundary is stamped."""
+        """Counts a step while the timers are off, from the optimizer's post hook."""
         if not self.watching and get_ident() == self.fast_path.trainer and self.counter.unwatched_update():
             self._boundary(time.perf_counter_ns())
 
@@ -341,7 +343,7 @@ class Session:
         self.top_modules[:] = [*(top_module for top_module in self.top_modules if top_module.module is not None), patch]
 
     def finish(self) -> None:
-        """At the end of the process: the rest of the journal is written."""
+        """Writes the rest of the journal at the end of the process."""
         if os.getpid() != self._pid or not self.recorder.folder:
             return
         start = time.perf_counter_ns()
@@ -356,21 +358,21 @@ class Session:
 
     @guarding
     def out_of_memory(self) -> None:
-        """At the end of the process: if it ends because memory ran out, who held it is written down."""
+        """Records the holders of the memory, if the process ends because memory ran out."""
         if os.getpid() != self._pid or not self.recorder.folder:
             return
         if (found := exhausted.facts(self.steps)) is not None:
             self.recorder.fact("out_of_memory", **found)
 
     def abandon(self) -> None:
-        """In a forked child: nothing is written, the parent's files are left alone."""
+        """Ends the session in a forked child: writes nothing, and leaves the parent's files alone."""
         self.recorder.forget()
         self.active = False
         self.stop_listening()
 
 
 def leave(session: Session) -> None:
-    """As we were asked to: the job goes on as it was before we came."""
+    """Ends the session on request; the job goes on as without us."""
     session.active = False
     session.stop_listening()
     end_script(session._script)  # and a profiler that is on with it; one that runs ends by itself
@@ -413,7 +415,7 @@ class Housekeeping:
         self._devices_due = 0
 
     def finish(self) -> None:
-        """At the end of the process: the device's peak may have grown since the last sample."""
+        """Samples memory at the end of the process: the device's peak may have grown since the last sample."""
         if device.in_use():
             self._sample(True)
 
@@ -433,8 +435,8 @@ class Housekeeping:
             self.write_compilations()
 
     def _write_devices(self) -> None:
-        """Those on which the process has a context since the last look: what looks at devices from outside is to look
-        at no others. One that is lost is the job's to find out."""
+        """Records the devices with a new context of this process; telemetry samples no others. A lost device is for the
+        job to find."""
         found: dict[int, str] = {}
         with suppressed(RuntimeError):
             found = device.distinguished()
@@ -466,8 +468,8 @@ class Housekeeping:
 
 
 def resume(script: Stage, recorder: Recorder, boundary: int) -> None:
-    """Goes on with a script. Where it holds the job, it does so from the boundary on: on a busy machine milliseconds
-    may lie between."""
+    """Resumes a schedule. If it pauses the job, the pause starts at the boundary: on a busy machine, milliseconds may
+    be in between."""
     paused = recorder.pauses
     with unasked():
         next(script, None)
@@ -476,8 +478,8 @@ def resume(script: Stage, recorder: Recorder, boundary: int) -> None:
 
 
 def end_script(stage: Stage | None) -> None:
-    """Ends a script where it waits, and with it a profiler that is on: nobody else would. One that is running ends at
-    its next `yield`: whoever resumed it looks for that."""
+    """Closes a suspended schedule, and with it a running profiler. One that is running ends at its next `yield`: the
+    caller that resumed it checks for that."""
     with suppressed(Exception):  # the probe's boundary: what cannot be ended stays; the job goes on
         if stage is not None and inspect.getgeneratorstate(stage) != inspect.GEN_RUNNING:
             stage.close()

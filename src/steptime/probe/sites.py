@@ -1,7 +1,7 @@
-"""Source lines of the user: whose code a frame runs, where a loader or an optimizer was built, and what the lines of a
-function bind and read, from its bytecode (Python 3.10 to 3.14).
+"""Source lines of the user: whose code a frame runs, where a loader or an optimizer was built, and which names a
+function's lines bind and read, from its bytecode (Python 3.10 to 3.14).
 
-No frame and no object of the user is kept; what was built where is remembered weakly.
+No frame and no object of the user is kept; construction sites are stored in weak tables.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from steptime.probe.objects import SideTable
 from steptime.probe.ours import pass_on
 
 USER, LIBRARY, INNER = 2, 1, 0
-"""Whose code a file is: the user's own, an installed package's, or the language's, torch's and ours."""
+"""Owners of a file: the user, an installed package, or INNER (Python, torch and steptime)."""
 BUILT = ("python.data_loader", "python.optimizer")
 """Names under which DataLoader.__init__ and Optimizer.__init__ log their use (torch 2.4 to 2.13)."""
 KNOWN_FILES = 8192
-"""File names remembered; a job that makes code for ever must not grow our table."""
+"""Most file names remembered, as a job may make code forever."""
 
 _INNER_FOLDERS = (
     os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), ""),
@@ -38,11 +38,11 @@ _INSTALLED = (os.path.join("", "site-packages", ""), os.path.join("", "dist-pack
 _whose: dict[str, int] = {}
 _built: SideTable[dict[str, Any]] = SideTable()
 _loaded: SideTable[dict[str, Any]] = SideTable()
-"""The line that built the loader of a dataset, empty where several did."""
+"""Line that built the loader of a dataset; {} if several did."""
 
 
 def whose(file: str) -> int:
-    """USER, LIBRARY or INNER. Code without a file (`<string>`, generated code) is INNER."""
+    """Returns USER, LIBRARY or INNER. Code without a file (`<string>`, generated code) is INNER."""
     known = _whose.get(file)
     if known is None:
         known = _classify(file)
@@ -63,7 +63,7 @@ def _classify(file: str) -> int:
 
 
 def whose_frame(frame: FrameType) -> int:
-    """As `whose`; `python -c` and a script read from stdin are the user's although they have no file."""
+    """Returns the same for a frame; `python -c` and a script from stdin are the user's although they have no file."""
     file = frame.f_code.co_filename
     if file in ("<string>", "<stdin>"):
         return USER if frame.f_globals.get("__name__") == "__main__" else INNER
@@ -71,9 +71,9 @@ def whose_frame(frame: FrameType) -> int:
 
 
 def user_frame(frame: FrameType | None, least: int = USER) -> tuple[str, int, str] | None:
-    """(file, line, function) of the innermost frame of the user's from `frame` outwards.
+    """Returns (file, line, function) of the innermost user frame from `frame` outwards, or None.
 
-    With `least` LIBRARY an installed package's frame counts too. None where there is no such frame.
+    With `least` LIBRARY, an installed package's frame counts too.
     """
     while frame is not None:
         if whose_frame(frame) >= least:
@@ -84,23 +84,23 @@ def user_frame(frame: FrameType | None, least: int = USER) -> tuple[str, int, st
 
 
 def source_line(file: str, line: int, function: str = "", text: str = "") -> dict[str, Any]:
-    """A `SourceLine` as facts carry it."""
+    """Returns the fields of a `SourceLine`."""
     return {"file": file, "line": line, "function": function, "text": text}
 
 
 def line_at(place: tuple[str, int, str]) -> dict[str, Any]:
-    """The `SourceLine` of a place, with its text as it is in the file now."""
+    """Returns the `SourceLine` of a place, with its current text in the file."""
     file, line, function = place
     return source_line(file, line, function, linecache.getline(file, line).strip())
 
 
 def site_of(built: Any) -> dict[str, Any] | None:
-    """The `SourceLine` where a DataLoader or an optimizer was built; None when that went unseen."""
+    """Returns the `SourceLine` where a DataLoader or an optimizer was built; None if that is unknown."""
     return _built.of(built)
 
 
 def _remember(frame: FrameType) -> None:
-    """`frame` runs the __init__ of what is being built."""
+    """Stores the construction site of the object whose __init__ `frame` runs."""
     built = frame.f_locals.get("self")
     outer = frame.f_back
     place = user_frame(outer) or user_frame(outer, LIBRARY)
@@ -112,8 +112,8 @@ def _remember(frame: FrameType) -> None:
 
 
 def _first_line(dataset: Any, line: dict[str, Any], outer: FrameType | None) -> dict[str, Any]:
-    """Where the user built the loader that a package builds anew over the same dataset, as Accelerate and Lightning do:
-    there its arguments are the user's to change. `line`, where that is not known."""
+    """Returns where the user built the loader that a package rebuilds over the same dataset, as Accelerate and
+    Lightning do: its arguments can be changed there. `line` if that is unknown."""
     first = _loaded.of(dataset)
     if user_frame(outer) != user_frame(outer, LIBRARY):
         return first or line
@@ -122,10 +122,10 @@ def _first_line(dataset: Any, line: dict[str, Any], outer: FrameType | None) -> 
 
 
 def install() -> None:
-    """Starts to remember where loaders and optimizers are built, which torch's log of API use is told first of all.
+    """Starts to store the sites of loaders and optimizers, whose constructors first call torch's log of API use.
 
-    Their classes stay as they are: libraries that look into or replace `__init__` (Lightning does) find torch's.
-    nn.Module logs too: a name that is not ours costs one look into a tuple.
+    Their classes stay the same: libraries that inspect or replace `__init__` (Lightning does) find torch's. nn.Module
+    logs too; another name costs one lookup in a tuple.
     """
     log, frame_of, failed = torch._C._log_api_usage_once, sys._getframe, False
 
@@ -144,11 +144,11 @@ def install() -> None:
 
 READS = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT")
 INLINE = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>")
-"""Functions that the compiler makes of a part of a line: their names are read by the line that they are in."""
+"""Functions that the compiler makes of a part of a line, which reads their names."""
 
 
 def code_facts(code: CodeType, loop: bool) -> dict[str, Any]:
-    """`CodeFacts` without its base, and `span`: how many numbers its lines take."""
+    """Returns the fields of `CodeFacts` without base, plus `span`: the count of its line numbers."""
     names = names_by_line(code)
     first = min([code.co_firstlineno, *names])
     lines = [
@@ -171,10 +171,10 @@ def code_facts(code: CodeType, loop: bool) -> dict[str, Any]:
 
 
 def names_by_line(code: CodeType) -> dict[int, tuple[set[str], set[str]]]:
-    """Names bound and names read or called, by line.
+    """Returns (names bound, names read or called) by line.
 
-    A method that is called counts by its name; any other attribute has a dot before it (".grad"), so that it is not
-    taken for a variable.
+    A called method counts by its name; other attributes have a leading dot (".grad"), so that they are not taken for
+    variables.
     """
     found: dict[int, tuple[set[str], set[str]]] = {}
     for line, stored, name in _accesses(code):
@@ -185,7 +185,7 @@ def names_by_line(code: CodeType) -> dict[int, tuple[set[str], set[str]]]:
 
 
 def _accesses(code: CodeType) -> Iterator[tuple[int, bool, str]]:
-    """(line, whether it stores, name); an empty name for lines without any."""
+    """Yields (line, whether it stores, name); an empty name for each line, with or without names."""
     line = code.co_firstlineno
     starts = {offset: number for offset, _, number in code.co_lines() if number}
     for instruction in dis.get_instructions(code):

@@ -1,6 +1,5 @@
-"""Waits in a job that was started with STEPTIME_STANDBY=1 until `steptime attach` asks the probe in: a signal's
-handler, and nothing else. A step of the job costs what it costs without us.
-"""
+"""Standby in a job that was started with STEPTIME_STANDBY=1, until `steptime attach` starts the probe: only a signal
+handler, so that a step costs the same as without it."""
 
 from __future__ import annotations
 
@@ -12,13 +11,13 @@ from steptime.probe.messages import switched_off
 from steptime.probe.ours import pass_on
 
 NUMBER = signal.SIGRTMIN + 7
-"""Signal that no program is known to use. A job that uses it keeps it: then we stand by for nothing."""
+"""Signal that no known program uses. A job that uses it keeps it, and has no standby."""
 SHELTERED = 0o077
-"""Rights that nobody else may have to the folder."""
+"""Permission bits that the folder must not have: access for others."""
 
 
 def folder_of(user: int) -> str:
-    """Folder in which `steptime attach` leaves what a job is to run."""
+    """Returns the folder where `steptime attach` leaves the code for a job."""
     return f"/tmp/steptime-{user}"
 
 
@@ -27,7 +26,7 @@ def entry_of(folder: str, pid: int) -> str:
 
 
 def wake(number: int, frame: Any) -> None:
-    """The signal's handler: runs what lies in our user's own folder for this process."""
+    """Signal handler: runs the code for this process in the user's own folder."""
     try:
         folder = folder_of(os.getuid())
         status = os.lstat(folder)
@@ -42,7 +41,7 @@ def wake(number: int, frame: Any) -> None:
 
 
 def enter_standby() -> None:
-    """Does nothing where the signal is somebody's already."""
+    """Installs the handler, unless the signal has one."""
     if signal.getsignal(NUMBER) is signal.SIG_DFL:
         signal.signal(NUMBER, wake)
         signal.siginterrupt(NUMBER, False)

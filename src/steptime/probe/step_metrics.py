@@ -1,8 +1,8 @@
-"""The numbers of the last steps, summed up in the job's own process for its loggers (`steptime.log_to`).
+"""Means of the last steps for the job's own loggers (`steptime.log_to`), computed in the job's process.
 
-The journal's records are looked at as they are written out, so a step costs nothing more; once in some seconds the sums
-go to the writer, at the end of a step, in time that is told as a pause of ours and belongs to no step. Steps that the
-probe makes longer, in which the job evaluates, compiles or starts a loader's workers, are no sample.
+They come from the journal's records when these are written, which adds no cost per step. Every few seconds the means go
+to the writer, at the end of a step, in a recorded pause that belongs to no step. Steps that the probe slows, or in
+which the job evaluates, compiles or starts a loader's workers, are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from steptime.probe.patches import Follower
 from steptime.probe.steps import Untrained
 
 Write = Callable[[dict[str, float], int], None]
-"""Takes values by name, and the step."""
+"""Function that takes values by name, and the step."""
 
 INPUT, FORWARD, BACKWARD, OPTIMIZER, APART, UNTRAINED = "input", "forward", "backward", "optimizer", "", "-"
 PARTS = {
@@ -36,39 +36,38 @@ PARTS = {
     int(Kind.PAUSE): APART,
     int(Kind.BOUNDARY): APART,
 }
-"""Where the records that are looked at belong; what is apart is charged to no step."""
+"""Part of the step for each kind of record; APART counts for no step."""
 LOADER_NEXT, CALL, PASS, UNWATCHED = int(Kind.LOADER_NEXT), int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.BOUNDARY)
 GRADIENT, EXHAUSTED = int(Flag.GRADIENT), int(Flag.EXHAUSTED)
 UPDATES = (int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP))
 SIGNS = frozenset((*UPDATES, CALL, PASS))
-"""Records that a step may end with."""
+"""Kinds of records that may end a step."""
 SPOILS = (int(Kind.LOADER_START), int(Kind.CHECKPOINT), int(Kind.COMPILE), UNWATCHED)
-"""A step with one of these is no sample."""
+"""Kinds of records that exclude a step."""
 RARE = frozenset((*SPOILS, CALL))
-"""Records that may be none of the step's, which is looked at."""
+"""Kinds of records that may not belong to the step, and are checked."""
 KIND, FLAGS, THREAD, SIGN = 0xFF, 0xFF00, 0xFFFF0000, ~0xFFFFFF00
-"""Bits of a record's head (see journal.head): its kind; flags; thread; its kind and identity."""
+"""Bits of a record's head (see journal.head). KIND: its kind. SIGN: kind and identity."""
 MOST_OPEN = 1000
-"""Records of one step that are remembered, as later ones may hold them."""
+"""Records of one step that are remembered as possible children of later ones."""
 MOST_SUMMED = 2000
-"""Records of one block that are summed up, which takes a millisecond; of what comes before only the steps are
-counted."""
+"""Records of one block that are summed, which takes a millisecond; in earlier ones only steps are counted."""
 BLOCKS = 256
-"""Written blocks of the journal that wait for the end of a step: a minute's; of more, the oldest are dropped."""
+"""Written blocks of the journal that wait for the end of a step: a minute's; the oldest are dropped."""
 FIRST = 1_000_000_000
-"""ns until the first numbers; from then on twice as long each time, up to what was asked for."""
+"""ns until the first write; the period then doubles up to the requested one."""
 
 
 class StepTally:
-    """Sums over the whole steps of one thread. fast_path: knows the training thread. batch_sizes: by loader's iterator,
-    None where it has none."""
+    """Sums over the whole steps of one thread. fast_path: has the training thread. batch_sizes: by loader's iterator,
+    None if unknown."""
 
     def __init__(self, fast_path: Any, batch_sizes: dict[int, int | None]) -> None:
         self._fast_path, self._batch_sizes = fast_path, batch_sizes
         self.steps = 0
-        """All that have ended, samples or not."""
+        """Number of ended steps, excluded ones too."""
         self.silent = True
-        """No step has ended since the last look: what steps end with is not known, or comes no more."""
+        """True if no step has ended since the last write: the kind of boundary is unknown, or has changed."""
         self._newest = self._closing = 0
         self._start, self._clean_from = 0, 0
         self._open: list[tuple[int, int, int]] = []
@@ -81,15 +80,16 @@ class StepTally:
         self._seen = 0
 
     def spoil(self, until: int) -> None:
-        """Steps that start before `until`, ns, are no sample."""
+        """Excludes steps that start before `until`, ns."""
         self._clean_from = until
 
     def learn(self, steps: int) -> None:
-        """At the end of a step, all records added: what has ended it ends steps. steps: that have ended."""
+        """Takes the newest record for the kind that ends steps; called at the end of a step, with all records added.
+        steps: number of ended ones."""
         self._closing, self._start, self.steps = self._newest, 0, max(self.steps, steps)
 
     def add(self, records: list[int]) -> None:
-        """Records as the journal keeps them, three integers each, in the order of their ends."""
+        """Adds the journal's records, three integers each, in the order of their ends."""
         thread, first = self._fast_path.thread, max(0, len(records) - WORDS * MOST_SUMMED)
         if first:
             closing = self._closing | thread
@@ -120,7 +120,7 @@ class StepTally:
         del opened[:-MOST_OPEN]
 
     def _charged(self, head: int, start: int, end: int) -> tuple[str, int]:
-        """Where a record belongs, and what it holds that its children, which are before it, do not."""
+        """Returns the part of a record, and its ns without its children, which come before it."""
         kind, inner, passes, passed = head & KIND, 0, 0, start
         while self._open and self._open[-1][0] >= start:
             child_start, child_end, child = self._open.pop()
@@ -156,8 +156,7 @@ class StepTally:
         self._untrained, self._samples, self._spoilt = 0, 0, False
 
     def take(self) -> dict[str, float]:
-        """Means of the samples since the last time, and forgets them; nothing where there are none. The parts sum to
-        the step."""
+        """Returns the means of the steps since the last call, {} without any. The parts sum to the step."""
         if not self._count or self._wall <= 0:
             return {}
         per_step = self._count * 1e6
@@ -171,8 +170,7 @@ class StepTally:
 
 
 class StepMetrics(Follower):
-    """Gives a writer the numbers of the session's steps, every so many seconds. step: what their step is; None: the
-    steps that were seen."""
+    """Periodic writer of the session's step means. step: returns the step to report; None: the number of seen steps."""
 
     def __init__(self, session: Any, write: Write, every: float, step: Callable[[], int] | None) -> None:
         self._session, self._write, self._step = session, write, step
@@ -186,11 +184,11 @@ class StepMetrics(Follower):
 
     @property
     def steps(self) -> int:
-        """That were seen."""
+        """Number of seen steps."""
         return self._tally.steps
 
     def boundary(self, steps: int) -> None:
-        """In the training thread: a step has ended."""
+        """Called in the training thread when a step has ended."""
         time_now = time.perf_counter_ns()
         if self._session.slowed:
             self._tally.spoil(time_now)
@@ -213,7 +211,7 @@ class StepMetrics(Follower):
             self._tally.add(self._blocks.popleft())
 
     def write(self) -> None:
-        """Gives the writer what there is since the last time, if anything; in the training thread."""
+        """Writes the means since the last time, if there are any; in the training thread."""
         start = time.perf_counter_ns()
         try:
             self._session.recorder.journal.flush()
@@ -230,7 +228,7 @@ class StepMetrics(Follower):
         self._session.recorder.pause(start)
 
     def end(self) -> None:
-        """There are no more."""
+        """Ends the writing."""
         readers, logging = self._session.recorder.journal.readers, self._session.logging
         if self in logging:
             logging.remove(self)

@@ -1,8 +1,8 @@
-"""Counting steps while the job runs. The exact boundaries are found from the journal later.
+"""Live count of the steps. The analysis finds the exact boundaries in the journal later.
 
-A step ends with the last optimizer of a cycle. How many updates a cycle has is learnt from the last one: an optimizer
-that steps again has begun the next cycle. Without optimizers the end of a backward counts, without backwards the end of
-a root's forward.
+A step ends with the last optimizer of a cycle. The number of updates per cycle is that of the last one: an optimizer
+that steps again starts the next cycle. Without optimizers a step ends with a backward, without backwards with a top
+module's forward.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from steptime.journal import NEWEST, WORDS, Journal
 
 OPTIMIZER, BACKWARD, FORWARD = 1, 2, 3
 BACKWARDS_WITHOUT_UPDATE = 3
-"""So many backwards without an update make backward the boundary, until an update comes (long accumulation)."""
+"""Backwards without an update after which backward is the boundary, until an update comes (long accumulation)."""
 
 RECENT = 32
-"""Boundaries remembered to know the usual step's duration."""
+"""Boundaries remembered to know the usual step time."""
 
 
 class StepNumber:
-    """How many steps have ended. Short steps are reported now and then (`patches.FastPath`): the records of the others
-    say how many they were. So ranks that train together count alike."""
+    """Number of ended steps. Short steps are reported only now and then (`patches.FastPath`); the journal's records
+    show the others. So ranks that train together count alike."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._steps = self._before = 0
         self.reported = self.closing = 0
-        """Number of reported steps; the head of the records that end them."""
+        """reported: number of reported steps. closing: head of the records that end steps."""
 
     def one(self, closing: int, passed: bool) -> int:
-        """One has ended. closing: head of the record that has ended it; passed: whether there may have been others
-        since the last one that we were told of. Returns how many have ended."""
+        """Counts a reported step. closing: head of the record that ended it; passed: unreported steps may have ended
+        before it. Returns the number of ended steps."""
         self._steps, self.reported = self._steps + 1, self.reported + 1
         if passed and self.closing:
             # None while another thread writes: they are counted the next time.
@@ -43,8 +43,8 @@ class StepNumber:
         return self._steps
 
     def step_before(self) -> tuple[int, int]:
-        """Start and end of the step before the last one, ns, which nobody of us had to be told of; (0, 0) where its
-        records are written, or were too many."""
+        """Returns start and end, ns, of the step before the last one, reported or not; (0, 0) if its records are no
+        longer in memory."""
         ends = []
         for block in (self._journal.records[-WORDS * NEWEST :], self._journal.newest):
             for place in range(len(block) - WORDS, -1, -WORDS):
@@ -56,18 +56,18 @@ class StepNumber:
 
 
 class StepTimer:
-    """How long a step takes, from the last boundaries."""
+    """Usual step time, from the last boundaries."""
 
     def __init__(self) -> None:
         self._boundaries: deque[tuple[int, int]] = deque(maxlen=RECENT)
 
     def boundary(self, time_ns: int, steps: int) -> None:
-        """A step ended that we are told of; `steps`: how many have."""
+        """Adds a reported boundary; `steps`: number of ended steps."""
         self._boundaries.append((time_ns, steps))
 
     def usual(self) -> int:
-        """Median duration of the recent steps, ns. Where most of them are passed over, the single ones are longer by
-        what we do in them, and the mean of the others by what the job does now and then: the shorter one holds."""
+        """Returns the median of the recent steps, ns. Single reported steps include our own work, means over several
+        unreported ones the job's occasional work: the shorter median counts."""
         single, passed = [], []
         for (start, first), (end, last) in itertools.pairwise(self._boundaries):
             if last - first == 1:
@@ -78,24 +78,24 @@ class StepTimer:
 
 
 class Slower:
-    """Detector of steps that have become slower for good, from single ones that are looked at now and then."""
+    """Detector of steps that have become slower for good, from occasional single steps."""
 
     SINGLE, TIMES, OFTEN = 8, 1.3, 2
-    """Steps that are compared; how much longer the latest of them are; how often it is told."""
+    """SINGLE: steps that are compared. TIMES: factor by which the latest are longer. OFTEN: number of detections."""
 
     def __init__(self, usual: int) -> None:
-        """usual: ns of a step so far."""
+        """usual: step time so far, ns."""
         self._first = [usual] * self.SINGLE
         self._latest: deque[int] = deque(maxlen=self.SINGLE)
         self._left = self.OFTEN
 
     @property
     def looking(self) -> bool:
-        """True if anybody wants to know."""
+        """True while further detections are possible."""
         return self._left > 0
 
     def step(self, duration: int) -> bool:
-        """A step took so many ns: True once where three in four of the latest are longer than the usual one before."""
+        """Adds a step of `duration` ns. True once if three in four of the latest steps are slower."""
         if len(self._first) < self.SINGLE:
             self._first.append(duration)
             return False
@@ -117,24 +117,23 @@ class Untrained:
     def __init__(self) -> None:
         self.now = 0
         self.latest = self.distance = 0
-        """The last such step, and how many steps lay between it and the one before."""
+        """latest: the last such step. distance: steps from the one before it."""
 
     def boundary(self, step: int) -> None:
-        """Step `step` has ended."""
+        """Called when step `step` has ended."""
         if self.now > self.MANY:
             self.latest, self.distance = step, step - self.latest if self.latest else 0
         self.now = 0
 
     def steps_to_next(self, step: int) -> int:
-        """Steps that will end before the next one starts, after step `step`; 0 where that is not known."""
+        """Returns the steps that will end before the next one starts, after step `step`; 0 if unknown."""
         return max(0, self.latest + self.distance - 1 - step) if self.distance else 0
 
 
 class StepCounter:
-    """Told of updates, backwards and forwards of the training thread; answers True where a step has ended.
+    """Counter of the training thread's updates, backwards and forwards; its methods return True if a step has ended.
 
-    `mode` is what boundaries are taken from, 0 before the first one; `changed` is True at the first boundary of a new
-    mode.
+    `mode`: what ends steps, 0 before the first one; `changed`: True at the first boundary of a new mode.
     """
 
     def __init__(self) -> None:
@@ -158,7 +157,7 @@ class StepCounter:
         self._depth += 1
 
     def update_ends(self) -> bool:
-        """The step has ended, nested or not. One whose start was not told is passed over."""
+        """Counts an update, nested or not; ignores one whose start was not reported."""
         if not self._depth:
             return False
         self._depth -= 1
@@ -172,7 +171,7 @@ class StepCounter:
         return self._updates == self._cycle_length and self._boundary(OPTIMIZER)
 
     def unwatched_update(self) -> bool:
-        """An update seen by the optimizer's hook only, while the watch is off."""
+        """Counts an update that only the optimizer's hook has seen, while the timers are off."""
         if self._updates >= self._cycle_length:
             self._updates = 0
         self._updates += 1
@@ -187,7 +186,7 @@ class StepCounter:
         self.backwards += 1
 
     def backward_ends(self) -> bool:
-        """A backward pass, or a partial one (autograd.grad), has ended. One whose start was not told is passed over."""
+        """Counts a backward, or a partial one (autograd.grad); ignores one whose start was not reported."""
         if not self._backward_depth:
             return False
         self._backward_depth -= 1
@@ -204,7 +203,7 @@ class StepCounter:
         return self.mode == FORWARD and not self.backwards
 
     def infer(self) -> None:
-        """The job is taken for one that only infers, until a backward comes."""
+        """Makes this an inference job, until a backward comes."""
         self.mode = FORWARD
 
     def _boundary(self, mode: int) -> bool:

@@ -1,6 +1,5 @@
-"""Writers of steptime.log_to: loggers as the job has them open. None of them is imported here, and none gets a
-row, a file or a run that it would not have without us.
-"""
+"""Writers of steptime.log_to, for loggers that the job has open. They import no logger, and create no row, file or run
+that the job would not have."""
 
 from __future__ import annotations
 
@@ -12,13 +11,13 @@ from steptime.probe.step_metrics import Write
 
 TENSORBOARD = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
 TRIES = 6
-"""So often is a logger looked for among the job's objects, which takes milliseconds."""
+"""Searches for a logger among the job's objects, each of which takes milliseconds."""
 
 
 def writer_of(target: Any) -> Write:
-    """The way to write to a TensorBoard SummaryWriter, a run of Weights & Biases or its module, a run of MLflow or its
-    module, whatever has log_metrics(values, step) as Lightning's loggers do, or a function of name, value and step;
-    None: whatever of the first three the job has open. Raises TypeError."""
+    """Returns a writer to a TensorBoard SummaryWriter, a run of Weights & Biases or its module, a run of MLflow or its
+    module, any object with log_metrics(values, step) such as Lightning's loggers, or a function of name, value and
+    step. None: any of the first three that the job has open. Raises TypeError."""
     if target is None:
         return OpenLoggers()
     if hasattr(target, "add_scalar"):
@@ -38,7 +37,7 @@ def writer_of(target: Any) -> Write:
 
 
 def _package(target: Any) -> str:
-    """The package that a module, or an object's class, is of."""
+    """Returns the top-level package of a module, or of an object's class."""
     name = target.__name__ if isinstance(target, type(sys)) else type(target).__module__
     return str(name).partition(".")[0]
 
@@ -52,7 +51,7 @@ def _function(target: Any) -> Write:
 
 
 class _TensorBoard:
-    """A SummaryWriter; one that was closed would start a new file, so it gets nothing."""
+    """Writer to a SummaryWriter. A closed one gets nothing, because it would start a new file."""
 
     def __init__(self, writer: Any) -> None:
         self.writer = writer
@@ -67,9 +66,9 @@ class _TensorBoard:
 
 
 class _Wandb:
-    """A run of Weights & Biases, whose rows are numbered upwards by the job's own calls: a row, or a number, of ours
-    would make it drop what the job logs next for an earlier one. So the values go into the row that is open, and the
-    job ends it; where it logs more rarely than we do, the newest stand."""
+    """Writer to a run of Weights & Biases. A step of ours would make it drop the job's own later rows with smaller
+    steps. So the values go into the open row, which the job ends. If the job logs more rarely, only the newest
+    remain."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -81,8 +80,8 @@ class _Wandb:
 
 
 class _MLflow:
-    """A run of MLflow, or its module, which knows the run that is active: without one it would start one. The network
-    is left to a thread of MLflow's."""
+    """Writer to a run of MLflow, or to its module's active run: without one, logging would start one. A thread of
+    MLflow's sends the values."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -95,7 +94,7 @@ class _MLflow:
 
 
 class OpenLoggers:
-    """Whatever the job has open by the time that there is something to write."""
+    """Writer to any loggers that the job has open at the first write."""
 
     def __init__(self) -> None:
         self._writers: list[Write] = []
@@ -110,7 +109,7 @@ class OpenLoggers:
 
 
 def open_loggers() -> list[Write]:
-    """The active run of Weights & Biases and of MLflow, every writer of TensorBoard that is not closed."""
+    """Returns writers to the active runs of Weights & Biases and MLflow, and to every open TensorBoard writer."""
     found: list[Write] = []
     if getattr(wandb := sys.modules.get("wandb"), "run", None) is not None:
         found.append(_Wandb(wandb))

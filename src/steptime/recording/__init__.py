@@ -1,4 +1,4 @@
-"""The recording: a folder that a watched job leaves behind, and its reader.
+"""Recording: the folder that a job leaves behind, and its reader, `load(path) -> Recording`.
 
-One law: everything captured, nothing derived. `load(path) -> Recording`.
+It holds everything captured and nothing derived.
 """

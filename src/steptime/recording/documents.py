@@ -1,6 +1,6 @@
-"""The JSON files of a recording: manifest, process, facts, telemetry. Untrusted: sizes are bounded, types are strict.
+"""JSON files of a recording: manifest, process, facts, telemetry. Untrusted: sizes are limited, types are strict.
 
-One law: a line or file that cannot be read is one sentence among the problems, and the rest is kept.
+A line or file that cannot be read becomes one sentence among the problems; the rest is kept.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from steptime.recording import recording as rec
 T = TypeVar("T")
 
 LARGEST_DOCUMENT = 16 << 20
-"""Bytes of manifest.json or process.json: thousands of times what is ever written."""
+"""Most bytes of manifest.json or process.json: thousands of times their usual size."""
 LARGEST_LINES = 256 << 20
-"""Bytes of facts.jsonl or telemetry.jsonl: a sample a second for ten years."""
+"""Most bytes of facts.jsonl or telemetry.jsonl: a sample per second for ten years."""
 LARGEST_NUMBER = 1 << 62
-"""No time, size or count of a recording reaches this; larger numbers would not fit the columns."""
+"""Bound above every time, size or count of a recording; larger numbers would not fit the columns."""
 
 ESCAPE = re.compile(rb"\\(?:ud[89ab]..\\ud[c-f]..|(?P<half>ud[89a-f]..)|.)", re.DOTALL)
-"""An escape of JSON, as Python writes it: a surrogate pair, half of one, or any other."""
+"""Escape of JSON, as Python writes it: a surrogate pair, half of one, or any other."""
 
 FACT_TYPES: dict[str, type[Any]] = {
     "device": rec.DeviceFacts,
@@ -56,11 +56,11 @@ FACT_TYPES: dict[str, type[Any]] = {
     "line_cost": rec.LineCostFacts,
     "out_of_memory": rec.OutOfMemoryFacts,
 }
-"""By the `fact` of a line; "note" has a `text` besides."""
+"""Type of a line by its `fact`; lines of "note" have a `text` instead."""
 
 
 WRITTEN_KEY = (b'"begin":', b'"start":')
-"""Name of an interval's start on disk, and in the records."""
+"""Key of an interval's start on disk, and in the records."""
 
 
 class _Heading(msgspec.Struct):
@@ -73,12 +73,12 @@ _decoders = {name: msgspec.json.Decoder(kind) for name, kind in FACT_TYPES.items
 
 
 def read_bytes(path: Path, largest: int, problems: list[str]) -> bytes:
-    """A file's bytes, at most `largest`; empty when it is missing. Raises RecordingError when reading is forbidden."""
+    """Returns a file's bytes, at most `largest`; b"" if it is missing. Raises RecordingError if access is denied."""
     return b"".join(read_blocks(path, largest, largest, problems))
 
 
 def read_blocks(path: Path, largest: int, block: int, problems: list[str]) -> Iterator[bytes]:
-    """The same in pieces of `block` bytes, the last one excepted: a file's holes shall take no memory."""
+    """Yields the same in pieces of `block` bytes, the last one shorter, so that holes of a file need no memory."""
     try:
         if not path.is_file():  # a pipe by that name would hold us for ever
             return
@@ -100,15 +100,15 @@ def read_blocks(path: Path, largest: int, block: int, problems: list[str]) -> It
 
 
 def sound(data: bytes) -> bytes:
-    """JSON with the mark of what cannot be read, U+FFFD, for the bytes of names that are no text. Python writes each of
-    them as half of a surrogate pair (PEP 383), which is no character."""
+    """Replaces halves of surrogate pairs in JSON by U+FFFD. Python writes bytes of names that are no text so (PEP 383),
+    but they are no characters."""
     if b"\\ud" not in data:
         return data
     return ESCAPE.sub(lambda found: rb"\ufffd" if found["half"] else found[0], data)
 
 
 def decode_document(data: bytes, kind: type[T]) -> T:
-    """One JSON document. Raises ValueError with the reason."""
+    """Returns one JSON document. Raises ValueError with the reason."""
     try:
         document = msgspec.json.decode(sound(data), type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -119,7 +119,7 @@ def decode_document(data: bytes, kind: type[T]) -> T:
 
 
 def decode_lines(path: Path, data: bytes, decode: Callable[[bytes], T], problems: list[str]) -> list[T]:
-    """One value a line; what cannot be read is left out: a torn last line silently (a killed job), others counted."""
+    """Returns one value per line. Unreadable lines are one problem, a torn last line (a killed job) is another."""
     found, bad = [], 0
     lines = data.split(b"\n")
     for line in lines[:-1]:
@@ -137,7 +137,7 @@ def decode_lines(path: Path, data: bytes, decode: Callable[[bytes], T], problems
 
 
 def decode_fact(line: bytes) -> object:
-    """One line of facts.jsonl: one of `FACT_TYPES`, or the text of a note. Raises ValueError."""
+    """Returns a line of facts.jsonl as one of `FACT_TYPES`, or a note's text. Raises ValueError."""
     line = sound(line)
     try:
         heading = _heading.decode(line)
@@ -152,8 +152,8 @@ def decode_fact(line: bytes) -> object:
 
 
 def decode_sample(line: bytes) -> rec.TelemetrySample:
-    """One line of telemetry.jsonl. Raises ValueError. Old recordings have the figures of all devices of the
-    machine as one, in fields of the sample that start with "gpu_"."""
+    """Returns a line of telemetry.jsonl. Raises ValueError. Old recordings have one sample for all devices of the
+    machine, in fields that start with "gpu_"."""
     sample = decode_document(line, rec.TelemetrySample)
     if b'"gpu_' not in line:
         return sample
@@ -162,7 +162,7 @@ def decode_sample(line: bytes) -> rec.TelemetrySample:
 
 
 def _bounded(value: Any) -> bool:
-    """True if all numbers inside fit: JSON knows no limits, columns do. Identities and counts are never negative."""
+    """True if all numbers inside fit the columns, unlike JSON's numbers, which have no limits."""
     if isinstance(value, bool | str) or value is None:
         return True
     if isinstance(value, int | float):

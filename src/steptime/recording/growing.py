@@ -1,7 +1,7 @@
-"""A recording that still grows, read as it does: of each process its last minute, in bounded memory, and how many steps
-it has taken.
+"""Recording that still grows, read meanwhile in bounded memory: the last minute of each process, and its number of
+steps.
 
-One law: only files are read. The job and its launcher know nothing of it.
+Only files are read: job and launcher do not notice.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ T = TypeVar("T")
 
 SECOND = 1_000_000_000
 WINDOW = 60 * SECOND
-"""ns of each process that are kept."""
+"""Records of each process that are kept, ns."""
 MOST_RECORDS = 1 << 17
-"""Records of one process that are kept: 3 MB. Steps of a millisecond fill them in a dozen seconds: the window is
-shorter."""
+"""Most records of one process that are kept: 3 MB. Steps of a millisecond fill them in a dozen seconds, which shortens
+the window."""
 BLOCK = RECORD.size << 16
 LARGEST_PACKED = 1 << 30
-"""Bytes of records that are counted of a packed journal."""
+"""Most bytes of records in a packed journal that are counted."""
 MOST_PROCESSES = 64
-"""Most ranks that are read: of more, the first ones."""
+"""Most processes that are read: the first ones by name."""
 MOST_SAMPLES = 600
-"""Samples of the machine, the newest."""
+"""Newest telemetry samples that are kept."""
 MOST_FACTS = 1 << 16
-"""Lines: more than any job has written."""
+"""Newest facts of a process that are kept: more than any job has written."""
 
 
 class StepCount:
-    """How many steps a journal holds, told block by block. A hint for people: the breakdown counts steps by itself."""
+    """Number of steps in a journal, added block by block. Only for display: the breakdown counts steps itself."""
 
     def __init__(self) -> None:
         self.offset = 0
@@ -55,7 +55,7 @@ class StepCount:
         self._left_out = 0
 
     def add(self, data: bytes) -> int:
-        """Counts whole records; returns the bytes that those are: a torn one is to be read again."""
+        """Counts whole records; returns their bytes: a torn record must be read again."""
         whole = len(data) - len(data) % RECORD.size
         records = np.frombuffer(data[:whole], dtype=LAYOUT)
         self._kinds.update(_counted(records["kind"]))
@@ -65,7 +65,8 @@ class StepCount:
 
     @property
     def steps(self) -> int:
-        """Updates of the busiest optimizer, else backward passes, else forwards; and boundaries with the watch off."""
+        """Updates of the busiest optimizer, else backwards, else forwards; plus boundaries without timers, and thinned
+        steps."""
         trained = max(self._optimizers.values(), default=0) or self._kinds[Kind.BACKWARD]
         return (trained or self._kinds[Kind.FORWARD]) + self._kinds[Kind.BOUNDARY] + self._left_out
 
@@ -76,14 +77,14 @@ def _counted(values: npt.NDArray[np.unsignedinteger]) -> dict[int, int]:
 
 
 class Following:
-    """Data appended to a file, which may not be there yet, or be replaced by a new one of its name."""
+    """Reader of a growing file, which may not exist yet, or be replaced by a new one of its name."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None
 
     def blocks(self) -> Iterator[bytes]:
-        """New content since the last time, the old file's, too, where a new one has its name."""
+        """Yields new content since the last call; the old file's rest first, if a new one has its name."""
         yield from self._rest()
         if self._replaced():
             self.close()
@@ -106,7 +107,7 @@ class Following:
             return False  # packed or removed: there is no new one yet
 
     def back(self, count: int) -> None:
-        """The last bytes are to come again: they were no whole record or line."""
+        """Sets back the last bytes, which were no whole record or line."""
         if self._file is not None and count:
             self._file.seek(-count, os.SEEK_CUR)
 
@@ -117,10 +118,10 @@ class Following:
 
 
 class Lines(Following):
-    """The same of a file of lines. Lines that cannot be read are left out."""
+    """Reader of a growing file of lines."""
 
     def read(self) -> Iterator[bytes]:
-        """The whole lines that have come."""
+        """Yields blocks of new whole lines."""
         for data in self.blocks():
             lines, _, torn = data.rpartition(b"\n")
             if len(torn) < BLOCK:
@@ -143,7 +144,7 @@ class GrowingProcess:
         self._packed = False
 
     def read(self) -> bool:
-        """New content; whether there was any."""
+        """Reads new content; True if the journal has grown."""
         kept, grown = [self._tail], False
         if not self._packed:
             self._packed = True
@@ -166,7 +167,7 @@ class GrowingProcess:
         return grown
 
     def _count_packed(self) -> Records:
-        """The records that a long job has packed already, or set aside for that."""
+        """Counts the records that the launcher has packed, or renamed before that; returns the renamed ones."""
         packed = documents.read_bytes(self.folder / f"journal{SUFFIX}", LARGEST_PACKED, [])
         with contextlib.suppress(ValueError):  # a damaged one is counted as far as it can be read
             for block in unpack(packed, LARGEST_PACKED) if packed else ():
@@ -175,13 +176,13 @@ class GrowingProcess:
         return np.frombuffer(aside[: self.count.add(aside)], LAYOUT)
 
     def _read_process(self) -> None:
-        """process.json, again where it was written again."""
+        """Reads process.json, again after a change."""
         with contextlib.suppress(OSError):
             if (time := (self.folder / "process.json").stat().st_mtime_ns) != self._known_at:
                 self.known, self._known_at = read_facts(self.folder, []), time
 
     def last_minute(self) -> Process:
-        """Its records of the last minute, and all facts."""
+        """Returns the process with its records of the last minute and all facts."""
         problems: list[str] = []
         table = decode([self._tail.tobytes()], life_of(self.known, self._manifest)).table
         nothing = decode([], None).table
@@ -203,7 +204,7 @@ def _last_minute(records: Records) -> Records:
 
 
 class GrowingRecording:
-    """The recording in a folder. Raises RecordingError where there is none, of a format that we know."""
+    """Recording in a folder. Raises RecordingError if there is none of a known format."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -214,7 +215,7 @@ class GrowingRecording:
         self.samples: deque[TelemetrySample] = deque(maxlen=MOST_SAMPLES)
 
     def read(self) -> frozenset[Path]:
-        """Reads what has come; the processes of which something has. Raises RecordingError where it was removed."""
+        """Reads new content; returns the processes whose journals grew. Raises RecordingError if the folder is gone."""
         folders = process_folders(self.path)
         with contextlib.suppress(RecordingError):  # it is being written
             self.manifest = read_manifest(self.path, bool(folders), [])

@@ -1,7 +1,7 @@
-"""Inventory of a recording, by name, and its removal: nothing else in one is ever removed.
+"""Inventory of a recording, by name, and its removal, which removes nothing else.
 
-A recording is a folder of the user's, who may keep notes, plots or checkpoints anywhere in it. docs/recording-format.md
-lists the same names. `.partial` is the name of a file while it is written; a process that was killed leaves one.
+A recording is a user's folder, which may contain notes, plots or checkpoints anywhere. docs/recording-format.md lists
+the same names. `.partial` is a file being written; a killed process leaves one.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ FILES = re.compile(
 )
 """Files of the recording itself."""
 REQUEST = "profile-request"
-"""Asks every process for one more window of the profiler; the probe looks for it once a second."""
+"""File that asks every process for one more window of the profiler; the probe looks for it once a second."""
 LEAVE = "leave-request"
-"""Asks the probe to leave: the job was attached to, and goes on without us. Each process that it has left says so."""
+"""File that asks the probe to leave a job that was attached to. Each process that it has left writes a mark."""
 WARM = "warm"
-"""Says that the warm-up of a process that takes turns is over: its number, that of its namespace, and whether it works
-on a device."""
+"""File with the state after the warm-up of a process that takes turns: its pid, pid namespace, and whether it uses a
+device."""
 REST, RESTS = "rest-request", "rests"
-"""Asks a process to rest at the end of a step; in the other it says when it had done what it launched, on a device too,
-and when it went on."""
+"""REST: file that asks a process to rest at a step's end. RESTS: times at which it and its device became idle and went
+on."""
 BLOCKS, GOING = "blocks.jsonl", "going"
-"""Files of a process that runs several variants in blocks: its measurements; and which go on, a number each."""
+"""Files of a process that runs several variants in blocks. BLOCKS: measurements. GOING: masks of variants that go
+on."""
 MARKS = re.compile(
     rf"seen-(python|torch|importing)|refused-\d+|{REQUEST}|{LEAVE}|{WARM}|{REST}|{RESTS}|{GOING}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
 )
-"""Marks of the recording, too: files that say something by being there. One that holds anything but MARK_TEXT is not
-ours."""
+"""Marks of the recording: files whose existence is the message. One with other content than MARK_TEXT is not ours."""
 MARK_TEXT = re.compile(rb"(\d+\n)*|(\S+ \d+ \d*\n)?(ended\n)?")
-"""Nothing; numbers of processes; or who leads, and that the run has ended."""
+"""Content of a mark: nothing; pids; or the leader and that the run has ended."""
 MOST_MARK_BYTES = 1 << 20
 PROCESS_FOLDERS = re.compile(r"process-\d{1,10}(-\d{1,4})?")
 PROCESS_FILES = re.compile(
@@ -49,20 +49,20 @@ PROCESS_FILES = re.compile(
     r"|(journal|loader)\.(bin|aside)|facts\.jsonl|parity\.jsonl|bar-open"
 )
 VARIANTS = "variants"
-"""The folder in a trial's that holds the recordings of its variants."""
+"""Folder in a trial's that holds the recordings of its variants."""
 CLAIM = re.compile(rb'^\s*\{\s*"format_version":\s*\d')
-"""How steptime's manifests start; other programs have a manifest.json, too."""
+"""Start of steptime's manifests; other programs have a manifest.json, too."""
 COMPILE_LOGS = "compile-logs"
-"""The folder that TORCH_TRACE names in a job that was asked to explain its compilations."""
+"""Folder for TORCH_TRACE in a job with compile logs."""
 HERE, EXCHANGE = -100, 2
-"""AT_FDCWD of fcntl.h, RENAME_EXCHANGE of linux/fs.h."""
+"""HERE: AT_FDCWD of fcntl.h. EXCHANGE: RENAME_EXCHANGE of linux/fs.h."""
 COMPILE_LOG_FILES = re.compile(r"dedicated_log_torch_trace_.*\.log")
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The entries of a recording. files: steptime's, without the manifest, which says what the folder is. folders: of
-    its processes and of its compiler, in which nothing else lies. strange: what steptime did not write, relative to the
+    """Entries of a recording. files: steptime's, except the manifest, which identifies the folder. folders: of its
+    processes and compile logs, without other content. strange: entries that steptime did not write, relative to the
     recording."""
 
     files: tuple[Path, ...]
@@ -71,7 +71,7 @@ class Inventory:
 
 
 def take_inventory(recording: Path) -> Inventory:
-    """Looks at every entry of a recording. Symbolic links are never steptime's, nor followed. Raises OSError."""
+    """Returns the inventory of a recording. Symbolic links count as strange and are not followed. Raises OSError."""
     files: list[Path] = []
     folders: list[Path] = []
     strange: list[str] = []
@@ -93,15 +93,15 @@ def take_inventory(recording: Path) -> Inventory:
 
 
 def files_of_processes(recording: Path, name: str) -> Iterator[Path]:
-    """Files of this name (a pattern) in the folders of a recording's processes. A job can make a link anywhere in its
-    recording: what that leads to is the user's, and is not packed or removed."""
+    """Yields files that match the pattern `name` in the folders of a recording's processes. Skips links, which a job
+    can make: their targets are the user's, and are not packed or removed."""
     for folder in sorted(recording.glob("process-*")):
         if not folder.is_symlink():
             yield from (path for path in sorted(folder.glob(name)) if _is_file(path))
 
 
 def _names_inside(folder: str) -> re.Pattern[str] | None:
-    """Names of steptime's files in a folder of a recording, None where the folder is not its."""
+    """Returns the names of steptime's files in a folder of a recording; None for a folder that is not steptime's."""
     if folder == COMPILE_LOGS:
         return COMPILE_LOG_FILES
     return PROCESS_FILES if PROCESS_FOLDERS.fullmatch(folder) else None
@@ -116,7 +116,7 @@ def _is_mark(path: Path) -> bool:
 
 
 def claimed(folder: Path) -> bool:
-    """True if a folder, no link to one, has a manifest as steptime writes it: what may be listed, and removed."""
+    """True if a folder, no link to one, has a manifest of steptime's, so that it may be listed and removed."""
     path = folder / MANIFEST
     try:
         if folder.is_symlink() or path.is_symlink() or not path.is_file():
@@ -128,7 +128,7 @@ def claimed(folder: Path) -> bool:
 
 
 def replaceable(folder: Path) -> bool:
-    """True if a folder is a recording and holds nothing else: one that another may take the place of."""
+    """True if a folder is a recording and contains nothing else, so that another one may replace it."""
     try:
         return claimed(folder) and not take_inventory(folder).strange
     except OSError:
@@ -136,8 +136,8 @@ def replaceable(folder: Path) -> bool:
 
 
 def take_place(new: Path, old: Path) -> None:
-    """A recording in the place of an earlier one, which is removed, and is lost at no moment. Raises OSError, and
-    OutputError for what cannot be removed."""
+    """Replaces an earlier recording, which is removed, by a new one; neither is lost at any moment. Raises OSError, and
+    OutputError if the old one cannot be removed."""
     if not _exchange(new, old):
         aside = new.with_name(f"{new.name}.replaced")
         old.rename(aside)
@@ -147,14 +147,14 @@ def take_place(new: Path, old: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """True if the file system can exchange two names in one instant (Linux's renameat2)."""
+    """True if the file system has exchanged the two names atomically (Linux's renameat2)."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     return rename is not None and rename(HERE, os.fsencode(one), HERE, os.fsencode(other), EXCHANGE) == 0
 
 
 @contextlib.contextmanager
 def set_aside(parts: Sequence[Path]) -> Iterator[None]:
-    """Recordings out of the way of new ones, and removed where a new one is there afterwards; else they come back."""
+    """Renames recordings before new ones are written; then removes each that has a new one, and restores the rest."""
     kept = {part: part.with_name(f"{part.name}.{os.getpid()}.replaced") for part in parts if replaceable(part)}
     for part, aside in kept.items():
         part.rename(aside)
@@ -169,10 +169,10 @@ def set_aside(parts: Sequence[Path]) -> Iterator[None]:
 
 
 def remove(folder: Path) -> tuple[str, ...]:
-    """Removes a recording; what was not steptime's and stays, relative to it. Raises OutputError where it cannot be
-    removed.
+    """Removes a recording; returns the remaining entries that are not steptime's, relative to it. Raises OutputError if
+    it cannot be removed.
 
-    The manifest goes last, so that what an interruption leaves is still known as a recording."""
+    The manifest is removed last, so that an interrupted removal leaves a known recording."""
     if not claimed(folder):
         return ()
     try:

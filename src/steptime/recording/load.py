@@ -1,10 +1,9 @@
-"""From a folder to a `rec.Recording`.
+"""Reader of a recording.
 
-One law: a recording may be torn, cut or garbled anywhere. Everything readable is kept, everything else is a sentence
-among the problems, and only three things are refused: no recording at all, one of a newer format, one that may not be
-read.
+A recording may be torn, cut or garbled anywhere. Everything readable is kept, everything else is a sentence among the
+problems. Only three are refused: a folder without a recording, a newer format, and one without read access.
 
-Facts of parity.jsonl, which a variant of a trial writes: losses, gradient norms, peak memory.
+Also the reader of parity.jsonl, which a variant of a trial writes: losses, gradient norms, peak memory.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from steptime.recording.packed import ASIDE, CLOCK_SLACK, LONGEST_LIFE, SUFFIX, 
 from steptime.recording.recording import Parity, StepWork
 
 LARGEST_STEP = 1 << 62
-"""A larger step or size would not fit the columns."""
+"""Bound of steps and sizes that fit the columns."""
 SKETCH = 16
 """Numbers of a sketch: BUCKETS of probe/changes/sketches."""
 SHAPE = re.compile(r"[0-9]{1,12}(x[0-9]{1,12}){0,63}")
 
 
 class _ParityLine(msgspec.Struct):
-    """Facts of a line next to the step's work."""
+    """Fields of a line besides the step's work."""
 
     step: int
     loss: float | None = None
@@ -58,7 +57,7 @@ _work_decoder = msgspec.json.Decoder(StepWork, strict=False)
 
 
 def read_parity(path: Path, problems: list[str]) -> Parity | None:
-    """None where the process belongs to no trial, or took no step."""
+    """Returns the numbers of a variant; None if the process is in no trial, or took no step."""
     lines = decode_lines(path, read_bytes(path, documents.LARGEST_LINES, problems), _decode, problems)
     rows = sorted({line.step: (line, work) for line, work in lines}.values(), key=lambda row: row[0].step)
     if not rows:
@@ -79,7 +78,7 @@ def read_parity(path: Path, problems: list[str]) -> Parity | None:
 
 
 def _decode(data: bytes) -> tuple[_ParityLine, StepWork]:
-    """Raises ValueError."""
+    """Returns a line of parity.jsonl. Raises ValueError."""
     try:
         line, work = _line_decoder.decode(data), _work_decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -96,7 +95,7 @@ def _decode(data: bytes) -> tuple[_ParityLine, StepWork]:
 
 
 def _column(values: list[Any], kind: type[Any]) -> Any:
-    """Read-only; NaN for None."""
+    """Returns a read-only array; NaN for None."""
     column = np.array(values, kind)
     column.flags.writeable = False
     return column
@@ -104,9 +103,9 @@ def _column(values: list[Any], kind: type[Any]) -> Any:
 
 PROCESS_FOLDER = re.compile(r"process-(\d{1,10})(?:-(\d{1,4}))?")
 LARGEST_JOURNAL = 1 << 30
-"""Bytes of journal.bin that are read: 44 million records, weeks of a job; more would not fit a small machine."""
+"""Most bytes of journal.bin that are read: 44 million records, weeks of a job; more would not fit a small machine."""
 JOURNAL_BLOCK = RECORD.size << 16
-"""Bytes that are read at once: of what makes no sense, nothing is kept."""
+"""Bytes that are read at once."""
 MOST_PROCESSES = 4096
 LARGEST_IDENTITY = 2**32 - 1
 
@@ -119,7 +118,7 @@ class _ManifestVersion(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A recording whose processes were not read yet: those of thousands of ranks do not fit into memory at once."""
+    """Recording without its processes, which do not fit into memory at once for thousands of ranks."""
 
     path: Path
     manifest: rec.Manifest
@@ -129,7 +128,7 @@ class Contents:
 
 
 def look_into(path: Path) -> Contents:
-    """All of the recording in the folder `path` but its processes. Raises what `load` does."""
+    """Reads the recording in the folder `path` except its processes. Raises the errors of `load`."""
     problems: list[str] = []
     folders = process_folders(path)
     manifest = read_manifest(path, bool(folders), problems)
@@ -140,19 +139,19 @@ def look_into(path: Path) -> Contents:
 
 
 def load_process(folder: Path, manifest: rec.Manifest) -> tuple[rec.Process, tuple[str, ...]]:
-    """One of the folders of `Contents`, and what was damaged in it. Raises nothing."""
+    """Reads one of the folders of `Contents`; returns the process and its problems. Raises RecordingError only."""
     problems: list[str] = []
     return _process(folder, manifest, problems), tuple(problems)
 
 
 def facts_of(path: Path) -> tuple[rec.ProcessFacts, ...]:
-    """Who the processes of a recording are; nothing of what they did is read. Raises what `load` does."""
+    """Returns the identities of a recording's processes, without their records. Raises the errors of `load`."""
     found = (read_facts(folder, []) for folder in process_folders(path))
     return tuple(facts for facts in found if facts is not None)
 
 
 def walk(path: Path) -> Iterator[rec.Process]:
-    """The processes of a recording one by one, in no order, for those who can forget each before the next."""
+    """Yields the processes of a recording one by one, in no order, for callers that drop each before the next."""
     contents = look_into(path)
     return (load_process(folder, contents.manifest)[0] for folder in contents.folders)
 
@@ -160,12 +159,12 @@ def walk(path: Path) -> Iterator[rec.Process]:
 def load(path: Path) -> rec.Recording:
     """Reads the recording in the folder `path`, whole or damaged.
 
-    Raises RecordingError when it is missing, no recording, of a newer format, or may not be read."""
+    Raises RecordingError if it is missing, no recording, of a newer format, or not readable."""
     return load_whole(look_into(path))
 
 
 def load_whole(contents: Contents) -> rec.Recording:
-    """The same with its processes, of which the first MOST_PROCESSES are read."""
+    """Reads the first MOST_PROCESSES processes of `Contents`; returns the whole recording."""
     problems = list(contents.problems)
     if len(contents.folders) > MOST_PROCESSES:
         problems.append(f"{len(contents.folders)} processes are recorded: only the first {MOST_PROCESSES} were read.")
@@ -175,27 +174,27 @@ def load_whole(contents: Contents) -> rec.Recording:
 
 
 def place(process: rec.Process) -> tuple[bool, int, int, int]:
-    """Position of a process among those of its recording: by rank, those without one last."""
+    """Sort key of a process in its recording: by rank, those without one last."""
     facts = process.facts
     return facts.rank is None, facts.rank or 0, facts.pid, _program(process)
 
 
 def name_of(process: rec.Process) -> str:
-    """How a report calls it: by its rank, else by its number."""
+    """Returns a process's name in reports: its rank, else its pid."""
     facts, program = process.facts, _program(process)
     name = f"rank {facts.rank}" if facts.rank is not None else f"process {facts.pid}"
     return f"{name} (program {program})" if program > 1 else name
 
 
 def _program(process: rec.Process) -> int:
-    """1 for the first program that trained under this process's number, 2 for the next: a process may replace its
-    program (exec), and a system gives a number out again."""
+    """Returns 1 for the first program that trained under this pid, 2 for the next: a process may replace its program
+    (exec), and a system reuses pids."""
     match = PROCESS_FOLDER.fullmatch(process.folder.name)
     return int(match[2] or 0) + 1 if match else 1
 
 
 def process_folders(path: Path) -> list[Path]:
-    """The folders of the processes, by name. Raises RecordingError."""
+    """Returns the folders of the processes, by name. Raises RecordingError."""
     try:
         if not path.exists():
             raise no_such_file(path, "a recording (a folder that steptime run writes), a trace or a report")
@@ -216,7 +215,7 @@ def _no_recording(path: Path, seen: str) -> RecordingError:
 
 
 def read_manifest(path: Path, has_processes: bool, problems: list[str]) -> rec.Manifest:
-    """manifest.json. Raises RecordingError where there is none, nor a process, or where it is a newer format's."""
+    """Reads manifest.json. Raises RecordingError if there is neither one nor a process, or its format is newer."""
     data = read_bytes(path / "manifest.json", documents.LARGEST_DOCUMENT, problems)
     if not data and not has_processes:
         raise _no_recording(Path.cwd() if path == Path() else path, "holds no manifest.json")
@@ -252,7 +251,7 @@ def assemble_process(
     workers: rec.IntervalTable,
     problems: list[str],
 ) -> rec.Process:
-    """A process from what its files hold. found: the facts in the order in which they were written."""
+    """Makes a process from the content of its files. found: the facts in the order in which they were written."""
     match = PROCESS_FOLDER.fullmatch(folder.name)
     unknown = rec.ProcessFacts(int(match[1]) if match else 0, 0, (), "", "", "", "", 0, 0, 0)
     settings = _of(found, rec.SettingsFacts)
@@ -313,12 +312,12 @@ def _of(facts: Iterable[object], kind: type[F]) -> list[F]:
 
 
 def _newest(facts: list[F], *identity: str) -> tuple[F, ...]:
-    """A later fact of the same identity replaces the earlier one."""
+    """Keeps the last fact of each identity."""
     return tuple({tuple(getattr(fact, name) for name in identity): fact for fact in facts}.values())
 
 
 def read_facts(folder: Path, problems: list[str]) -> rec.ProcessFacts | None:
-    """process.json; None where it cannot be read."""
+    """Reads process.json; None if that fails."""
     data = read_bytes(folder / "process.json", documents.LARGEST_DOCUMENT, problems)
     try:
         return decode_document(data, rec.ProcessFacts)
@@ -328,7 +327,7 @@ def read_facts(folder: Path, problems: list[str]) -> rec.ProcessFacts | None:
 
 
 def life_of(facts: rec.ProcessFacts | None, manifest: rec.Manifest) -> Life | None:
-    """From the process's start to the job's end, with slack; None without the process's clocks."""
+    """Returns the time from the process's start to the job's end, with slack; None without the process's clocks."""
     if facts is None:
         return None
     started = facts.process_started_epoch_ns or manifest.started_epoch_ns
@@ -351,7 +350,7 @@ def _journal(path: Path, life: Life | None, problems: list[str]) -> Decoded:
 
 
 def _blocks(path: Path, problems: list[str]) -> Iterator[bytes]:
-    """The records that were packed, then those that were set aside to be packed, then the newest ones."""
+    """Yields the packed records, then those renamed for packing, then the newest ones."""
     packed = path.with_suffix(SUFFIX)
     data, seen = read_bytes(packed, LARGEST_JOURNAL, problems), set()
     try:
@@ -369,9 +368,9 @@ def _blocks(path: Path, problems: list[str]) -> Iterator[bytes]:
 
 
 def _traces(folder: Path, traces: list[rec.TraceFacts], problems: list[str]) -> tuple[rec.TraceFacts, ...]:
-    """Traces whose files are there, compressed since or not; a path that leads out of the folder is not followed. The
-    early one is left out where a later one does its service. Where a job changes what ends its steps (it evaluated, and
-    trains now), its windows start again and are written over: of several with one name the last is meant."""
+    """Returns the traces whose files exist, compressed or not; paths out of the folder are not followed. The early one
+    is left out if there is a later one. A job that changes the kind of its boundaries (first evaluation, then training)
+    overwrites its windows: of several with one name, the last counts."""
     present = []
     for trace in {trace.path: trace for trace in traces}.values():
         names = (trace.path, trace.path + ".gz") if Path(trace.path).name == trace.path else ()
@@ -385,7 +384,7 @@ def _traces(folder: Path, traces: list[rec.TraceFacts], problems: list[str]) -> 
 
 
 def _is_file(path: Path) -> bool:
-    """False, too, for a name that no file can have (a null byte, thousands of characters)."""
+    """True for a file; False also for an impossible name (a null byte, thousands of characters)."""
     try:
         return path.is_file()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Writes manifest.json of a recording: at the start of a job, soon after, and at its end, each time in one piece.
+"""Writer of a recording's manifest.json: at a job's start, soon after, and at its end, each time atomically.
 
 Standard library only, so that the job need not wait for numpy or msgspec. The fields are those of `recording.Manifest`.
 """
@@ -35,7 +35,7 @@ def start_manifest(folder: Path, command: Sequence[str], options: Mapping[str, s
 
 
 def extend_manifest(folder: Path, fields: Mapping[str, Any], **more: Any) -> None:
-    """Replaces the manifest by a longer one: the commit, how the job ended. Raises OSError, and the old one stays."""
+    """Replaces the manifest by one with more fields: commit, end of the job. Raises OSError; the old one then stays."""
     _write(folder / NAME, {**fields, **more})
 
 
@@ -54,13 +54,13 @@ def _write(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def discard(folder: Path, kept: Path) -> None:
-    """Takes back what `start_manifest` did, for a job that never started. kept: the innermost that was there."""
+    """Removes the manifest and empty folders of a job that never started. kept: innermost folder that existed."""
     (folder / NAME).unlink(missing_ok=True)
     remove_empty(folder, kept)
 
 
 def remove_empty(folder: Path, kept: Path) -> None:
-    """Removes a folder and those above it, up to `kept`, as far as they are empty: other launchers leave marks."""
+    """Removes a folder and its parents, up to `kept`, while they are empty: other launchers leave marks."""
     with contextlib.suppress(OSError):
         while folder != kept:
             folder.rmdir()
@@ -68,6 +68,6 @@ def remove_empty(folder: Path, kept: Path) -> None:
 
 
 def innermost(folder: Path) -> Path:
-    """The innermost folder that exists already, of the path of one that is to be made."""
+    """Returns the innermost existing folder on the path of one that will be made."""
     whole = Path.cwd() / folder
     return next(path for path in (whole, *whole.parents) if path.exists() or path == path.parent)

@@ -1,9 +1,9 @@
-"""A journal at a quarter of its size: the same records, column by column, in blocks that can be read one by one.
+"""Journal at a quarter of its size: the same records, column by column, in blocks that can be read one by one.
 
-Times are kept as differences: of a record's start to that of the record before it, and of its end to its start. So most
-of their bytes are zero, and the columns' bytes, laid side by side, compress well. Nothing is lost, the order neither.
+Times are stored as differences: of a record's start to the previous one's, and of its end to its start. So most bytes
+are zero, and the bytes of the columns, side by side, compress well. Nothing is lost, not even the order.
 
-Columns from the bytes of a journal. One law: any bytes give a table; what makes no sense is counted and left out.
+Also the decoder of journals into columns: any bytes give a table; invalid records are counted and left out.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ LAYOUT = np.dtype(
 Records = npt.NDArray[np.void]
 """Records of LAYOUT."""
 VALUE_KINDS = (Kind.MEMORY, Kind.GRADIENT_NORM)
-"""Their second time is a value. QUEUE is one too where it is shorter than a clock reading: see `plausible`."""
+"""Kinds whose second time is a value. QUEUE is one too if that is shorter than a clock reading: see `plausible`."""
 CLOCK_SLACK = 120_000_000_000
-"""ns by which a process's clocks may have been set against each other before a record counts as outside its life."""
+"""ns by which a process's clocks may have been adjusted before a record counts as outside its life."""
 LONGEST_LIFE = 400 * 86_400 * 1_000_000_000
-"""ns: no job is expected to run for more than 400 days; a later time is garbage."""
+"""Longest expected run, ns: 400 days; a later time is garbage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """When a process can have written records, monotonic ns."""
+    """Time in which a process can have written records, monotonic ns."""
 
     start: int
     end: int
@@ -45,7 +45,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A table and what was left out of it: torn bytes at the end, records that make no sense."""
+    """Table of a journal, and counts of omissions. torn: bytes at the end; senseless: invalid records."""
 
     table: IntervalTable
     torn: int
@@ -53,9 +53,9 @@ class Decoded:
 
 
 def decode(blocks: Iterable[bytes], life: Life | None) -> Decoded:
-    """Reads records, of which each block but the last holds whole ones. Kinds that are unknown, ends before starts and
-    times outside of `life` are left out; those of another life are kept where they are most: the machine's clock was
-    set while the process ran, and its life is not known."""
+    """Returns the records of blocks, of which each but the last holds whole ones. Leaves out unknown kinds, ends before
+    starts, and times outside of `life`. If most records are outside, all valid ones are kept: the clock was set while
+    the process ran, and its life is unknown."""
     kept, total, torn = [np.empty(0, LAYOUT)], 0, 0
     for data in blocks:
         whole = len(data) // RECORD.size
@@ -70,7 +70,7 @@ def decode(blocks: Iterable[bytes], life: Life | None) -> Decoded:
 
 
 def as_table(records: npt.NDArray[np.void]) -> IntervalTable:
-    """Columns sorted by (start, -end). Among equal intervals the one written later is the parent and comes first."""
+    """Returns columns sorted by (start, -end). Of equal intervals, the later written one is the parent, and first."""
     last_first = records[::-1]
     ordered = last_first[np.lexsort((-last_first["end"], last_first["start"]))]
     columns: dict[str, Any] = {
@@ -82,7 +82,7 @@ def as_table(records: npt.NDArray[np.void]) -> IntervalTable:
 
 
 def plausible(records: Records, life: Life | None) -> Bool:
-    """Which records make sense: of a known kind, in time order, in this life."""
+    """Returns a mask of the valid records: of a known kind, in time order, in this life."""
     kind, start, end = records["kind"], records["start"], records["end"]
     first, last = (life.start, life.end) if life else (0, 2**62)
     in_life = np.isin(kind, list(Kind)) & (start >= max(0, first)) & (start <= last) & (end >= 0)
@@ -93,18 +93,18 @@ def plausible(records: Records, life: Life | None) -> Bool:
 
 
 SUFFIX, ASIDE = ".packed", ".aside"
-"""Suffixes of a journal that was packed, and of one that is about to be, while a new one is written in its place."""
+"""Suffixes of a packed journal, and of one renamed for packing while a new one is written."""
 MAGIC = b"STJ1"
 HEAD = struct.Struct("<II")
-"""Head of a block: records in it, bytes that follow."""
+"""Head of a block: number of records, and of the following bytes."""
 BLOCK = 1 << 16
-"""Records."""
+"""Records of a block."""
 LEVEL = 6
 HEADS = ("kind", "flags", "thread", "identity")
 
 
 def pack(records: bytes) -> bytes:
-    """The whole records of a journal; a torn one at its end is left out."""
+    """Packs the whole records of a journal, without a torn one at its end."""
     table = np.frombuffer(records, LAYOUT, count=len(records) // RECORD.size)
     blocks = (table[start : start + BLOCK] for start in range(0, len(table), BLOCK))
     return MAGIC + b"".join(map(_block, blocks))
@@ -120,8 +120,7 @@ def _block(table: np.ndarray[tuple[int], np.dtype[np.void]]) -> bytes:
 
 
 def unpack(packed: bytes, largest: int) -> Iterator[bytes]:
-    """The records, block by block. largest: bytes of records that are made at most. Raises ValueError where it is
-    damaged, behind what can be read."""
+    """Yields the records by block. largest: most bytes of records. Raises ValueError after the last readable block."""
     if packed[: len(MAGIC)] != MAGIC:
         raise ValueError("no packed journal")
     at, made = len(MAGIC), 0
@@ -139,7 +138,7 @@ def unpack(packed: bytes, largest: int) -> Iterator[bytes]:
 
 
 def _unpacked(packed: bytes, count: int) -> bytes | None:
-    """The records of a block; None where it is damaged. No more is made than they need, whatever the bytes say."""
+    """Returns the records of a block; None if it is damaged. Makes no more bytes than they need, for any content."""
     try:
         opened = zlib.decompressobj()
         planes = opened.decompress(packed, count * RECORD.size + 1)

@@ -1,4 +1,4 @@
-"""A recording: what was captured of one job, nothing derived. The room's central type."""
+"""Recording: everything captured of one job, nothing derived."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class IntervalTable:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """process.json: what a process is, written when it first trains. Times: ns; epoch and monotonic clock pairs."""
+    """Content of process.json: identity of a process, written when it first trains. Times: ns; epoch_ns and
+    monotonic_ns are read together. changes: kinds of a trial's changes."""
 
     pid: int
     parent_pid: int
@@ -56,8 +57,8 @@ class ProcessFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """A device on which the process has a context. identity: the number that torch knows it by in this process. uuid:
-    of the device, or of the instance of a shared one (MIG), as CUDA tells it: without NVML's "GPU-" or "MIG-"."""
+    """Device on which the process has a context. identity: torch's number of it in this process. uuid: CUDA's, of the
+    device or of the instance of a shared one (MIG), without NVML's "GPU-" or "MIG-"."""
 
     identity: int
     uuid: str
@@ -83,8 +84,9 @@ class OptimizerFacts:
 
 @dataclass(frozen=True, slots=True)
 class TopModuleFacts:
-    """A module that the user's code calls itself. parameter_bytes: of its own tree. dense_embedding_elements: of the
-    embeddings in it whose gradient is dense and whose table no other module shares. own: its class is torch's."""
+    """Module that the user's code calls itself. parameters: tensors; parameter_bytes: of its tree. compiled: by
+    torch.compile. dense_embedding_elements: of its embeddings with a dense gradient and an unshared table. own: its
+    class is torch's."""
 
     identity: int
     type: str
@@ -99,8 +101,8 @@ class TopModuleFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModuleFacts:
-    """The modules when a window of the profiler began: path ("Net.layer1.0"), class, numbers and bytes of the
-    parameters that are the module's own. without_update: path and numbers of those with a gradient in no optimizer."""
+    """Modules at the start of a profiler window: path ("Net.layer1.0"), class, elements and bytes of the module's own
+    parameters. without_update: path and elements of parameters with a gradient that are in no optimizer."""
 
     modules: tuple[tuple[str, str, int, int], ...]
     without_update: tuple[tuple[str, int], ...] = ()
@@ -108,10 +110,11 @@ class ModuleFacts:
 
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
-    """One DataLoader iterator and the configuration in force. `loader` is equal for iterators of one DataLoader
-    configuration (construction site and settings). item_site: definition of the dataset's item function. seed: the
-    iterator's random base seed modulo 2**31; what spawned workers, who know no identity, are known by. made_by: number
-    of the DataLoader object, None where it is not known."""
+    """DataLoader iterator and its settings. `loader` is equal for iterators with one construction site and settings.
+    in_memory_tensors: an item is only an index into tensors in memory. batched_fetch: one call reads a batch. collate:
+    name of the function. start_method: of the workers, "" without any. item_site: definition of the dataset's item
+    function. seed: the iterator's random base seed modulo 2**31, which spawned workers write instead of the identity.
+    made_by: number of the DataLoader object, None if unknown."""
 
     identity: int
     loader: int
@@ -135,8 +138,8 @@ class LoaderFacts:
 
 @dataclass(frozen=True, slots=True)
 class CodeLine:
-    """A line of a traced function: the names that it binds and reads, and the names that it calls. Attributes that are
-    not called have a dot before them (".grad"), so that they are not taken for variables."""
+    """Line of a traced function: names that it binds (stores), and names that it reads or calls (loads). Attributes
+    that are not called have a leading dot (".grad"), so that they are not taken for variables."""
 
     line: int
     text: str
@@ -146,7 +149,7 @@ class CodeLine:
 
 @dataclass(frozen=True, slots=True)
 class CodeFacts:
-    """A traced function. A LINE record's identity is `base` + (line - first_line)."""
+    """Traced function. A LINE record's identity is `base` + (line - first_line)."""
 
     base: int
     file: str
@@ -157,13 +160,13 @@ class CodeFacts:
 
 
 LONGEST_EVENT = 1_000_000_000
-"""ns: no tracer takes a second for a call."""
+"""Most ns of a call or line in the tracer."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineCostFacts:
-    """Cost of timing the lines: ns for a call of a function that is not timed, and for a line. A LINE record's flags
-    are such calls in it (255 stands for more)."""
+    """Cost of timing lines: ns for a call of an untimed function, and for a line. A LINE record's flags count such
+    calls in it (255 or more)."""
 
     call: int
     line: int
@@ -175,8 +178,8 @@ class LineCostFacts:
 
 @dataclass(frozen=True, slots=True)
 class SiteFacts:
-    """A call of a tensor method seen in the discovery steps: item, cpu, to, tolist, numpy, nonzero, copy_ …
-    device: of the tensor. count: calls in `steps` steps."""
+    """Call of a tensor method in the discovery steps: item, cpu, to, tolist, numpy, nonzero, copy_ … device: of the
+    tensor. count: calls in `steps` steps."""
 
     name: str
     device: str
@@ -187,7 +190,7 @@ class SiteFacts:
 
 @dataclass(frozen=True, slots=True)
 class CalledFacts:
-    """Functions that a line of the user's called in the discovery steps, C functions too: "builtins.print"."""
+    """Functions that a user's line called in the discovery steps, C functions too: "builtins.print"."""
 
     file: str
     line: int
@@ -196,8 +199,8 @@ class CalledFacts:
 
 @dataclass(frozen=True, slots=True)
 class SampledPath:
-    """duration: ns of the first line, of all steps together, without those of functions that it calls. part: of the
-    step that calls it, "input", "forward", "backward", "optimizer" or "". lines: the user's, the innermost first."""
+    """Path of calls. duration: ns of the first line, of all steps together, without called user functions. part: of the
+    step that calls it, "input", "forward", "backward", "optimizer" or "". lines: the user's, innermost first."""
 
     duration: int
     part: str
@@ -206,8 +209,7 @@ class SampledPath:
 
 @dataclass(frozen=True, slots=True)
 class SampleFacts:
-    """Times of lines in all functions of the user's, in a few steps: an estimate, of one that is called often from some
-    of its calls. start: monotonic ns."""
+    """Line times in all user functions, in a few steps; of frequent calls, estimated from some. start: monotonic ns."""
 
     steps: int
     paths: tuple[SampledPath, ...]
@@ -216,7 +218,8 @@ class SampleFacts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSampleFacts:
-    """The same, of a few batches that a worker of a loader made. iterator: as in loader.bin. steps: batches."""
+    """Line times in a few batches of a loader's worker, as in `SampleFacts`. iterator: as in loader.bin. steps:
+    batches."""
 
     iterator: int
     steps: int
@@ -252,7 +255,7 @@ class RepeatFacts:
 
 @dataclass(frozen=True, slots=True)
 class BetweenFacts:
-    """The same, of what lies between two training steps. start, end: ns; the step that follows lies in it, too."""
+    """Line times between two training steps, as in `SampleFacts`. start, end: monotonic ns, with the following step."""
 
     start: int
     end: int
@@ -262,8 +265,8 @@ class BetweenFacts:
 
 @dataclass(frozen=True, slots=True)
 class CaughtFacts:
-    """A slow step that was looked into while it lasted: where its thread was, at looks some ms apart. start, ns: of the
-    step; end: of the last look. usual: ns of a step then. paths: of the time looked at; the first line ran."""
+    """Slow step with stack samples. start: of the step, ns; end: of the last sample, ns. usual: ns of a step then.
+    paths: by sampled time; their first line ran."""
 
     start: int
     end: int
@@ -277,10 +280,10 @@ class CaughtFacts:
 
 @dataclass(frozen=True, slots=True)
 class SettingsFacts:
-    """Process-wide settings of torch and of the machine as the job saw them at its first step. packages: of those that
-    a fix could use, which are installed. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF). debug_switches:
-    variables of the environment that help to find faults (name, value), of those that are on.
-    memory_limit: bytes of the device; on a CPU what the process may have."""
+    """Process-wide settings of torch and the machine, in an early step. usable_cpus: those that the process may run on.
+    packages: installed ones that a fix could use. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
+    debug_switches: (name, value) of active environment variables for debugging. memory_limit: bytes of the device, else
+    of the process. autocast: not written at present."""
 
     intra_op_threads: int
     inter_op_threads: int
@@ -303,7 +306,7 @@ class SettingsFacts:
 
 @dataclass(frozen=True, slots=True)
 class CompilationFacts:
-    """One compilation by TorchDynamo. start: monotonic ns where known. failed: why nothing was compiled."""
+    """Compilation by TorchDynamo. start: monotonic ns if known. failed: why nothing was compiled."""
 
     function: str
     file: str
@@ -317,7 +320,7 @@ class CompilationFacts:
 
 @dataclass(frozen=True, slots=True)
 class GraphBreakFacts:
-    """A line at which TorchDynamo ended a graph, once, and why, in its words."""
+    """Graph break of TorchDynamo: its line, and the reason in TorchDynamo's words."""
 
     site: SourceLine
     reason: str
@@ -325,10 +328,10 @@ class GraphBreakFacts:
 
 @dataclass(frozen=True, slots=True)
 class TraceFacts:
-    """One window of torch's profiler. path: relative to the process folder. epoch_ns and monotonic_ns: one clock pair
-    read together, to lay the trace (epoch) next to the journal (monotonic). thread: the system's id of the training
-    thread, as the trace has it; 0 when unknown. memory: with every allocation (profile_memory). caught: of one step
-    that was to be a slow one (`steptime run --catch`), which says nothing of the usual step."""
+    """Window of torch's profiler. path: relative to the process folder. start, end: monotonic ns. epoch_ns and
+    monotonic_ns: read together, to align the trace (epoch) with the journal (monotonic). thread: the system's id of the
+    training thread, as in the trace; 0 if unknown. memory: with every allocation (profile_memory). caught: of a
+    predicted slow step (`steptime run --catch`), not of usual ones."""
 
     number: int
     path: str
@@ -345,8 +348,8 @@ class TraceFacts:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFacts:
-    """Outcome of a trial's change in this process. identity: its place in the plan. applied: it was put in force;
-    exercised: a training step ran under it. detail: how much, or why not. seconds: of preparation (compilation)."""
+    """Outcome of a trial's change in this process. identity: its index in the plan. applied: it was in force;
+    exercised: a training step ran under it. detail: its extent, or the obstacle. seconds: preparation (compilation)."""
 
     identity: int
     kind: str
@@ -359,9 +362,9 @@ class ChangeFacts:
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """Inputs of a top module, in `steps` steps that were looked at call by call. identity, module: the root and its
-    class. rows: the first dimension of all its tensors, which is the batch's. tokens: of a call; None where it reads
-    none. changed: other sizes were seen later, often enough that these hold no more.
+    """Inputs of a top module, in `steps` steps examined call by call. identity, module: its number and class. rows:
+    first dimension of all its tensors, the batch. tokens: per call; None if it reads none. changed: later sizes
+    differed too often for these to hold.
 
     Raises ValueError for sizes that no call has."""
 
@@ -386,10 +389,9 @@ class LossFacts:
 
 @dataclass(frozen=True, slots=True)
 class PaddingFacts:
-    """The mean share of the numbers in `batches` batches of tokens that only filled them up. tokens: numbers in a
-    batch, mean; 0 where a recording does not say it.
+    """Mean fraction of padding in `batches` batches of tokens. tokens: mean number per batch; 0 if unknown.
 
-    Raises ValueError for what is no share."""
+    Raises ValueError for a share outside of 0 to 1."""
 
     share: float
     batches: int
@@ -402,9 +404,9 @@ class PaddingFacts:
 
 @dataclass(frozen=True, slots=True)
 class ItemFacts:
-    """The items of the first `batches` batches of an iterator, which has that number. drawn: making them took random
-    numbers from a generator of torch, numpy or Python. bytes: of an item, the largest mean of these batches; None where
-    its types are not known. available: bytes of the host's memory that were to be had then, None where unknown.
+    """Items in the first `batches` batches of an iterator. drawn: making them took random numbers from a generator of
+    torch, numpy or Python. bytes: of an item, the largest mean of these batches; None for unknown types. available:
+    bytes of free host memory then, None if unknown.
 
     Raises ValueError for a negative size."""
 
@@ -421,10 +423,9 @@ class ItemFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeakFacts:
-    """Objects that steps leave behind in Python, by who keeps them. kind: "list", "dict", …, "variable", "attribute",
-    "closure", "hook"; "" where nobody was found. tensors, bytes (of their storages), graphs (tensors with a graph of
-    autograd) and nodes (by which the deepest graph grew): per step, over `steps` steps. site: the line that makes it
-    grow."""
+    """Objects that steps leave behind in Python, by holder. kind: "list", "dict", …, "variable", "attribute",
+    "closure", "hook"; "" if unknown. tensors, bytes (of their storages), graphs (tensors with an autograd graph) and
+    nodes (growth of the deepest graph): per step, over `steps` steps. site: the line where it grows."""
 
     kind: str
     name: str
@@ -438,9 +439,9 @@ class LeakFacts:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemoryFacts:
-    """The error that ended the process because memory ran out. asked: bytes; None where the message does not say.
-    device: "cpu", "cuda". site: the user's innermost line. step: steps taken before. held: bytes by owner, of what
-    Python knew; resident: of the process, 0 where unknown; limit: what it may have, None where unknown."""
+    """Out-of-memory error that ended the process. asked: bytes; None if the message lacks them. device: "cpu", "cuda".
+    site: the user's innermost line. step: steps before. held: bytes by owner, as far as Python knows; resident: bytes
+    of the process, 0 if unknown; limit: bytes available to it, None if unknown."""
 
     message: str
     device: str
@@ -454,23 +455,21 @@ class OutOfMemoryFacts:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """Work of a step of a variant. Tensors are told by sketches: sums of all their numbers with fixed signs.
+    """Work of a variant's step. Tensors are given as sketches: sums of all their numbers with fixed signs.
 
-    inputs: shapes of what a root module got, of each call with gradients. batches: the sketches of it, in the steps
-    that are looked at. evaluated: shapes without their first dimension, and how many of them went through a root
-    without gradients. dropped: sum of the probabilities of the dropouts, where they are switched off. still:
-    parameters that have not moved since the last look. weights: name, size and sketch of the parameters that were
-    first seen here. updates: how each parameter moved in the step before. directions: each parameter's gradient.
-    iterators: of loaders, that were begun until the step's end. without: parameters that have no gradient, or one of
-    zero, in the steps that are looked at.
+    inputs: shapes of a top module's inputs, per call with gradients. batches: their sketches, in examined steps.
+    evaluated: shapes without the first dimension, and how many of them a top module got without gradients. dropped: sum
+    of the probabilities of switched-off dropouts. still: parameters that have not moved since the last look. weights:
+    name, size and sketch of parameters first seen here. updates: movement of each parameter in the step before.
+    directions: each parameter's gradient. iterators: of loaders, started until the step's end. without: parameters
+    without a gradient, or with a zero one, in examined steps.
 
-    In the steps that are looked at: options: of each group of an optimizer that has updated, what it was told, as JSON,
-    and of how many numbers. samples: a number for each sample that a root got. dropout: sum of the probabilities of the
-    dropouts in training mode, and training: share of modules in that mode, at the first forward. drew: whether the
-    forwards drew random numbers. moving, in some steps of a timed run: numbers in the carried tensors that changed in
-    it. Facts of a rehearsal's last step. ways: name and format of each parameter, the length of its first weights'
-    sketch, and the sketch of how far it has moved. carried: shape and sketch of each other tensor, as large as a
-    parameter, that has changed since the first step."""
+    Fields of examined steps: options: of each optimizer group with an update, as JSON, and its count of numbers.
+    samples: a number for each sample of a top module. dropout: sum of the probabilities of dropouts in training mode,
+    and training: fraction of modules in that mode, at the first forward. drew: the forwards drew random numbers.
+    moving, in some steps of a timed run: count of numbers in the carried tensors that changed. Fields of a rehearsal's
+    last step: ways: name and dtype of each parameter, norm of its first weights' sketch, and sketch of its movement.
+    carried: shape and sketch of each other tensor, as large as a parameter, that has changed since the first step."""
 
     inputs: tuple[str, ...] = ()
     batches: tuple[tuple[tuple[float, ...], ...], ...] = ()
@@ -496,13 +495,12 @@ class StepWork:
 class Parity:
     """Numbers that a variant of a trial computed, by step, in order. All arrays are read-only and of one length.
 
-    step: int64, from 1. loss: float64, the mean over the step's backwards as they were called (before a scaler). norm:
-    float64, the 2-norm of all gradients behind the last backward, before clipping. Both may be infinite or not a number
-    because the job's were; where none was seen or taken, `backwards` is 0 and `normed` is False. peak_bytes: int64, of
-    the step on a device, of the process so far on a CPU. end: int64, when the step had ended, and
-    began_ns: when torch had been imported, monotonic ns.
+    step: int64, from 1. loss: float64, mean over the step's backwards, before a scaler. norm: float64, 2-norm of all
+    gradients after the last backward, before clipping. Both may be infinite or NaN because the job's are; if they are
+    missing, `backwards` is 0 and `normed` is False. peak_bytes: int64, of the step on a device, of the process so far
+    on a CPU. end: int64, end of the step, and began_ns: start of the recorder at torch's import, monotonic ns.
 
-    gradients: of each of the first steps the 2-norm of every parameter's gradient by name, None where it has none."""
+    gradients: of each of the first steps, the 2-norm of every parameter's gradient by name, None without a gradient."""
 
     step: Int64
     loss: Float64
@@ -518,12 +516,12 @@ class Parity:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """One look at a device that the job works on, by NVIDIA's driver; None what the device does not tell.
+    """Sample of a device of the job, by NVIDIA's driver; None for unavailable fields.
 
-    uuid: as NVML has it, "GPU-" or "MIG-" before the one of `DeviceFacts`; "" for all devices of the machine in one, as
-    old recordings have it. index: as nvidia-smi counts. utilization: percent of time with a kernel on it.
-    throttle_reasons: nvmlClocksEventReason bits. other_processes: that are not the job's. link: lanes and generation of
-    PCI Express, and what device and slot can do."""
+    uuid: NVML's, "GPU-" or "MIG-" before that of `DeviceFacts`; "" for all devices of the machine in one, in old
+    recordings. index: nvidia-smi's. utilization: percentage of time with a kernel on it. throttle_reasons:
+    nvmlClocksEventReason bits. other_processes: not the job's. link: lanes and generation of PCI Express, and the
+    maxima for device and slot."""
 
     uuid: str = ""
     index: int | None = None
@@ -543,22 +541,22 @@ class DeviceSample:
 
     @property
     def name(self) -> str:
-        """As nvidia-smi knows it: "GPU 3 (GPU-085e383e)"; "GPU" where the sample does not say which it is of."""
+        """nvidia-smi's name: "GPU 3 (GPU-085e383e)"; "GPU" if the sample has no device."""
         number = f" {self.index}" if self.index is not None else ""
         return f"GPU{number}" + (f" ({'-'.join(self.uuid.split('-')[:2])})" if self.uuid else "")
 
     def of(self, devices: Sequence[DeviceFacts]) -> bool:
-        """True if it is of one of a process's own; an old sample, of which nobody knows it, is."""
+        """True if it is of one of these devices; also for an old sample without a UUID."""
         return not self.uuid or self.uuid.partition("-")[2] in {device.uuid for device in devices}
 
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySample:
-    """One look at the job's processes and the machine, by the supervisor, about once a second.
+    """Sample of the job's processes and the machine, by the supervisor, about once a second.
 
-    times: monotonic ns. cpu: seconds of CPU per second, of the job and of everything else on the machine.
-    pressure: /proc/pressure/cpu "some avg10", percent. bytes: resident set of the job. steal: CPU seconds per second.
-    devices: those on which the job's processes on this host have told that they have a context."""
+    monotonic_ns: time. job_cpu, other_cpu: CPU seconds per second of the job, and of everything else on the machine.
+    resident_bytes: of the job. pressure: /proc/pressure/cpu "some avg10", percent. steal: CPU seconds per second.
+    devices: those on this host on which the job's processes report a context."""
 
     monotonic_ns: int
     job_cpu: float
@@ -571,11 +569,10 @@ class TelemetrySample:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """manifest.json of a recording. exit_status: as a shell has it (128 + signal); None while the job runs or when the
-    supervisor was killed too. commit: that the directory's working tree had checked out when the job started, ""
-    outside of one; dirty: whether tracked files differed from it, None where that is not known. before_ns, after_ns:
-    for which the launcher has put off the job's start, and has worked on the recording after its end; job_ns: from the
-    start of the job to its end; 0 where that is not known."""
+    """Content of manifest.json. exit_status: in a shell's convention (128 + signal); None while the job runs, or if the
+    supervisor was killed. commit: of the directory's working tree at the job's start, "" outside of one; dirty: tracked
+    files differed from it, None if unknown. before_ns: delay of the job's start by the launcher; job_ns: from the job's
+    start to its end; after_ns: work of the launcher after it; 0 if unknown."""
 
     format_version: int
     steptime: str
@@ -597,7 +594,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process that trained (or inferred)."""
+    """Process that trained (or inferred). workers: loader.bin; in_workers: line times in loader workers."""
 
     folder: Path
     facts: ProcessFacts
@@ -635,7 +632,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A folder written by `steptime run`. `problems` says, a sentence each, what was damaged and left out."""
+    """Content of a folder written by `steptime run`. `problems`: one sentence for each damage."""
 
     path: Path
     manifest: Manifest

@@ -1,8 +1,8 @@
-"""Thinning of the journals of a long run: whole steps of each minute, and its slowest ones.
+"""Thinning of a long run's journals: they keep whole steps of each minute, and its slowest ones.
 
-One law: what is left out is said. Each gap is a record (`Kind.THINNED`) with the number of steps in it, so that readers
-neither take a gap for a long step nor count too few. Evaluations, checkpoints, compilations, profiles and pauses stay,
-an evaluation's calls as one. A run whose records fit is not thinned.
+Each gap is a record (`Kind.THINNED`) with its number of steps, so that readers neither take a gap for a long step nor
+count too few. Evaluations, checkpoints, compilations, profiles and pauses stay, an evaluation's calls as one. A run
+whose records fit is not thinned.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from steptime.recording.packed import LAYOUT, VALUE_KINDS, Records, pack, plausi
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
 BYTES_PER_SECOND = 10_000_000 / 86_400
-"""Packed, of a rank's journal and its loader's together: 10 MB a day."""
+"""Packed bytes of a rank's journal and its loader's together: 10 MB per day."""
 LEAST_BYTES = 4096
-"""Longest duration of an interval: a long one must fit."""
+"""Least room of any part, bytes: a single long interval must fit."""
 SLOW = 2.0
-"""Times the median: steps that are kept first."""
+"""Factor of the median above which a step is slow."""
 LASTING = (
     Kind.COMPILE, Kind.CHECKPOINT, Kind.UNWATCHED, Kind.BOUNDARY, Kind.PROFILED, Kind.DISCOVERY, Kind.LINES,
     Kind.PAUSE, Kind.LOADER_START,
 )  # fmt: skip
-"""Rare ones, kept wherever they lie: what they mark must not pass for a usual step."""
+"""Rare kinds, kept everywhere: the time that they mark must not count as a usual step."""
 CLOSELY = (Kind.PROFILED, Kind.DISCOVERY, Kind.LINES, Kind.UNWATCHED)
 """Windows whose steps are kept."""
 SIGNS = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP, Kind.BACKWARD, Kind.FORWARD)
-"""Kinds that mark steps, the first that there is; the analysis finds them better."""
+"""Kinds that mark steps; the first one present counts. The analysis finds steps more exactly."""
 ATTEMPTS: tuple[tuple[int, tuple[Kind, ...]], ...] = (*((1 << power, LASTING) for power in range(9, -1, -1)), (1, ()))
-"""How many steps of a minute are kept, and what besides: as much as there is room for."""
+"""Number of steps kept per minute, and kinds kept everywhere, until the records fit."""
 LEAST_MARKS, SHARE_OF_SLOW = 3, 4
-"""Steps that can be thinned; and of those that are kept of a minute, how many times as many as slow ones besides."""
+"""LEAST_MARKS: fewest marks to thin. SHARE_OF_SLOW: kept steps per minute for each slow one besides."""
 
 
 LEAST_CALLS = 5
-"""Calls without gradients, one after the other, that are an evaluation; less may be a teacher's."""
+"""Fewest consecutive calls without gradients that are an evaluation; fewer may be a teacher's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thinned:
-    """Packed blocks to append to journal.packed and loader.packed. left_out: steps. sign: what they were told by."""
+    """Packed blocks to append to journal.packed and loader.packed. left_out: steps. sign: the kind that marks steps."""
 
     journal: bytes
     loader: bytes
@@ -54,9 +54,9 @@ class Thinned:
 
 
 def thin(journal: Records, loader: Records, sign: Kind | None = None, rate: float = BYTES_PER_SECOND) -> Thinned:
-    """The records of an interval of the run in no more bytes than its length allows, whole where they fit. The first
-    record of each stays the first, by which a reader knows whether it has seen the rest. sign: what steps were told by
-    in earlier intervals: in one that only evaluates, calls are no steps."""
+    """Returns the records of an interval of the run in no more bytes than its length allows, whole if they fit. The
+    first record of each stays first, so that a reader recognizes a block. sign: kind that marked steps in earlier
+    intervals; in one that only evaluates, calls are no steps."""
     journal, loader = (records[plausible(records, None)] for records in (journal, loader))
     ends, (found, marks) = _ends(journal), _marks(journal)
     length = int(ends.max() - ends.min()) if len(journal) else 0
@@ -73,14 +73,14 @@ def thin(journal: Records, loader: Records, sign: Kind | None = None, rate: floa
 
 
 def _ends(records: Records) -> Int64:
-    """When each was written; of a sample its second time is a value."""
+    """Returns when each record was written; a sample's second time is a value."""
     sample = np.isin(records["kind"], [*VALUE_KINDS, Kind.QUEUE])
     ends: Int64 = np.where(sample, records["start"], records["end"]).astype(np.int64)
     return ends
 
 
 def _marks(journal: Records) -> tuple[Kind, Int64]:
-    """Intervals that mark steps here, and their ends."""
+    """Returns the kind that marks steps here, and the ends of its intervals."""
     kind = next((kind for kind in SIGNS if (journal["kind"] == kind).any()), SIGNS[-1])
     rows = journal[journal["kind"] == kind]
     identities, counts = np.unique(rows["identity"], return_counts=True)
@@ -114,8 +114,8 @@ LEFT_OUT, SAMPLE, FOR_SLOWNESS = 0, 1, 2
 
 
 def _labels(journal: Records, marks: Int64, kept: int) -> Int64:
-    """Fate of each step: the first ones of a minute are its sample, as are those that were profiled or line-timed; the
-    slowest, and those next to them, stay for being slow."""
+    """Returns a label per step: the first ones of a minute, and those profiled or line-timed, are its sample; the
+    slowest and their neighbours stay for their slowness."""
     duration = np.diff(marks)
     minute = (marks[1:] - marks[0]) // MINUTE
     place = np.arange(len(duration)) - np.searchsorted(minute, minute)
@@ -133,7 +133,7 @@ def _labels(journal: Records, marks: Int64, kept: int) -> Int64:
 
 
 def _gaps(marks: Int64, starts: Int64, ends: Int64, labels: Int64, counted: bool) -> Records:
-    """A record for each run of steps that were left out, and one without length where a sample meets slow steps."""
+    """Returns a record for each run of left-out steps, and one without length where a sample meets slow steps."""
     rows = []
     for at, (start, end, label) in enumerate(zip(starts.tolist(), ends.tolist(), labels.tolist(), strict=True)):
         after = labels[at + 1] if at + 1 < len(labels) else LEFT_OUT
@@ -146,7 +146,7 @@ def _gaps(marks: Int64, starts: Int64, ends: Int64, labels: Int64, counted: bool
 
 
 def _evaluations(left: Records) -> Records:
-    """Forwards without gradients that would be left out, those that follow one another as one."""
+    """Returns left-out forwards without gradients, consecutive ones as one record."""
     signs = left[np.isin(left["kind"], SIGNS)]
     signs = signs[np.argsort(signs["start"], kind="stable")]
     calls = (signs["kind"] == Kind.FORWARD) & (signs["flags"] & Flag.GRADIENT == 0)

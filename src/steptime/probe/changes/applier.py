@@ -1,6 +1,6 @@
-"""An applier: one change, put in force in this process, and what became of it.
+"""Applier: one change in this process, and its outcome.
 
-A change never harms the job. What fails in an applier makes the change not exercised, with its reason.
+A change never harms the job. An applier that fails is not exercised, with its reason.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from steptime.probe.ours import pass_on
 
 
 class Applier:
-    """One change. Subclasses override what they need; what they learn is in the fields.
+    """One change. Subclasses override the methods they need.
 
-    applied: it was put in force. exercised: a training step ran under it. detail: one sentence: how much, or why not.
-    seconds: what it took to prepare (compilation). order: of those that wrap a root, the larger one lies outside.
+    applied: it is in force. exercised: a training step ran under it. detail: one sentence with its extent, or the
+    obstacle. seconds: preparation time (compilation). order: of the wrappers of a top module, the larger one is the
+    outer.
 
-    A switchable one is put in force and taken back at the boundary of any step: after `off` the job's state is what it
-    would be had `on` never been called, apart from what was trained. in_force: whether it is on. optimizers: those of
-    the job, told by who switches.
+    A switchable one can be switched at any step boundary: after `off` the job's state, except for the training itself,
+    is as if `on` had never been called. in_force: it is on. optimizers: returns the job's optimizers; set by the
+    switcher.
     """
 
     switchable = False
@@ -42,42 +43,42 @@ class Applier:
         self.optimizers: Callable[[], list[Any]] = list
 
     def install(self) -> None:
-        """Right after torch has been imported, before the user's program goes on: in force from here on."""
+        """Puts the change in force right after torch's import, before the user's program goes on."""
         self.prepare()
         self.on()
 
     def prepare(self) -> None:
-        """What a switchable one needs there, and which changes nothing before it is on."""
+        """Prepares a switchable change at that time, without an effect before `on`."""
 
     def on(self) -> None:
-        """Puts it in force, between two steps."""
+        """Puts the change in force, between two steps."""
         self.in_force = True
 
     def off(self) -> None:
-        """Takes it back, between two steps."""
+        """Takes the change back, between two steps."""
         self.in_force = False
 
     def top_module(self, module: torch.nn.Module) -> None:
-        """Before the first training forward of a root module."""
+        """Called before the first training forward of a top module."""
 
     def before_backward(self, tensors: Any) -> Any:
-        """Before an outermost backward. Returns what it is called on."""
+        """Called before an outermost backward. Returns the tensors to start on."""
         return tensors
 
     def after_backward(self) -> None:
-        """After an outermost backward."""
+        """Called after an outermost backward."""
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Before an optimizer's step."""
+        """Called before an optimizer's step."""
 
     def boundary(self, steps: int) -> None:
-        """After a training step; `steps`: how many there were."""
+        """Called after a training step; `steps`: number of steps so far."""
 
     def works(self, detail: str) -> None:
         self.exercised, self.detail = True, detail
 
     def failed(self, error: Exception) -> None:
-        """Something of ours has raised: the change counts as not exercised."""
+        """Records an error of ours: the change counts as not exercised."""
         first, *_ = str(error).strip().splitlines() or [""]
         self.exercised, self.detail = False, f"it failed: {type(error).__name__}: {first[:300]}"
 
@@ -85,7 +86,7 @@ class Applier:
 def with_arguments(
     applier: Applier, original: Callable[..., Any], decide: Callable[[inspect.BoundArguments], None]
 ) -> Callable[..., Any]:
-    """`original` with its arguments changed by `decide`, which edits what the caller has bound."""
+    """Wraps `original` so that `decide` edits the bound arguments of each call."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -103,8 +104,8 @@ def with_arguments(
 
 
 def wrap_top_module(module: torch.nn.Module, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Puts `wrap(call)` around every later call of a module, outside of its hooks, and never in the module: a copy of
-    it is called as torch calls it, and so is the module itself inside compiled regions. `wrap` must not hold it."""
+    """Puts `wrap(call)` around every later call of a module, outside of its hooks, without changing the module: copies
+    of it, and calls inside compiled regions, run as torch runs them. `wrap` must not hold the module."""
     reference = weakref.ref(module)
 
     def around(call: calls.Call) -> calls.Call:
@@ -119,11 +120,11 @@ def count(number: int, what: str) -> str:
 
 
 unscaled: SideTable[torch.Tensor] = SideTable()
-"""Of a tensor that GradScaler.scale has returned, the loss before it."""
+"""Unscaled loss of each tensor that GradScaler.scale has returned."""
 
 
 def keep_unscaled(seen: Callable[[Any], None] | None = None) -> None:
-    """From now on `unscaled` is kept. seen: told of the scaler."""
+    """Fills `unscaled` from now on. seen: called with the scaler."""
 
     def returned(scaler: Any, outputs: Any, result: Any) -> Any:
         if isinstance(outputs, torch.Tensor) and result is not outputs:
@@ -136,22 +137,22 @@ def keep_unscaled(seen: Callable[[Any], None] | None = None) -> None:
 
 
 def losses_of(tensors: Any) -> list[torch.Tensor]:
-    """What a backward starts on. None of what torch can go through once only."""
+    """Returns the tensors of a backward; none if they are in an iterator, which can be read only once."""
     found = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     return [each for each in found if isinstance(each, torch.Tensor)] if isinstance(found, list | tuple) else []
 
 
 class TopModuleObserver(calls.CallObserver):
-    """Tells `found` of each outermost called module with parameters to learn, right before it is called with gradients
-    for the first time, in no loader's worker: what acts on a model must be there by then. Only for the first steps."""
+    """Finder of top modules with trainable parameters, in the first steps. Calls `found` right before a module's first
+    outermost call with gradients, outside of loader workers, so that changes of the model come in time."""
 
     def __init__(self, found: Callable[[torch.nn.Module], None]) -> None:
         self._found = found
         self._seen: SideTable[bool] = SideTable()
         self._depth: dict[int, int] = {}
-        """Calls that are open, by thread: what is called in one is no root."""
+        """Open calls by thread: modules called inside of one are no top modules."""
         self.in_backward = False
-        """What is called in a backward is computed again (checkpointing), and no root."""
+        """True in a backward, which computes checkpointed modules again: these are no top modules."""
 
     def starts(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         thread = get_ident()

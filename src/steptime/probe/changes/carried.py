@@ -1,6 +1,5 @@
-"""State that a job carries from step to step, apart from the parameters of its top modules: averages of weights,
-statistics, an optimizer's options, modes of modules, random numbers. A candidate that leaves some of it out is no
-faster."""
+"""State that a job carries from step to step besides the parameters of its top modules: averages of weights,
+statistics, optimizer options, module modes, random numbers. A candidate that drops some of it is not faster."""
 
 from __future__ import annotations
 
@@ -18,34 +17,34 @@ from steptime.probe.objects import local_values, modules_of, tensors_in
 from steptime.probe.ours import pass_on
 
 MOST_CARRIED = 4096
-"""Tensors of which sketches are taken: of more, none."""
+"""Most tensors that are sketched; with more, none is."""
 FLAT = 0.2
-"""Fraction of all numbers that are trained: a vector of so many may be an average of the weights in one piece."""
+"""Least size of a vector, as a fraction of all trained numbers, that may be an average of the weights in one piece."""
 IGNORED_OPTIONS = frozenset({"params", "foreach", "fused", "capturable", "differentiable", "initial_lr", "maximize"})
-"""Of an optimizer's groups: how it computes, or what a scheduler keeps there."""
+"""Optimizer options about how it computes, or stored by a scheduler."""
 
 
 class CarriedState:
-    """Tensors alive between two steps that look like a parameter or a buffer of the job's: averages of weights, running
-    statistics, an optimizer's state. Whose they are is not asked, so that a copy kept by hand is seen, too."""
+    """Tensors alive between two steps that look like a parameter or buffer: averages of weights, running statistics,
+    optimizer state. Owners do not matter, so copies kept by hand count, too."""
 
     def __init__(self) -> None:
         self._before: set[tuple[str, tuple[float, ...]]] = set()
         self._first: dict[str, Any] = {}
 
     def first(self, parameters: dict[str, Any]) -> None:
-        """Before the first step: the weights that it starts from."""
+        """Stores the weights before the first step."""
         for name, parameter in parameters.items():
             if name not in self._first:
                 self._first[name] = sketch(parameter)
 
     def look(self, parameters: dict[str, Any]) -> None:
-        """Between two steps: what is there; a later `moved` tells what has changed since."""
+        """Stores the tensors between two steps; a later `moved` returns the changes since."""
         self._before = set(self._carried(parameters))
 
     def moved(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Between two steps: how far each parameter is from its first weights, with the length of these and its format;
-        and the carried tensors that have changed since the last look."""
+        """Returns, between two steps, each parameter's movement since the first weights, with their norm and dtype, and
+        the carried tensors that have changed since the last look."""
         ways = []
         for name, parameter in parameters.items():
             if name in self._first:
@@ -55,11 +54,12 @@ class CarriedState:
         return {"ways": ways, "carried": changed}
 
     def moving(self, parameters: dict[str, Any]) -> int:
-        """Numbers in the carried tensors that have changed since the last look."""
+        """Returns the count of numbers in the carried tensors that have changed since the last look."""
         return sum(prod(map(int, shape.split("x"))) for shape, _ in set(self._carried(parameters)) - self._before)
 
     def _carried(self, parameters: dict[str, Any]) -> list[tuple[str, tuple[float, ...]]]:
-        """Tensors of a parameter's shape, and vectors of FLAT of all parameters at least."""
+        """Returns shape and sketch of tensors with a parameter's shape, and of vectors with at least FLAT of all
+        parameters."""
         own = {id(each) for each in parameters.values()}
         gradients = {id(each.grad) for each in parameters.values()}
         shapes = {tuple(each.shape) for each in parameters.values() if each.numel() > 1}
@@ -71,7 +71,7 @@ class CarriedState:
 
 
 def _is_like(tensor: torch.Tensor, shapes: set[tuple[int, ...]], flat: float) -> bool:
-    """True if a tensor may be an average of parameters of these shapes, and there is something to read."""
+    """True if a readable tensor may be an average of parameters of these shapes."""
     try:
         if tuple(tensor.shape) not in shapes and not (tensor.dim() == 1 and tensor.numel() >= flat > 0):
             return False
@@ -92,7 +92,7 @@ def _carried_tensor(tensor: torch.Tensor) -> tuple[str, tuple[float, ...]] | Non
 
 
 def options_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, int]]:
-    """Options of each group of an optimizer as JSON, and how many numbers the group holds."""
+    """Returns the options of each optimizer group as JSON, with the count of its numbers."""
     found: Counter[str] = Counter()
     for group in optimizer.param_groups:
         options = {name: _plain(value) for name, value in group.items() if name not in IGNORED_OPTIONS}
@@ -102,7 +102,7 @@ def options_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, int]]:
 
 
 def _plain(value: Any) -> Any:
-    """A number, a text or a list of these; None for what is none."""
+    """Returns a number, a string or a list of these; None for other values."""
     if isinstance(value, torch.Tensor):  # of a device it is not asked: a graph may be captured
         value = value.item() if value.numel() == 1 and value.device.type == "cpu" else None
     if isinstance(value, float):
@@ -113,7 +113,7 @@ def _plain(value: Any) -> Any:
 
 
 def active_dropout(modules: Iterable[torch.nn.Module]) -> float:
-    """Sum of the probabilities of the dropouts of modules that are in training mode."""
+    """Returns the sum of the probabilities of dropouts in training mode."""
     return float(sum(_dropout_of(each) for module in modules for each in modules_of(module) if each.training))
 
 
@@ -124,13 +124,13 @@ def _dropout_of(module: torch.nn.Module) -> float:
 
 
 def training_share(modules: Iterable[torch.nn.Module]) -> float:
-    """Share of the modules that are in training mode."""
+    """Returns the fraction of the modules in training mode."""
     modes = [each.training for module in modules for each in modules_of(module)]
     return sum(modes) / len(modes) if modes else 1.0
 
 
 def random_state() -> tuple[bytes, ...]:
-    """State of torch's random generators, of the CPU and of each device in use."""
+    """Returns the states of torch's random generators, of the CPU and of each device in use."""
     states = [torch.get_rng_state()]
     if torch.cuda.is_initialized():
         states += torch.cuda.get_rng_state_all()
@@ -138,7 +138,7 @@ def random_state() -> tuple[bytes, ...]:
 
 
 def rows_of(values: Any) -> list[float]:
-    """A number for each sample of a batch: the sum of its numbers with fixed signs."""
+    """Returns a number for each sample of a batch: the sum of its numbers with fixed signs."""
     tensors = [each for each in tensors_in(values) if each.dim() > 1 and not isinstance(each, torch.nn.Parameter)]
     if not tensors:
         return []

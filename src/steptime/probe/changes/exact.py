@@ -1,8 +1,8 @@
-"""A rehearsal in float64, in which the same training comes to the same parameters but for 1e-13 of their way.
+"""Rehearsal in float64, in which two runs of the same training agree to 1e-13 of the parameters' movement.
 
-Rounding of float32 hides a term of the loss that is left out, or other options of an optimizer; rounding of float64
-does not. Random numbers are drawn by the name of the function, the shape and how often both came, so that a call that
-is left out, or one that a compiled region makes, shifts no other one's.
+Rounding of float32 hides a missing term of the loss, or other options of an optimizer; rounding of float64 does not.
+Random numbers depend on the function's name, the shape and the count of both, so that a call that is missing, or inside
+a compiled region, shifts no other call's numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SINGLE = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def install() -> None:
-    """At the import of torch, before anything was made."""
+    """Switches to float64 and keyed random numbers, at the import of torch."""
     torch.set_default_dtype(torch.float64)
     import torch._inductor.config as inductor  # takes a second, and is needed here alone
 
@@ -38,7 +38,7 @@ def install() -> None:
 
 
 def _keyed(original: Callable[..., Any], name: str, counts: Counter[tuple[Any, ...]]) -> Callable[..., Any]:
-    """`original`, which draws from a seed made of its name, what it is asked for and how often that came."""
+    """Wraps `original` so that it draws from a seed made of its name, its arguments and their count."""
 
     @functools.wraps(original)
     def drawn(*args: Any, **kwargs: Any) -> Any:
@@ -68,8 +68,8 @@ def _form(value: Any) -> Any:
 
 
 def top_module(module: torch.nn.Module) -> None:
-    """Before the first training forward of a root module: what the job made in float32 all the same becomes float64,
-    and so does what the module is called with."""
+    """Converts a top module, before its first training forward, and its later inputs from lower precision to
+    float64."""
     for each in modules_of(module):
         for tensor in (*each._parameters.values(), *each._buffers.values()):
             if tensor is not None and tensor.dtype in SINGLE:

@@ -1,4 +1,4 @@
-"""Rows of like length in one batch, so that less of it is padding."""
+"""Batches of rows with similar lengths, which need less padding."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from steptime.probe.identity import process_group
 from steptime.probe.ours import pass_on
 
 WINDOW, FEWEST_WINDOWS = 50, 4
-"""Batches that are drawn at a time and sorted by length, and how many such draws an epoch has at least: as
-transformers' LengthGroupedSampler (trainer_pt_utils.py) does it."""
+"""Batches drawn and sorted by length at a time, and the least number of such windows per epoch: the same as
+transformers' LengthGroupedSampler (trainer_pt_utils.py)."""
 TOKENS = "input_ids"
-"""What a row of transformers' holds its tokens by."""
+"""Key of the tokens in a row of transformers'."""
 OWN = frozenset({"sampler", "_dataset", "_size", "_batches", "_lengths"})
 
 
 class SimilarLengths(LoaderChange):
-    """arguments: `site`, see LoaderChange. The sampler of the loader draws as before; of what it draws for some batches
-    in a row, rows of like length come into one batch. Each item is made once more, for its length."""
+    """Batches of similar lengths. arguments: `site`, see LoaderChange. The loader's sampler draws as before; within a
+    window of batches, rows of similar length share a batch. Each item is made once more, for its length."""
 
     def decide(self, arguments: Arguments) -> str:
         if self.is_known(arguments):  # a framework makes the loader anew
@@ -60,9 +60,9 @@ class SimilarLengths(LoaderChange):
 
 
 class LengthSampler:
-    """Yields what a sampler does, so that batches which are cut from it in order hold rows of like length; the batches
-    of a window come in an order by chance, which takes no random numbers of the job's. Whatever else is asked of it or
-    set is the sampler's."""
+    """Sampler that reorders another one's indices, so that consecutive batches hold rows of similar length. The batches
+    of a window come in random order, without the job's random numbers. Other attributes are read from and set on the
+    inner sampler."""
 
     def __init__(self, sampler: Any, dataset: Any, batch_size: int) -> None:
         self.sampler, self._size = sampler, batch_size
@@ -73,7 +73,8 @@ class LengthSampler:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """Jobs look for samplers of ranks, or of their own; one of torch's that shuffles a framework may replace."""
+        """Type of the inner sampler, because jobs check for samplers of ranks or their own; not for torch's
+        RandomSampler, which a framework may replace."""
         return LengthSampler if type(self.sampler) is RandomSampler else type(self.sampler)
 
     def __len__(self) -> int:
@@ -103,7 +104,7 @@ class LengthSampler:
                 yield from group
 
     def length_of(self, index: Any) -> int | None:
-        """Of a row; None where it has none, or cannot be made here."""
+        """Returns the length of a row; None if it has none, or cannot be made here."""
         try:
             number = int(index)
             if number not in self._lengths:

@@ -1,4 +1,4 @@
-"""Changes of the training DataLoader, and which DataLoaders a change is meant for."""
+"""Changes of the training DataLoader, and the choice of DataLoaders to change."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Arguments = dict[str, Any]
 
 
 class LoaderChange(Applier, ABC):
-    """Changes arguments with which DataLoaders are constructed. The argument `site` names one by line and name of the
-    file, as a variant runs in a copy of the job's folder. Without it, those that train are changed (shuffled, or with a
-    sampler of their own).
+    """Change of the arguments with which DataLoaders are constructed. The argument `site` selects one by file name and
+    line, because a variant runs in a copy of the job's folder. Without it, training loaders are changed (shuffled, or
+    with their own sampler).
 
-    A framework may construct a loader anew from the one that it was given: the change is made each time.
+    A framework may construct a loader again from the one it got: each construction is changed.
     """
 
     def __init__(self, target: str, arguments: Arguments) -> None:
@@ -43,19 +43,19 @@ class LoaderChange(Applier, ABC):
 
     @abstractmethod
     def decide(self, arguments: Arguments) -> str:
-        """Edits the arguments of one construction. Returns why it was left as it is, or ""."""
+        """Edits the arguments of one construction. Returns why it stays the same, or ""."""
 
     def iterator(self, loader: Any, original: Callable[[Any], Any]) -> Any:
-        """The iterator of a changed loader, which `original` makes."""
+        """Returns the iterator of a changed loader, which `original` makes."""
         return original(loader)
 
     def is_known(self, settings: Arguments) -> bool:
-        """True if a loader is made from one that was changed."""
+        """True if a loader is made from a changed one."""
         return False
 
     def is_for(self, settings: Arguments) -> bool:
-        """True if a loader of these arguments is meant where no site is named: one that trains. One that evaluates goes
-        through its items in their order; that of an IterableDataset, which cannot be shuffled, says nothing."""
+        """True if a loader with these arguments trains, for changes without a site. A loader for evaluation reads its
+        items in order; an IterableDataset, which cannot be shuffled, counts as training."""
         if isinstance(settings["dataset"], IterableDataset):
             return True
         sampler = settings["batch_sampler"] if settings["batch_sampler"] is not None else settings["sampler"]
@@ -63,7 +63,7 @@ class LoaderChange(Applier, ABC):
         return bool(settings["shuffle"]) or (inner is not None and not isinstance(inner, SequentialSampler))
 
     def install(self) -> None:
-        """Wraps DataLoader.__init__, and listens to the iterators that are made."""
+        """Wraps DataLoader.__init__, and observes new iterators."""
         signature = inspect.signature(DataLoader.__init__)
 
         def edit(bound: inspect.BoundArguments) -> None:
@@ -98,7 +98,7 @@ class LoaderChange(Applier, ABC):
         return here or self.is_known(settings)
 
     def boundary(self, steps: int) -> None:
-        """A step was taken: loaders that were asked for batches by now are in use."""
+        """Updates the outcome after a step: loaders that gave batches by now are in use."""
         self.exercised = bool(self._used)
         if self.exercised:
             left = f", {self._others} left alone" if self._others else ""
@@ -114,12 +114,12 @@ class LoaderChange(Applier, ABC):
 
 
 NONE = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0, "multiprocessing_context": None}
-"""Arguments that torch refuses without workers, with what stands for none of them."""
+"""Arguments that torch refuses without workers, with their neutral values."""
 SETTINGS = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
 
 
 class LoaderSettings(LoaderChange):
-    """arguments: any of SETTINGS, and non_blocking (copies from pinned memory do not wait)."""
+    """Loader settings. arguments: any of SETTINGS, and non_blocking (copies from pinned memory do not wait)."""
 
     def __init__(self, target: str, arguments: Arguments) -> None:
         super().__init__(target, arguments)
@@ -152,7 +152,7 @@ class LoaderSettings(LoaderChange):
         return ""
 
     def is_known(self, settings: Arguments) -> bool:
-        """Accelerate and Lightning make a loader anew from the one that was changed, with its settings."""
+        """True if Accelerate or Lightning makes a loader again from a changed one, with its settings."""
         kept = (settings[name] == self.arguments[name] for name in SETTINGS[:-1] if name in self.arguments)
         return self._datasets.get(id(settings["dataset"])) is settings["dataset"] and all(kept)
 
@@ -164,8 +164,7 @@ def _holds_device_tensors(dataset: Any) -> bool:
 
 
 def let_copies_go_on() -> None:
-    """Copies out of pinned memory, by Tensor.to and Tensor.cuda, do not wait for their end, unless the caller says what
-    they do."""
+    """Makes copies from pinned memory by Tensor.to and Tensor.cuda non-blocking, unless the caller chooses."""
     for name in ("to", "cuda"):
         setattr(torch.Tensor, name, _without_waiting(getattr(torch.Tensor, name), name))
 
@@ -186,7 +185,7 @@ def _without_waiting(original: Any, name: str) -> Any:
 
 
 class BatchSize(LoaderChange):
-    """arguments: size."""
+    """Batch size. arguments: size."""
 
     def __init__(self, target: str, arguments: Arguments) -> None:
         super().__init__(target, arguments)
@@ -194,7 +193,7 @@ class BatchSize(LoaderChange):
         self._datasets: dict[int, Any] = {}
 
     def decide(self, arguments: Arguments) -> str:
-        """A loader that a framework makes anew from a changed one has its size already."""
+        """Sets the size. A loader that a framework makes again from a changed one has it already."""
         holder, dataset, size = arguments["batch_sampler"], arguments["dataset"], self._size
         before = getattr(holder, "batch_size", None) if holder is not None else arguments["batch_size"]
         if not isinstance(before, int):
@@ -213,11 +212,11 @@ class BatchSize(LoaderChange):
 
 
 REAL_BATCHES = 2
-"""Batches that are really loaded: the first comes with the start of the workers."""
+"""Batches that are really loaded: the first one includes the start of the workers."""
 
 
 class CachedBatch(LoaderChange):
-    """The upper bound of what faster input could give: the loader's first batches, then the last of them over and over.
+    """Upper bound of what faster input could save: the loader's first batches, then the last of them again and again.
     An epoch keeps its length. No arguments."""
 
     def __init__(self, target: str, arguments: Arguments) -> None:
@@ -229,12 +228,12 @@ class CachedBatch(LoaderChange):
         return ""
 
     def is_for(self, settings: Arguments) -> bool:
-        """Evaluations may get repeated batches too: they are in no step."""
+        """True for all loaders: repeated batches of evaluations are in no step."""
         return True
 
     def iterator(self, loader: Any, original: Callable[[Any], Any]) -> Any:
-        """One cache for each loader, also over epochs. Where nothing learns, nothing is repeated: an evaluation over a
-        loader without a length would never end."""
+        """Returns an iterator with one cache per loader, across epochs. Outside of training nothing is repeated,
+        because an evaluation over a loader without a length would never end."""
         if not torch.is_grad_enabled():
             return original(loader)
         _, cache = self._caches.setdefault(id(loader), (loader, []))
@@ -248,7 +247,7 @@ class CachedBatch(LoaderChange):
 
 
 class _Repeating:
-    """Stands for a loader's iterator."""
+    """Replacement for a loader's iterator."""
 
     def __init__(self, change: CachedBatch, loader: Any, real: Any, cache: list[Any]) -> None:
         self._change, self._real, self._cache = change, real, cache
@@ -276,12 +275,12 @@ class _Repeating:
         return _copied(self._cache[-1])
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        """What a loader with persistent workers asks of its iterator at a new epoch."""
+        """Resets for a new epoch; a loader with persistent workers calls it."""
         self._given = 0
 
 
 def _copied(batch: Any) -> Any:
-    """The batch in containers of its own: jobs take items out of them, or put others in."""
+    """Returns the batch in new containers, because jobs add and remove items."""
     if type(batch) is dict:
         return {key: _copied(value) for key, value in batch.items()}
     if type(batch) in (list, tuple):
@@ -290,8 +289,9 @@ def _copied(batch: Any) -> Any:
 
 
 class SharingStrategy(LoaderChange):
-    """arguments: strategy ("file_system", "file_descriptor"), and `site`, see LoaderChange. In force for all tensors
-    that this process and those forked from it share; exercised once a training loader with workers is read under it."""
+    """Sharing strategy of tensors. arguments: strategy ("file_system", "file_descriptor"), and `site`, see
+    LoaderChange. It holds for this process and its forked children; exercised once a training loader with workers is
+    read."""
 
     _set = False
 
@@ -315,13 +315,13 @@ class SharingStrategy(LoaderChange):
 
 
 ASKED_AGAIN = 8
-"""Items that are made a second time when the list is there, evenly spread, and of those that were used later on."""
+"""Items that are made again for comparison: evenly spread when the list is complete, and later the first used ones."""
 LATER = (2, 4)
-"""Steps behind which items that were used are made again: before a variant is timed (trials/results.py, WARM_UP)."""
+"""Steps after which used items are made again: before a variant is timed (trials/results.py, WARM_UP)."""
 
 
 class KeptItems(list[Any]):
-    """The items of a dataset. asked: the first that were asked for in this process."""
+    """List of a dataset's items. asked: indices of the first items used in this process."""
 
     def __init__(self, items: list[Any]) -> None:
         super().__init__(items)
@@ -334,8 +334,8 @@ class KeptItems(list[Any]):
 
 
 class CachedItems(LoaderChange):
-    """arguments: `site`, see LoaderChange. All items are made when the loader is, and kept in a list; seconds: what
-    that took. Left as it is where an item is no longer equal when it is asked for again, or takes random numbers."""
+    """Items made once, at the loader's construction, and kept in a list. arguments: `site`, see LoaderChange. seconds:
+    time for that. Unchanged if an item differs when made again, or takes random numbers."""
 
     def __init__(self, target: str, arguments: Arguments) -> None:
         super().__init__(target, arguments)
@@ -363,8 +363,8 @@ class CachedItems(LoaderChange):
         return ""
 
     def _stay(self, arguments: Arguments, items: KeptItems) -> bool:
-        """True if items are equal when they are made again, and those of a batch once a collate function of the job's
-        has had them, which may run in workers later on, where nobody compares."""
+        """True if items are equal when made again. A custom collate function runs first on one batch, since it may
+        change items later in workers, where they cannot be compared."""
         dataset, seen = arguments["dataset"], spread(len(items))
         if arguments["collate_fn"] is not None and arguments["batch_size"]:
             batch = list(range(min(len(items), int(arguments["batch_size"]))))
@@ -377,7 +377,7 @@ class CachedItems(LoaderChange):
         return any(settings["dataset"] is items for _, items in self._kept)
 
     def boundary(self, steps: int) -> None:
-        """See LATER: training may change what it was given."""
+        """Compares used items again (see LATER), because training may change them."""
         super().boundary(steps)
         if steps in LATER and not self._changed_item:
             for dataset, items in self._kept:
@@ -391,7 +391,7 @@ class CachedItems(LoaderChange):
 
 @contextlib.contextmanager
 def same_random_numbers() -> Iterator[None]:
-    """What is drawn inside is drawn again outside: of torch on the CPU, of numpy and of Python."""
+    """Context that restores the random states at its end: of torch on the CPU, of numpy and of Python."""
     numpy, numbers, state = sys.modules.get("numpy.random"), random.getstate(), torch.get_rng_state()
     legacy = numpy.get_state() if numpy is not None else None
     try:
@@ -407,12 +407,12 @@ DIFFERENT = "an item is not the same when it is asked for a second time"
 
 
 def spread(length: int) -> list[int]:
-    """Some indices of so many items, from the first to the last."""
+    """Returns some indices of so many items, from the first to the last."""
     return sorted({round(number * (length - 1) / (ASKED_AGAIN - 1)) for number in range(ASKED_AGAIN)}) if length else []
 
 
 def same(one: Any, other: Any) -> bool:
-    """True if two items are equal, bit by bit where they are numbers. What cannot be compared is not."""
+    """True if two items are equal, bit by bit for numbers; False if they cannot be compared."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):

@@ -1,4 +1,4 @@
-"""When a loss has reached a level: the one rule for the process that trains and for those who read what it left."""
+"""Rule for when a loss has reached a level, shared by the training process and the readers of its recording."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 
 class LossCourse:
-    """The losses of a training, one after the other, as a mean over the last tenth of them, FEWEST at least: what a
-    single batch does by chance reaches nothing, and a mean lags behind by the same part of any training."""
+    """Losses of a training, averaged over the last tenth of them, at least FEWEST: a single lucky batch reaches
+    nothing, and the mean lags behind by the same fraction in any training."""
 
     FEWEST, PART = 10, 10
 
@@ -16,7 +16,7 @@ class LossCourse:
         self._wild = [0]
 
     def add(self, loss: float) -> float:
-        """The mean with this loss; infinite while there are too few of them, or where one is not finite."""
+        """Adds a loss and returns the mean; infinite with too few losses or one that is not finite."""
         finite = math.isfinite(loss)
         self._sums.append(self._sums[-1] + (loss if finite else 0.0))
         self._wild.append(self._wild[-1] + (not finite))

@@ -25,7 +25,7 @@ def _on_cuda(module: torch.nn.Module) -> bool:
 
 
 class CudnnBenchmark(Applier):
-    """No arguments. cuDNN tries its algorithms for every new shape and keeps the fastest."""
+    """cuDNN's benchmark mode: it tries its algorithms for every new shape and keeps the fastest. No arguments."""
 
     detail = UNTRAINED
 
@@ -35,7 +35,7 @@ class CudnnBenchmark(Applier):
         self.applied = True
 
     def top_module(self, module: torch.nn.Module) -> None:
-        """Sets it once more, and looks whether there is anything to choose."""
+        """Sets the mode again, and checks whether the model has convolutions on a CUDA device."""
         theirs = bool(torch.backends.cudnn.benchmark)
         torch.backends.cudnn.benchmark = True
         convolutions = sum(isinstance(each, torch.nn.modules.conv._ConvNd) for each in module.modules())
@@ -58,14 +58,14 @@ SWITCHES = {
 
 
 class AttentionBackend(Applier):
-    """arguments: backend (one of SWITCHES), the only one that scaled_dot_product_attention may use."""
+    """Restriction of scaled_dot_product_attention to one backend. arguments: backend (one of SWITCHES)."""
 
     switchable = True
     detail = UNTRAINED
     _cuda = False
 
     def prepare(self) -> None:
-        """Notes calls in the first step."""
+        """Counts calls in the first step."""
         self._calls: list[int] = []
         functional: Any = torch.nn.functional
         self._original = functional.scaled_dot_product_attention
@@ -85,7 +85,7 @@ class AttentionBackend(Applier):
             enable(self._before[name])
 
     def top_module(self, module: torch.nn.Module) -> None:
-        """The switches are of CUDA."""
+        """Checks for a CUDA device: the switches are for CUDA only."""
         self._cuda = self._cuda or _on_cuda(module)
 
     def boundary(self, steps: int) -> None:
@@ -101,7 +101,7 @@ class AttentionBackend(Applier):
 
 
 def _switches() -> Iterator[tuple[str, Callable[[], bool], Callable[[bool], None]]]:
-    """Name, question and setter of those that this torch has."""
+    """Yields name, getter and setter of the switches that this torch has."""
     for name, switch in SWITCHES.items():
         enable: Any = getattr(torch.backends.cuda, switch, None)
         if enable is not None:
@@ -113,7 +113,7 @@ IMAGE = 4
 
 
 class ChannelsLast(Applier):
-    """The parameters stay the same objects. The optimizer's state of them, and their gradients, have their layout."""
+    """channels_last layout of convolutions. Parameters stay the same objects; gradients and optimizer states follow."""
 
     switchable = True
     order = 1
@@ -144,7 +144,7 @@ class ChannelsLast(Applier):
         self._convert()
 
     def off(self) -> None:
-        """Gives each weight the strides that it had, and its state and gradient those."""
+        """Restores the strides of each weight, its optimizer state and its gradient."""
         super().off()
         for weight in self._weights:
             for tensor in (weight, *self._alike(weight)):
@@ -157,7 +157,7 @@ class ChannelsLast(Applier):
                 tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
 
     def _alike(self, weight: Any) -> Iterator[Any]:
-        """Tensors of the weight's shape that updates read with it."""
+        """Yields tensors of the weight's shape that updates read with it."""
         for optimizer in self.optimizers():
             state = optimizer.state.get(weight, {})
             yield from (
@@ -194,9 +194,10 @@ CHECKPOINT_OPTIONS = (
 
 
 class Checkpointing(Applier):
-    """arguments: enabled (True by default; False makes the job's own calls of torch's checkpoint plain calls).
+    """Activation checkpointing of blocks. arguments: enabled (True by default; False turns the job's own calls of
+    torch's checkpoint into plain calls).
 
-    A block: a child of a ModuleList or Sequential that has siblings of its class, parameters, and children.
+    A block is a child of a ModuleList or Sequential with parameters, children, and siblings of its class.
     """
 
     def __init__(self, target: str, arguments: dict[str, Any]) -> None:
@@ -208,7 +209,7 @@ class Checkpointing(Applier):
         self.detail = UNTRAINED if self._on else "the job does not call torch's checkpoint"
 
     def prepare(self) -> None:
-        """Where it is to be off: before somebody imports the function."""
+        """Replaces torch's checkpoint if it should be off, before the job imports it."""
         if self._on:
             return
         original = torch_checkpoint.checkpoint
@@ -239,7 +240,7 @@ class Checkpointing(Applier):
 
 
 def _blocks(top_module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """Outermost blocks only: one inside another would be computed twice again."""
+    """Yields the outermost blocks only, because nested ones would be computed again twice."""
     inside: set[int] = set()
     for holder in top_module.modules():
         if id(holder) in inside or not isinstance(holder, torch.nn.ModuleList | torch.nn.Sequential):
@@ -257,10 +258,10 @@ COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
 
 
 class Compile(Applier):
-    """arguments: mode (None, "reduce-overhead", "max-autotune", …), backend.
+    """torch.compile of the training model. arguments: mode (None, "reduce-overhead", "max-autotune", …), backend.
 
-    What trains is compiled: a call without gradients, or of a model in evaluation mode, runs as it is. Exercised only
-    where graphs were compiled: torch passes over some modules in silence.
+    Calls without gradients, or in evaluation mode, run uncompiled. Exercised only if graphs were compiled: torch
+    silently skips some modules.
     """
 
     switchable = True
@@ -287,7 +288,7 @@ class Compile(Applier):
         self._top_modules += 1
 
     def _otherwise_as_before(self, compiled: Callable[..., Any], before: calls.Call) -> calls.Call:
-        """Where the compiler gives up, and where nothing is learned, the module is called as ever."""
+        """Calls the module uncompiled if the compiler fails, or outside of training."""
 
         def call(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if not self.in_force or self._failed or not (module.training and torch.is_grad_enabled()):
@@ -332,7 +333,7 @@ def _graphs() -> int:
 
 
 class DynamicShapes(Applier):
-    """No arguments. Exercised where a graph was compiled by a call that was changed."""
+    """dynamic=True for the job's torch.compile. No arguments. Exercised if a changed call compiled a graph."""
 
     detail = "the job compiles nothing"
     _calls = 0

@@ -1,15 +1,13 @@
-"""Files that a process of a trial writes: what it must do otherwise where it is contained, and what it changes where it
-is not.
+"""Writes of a trial's process to files: behavior that containment requires, and reports of outside changes without it.
 
-Contained (`launcher/contain.py`), it cannot write to the user's files. A large file that is mapped into memory to be
-written is copied by an overlay, and may not be opened so by Landlock: it is mapped copy-on-write. An overlay does not
-rename a folder of the user's: it is copied and removed, as `mv` does between file systems. Neither holds for programs
-without torch.
+Contained (`launcher/contain.py`), the process cannot write to the user's files. An overlay would copy a large file
+mapped for writing, and Landlock may refuse it, so it is mapped copy-on-write. An overlay cannot rename a folder of the
+user's, so it is copied and removed, as `mv` does between file systems. Programs without torch get neither.
 
-Where no overlay holds it, what is a link in its private copy of the job's folder becomes a file of its own first, and
-what changes outside is told: a place is remembered as it is before something is done to it, and compared at the next
-boundaries, so that what was only tried is not told. Each is told once, as a note of the recording that starts with
-OUTSIDE; temporary files, caches and devices do not count.
+Without an overlay, a link in the private copy of the job's folder becomes a file before it is written, and changes
+outside of the copy are reported: the state of a place is stored before an action and compared at the next boundaries,
+so that a failed attempt is not reported. Each is one note of the recording that starts with OUTSIDE. Temporary files,
+caches and devices do not count.
 """
 
 from __future__ import annotations
@@ -29,9 +27,9 @@ from steptime.probe.ours import pass_on, suppressed
 
 OUTSIDE = "changed outside of its folder: "
 MOST = 64
-"""Places that are compared, and told."""
+"""Most places that are compared and reported."""
 MOST_LINKS = 5000
-"""Links of one folder; one with more entries is a data set."""
+"""Most entries of a folder of links; a larger one is a data set."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 HARMLESS = ("/dev", "/proc", "/sys", "/run", "~/.cache", "~/.config", "~/.triton", "~/.nv", "~/.local/share")
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
@@ -40,17 +38,17 @@ CHANGED = {
     "shutil.rmtree": (0,), "shutil.move": (0, 1), "shutil.copyfile": (1,),
     "shutil.copytree": (1,), "shutil.unpack_archive": (1,),
 }  # fmt: skip
-"""Audit events, and which of their arguments are paths that change."""
+"""Audit events, with the positions of the arguments that are changed paths."""
 STARTED = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn")
-"""Audit events of programs that are started: paths among their words may change."""
+"""Audit events of started programs, which may change paths among their words."""
 DESCRIBED = ("os.chmod", "os.chown", "os.utime", "os.setxattr", "os.removexattr")
-"""Audit events that change what is told of a file, the one that a link leads to."""
+"""Audit events that change a file's metadata, after following links."""
 WRITTEN = ("os.truncate", "sqlite3.connect")
 """Audit events that write into a file as `open` does."""
 
 
 class OutsideWrites:
-    """Listens to what the interpreter does, from the import of torch on. note: where a sentence goes."""
+    """Listener to audit events, from the import of torch on. note: writes a sentence."""
 
     def __init__(self, recording: str, note: Callable[[str], None]) -> None:
         self._copy = PrivateCopy(recording)
@@ -62,7 +60,7 @@ class OutsideWrites:
         self._before: dict[str, tuple[int, ...]] = {}
 
     def install(self) -> None:
-        """An audit hook, which cannot be taken out again, and torch.save, whose C++ part opens files by itself."""
+        """Adds an audit hook, which cannot be removed, and wraps torch.save, whose C++ part opens files by itself."""
         sys.addaudithook(self._heard)
         original = torch.save
 
@@ -74,7 +72,7 @@ class OutsideWrites:
         torch.save = save
 
     def look(self) -> None:
-        """Tells what has changed outside since it was done something to."""
+        """Reports the outside places that have changed since their stored state."""
         for place, before in list(self._before.items()):
             if _state(place) != before:
                 del self._before[place]
@@ -99,15 +97,15 @@ class OutsideWrites:
                     self._remember(path)
 
     def _wrote(self, path: Any, *, keeps: bool) -> None:
-        """keeps: whether what is in the file may be read, or written behind."""
+        """Handles a file that is about to be written. keeps: its content may still be read or appended to."""
         if isinstance(path, str | bytes | os.PathLike):
             with suppressed(OSError):  # the link stays, and what is behind it is told
                 self._copy.take(os.fsdecode(path), keeps=keeps)
             self._remember(os.path.realpath(os.fsdecode(path)))
 
     def _moved(self, path: Any, folder: Any) -> None:
-        """An entry of a folder goes or comes, or what is told of it changes. folder: a descriptor that the path is
-        relative to, where it is a number that is none of the usual ones."""
+        """Handles an entry of a folder that comes, goes or changes its metadata. folder: a descriptor that the path is
+        relative to, if it is an integer above 2."""
         if isinstance(folder, int) and folder > 2:
             path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), os.fsdecode(path))
         with suppressed(OSError):  # as above
@@ -122,7 +120,7 @@ class OutsideWrites:
 
 
 def _state(place: str) -> tuple[int, ...]:
-    """What any change of a file or of a folder's entries shows in; () for none."""
+    """Returns inode, size and times, which any change of a file or folder alters; () if there is none."""
     try:
         found = os.lstat(place)
     except OSError as error:
@@ -132,7 +130,7 @@ def _state(place: str) -> tuple[int, ...]:
 
 
 def _paths(words: Any) -> Iterator[str]:
-    """Absolute paths among the words of a command, also inside of one for a shell."""
+    """Yields absolute paths among a command's words, also inside of one for a shell."""
     if isinstance(words, str | bytes):
         for part in os.fsdecode(words).replace(">", " ").replace("=", " ").split():
             if part.startswith("/"):
@@ -143,16 +141,16 @@ def _paths(words: Any) -> Iterator[str]:
 
 
 class PrivateCopy:
-    """The copy of the job's folder in which a variant runs (trials/working_copy), if it runs in one. What is too large
-    to be copied is a link to the user's own there; the job may write to it all the same."""
+    """Copy of the job's folder in which a variant runs (trials/working_copy), if it does. Entries too large to copy are
+    links to the user's own, yet the job may write to them."""
 
     def __init__(self, recording: str) -> None:
         variants, name = os.path.split(os.path.realpath(recording))
         self.root = os.path.join(os.path.dirname(variants), "copies", name)
 
     def own_folder(self, path: str) -> str:
-        """The path, the folders above which are no links any more: "" for one that is not in the copy. Raises OSError
-        for a folder that is too large to be taken apart: the link stays, and the system may refuse what is done."""
+        """Returns the path after making its parent folders real ones instead of links; "" outside of the copy. Raises
+        OSError for a folder with too many entries: its link stays, and the system may refuse the write."""
         place = os.path.normpath(os.path.join(os.path.realpath(os.getcwd()), path))
         if not place.startswith(self.root + os.sep):
             return ""
@@ -165,8 +163,7 @@ class PrivateCopy:
         return os.path.join(folder, inside[-1])
 
     def take(self, path: str, *, keeps: bool) -> None:
-        """Makes a file of its own of a path that is about to be written to, if links lead out of the copy to it. Raises
-        OSError, as own_folder does."""
+        """Replaces a link out of the copy by a file, before it is written. Raises OSError, as own_folder does."""
         file = self.own_folder(path)
         if file and os.path.islink(file) and not os.path.isdir(file):
             partial = f"{file}.{os.getpid()}.partial"
@@ -178,7 +175,7 @@ class PrivateCopy:
 
 
 def _unfold(link: str) -> None:
-    """A folder of links in the place of a link to a folder. Raises OSError."""
+    """Replaces a link to a folder by a folder of links. Raises OSError."""
     target, partial = os.path.realpath(link), f"{link}.{os.getpid()}.partial"
     names = os.listdir(target)
     if len(names) > MOST_LINKS:
@@ -191,12 +188,12 @@ def _unfold(link: str) -> None:
 
 
 LARGE = 32 << 20
-"""Bytes from which on a file that was there before is mapped copy-on-write; a smaller one is copied in no time."""
+"""Bytes from which on an older file is mapped copy-on-write; copying a smaller one takes no time."""
 MAPPED_TO_WRITE = ("r+", "readwrite")
 
 
 def install(plan: dict[str, Any]) -> None:
-    """For a process that is contained, in force from the import of torch on."""
+    """Changes numpy.memmap, torch.from_file and renames in a contained process, from the import of torch on."""
     private = functools.partial(is_large_and_old, began=int(plan.get("began_epoch_ns") or 0))
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -208,7 +205,7 @@ def install(plan: dict[str, Any]) -> None:
 
 
 def is_large_and_old(path: Any, began: int) -> bool:
-    """True if it is a large file that this trial has not written."""
+    """True for a large file that this trial has not written."""
     try:
         known = os.stat(path) if isinstance(path, str | bytes | os.PathLike) else None
     except (OSError, ValueError) as error:
@@ -218,7 +215,7 @@ def is_large_and_old(path: Any, began: int) -> bool:
 
 
 def _mapping(original: Callable[..., Any], private: Callable[[Any], bool]) -> Callable[..., Any]:
-    """numpy.memmap's constructor, whose third argument is the mode."""
+    """Wraps numpy.memmap's constructor, whose third argument is the mode."""
 
     @functools.wraps(original)
     def new(kind: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:

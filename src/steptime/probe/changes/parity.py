@@ -1,8 +1,8 @@
 """Numbers that a variant computes: losses, gradient norms and peak memory by step, for a comparison with the
 baseline's.
 
-Nothing waits for the device between steps: losses stay where they are, as copies, and are read together. Reading, and
-norms of gradients, lie in a PAUSE of the journal: the step that holds one is no step to time.
+Nothing waits for the device between steps: losses stay on it as copies and are read together. Reads and gradient norms
+are in a PAUSE of the journal, and a step with a PAUSE is not timed.
 """
 
 from __future__ import annotations
@@ -30,16 +30,15 @@ from steptime.probe.objects import each_once, local_values, parameters_of
 from steptime.probe.recorder import Recorder, json_number
 
 NORM_PERIOD = 16
-"""Of every so manieth step behind the warm-up the gradient norm is taken, and what was kept is written: each look at
-the gradients costs a step that is then not timed."""
+"""Steps between two gradient norms, and writes, after the warm-up: each makes a step untimed."""
 MOST_SCANS = 8
-"""Looks for modules that average the weights: they are made before the first steps, or soon after."""
+"""Searches for modules that average the weights, which exist before the first steps or soon after."""
 ROOTS = 0
-"""Owner of norms that were taken of the root modules' parameters; others are an optimizer's id."""
+"""Owner of norms over the top modules' parameters; others are an optimizer's id."""
 
 
 class ParityRecorder:
-    """Writes parity.jsonl in the process's folder: see docs/recording-format.md."""
+    """Writer of parity.jsonl in the process's folder: see docs/recording-format.md."""
 
     def __init__(self, variant: ProcessVariant) -> None:
         self._began = time.perf_counter_ns()
@@ -64,12 +63,12 @@ class ParityRecorder:
         self._replaced: set[str] = set()
 
     def install(self) -> None:
-        """GradScaler.scale remembers the loss that it scales."""
+        """Makes GradScaler.scale store its unscaled loss."""
         keep_unscaled(functools.partial(setattr, self, "_scaler"))
         self._replaced.update(replaced())
 
     def attach(self, recorder: Recorder) -> None:
-        """The recorder of this process; after a fork, the child's, which has done no step."""
+        """Connects the recorder of this process; after a fork, the child's, which has done no step."""
         self._recorder, self._path, self._steps = recorder, "", 0
         self._losses, self._rows = [], []
         self._course, self._reached = LossCourse(), False
@@ -100,7 +99,8 @@ class ParityRecorder:
             self._losses.append(loss.clone() if loss.dim() == 0 else loss.float().mean())
 
     def after_backward(self, top_modules: list[torch.nn.Module]) -> None:
-        """An outermost backward has ended. The last one of a step counts: gradients are whole, nothing is clipped."""
+        """Called when an outermost backward has ended. A step's last one counts: gradients are complete, not
+        clipped."""
         if self._is_due():
             parameters = list(each_once(*map(parameters_of, top_modules)))
             if any(parameter.grad is not None for parameter in parameters):
@@ -108,7 +108,7 @@ class ParityRecorder:
                 self._look(parameters, ROOTS, scale)
 
     def updated(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer's step is done; where it was made inside the backward, its gradients are only here."""
+        """Called after an optimizer's step. Inside a backward, only here are its gradients visible."""
         if self._is_due():
             self._options += options_of(optimizer)
         if self._is_due() and ROOTS not in self._norms:
@@ -119,7 +119,7 @@ class ParityRecorder:
         return step <= self._every or step % NORM_PERIOD == 0
 
     def boundary(self, steps: int, iterators: int) -> None:
-        """iterators: of loaders, that were begun so far."""
+        """Collects a step's row. iterators: number of loader iterators started so far."""
         self._steps = steps
         row: dict[str, Any] = {"step": steps, "iterators": iterators, "losses": self._losses, "norms": self._norms}
         row |= {
@@ -145,7 +145,7 @@ class ParityRecorder:
                 self.work.pause(start)
 
     def restart(self) -> None:
-        """What was written so far were no steps: step 1 comes again."""
+        """Discards all rows: they were no steps, and step 1 comes again."""
         self._steps, self._rows = 0, []
         self._course, self._reached = LossCourse(), False
         self._look_at_work()
@@ -153,7 +153,7 @@ class ParityRecorder:
             os.truncate(self._path, 0)
 
     def reached(self) -> bool:
-        """True if the mean loss has come down to what was asked for, as far as losses have been read."""
+        """True if the mean loss has fallen to the requested level, judging by the losses read so far."""
         return self._reached
 
     # -- reading and writing ---------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class ParityRecorder:
             self._recorder.pause(start)
 
     def finish(self) -> None:
-        """The process ends."""
+        """Writes the remaining rows at the end of the process."""
         self._replaced.update(replaced())
         if self._recorder is not None:
             for name in sorted(self._replaced):
@@ -221,7 +221,7 @@ class ParityRecorder:
 
 
 def _norm(gradient: Any) -> Any:
-    """The 2-norm as a tensor without dimensions where the gradient lives; None where there is no gradient."""
+    """Returns the 2-norm as a 0-D tensor on the gradient's device; None without a gradient."""
     if gradient is None:
         return None
     gradient = local_values(gradient)
@@ -229,7 +229,7 @@ def _norm(gradient: Any) -> Any:
 
 
 def _peak_bytes() -> int:
-    """Of this step where a device counts (its counter starts again), else of the process so far."""
+    """Returns the peak of this step on a device (its counter is reset), else of the process so far."""
     if device.in_use():
         peak = device.statistics()["allocated_bytes"]["all"]["peak"]
         torch.cuda.reset_peak_memory_stats()

@@ -1,4 +1,4 @@
-"""Changes of the dtype that the model computes in, and dropout, which a variant may do without."""
+"""Changes of the model's compute dtype, and removal of dropout."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from steptime.probe.ours import pass_on
 
 FIRST_SCALE, LARGEST_SCALE = 2.0**16, 2.0**24
 GROWTH_INTERVAL = 2000
-"""As GradScaler: its first scale, and so many backwards without an overflow until it doubles."""
+"""Constants of GradScaler: first scale, and backwards without overflow until it doubles."""
 
 
 class LossScale:
-    """Loss scaling for float16, around each backward: what torch.amp.GradScaler does, without the job's help.
+    """Loss scaling for float16 around each backward, as torch.amp.GradScaler does it, without the job's help.
 
-    The gradients that a backward finds (accumulation) are scaled with the loss and all are scaled back behind it;
-    scales are powers of two, so that nothing is rounded. Gradients that overflowed become zero, and the scale is
-    halved. parameters: those whose gradients are scaled back. overflows: backwards whose gradients were lost.
+    Existing gradients (accumulation) are scaled with the loss, and all are scaled back after it. Scales are powers of
+    two, so nothing is rounded. Overflowed gradients become zero, and the scale is halved. parameters: those with scaled
+    gradients. overflows: backwards whose gradients were lost.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class LossScale:
         return [each * self._scale if isinstance(each, torch.Tensor) else each for each in tensors]
 
     def restore(self) -> None:
-        """Gradients as they would be without a scale. Waits for the device, as GradScaler does."""
+        """Removes the scale from the gradients. Waits for the device, as GradScaler does."""
         if not self._pending:
             return
         self._pending = False
@@ -70,10 +70,11 @@ PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Autocast(Applier):
-    """arguments: dtype ("bfloat16" or "float16"); device (the only one on which it is wanted).
+    """Autocast around the training forward. arguments: dtype ("bfloat16" or "float16"); device (the only one to
+    change).
 
-    It stays on behind the forward until backward is entered, as in `with autocast: loss = criterion(model(x), y)`.
-    Evaluations go on as they are: an edit of the training loop does not reach them either.
+    It stays on after the forward until backward starts, as in `with autocast: loss = criterion(model(x), y)`.
+    Evaluations stay the same, as an edit of the training loop does not reach them either.
     """
 
     switchable = True
@@ -89,7 +90,7 @@ class Autocast(Applier):
         self._refused = False
 
     def top_module(self, module: torch.nn.Module) -> None:
-        """Wraps its calls, unless the job has autocast or lower precision of its own."""
+        """Wraps its calls, unless the job has its own autocast or lower precision."""
         parameters = list(parameters_of(module))
         device = parameters[0].device.type
         if self.arguments.get("device") not in (None, device):
@@ -144,11 +145,11 @@ class Autocast(Applier):
             self._scale.restore()
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """A forward whose backward never came."""
+        """Ends the autocast of a forward without a backward."""
         self._leave()
 
     def boundary(self, steps: int) -> None:
-        """The same; and says what was seen."""
+        """Ends the autocast of a forward without a backward, and updates the outcome."""
         self._leave()
         if self.applied and not self._refused:
             self.exercised = bool(self._top_modules)
@@ -162,9 +163,9 @@ AMPERE = (8, 0)
 
 
 class MatmulPrecision(Applier):
-    """TensorFloat-32 products of float32 matrices. arguments: precision ("high", "medium").
+    """TensorFloat-32 matmuls of float32 matrices. arguments: precision ("high", "medium").
 
-    By the older interface only: a job that has used the newer one (fp32_precision) may not be asked in the older.
+    Only by the older interface: torch refuses to mix it with the newer one (fp32_precision).
     """
 
     switchable = True
@@ -185,7 +186,7 @@ class MatmulPrecision(Applier):
         torch.set_float32_matmul_precision(self._before)
 
     def top_module(self, module: torch.nn.Module) -> None:
-        """Looks for a device that knows it, and sets it once more where it is in force."""
+        """Checks for a device with TensorFloat-32, and sets the precision again while it is in force."""
         try:
             theirs = torch.get_float32_matmul_precision()
             if self.in_force:
@@ -213,7 +214,7 @@ FUNCTIONS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", 
 
 
 def switch_off() -> None:
-    """No dropout: replaces the functions of torch.nn.functional that modules and user code call."""
+    """Removes dropout: replaces the functions of torch.nn.functional that modules and user code call."""
     functional = torch.nn.functional
     for name in FUNCTIONS:
         setattr(functional, name, traceable.dropout)
@@ -223,7 +224,7 @@ def switch_off() -> None:
 
 
 def switch_off_in(top_module: torch.nn.Module) -> None:
-    """Recurrent layers drop out inside of their kernels."""
+    """Removes the dropout of recurrent layers, which is inside their kernels."""
     for module in top_module.modules():
         if isinstance(module, torch.nn.RNNBase):
             module.dropout = 0.0

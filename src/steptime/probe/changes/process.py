@@ -20,7 +20,7 @@ from steptime.probe.objects import parameters_of
 
 
 class EnvironmentVariables(Applier):
-    """arguments: names and values."""
+    """Change of environment variables. arguments: names and values."""
 
     detail = "in force since the process started"
 
@@ -33,22 +33,22 @@ class EnvironmentVariables(Applier):
 
 
 class Preloaded(Applier):
-    """target: what the library is called (jemalloc, tcmalloc), or its path."""
+    """Preloaded library. target: its name (jemalloc, tcmalloc) or path."""
 
     def install(self) -> None:
-        """Looks whether the dynamic loader has loaded it."""
+        """Checks whether the dynamic loader has loaded it."""
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             self.applied = self.exercised = os.path.basename(self.target) in maps.read()
         self.detail = "loaded" if self.applied else f"no library {self.target} was found, or it was not loaded"
 
 
 class AnomalyOff(Applier):
-    """No arguments. Anomaly detection keeps a stack for every operator of the forward."""
+    """Removal of anomaly detection, which keeps a stack for every operator of the forward. No arguments."""
 
     detail = "the job does not switch anomaly detection on"
 
     def install(self) -> None:
-        """Both ways of switching it on switch nothing on."""
+        """Disables both ways of switching it on."""
 
         def edit(bound: inspect.BoundArguments) -> None:
             if bound.arguments.get("mode"):
@@ -66,7 +66,7 @@ class AnomalyOff(Applier):
 
 
 class DeterministicOff(Applier):
-    """No arguments. Deterministic algorithms, of torch and of cuDNN."""
+    """Removal of deterministic algorithms, of torch and of cuDNN. No arguments."""
 
     switchable = True
     detail = "the job does not ask for deterministic algorithms"
@@ -77,7 +77,7 @@ class DeterministicOff(Applier):
         self._cuda = False
 
     def install(self) -> None:
-        """Switches deterministic algorithms off; later requests of the job are only noted."""
+        """Switches deterministic algorithms off; later requests of the job have no effect."""
         original = torch.use_deterministic_algorithms
 
         def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
@@ -107,7 +107,7 @@ class DeterministicOff(Applier):
         self._set(asked, warn_only=warns)
 
     def top_module(self, module: torch.nn.Module) -> None:
-        """What was switched on by another way."""
+        """Switches off modes that were set in another way."""
         self._cuda = self._cuda or any(each.is_cuda for each in parameters_of(module))
         if self.in_force:
             self.on()
@@ -117,10 +117,9 @@ class DeterministicOff(Applier):
 
 
 class FlushDenormal(Applier):
-    """No arguments. Numbers too small for the processor's normal arithmetic are taken for zero.
+    """Flushing of denormals: numbers too small for the processor's normal arithmetic become zero. No arguments.
 
-    The mode belongs to a thread, and a thread that is started has that of the one that starts it: so it is set before
-    torch has started any.
+    The mode belongs to a thread, and new threads inherit it. So it is set before torch starts any.
     """
 
     def install(self) -> None:
@@ -137,13 +136,13 @@ class FlushDenormal(Applier):
 
 
 FROZEN_AFTER = 2
-"""Steps: model, optimizer state and workers are there by then."""
+"""Steps after which model, optimizer state and workers exist."""
 THRESHOLD = 50_000
-"""Objects made until the youngest generation is collected; Python's own is 700 (2000 from 3.13 on)."""
+"""Allocations until the youngest generation is collected; Python's default is 700 (2000 from 3.13 on)."""
 
 
 class GarbageFreeze(Applier):
-    """No arguments."""
+    """Freeze of existing objects for the garbage collector, and rarer collections. No arguments."""
 
     detail = f"the job has not made {FROZEN_AFTER} steps"
 
@@ -161,13 +160,14 @@ class GarbageFreeze(Applier):
 
 
 RESULTS = ("key_averages", "events")
-"""Methods that ask for what was recorded: they give an empty list."""
+"""Methods that return recorded events: they return an empty list."""
 EXPORTS = ("export_chrome_trace", "export_stacks", "export_memory_timeline", "add_metadata", "add_metadata_json")
-"""Methods that write it: they do nothing."""
+"""Methods that write recorded events: they do nothing."""
 
 
 class ProfilerOff(Applier):
-    """No arguments. torch.profiler.profile never starts, as with a schedule that only waits."""
+    """Removal of the job's profiler: torch.profiler.profile never starts, as if its schedule only waits. No
+    arguments."""
 
     detail = "the job makes no profiler"
 
@@ -225,7 +225,7 @@ def _left(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _nothing() -> EventList:
-    """Profile of a profiler that has seen no operator."""
+    """Returns the events of a profiler that has seen no operator."""
     events = EventList([])
     events._build_tree()
     return events
@@ -235,10 +235,10 @@ WORKER = "torch.utils.data._utils.worker"
 
 
 class ThreadCount(Applier):
-    """arguments: intra_op."""
+    """Number of torch's threads. arguments: intra_op."""
 
     def install(self) -> None:
-        """Sets the number, and keeps the job from setting another; a loader's worker keeps its single thread."""
+        """Sets the number, also for later requests of the job; a loader's worker keeps its single thread."""
         self._number = number = int(self.arguments["intra_op"])
         before = torch.get_num_threads()
         original = torch.set_num_threads

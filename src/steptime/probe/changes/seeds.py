@@ -1,6 +1,6 @@
 """Seeds of a variant: every generator starts from the same number, whether the job seeds itself or not.
 
-Measured: with these, and PYTHONHASHSEED=0 from the launch, a job repeated in a fresh process is bitwise equal on a CPU.
+Measured: with these, and PYTHONHASHSEED=0 from the launch, a job in a fresh process repeats bit by bit on a CPU.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 LARGEST_SEED = 2**32
-"""numpy's seeds end here."""
+"""Upper bound of numpy's seeds."""
 
 
 def install(seed: int, offset: int) -> None:
-    """Seeds random, numpy (torch has imported it, where it is installed) and torch; a seed of the job's own is shifted
-    by `offset`, and one that it leaves to chance is made from ours."""
+    """Seeds random, numpy (imported by torch, if it is installed) and torch. Shifts the job's own seeds by `offset`;
+    replaces its random seeds by ones made from ours."""
     start = (seed + offset) % LARGEST_SEED
     torch.manual_seed(start)
     chances = _seed_all(start, offset)
@@ -33,17 +33,16 @@ def install(seed: int, offset: int) -> None:
 
 
 def install_chance(seed: int) -> None:
-    """Everything that the job leaves to chance, and nothing else, is made from `seed`: two runs of it then draw the
-    same numbers.
+    """Makes only the job's random seeds from `seed`, so that two runs draw the same numbers.
 
-    A generator that starts from a seed of its own (torch's, on a CPU), and a seed that the job sets, stay as they are.
+    Generators with a fixed default seed (torch's, on a CPU), and seeds that the job sets, stay the same.
     """
     _seed_all(seed, 0)
     torch.cuda.manual_seed_all(seed)  # waits until a device is used
 
 
 def _seed_all(start: int, offset: int) -> Iterator[int]:
-    """Returns the seeds that stand for chance."""
+    """Seeds Python, numpy and torch's random seeds. Returns the iterator of seeds that replace random ones."""
     chances = itertools.count(start % LARGEST_SEED + 1)
     random.seed(start)
     _wrap(random, "seed", offset, chances)

@@ -1,5 +1,5 @@
-"""Sketches of tensors: some sums of all their numbers with fixed signs, alike for alike tensors, whatever their memory
-layout. The cosine of two gradients' sketches is about that of the gradients."""
+"""Sketches of tensors: a few sums of all their numbers with fixed signs, equal for equal tensors in any memory layout.
+The cosine of two gradients' sketches approximates that of the gradients."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from steptime.probe.objects import local_values
 BUCKETS = 16
 """Numbers of a sketch."""
 MOST = 1 << 22
-"""Numbers of a tensor that a sketch looks at; of a larger one every so manieth."""
+"""Most numbers of a tensor that a sketch reads; of a larger one, evenly spaced ones."""
 
 
 def sketch(tensor: torch.Tensor) -> Any:
-    """BUCKETS sums of a tensor's numbers, with fixed signs. Linear: the sketch of a difference is that of sketches."""
+    """Returns BUCKETS sums of a tensor's numbers, with fixed signs. Linear: the sketch of a difference is the
+    difference of the sketches."""
     tensor = tensor.detach()
     if tensor.is_sparse and tensor.sparse_dim() == 1 and not tensor.is_complex():
         return _sketch_of_rows(tensor.coalesce())
@@ -33,8 +34,8 @@ def sketch(tensor: torch.Tensor) -> Any:
 
 
 def _sketch_of_rows(tensor: torch.Tensor) -> Any:
-    """The sketch of a tensor of which only some rows are there (the gradient of a sparse embedding): that of the whole
-    one, which is not made."""
+    """Returns the sketch of a tensor with only some rows (the gradient of a sparse embedding), equal to that of the
+    dense tensor, without making it."""
     rows, values = tensor.indices()[0], tensor.values().flatten(1)
     places = rows[:, None] * values.shape[1] + torch.arange(values.shape[1], device=rows.device)
     every = -(-tensor.numel() // MOST) | 1 if tensor.numel() > MOST else 1
@@ -51,5 +52,5 @@ def _signs(count: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor
 
 
 def _sign(rows: torch.Tensor) -> torch.Tensor:
-    """1 or -1 for each row, always the same."""
+    """Returns 1 or -1 for each row, always the same."""
     return ((rows * 2654435761) >> 15 & 1) * 2 - 1

@@ -1,9 +1,9 @@
-"""A trial in one process: several variants' changes are switched on and off at the boundaries of steps, in blocks that
-start and end with an idle device. Differences between processes on a shared machine do not exist between blocks a tenth
-of a second apart.
+"""Trial in one process: the changes of several variants are switched on and off at step boundaries, in blocks that
+start and end with an idle device. Blocks a tenth of a second apart avoid the differences between processes on a shared
+machine.
 
-The job's own loop goes on and draws new batches; parameters, buffers, optimizer state and random streams are those of
-the first block at the start of every one. Nothing is decided here: who reads the blocks says what goes on.
+The job's loop goes on and draws new batches; parameters, buffers, optimizer state and random streams are reset to those
+of the first block. This process decides nothing: the reader of the blocks says which variants go on.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from steptime.probe.loader import ready
 from steptime.probe.ours import pass_on
 
 BLOCKS, GOING = "blocks.jsonl", "going"
-"""Files in the recording: what was measured, and which variants go on, a line each (a bit for each that is on)."""
+"""Files in the recording. BLOCKS: measurements. GOING: masks of the variants that go on, one per line."""
 BLOCK = 150_000_000
-"""ns of a block: long next to a switch, short next to the seconds in which a shared machine changes its speed."""
+"""ns of a block: long compared with a switch, short compared with the seconds over which a shared machine's speed
+changes."""
 FEWEST = 4
-"""Steps of one."""
+"""Least steps of a block."""
 SETTLING, LONG = 2, 100_000_000
-"""Steps behind a switch that do not count, whose caches are cold; of steps longer than that, ns, one."""
+"""Steps after a switch that do not count, because caches are cold; one if steps take longer than LONG, ns."""
 FIRST, MOST_FIRST = 3, 8
-"""Steps of a variant before its first block, and at most where it still compiles."""
+"""Steps of a variant before its first block, and the most if it still compiles."""
 BETWEEN = 2
-"""Variants between two blocks of the job as it is."""
+"""Variants between two blocks of the unchanged job."""
 
 Script = Generator[None, None, None]
 now = time.perf_counter_ns
 
 
 class SwitchingTrial(Trial):
-    """The trial's side in the process. A variant is a bit of a mask: 1 the first, 2 the second, 3 both."""
+    """Trial's side in the process. A variant is a bit of a mask: 1 the first, 2 the second, 3 both."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         super().__init__({**plan, "changes": ()})
@@ -88,7 +89,7 @@ class SwitchingTrial(Trial):
         self.variant.boundary(steps)
 
     def _write_facts(self, final: bool) -> None:
-        """Writes the outcome of each change next to its blocks."""
+        """Does nothing: the outcome of each change is written with its blocks."""
 
     def _write(self, **row: Any) -> None:
         append_to(self._path, json.dumps(row).encode() + b"\n")
@@ -125,8 +126,8 @@ class SwitchingTrial(Trial):
         return f"{type(stuck).__name__} cannot be taken back" if stuck is not None else ""
 
     def _masks(self) -> list[int]:
-        """What goes on. Before anybody has said so, all do that need no compiler, or else the first: no variant waits
-        for another one's compiler."""
+        """Returns the masks that go on. Before the file exists: all variants without a compiler, or else the first, so
+        that none waits for another one's compiler."""
         try:
             with open(self._going, encoding="ascii") as file:
                 return [int(line) for line in file.read().split()]
@@ -140,7 +141,7 @@ class SwitchingTrial(Trial):
         return [each for number, several in enumerate(self.variants) if mask >> number & 1 for each in several]
 
     def _switch(self, mask: int) -> None:
-        """Takes back what is on, restores what was trained, and puts a variant in force."""
+        """Takes back the active changes, restores the trained state, and puts a variant in force."""
         for applier in reversed(self.acting):
             applier.off()
         self.acting = []
@@ -150,7 +151,7 @@ class SwitchingTrial(Trial):
             self.acting.append(applier)
 
     def _first_calls(self, mask: int) -> Script:
-        """The first steps of a variant, which compile and choose algorithms, each timed by itself."""
+        """Runs the first steps of a variant, which compile and choose algorithms, each timed by itself."""
         self._tried.add(mask)
         self._write(begun=mask)
         self._switch(mask)
@@ -171,13 +172,13 @@ class SwitchingTrial(Trial):
         return int(self._session.housekeeping.compilations)
 
     def _idle(self) -> int:
-        """The time at which the device has nothing to do."""
+        """Returns the time at which the device becomes idle, ns."""
         if device.in_use():
             device.drained()
         return now()
 
     def _block(self, round_: int, mask: int, control: bool) -> Script:
-        """One block: `host_ns` until its last step was launched, `wall_ns` until the device had done it."""
+        """Measures one block: `host_ns` until its last step was launched, `wall_ns` until the device was idle."""
         self._switch(mask)
         for _ in range(SETTLING if self._usual < LONG else 1):
             yield
@@ -201,19 +202,20 @@ class SwitchingTrial(Trial):
         self._place += 1
 
     def _besides(self) -> tuple[int, ...]:
-        """Counts that rise with what is no training: evaluations, saved files, new epochs, compilations."""
+        """Returns counts of other work than training: evaluations, saved files, new epochs, compilations."""
         session = self._session
         return session.untrained.latest, session.saves, session.iterators.added, self._compilations()
 
     def _waiting(self) -> int:
-        """Batches that workers have made ahead: a block that takes more than are made is too fast to be true."""
+        """Returns the batches that workers have made ahead: a block that takes more than are made is too fast to be
+        real."""
         return sum(ready(each) or 0 for each in self._session.iterators.living())
 
 
 def order(going: Sequence[int], round_: int, *, leads: bool) -> Iterator[tuple[int, bool]]:
-    """A round: variants and the control between blocks of the job as it is, each second round in the reverse order.
-    Masks, and whether it is the control. Where sets are tried, which come behind all else, it has shown its noise.
-    leads: no block of the job as it is lies right before."""
+    """Yields the (mask, is control) of a round: variants and the control between blocks of the unchanged job, in
+    reverse order every second round. Rounds with combined variants have no control, as its noise is known by then.
+    leads: the round starts with a block of the unchanged job."""
     several = [(mask, False) for mask in going]
     if all(mask.bit_count() == 1 for mask in going):
         several.append((0, True))

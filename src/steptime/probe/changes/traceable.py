@@ -1,6 +1,6 @@
-"""Functions that TorchDynamo shall look into: the few functions of ours that run inside a compiled region.
+"""Functions of ours that run inside compiled regions, so that TorchDynamo must trace them.
 
-All other code of the probe is hidden from it (`compiler.hide_from_dynamo`); hidden code would break the graph here.
+All other code of the probe is hidden from it (`compiler.hide_from_dynamo`); hidden code here would break the graph.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torch.utils.checkpoint import checkpoint
 
 
 def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Calls the module. Modules whose forward is torch's own (Sequential …) are silently not compiled in place (pytorch
-    issue 150915); a function of somebody else's that calls them is."""
+    """Calls the module. torch silently does not compile modules with a forward of torch's own (Sequential …) in place
+    (pytorch issue 150915), but does compile a function that calls them."""
     return module._call_impl(*args, **kwargs)
 
 
 registry: Any = copyreg
-"""Unpickling function that the stubs of the standard library leave out."""
+"""The copyreg module as Any: the standard library's stubs lack its unpickling function."""
 dropped: list[float] = []
 """Probabilities of the dropouts that had no effect, outside of compiled regions."""
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """torch.nn.functional.dropout and its kin without any effect."""
+    """Replaces torch.nn.functional.dropout and its variants, without any effect."""
     if training and not torch.compiler.is_compiling():
         dropped.append(p)
     return input
@@ -36,8 +36,8 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 @functools.cache
 def recomputing(kind: Any) -> Any:
-    """A class as `kind` whose forward keeps no activations: they are computed again in the backward. Copies and pickles
-    are of class `kind`."""
+    """Returns a subclass of `kind` whose forward keeps no activations: the backward computes them again. Copies and
+    pickles are of class `kind`."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
@@ -56,7 +56,7 @@ def recomputing(kind: Any) -> Any:
 
 
 def counted_attention(attention: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
-    """scaled_dot_product_attention that notes its calls; inside a compiled region there is nobody to note them."""
+    """Returns scaled_dot_product_attention with its calls counted, outside of compiled regions."""
 
     def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
@@ -67,7 +67,7 @@ def counted_attention(attention: Callable[..., Any], calls: list[int]) -> Callab
 
 
 def attention_without_dropout(attention: Callable[..., Any]) -> Callable[..., Any]:
-    """scaled_dot_product_attention with dropout_p=0."""
+    """Returns scaled_dot_product_attention with dropout_p=0."""
 
     def scaled_dot_product_attention(
         query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any

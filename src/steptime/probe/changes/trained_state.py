@@ -1,4 +1,4 @@
-"""Trained state of a job, kept and restored: each block of a trial in one process starts with the same."""
+"""Trained state of a job, saved and restored, so that each block of a trial in one process starts with the same."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from steptime.probe.free_memory import free_memory
 from steptime.probe.objects import each_once, modules_of, parameters_of, tensors_in, updated_by
 
 ROOM = 2.0
-"""Times what is kept must be free where it is kept: the job goes on next to it."""
+"""Free memory that must be there, in sizes of the saved state, because the job goes on next to it."""
 RESERVE = 1 << 30
-"""Bytes of it that stay free in any case."""
+"""Bytes that must stay free in addition."""
 
 
 class NoRoomError(Exception):
-    """Neither the device nor the host has room for what is to be kept."""
+    """Error: neither the device nor the host has room for the saved state."""
 
 
 class TrainedState:
-    """Parameters and buffers of modules, the state of optimizers, and the random streams of Python, NumPy and torch, as
-    they are now. On the device where its memory allows, else on the host. Raises NoRoomError where neither does.
+    """Copy of modules' parameters and buffers, optimizers' states, and the random streams of Python, NumPy and torch.
+    On the device if its memory allows, else on the host. Raises NoRoomError if neither does.
 
-    A generator that the job made for itself, and what is no tensor of a module, go on.
+    A generator of the job's own, and tensors outside of modules, are not restored.
     """
 
     def __init__(self, top_modules: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
@@ -45,7 +45,7 @@ class TrainedState:
         self._streams = _Streams()
 
     def restore(self) -> None:
-        """Writes all of it back, in place."""
+        """Writes the state back, in place."""
         with torch.no_grad():
             for tensor, kept in zip(self._tensors, self._copies, strict=True):
                 tensor.copy_(kept)
@@ -69,7 +69,7 @@ def _tensors_of(top_module: torch.nn.Module) -> Iterator[Any]:
 
 
 def _place(size: int) -> str:
-    """ "" for where each tensor is, "cpu" for the host."""
+    """Returns "" to keep copies on each tensor's device, or "cpu" for the host."""
     needed = ROOM * size + RESERVE
     if device.in_use():
         free, _ = torch.cuda.mem_get_info()
@@ -92,7 +92,7 @@ def _copied(value: Any, place: str) -> Any:
 
 
 def _restored(present: Any, kept: Any) -> Any:
-    """The kept state goes into the existing tensors: their layout, and who else holds them, stay."""
+    """Copies the saved state into existing tensors, so that their layout, and references to them, stay valid."""
     if isinstance(kept, torch.Tensor):
         fits = isinstance(present, torch.Tensor) and present.shape == kept.shape
         return present.copy_(kept) if fits else kept.clone()
@@ -108,7 +108,7 @@ def _restored(present: Any, kept: Any) -> Any:
 
 
 class _Streams:
-    """The states of the generators that a job uses without a word."""
+    """States of the random generators that jobs use implicitly."""
 
     def __init__(self) -> None:
         self._numpy = getattr(sys.modules.get("numpy"), "random", None)

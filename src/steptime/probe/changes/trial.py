@@ -1,7 +1,7 @@
-"""A trial's side in the user's process: its appliers and its variant, told what happens, telling the recording.
+"""Trial's side in the user's process: runs appliers and variant on the job's events, and records the outcome.
 
-One law: nothing in here reaches the user's program. An applier that fails is not exercised; a variant that fails lets
-the job go on to its own end.
+Nothing in here reaches the user's program. An applier that fails is not exercised; a variant that fails lets the job go
+on to its own end.
 """
 
 from __future__ import annotations
@@ -54,17 +54,16 @@ APPLIERS: dict[str, type[Applier]] = {
     "threads": process.ThreadCount,
     "zero-grad": updates.ZeroGrad,
 }
-"""Appliers by the kind of their change. "environment" and "preload" are made by the launch."""
+"""Appliers by the kind of their change. The launch makes "environment" and "preload"."""
 MOST_BACKWARDS = 64
-"""Backwards that are waited for before the first update; an optimizer inside a compiled step is never seen."""
+"""Most backwards to wait for the first update; an optimizer inside a compiled step is never seen."""
 NEWS = ("applied", "exercised")
 TOP_MODULE_STEPS = 2
-"""Steps in which roots are looked for, at least; in a variant all of the warm-up: a generator may learn at every
-fifth."""
+"""Least steps to search top modules; in a variant the whole warm-up, as a generator may train in every fifth step."""
 
 
 class Trial(Follower):
-    """Changes of the plan in this process, from the import of torch to the end of the job or of the variant."""
+    """The plan's changes in this process, from the import of torch to the end of the job or the variant."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
@@ -82,7 +81,7 @@ class Trial(Follower):
         self._outside: OutsideWrites | None = None
 
     def install(self) -> None:
-        """Before the session's own patches: the session's lie outside."""
+        """Installs changes and observers before the session's timers, which are therefore the outer ones."""
         if self.variant is not None:
             self.variant.install()
             seeds.install(self.variant.seed, self.variant.seed_offset)
@@ -110,7 +109,7 @@ class Trial(Follower):
         self._outside.install()
 
     def attach(self, session: Any) -> None:
-        """The session of this process; after a fork, the child's."""
+        """Connects the session of this process; after a fork, the child's."""
         self._session = session
         self._steps = 0
         self._written = {}
@@ -125,7 +124,7 @@ class Trial(Follower):
     # -- what is told ----------------------------------------------------------------------------------------------
 
     def backward_starts(self, tensors: Any) -> Any:
-        """An outermost backward. Returns the tensors that it starts on."""
+        """Called when an outermost backward starts. Returns the tensors to start on."""
         changed = self._before_backward(tensors)
         self._observer.in_backward = True
         return changed if changed is tensors else tuple(changed)
@@ -167,14 +166,14 @@ class Trial(Follower):
         self._guard(self._session.add_top_module, module)
 
     def boundary(self, steps: int) -> None:
-        """A step has ended. Does not return where the variant ends here."""
+        """Called when a step has ended. Does not return if the variant ends here."""
         if self._is_step():
             self._steps += 1
             self._stepped(self._steps)
 
     def _is_step(self) -> bool:
-        """True if a boundary that the session sees ends a step. Before the first update every backward may look like
-        one (long accumulation); where there is an optimizer, an update is waited for."""
+        """True if the session's boundary ends a step. Before the first update every backward may look like one (long
+        accumulation), so a job with an optimizer waits for an update."""
         counter = self._session.counter
         if counter.mode == BACKWARD and self._optimizers and counter.backwards < MOST_BACKWARDS:
             return False
@@ -200,7 +199,7 @@ class Trial(Follower):
             self.variant.boundary(steps)
 
     def finish(self) -> None:
-        """At the end of the process: what is known of the changes, and the rest of the losses."""
+        """Writes the outcome of the changes and the rest of the losses, at the end of the process."""
         self._guard(self._write_facts, True)
         if self._outside is not None:
             self._guard(self._outside.look)
@@ -213,7 +212,8 @@ class Trial(Follower):
         identity.write_process(self._session.recorder.folder, *identity.device_of(self.top_modules), kinds)
 
     def _write_facts(self, final: bool) -> None:
-        """Counts in the sentences grow with every step: on the way only what is in force is news."""
+        """Writes outcomes: before the end, only if a change's state is new, as counts in sentences grow all the
+        time."""
         for number, applier in enumerate(self.appliers):
             change = self.plan["changes"][number]
             fields = {
@@ -243,7 +243,7 @@ class Trial(Follower):
             return None
 
     def _keep(self, method: str, *arguments: Any) -> None:
-        """Tells the recorder of parity, where there is one."""
+        """Calls the parity recorder, if there is one."""
         if self.parity is not None:
             self._guard(getattr(self.parity, method), *arguments)
 
@@ -259,7 +259,7 @@ class Trial(Follower):
 
 
 class _Gate(BackwardObserver):
-    """Tells a trial of outermost backwards."""
+    """Observer that reports outermost backwards to a trial."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial, self._depth = trial, 0

@@ -1,4 +1,4 @@
-"""Changes of the optimizer's step and of what leads to it: gradients and their exchange."""
+"""Changes of the optimizer's step, the gradients and their exchange."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VARIANTS = ("fused", "foreach")
 
 
 class OptimizerVariant(Applier):
-    """arguments: fused or foreach, True. Optimizers of a class of the user's own are left alone."""
+    """Fused or foreach optimizers. arguments: fused or foreach, True. The user's own optimizer classes stay as is."""
 
     switchable = True
 
@@ -32,7 +32,7 @@ class OptimizerVariant(Applier):
         self._switched: list[tuple[Any, list[dict[str, Any]], list[tuple[Any, Any]]]] = []
 
     def on(self) -> None:
-        """Switches existing optimizers, in their groups and where they keep the number of their updates."""
+        """Switches existing optimizers: their groups, and the device of their step counts."""
         super().on()
         for optimizer in self.optimizers():
             if (reason := _unfit(optimizer, self._name)) is not None:
@@ -59,7 +59,7 @@ class OptimizerVariant(Applier):
         self._switched.clear()
 
     def install(self) -> None:
-        """Wraps the constructors of the classes that know the variant."""
+        """Wraps the constructors of classes that have the option."""
         classes: list[Any] = [each for each in vars(torch.optim).values() if isinstance(each, type)]
         for cls in classes:
             if issubclass(cls, torch.optim.Optimizer) and cls is not torch.optim.Optimizer:
@@ -99,7 +99,7 @@ class OptimizerVariant(Applier):
         return __init__
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Looks whether it holds where a step is taken."""
+        """Checks the option where a step is taken."""
         if self._made.of(optimizer) and all(each.get(self._name) is True for each in optimizer.param_groups):
             self._used[id(optimizer)] = type(optimizer).__name__
 
@@ -111,7 +111,7 @@ class OptimizerVariant(Applier):
 
 
 def _unfit(optimizer: Any, name: str) -> str | None:
-    """Why an optimizer cannot be switched to the variant, "" for the usual reason; None where it can."""
+    """Returns why an optimizer cannot be switched, "" for the usual reason; None if it can."""
     cls = type(optimizer)
     own = cls.__module__.startswith("torch.optim") and name in inspect.signature(cls.__init__).parameters
     if not own or any(name not in group or group.get("differentiable") for group in optimizer.param_groups):
@@ -127,8 +127,7 @@ def _unfit(optimizer: Any, name: str) -> str | None:
 
 
 def _move_counts(optimizer: Any, fused: bool) -> list[tuple[Any, Any]]:
-    """The numbers of updates lie next to the parameters for fused kernels, and where they were for the others. Returns
-    each state that was changed with what it held."""
+    """Moves step counts next to the parameters for fused kernels. Returns each changed state with its former count."""
     moved = []
     for parameter, state in optimizer.state.items():
         before = state.get("step") if isinstance(state, dict) else None
@@ -139,15 +138,15 @@ def _move_counts(optimizer: Any, fused: bool) -> list[tuple[Any, Any]]:
 
 
 PACKAGES = (("bitsandbytes", "bitsandbytes.optim"), ("torchao", "torchao.optim"))
-"""Package, and the module in which its Adam8bit and AdamW8bit are."""
+"""Package, and its module with Adam8bit and AdamW8bit."""
 CLASSES = ("Adam", "AdamW")
 
 
 class Optimizer8Bit(Applier):
-    """arguments: package (one of PACKAGES; else the first that is installed)."""
+    """8-bit optimizers. arguments: package (one of PACKAGES; else the first installed one)."""
 
     def install(self) -> None:
-        """Replaces the two classes by ones that make the other's objects."""
+        """Replaces both classes by ones that make 8-bit optimizers."""
         wanted = self.arguments.get("package")
         known = [pair for pair in PACKAGES if wanted in (None, pair[0])]
         found = next((pair for pair in known if importlib.util.find_spec(pair[0]) is not None), None)
@@ -199,7 +198,7 @@ class Optimizer8Bit(Applier):
 
 
 class ZeroGrad(Applier):
-    """No arguments."""
+    """zero_grad with set_to_none=True. No arguments."""
 
     switchable = True
     detail = "the job does not ask for zeros"
@@ -225,11 +224,11 @@ Distributed = torch.nn.parallel.DistributedDataParallel
 
 
 class FewerExchanges(Applier):
-    """Gradients under DistributedDataParallel are exchanged with the last backward of an update only. A job that has
-    no_sync of its own is left alone. No arguments.
+    """Gradient exchange under DistributedDataParallel only in the last backward of an update. A job with its own
+    no_sync stays the same. No arguments.
 
-    How many backwards an update has is learned from the first one. One that comes earlier (the rest of an epoch) finds
-    its gradients exchanged by hand: no rank ever updates by its own ones alone.
+    The first update shows the number of backwards. An update that comes earlier (the rest of an epoch) exchanges its
+    gradients explicitly, so that no rank ever updates with only its own.
     """
 
     detail = "no model is trained under DistributedDataParallel"
@@ -246,7 +245,7 @@ class FewerExchanges(Applier):
             self.detail = "no update has been made"
 
     def after_backward(self) -> None:
-        """Decides about the next one: DistributedDataParallel looks at its switch in the forward."""
+        """Decides about the next backward: DistributedDataParallel reads its switch in the forward."""
         if not self._models or self._refused:
             return
         if not self._without_sync and not all(each.require_backward_grad_sync for each in self._models):
@@ -259,7 +258,7 @@ class FewerExchanges(Applier):
         self._set(self._every > 1 and (self._backwards + 1) % self._every != 0)
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """The first optimizer of a step; the others find no backward since."""
+        """Handles the first optimizer of a step; the others see no backward since."""
         if not self._backwards or self._refused:
             return
         if not self._every:
@@ -275,7 +274,7 @@ class FewerExchanges(Applier):
             model.require_backward_grad_sync = not quiet
 
     def _exchange(self) -> None:
-        """As the last backward would have done it: the mean over the ranks."""
+        """Averages gradients over the ranks, as the last backward would have done."""
         for model in self._models:
             group = model.process_group
             for parameter in model.parameters():
@@ -295,7 +294,7 @@ class FewerExchanges(Applier):
 
 
 class DistributedSettings(Applier):
-    """arguments: of DistributedDataParallel's constructor."""
+    """Settings of DistributedDataParallel. arguments: those of its constructor."""
 
     detail = "the job makes no DistributedDataParallel"
 
@@ -316,9 +315,9 @@ class DistributedSettings(Applier):
 
 
 class ShardingSettings(Applier):
-    """A model that is sharded over the ranks, by fully_shard or FullyShardedDataParallel. arguments: keep, True: the
-    parameters of a block stay whole from its forward to its backward; prefetch, True: those of the next block are asked
-    for before this one computes, where a list holds the blocks in their order."""
+    """Settings of a model sharded by fully_shard or FullyShardedDataParallel. arguments: keep, True: a block's
+    parameters stay whole from its forward to its backward; prefetch, True: the next block's parameters are requested
+    before this one computes, if a list holds the blocks in order."""
 
     detail = "the job shards no model"
 

@@ -1,7 +1,6 @@
-"""The variant: a process of a trial, which ends the job at a step's boundary with status 0 and without the job's own
-end.
+"""Variant: a process of a trial, which ends the job at a step boundary with status 0, without the job's own end.
 
-Ranks of one job on one host end at the same step: the first whose time is up names a step a little later in a file.
+Ranks of one job on one host end at the same step: the first one past its limit names a step a little later in a file.
 """
 
 from __future__ import annotations
@@ -22,19 +21,18 @@ from steptime.probe.ours import pass_on, suppressed
 
 SECOND = 1_000_000_000
 LATER = 3
-"""Steps from the one at which time is up to the one at which all ranks end: a rank may be a step or two ahead."""
+"""Steps from the end of the time limit to the common last step: a rank may be a step or two ahead."""
 GRACE_SECONDS = 10.0
-"""After the end of one rank the others end wherever they are: they would wait for it for ever."""
+"""Seconds after the first rank's end until the others end anywhere, because they would wait for it forever."""
 POLL_SECONDS = 0.5
 WARM, REST, RESTS = "warm", "rest-request", "rests"
-"""Files in the recording: the first says that the warm-up is over; the second asks a process to rest; in the third it
-says when it did."""
+"""Files in the recording. WARM: the warm-up is over. REST: a request to rest. RESTS: the times of the rests."""
 NAP = 0.0005
-"""Seconds between two looks at whether a rest is over."""
+"""Seconds between two checks whether a rest is over."""
 
 
 class ProcessVariant:
-    """How this process runs: `changes.ArmOptions`."""
+    """Run of this process; the fields are those of `steptime.changes.VariantOptions`."""
 
     def __init__(
         self,
@@ -56,19 +54,19 @@ class ProcessVariant:
         self.fingerprint_steps, self.until_loss = fingerprint_steps, until_loss
         self.switched, self.exact = switched, exact
         self.reached: Callable[[], bool] = lambda: False
-        """True if the loss has come down to that."""
+        """True if the loss has fallen to `until_loss`."""
         self.finish: Callable[[], None] = lambda: None
         self._recording, self._ended = recording, os.path.join(recording, "arm-ended-")
         self._request = os.path.join(recording, REST)
         self._alternating = alternating
         self.drain: Callable[[], None] | None = None
-        """Waits for the device where one is in use; None where nobody asks this process to rest."""
+        """Function that waits for the device, if there is one; None if nobody asks this process to rest."""
         self._start = 0
         self._file = ""
         self._waiting = False
 
     def boundary(self, steps: int) -> None:
-        """After step number `steps`, 0 for the beginning; does not return where the job ends here."""
+        """Called after step number `steps`, 0 for the start; does not return if the job ends here."""
         over = self._over(steps)
         if self.drain is not None and self._start and (over or os.path.exists(self._request)):
             self._rest(self.drain)
@@ -99,9 +97,9 @@ class ProcessVariant:
         return done or steps >= self._named_end()
 
     def _rest(self, drain: Callable[[], None]) -> None:
-        """Rests at a step's boundary, so that turns are whole steps. Work that was launched on a device goes on while
-        its process is stopped: it comes to its end first, and belongs to the time of the steps that launched it. Where
-        nobody asks, it goes on at once: all that starts and ends with an idle device is one measurement."""
+        """Rests at a step boundary, so that turns are whole steps. A device works on while its process is stopped, so
+        it first becomes idle, within the time of the steps that launched the work. Without a request the rest ends at
+        once: an interval that starts and ends with an idle device is one measurement."""
         drain()
         with suppressed(OSError):  # without a first time the job is not asked
             self._say_when()
@@ -115,8 +113,8 @@ class ProcessVariant:
         os.close(file)
 
     def _say_warm(self, on_device: bool) -> None:
-        """Writes that the warm-up is over: who we are, in which namespace that number is ours, and whether we work on a
-        device, from where on we are to be asked to rest."""
+        """Writes that the warm-up is over: pid, pid namespace, and whether the process uses a device. From then on it
+        can be asked to rest."""
         with suppressed(OSError):  # then it is not stopped, and nothing is taken from its run
             text = f"{os.getpid()}\n{os.stat('/proc/self/ns/pid').st_ino}\n{int(on_device)}\n"
             file = os.open(os.path.join(self._recording, WARM), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -124,7 +122,7 @@ class ProcessVariant:
             os.close(file)
 
     def install(self) -> None:
-        """A process that starts trainers, and waits for what they never send, ends when they have."""
+        """Makes a process that starts trainers end after them, as it would wait for their results."""
         original = multiprocessing.process.BaseProcess.start
 
         def start(process: multiprocessing.process.BaseProcess) -> None:
@@ -144,8 +142,7 @@ class ProcessVariant:
         _leave()
 
     def end(self, steps: int = 0) -> None:
-        """Ends the process here, when `finish` has written what we have. steps: behind which the other ranks end, too;
-        without, they end where they are."""
+        """Ends the process after `finish`. steps: step after which the other ranks end, too; 0: they end anywhere."""
         if steps:
             self._name_end(steps)
         self.finish()
@@ -172,7 +169,7 @@ class ProcessVariant:
             return float("inf")
 
     def _follow(self) -> None:
-        """Another rank may have ended while this one waits for it in a collective."""
+        """Ends this rank after another one, which it may wait for in a collective."""
         while not os.path.exists(self._file):
             time.sleep(POLL_SECONDS)
         time.sleep(GRACE_SECONDS)
@@ -181,14 +178,15 @@ class ProcessVariant:
 
 
 def _drain_of_device() -> Callable[[], None] | None:
-    """Function that waits for the device that the job works on; None without one."""
+    """Returns a function that waits for the job's device; None without one."""
     from steptime.probe import device
 
     return device.drained if device.in_use() else None
 
 
 def _leave() -> None:
-    """Status 0, at once: no handler at exit, no final save. Loader workers would outlive us by seconds."""
+    """Ends the process with status 0 at once: no exit handlers, no final save. Kills loader workers, which are slow to
+    end."""
     try:
         with suppressed(Exception):  # a stream that is closed or broken loses what it held
             sys.stdout.flush()

@@ -1,8 +1,7 @@
-"""Work of a variant's steps, so that less work is not taken for faster work: which batches the model gets, how each
-parameter moves, what is evaluated, and whether clocks and torch's own functions are what they were.
+"""Work of a variant's steps, so that less work does not count as faster work: the model's batches, the movement of each
+parameter, evaluations, and whether clocks and torch's functions are the original ones.
 
-Tensors are kept as sketches, which are taken in the steps that are not timed, stay on the device, and are read
-together.
+Tensors are stored as sketches. They are taken in untimed steps, stay on the device, and are read together.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from steptime.probe.objects import SideTable, being_traced, modules_of, paramete
 from steptime.probe.ours import pass_on
 
 AS_THEY_ARE = ("dropout", "training", "drew", "options", "moving")
-"""Facts of a row that need no reading."""
+"""Fields of a row that need no conversion."""
 CARRIED_AT = (17, 34, 51, 68)
-"""Steps behind which a timed run looks at what it carries on: of what is left out in some steps of four, eight or 16,
-one of them shows it."""
+"""Steps after which a timed run compares its carried state. At least one of them shows work that is skipped in some
+steps of four, eight or 16."""
 REPLACED = "replaced: "
-"""How notes start on functions that are no longer Python's or torch's own."""
+"""Start of notes about functions that are no longer Python's or torch's own."""
 CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
 NUMBERS = ("randn", "rand", "randint", "randperm", "normal")
 HERE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
@@ -38,12 +37,12 @@ TORCH = os.path.dirname(torch.__file__)
 
 
 class WorkRecorder:
-    """Its rows are part of those that parity.jsonl has for each step."""
+    """Recorder of each step's work, for the rows of parity.jsonl."""
 
     def __init__(self) -> None:
         self.looking = self.in_full = False
-        """Flags of this step: whether batches and weights are looked at, and not only counted; whether each weight's
-        way is kept."""
+        """looking: batches and weights of this step are sketched, not only counted. in_full: weights' movements,
+        too."""
         self.pause: Callable[[int], None] = lambda start: None
         self._depth = 0
         self._inputs: list[str] = []
@@ -59,7 +58,7 @@ class WorkRecorder:
         self._drawn: Any = None
 
     def top_module(self, module: torch.nn.Module, names: Callable[[Any], str]) -> None:
-        """Before a root module is called for the first time."""
+        """Called before the first call of a top module."""
         for parameter in parameters_of(module):
             name = names(parameter)
             if parameter.requires_grad:
@@ -71,8 +70,8 @@ class WorkRecorder:
         wrap_top_module(module, self._around)
 
     def find_others(self) -> None:
-        """Modules of the same class as a root that is trained, and what holds one (averages of weights): their
-        evaluations are counted, too."""
+        """Finds modules of a trained top module's class, and modules that hold one (averages of weights), to count
+        their evaluations, too."""
         top_modules = [each for reference in self._top_modules if (each := reference()) is not None]
         kinds, inside = (
             {type(each) for each in top_modules},
@@ -128,8 +127,7 @@ class WorkRecorder:
             self._inputs.append("?")
 
     def _look_at_state(self, arguments: Any) -> None:
-        """Looks at the first call of a step: modes of the modules, and where random numbers stand; and at each: its
-        samples."""
+        """Stores the module modes and random state at a step's first call, and the samples at each call."""
         try:
             if not self._state:
                 top_modules = [each for reference in self._top_modules if (each := reference()) is not None]
@@ -145,13 +143,13 @@ class WorkRecorder:
             self._drawn = None
 
     def backward(self) -> None:
-        """A backward starts: whether the forwards before it drew random numbers."""
+        """Called when a backward starts. Stores whether the forwards before it drew random numbers."""
         if self._drawn is not None:
             self._state["drew"], self._drawn = random_state() != self._drawn, None
 
     def carried_state(self, steps: int, last: int | None) -> dict[str, Any]:
-        """Between two steps. last: of a rehearsal the last step, whose row has what was carried since the first; None
-        for a timed run, in which it is told of some steps how much changes in them."""
+        """Returns fields about the carried state, between two steps. last: a rehearsal's last step, whose row has the
+        changes since the first one; None for a timed run, which counts changed numbers in some steps."""
         looks = steps in CARRIED_AT if last is None else steps == 1
         ends = steps - 1 in CARRIED_AT if last is None else steps == last
         if not (looks or ends):
@@ -169,7 +167,7 @@ class WorkRecorder:
         return row
 
     def _moved(self) -> None:
-        """How the parameters have moved since the last look, and what new ones start from."""
+        """Stores how the parameters have moved since the last look, and the first sketches of new ones."""
         now = {name: sketch(parameter) for name, parameter in self._parameters.items()}
         ways = {name: now[name] - before for name, before in self._weights.items()}
         self._moves = {"still": [(name, torch.count_nonzero(way) == 0) for name, way in ways.items()]}
@@ -180,7 +178,7 @@ class WorkRecorder:
         self._weights = now
 
     def row(self) -> dict[str, Any]:
-        """Work of the step that has ended."""
+        """Returns the work of the step that has ended."""
         row = {"inputs": self._inputs, "batches": self._batches, "evaluated": list(self._evaluated.items())}
         row |= self._moves | self._state | {"dropped": sum(dropped)}
         self._inputs, self._batches, self._evaluated, self._moves, self._state = [], [], {}, {}, {}
@@ -189,7 +187,7 @@ class WorkRecorder:
 
 
 def numbers(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as it is written: sketches are read."""
+    """Returns a row as it is written, with sketches as numbers."""
     written = {name: row[name] for name in ("inputs", "evaluated", "dropped", "iterators")}
     if row["batches"]:
         written["batches"] = [[_rounded(each) for each in batch] for batch in row["batches"]]
@@ -206,7 +204,7 @@ def numbers(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def replaced() -> list[str]:
-    """Which clocks, and which of torch's functions, are somebody else's."""
+    """Returns the clocks, and functions of torch's, that are no longer the original ones."""
     found = [f"time.{name}" for name in CLOCKS if type(getattr(time, name)) is not types.BuiltinFunctionType]
     found += [f"torch.{name}" for name in NUMBERS if not _is_torchs(getattr(torch, name))]
     found += ["torch.Tensor.backward"] if not _is_torchs(torch.Tensor.backward) else []
@@ -219,7 +217,7 @@ def replaced() -> list[str]:
 
 
 def _is_torchs(function: Any) -> bool:
-    """True if the code of a function, and of what it wraps, is torch's own or ours."""
+    """True if the code of a function, and of those that it wraps, is torch's or ours."""
     while function is not None:
         code = getattr(function, "__code__", None)
         if code is not None and not code.co_filename.startswith((TORCH, HERE)):

@@ -1,11 +1,9 @@
-"""The door into the user's process: Python's `site` runs this at start. Where the process's environment has steptime,
-steptime-start.pth does, whatever became of PYTHONPATH; elsewhere it is imported as sitecustomize, as `launch` put its
-folder on PYTHONPATH.
+"""Entry into the user's process, run by Python's `site` at start: by steptime-start.pth if the process's environment
+has steptime, with any PYTHONPATH; else imported as sitecustomize, because `launch` puts its folder on PYTHONPATH.
 
-One law: a process must be as if this file had never run, until it imports torch; then the probe starts.
-Nothing else may live in this folder (it is on the path for a moment), nothing may be imported that a bare interpreter
-has not loaded already, and the file must parse in any Python that a job may start, old ones too (hence the type
-comments).
+Until the process imports torch, it must behave as if this file had never run. No other file may be in this folder,
+which is on the path for a moment. Only modules that a bare interpreter has loaded may be imported. The file must parse
+in any Python that a job may start, old ones too (hence the type comments).
 """
 
 import os
@@ -14,14 +12,13 @@ import sys
 PLAN = "STEPTIME_PROBE"
 OLDEST = (3, 10)
 HIDDEN = "<frozen importlib._bootstrap>"
-"""Frames of code with this file name are import machinery: Python cuts them out of every traceback."""
+"""File name of import machinery: Python removes such frames from every traceback."""
 
 
 class TorchFinder(object):  # noqa: UP004 - must parse in Python 2 as a new-style class
-    """Stands first on sys.meta_path until torch has been imported, and lends its loader a longer `exec_module`.
+    """First finder on sys.meta_path until torch is imported; it wraps `exec_module` of torch's loader.
 
-    Asking where torch is (`importlib.util.find_spec`) without importing it changes nothing; a failed import may be
-    tried again.
+    Searching torch (`importlib.util.find_spec`) without an import changes nothing; a failed import may be tried again.
     """
 
     def __init__(self, folder):
@@ -29,7 +26,7 @@ class TorchFinder(object):  # noqa: UP004 - must parse in Python 2 as a new-styl
         self.folder = folder
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        """The spec that the other finders have for torch, with a loader that tells us; None for all other names."""
+        """Returns torch's spec from the other finders, with a wrapped loader; None for all other names."""
         if name != "torch":
             return None
         for finder in list(sys.meta_path):
@@ -42,7 +39,7 @@ class TorchFinder(object):  # noqa: UP004 - must parse in Python 2 as a new-styl
         return None
 
     def listen(self, loader):  # type: ignore[no-untyped-def]
-        """Shadows `loader.exec_module` on the instance, so that the loader keeps its type and all its other methods."""
+        """Wraps `loader.exec_module` on the instance, so that the loader keeps its type and all its other methods."""
         execute = loader.exec_module
 
         def exec_module(module):  # type: ignore[no-untyped-def]
@@ -63,7 +60,7 @@ class TorchFinder(object):  # noqa: UP004 - must parse in Python 2 as a new-styl
 
     def imported(self):
         # type: () -> None
-        """torch is there: this finder leaves, the probe comes."""
+        """Removes this finder and starts the probe, after torch's import."""
         if self not in sys.meta_path:
             return
         sys.meta_path.remove(self)
@@ -75,7 +72,7 @@ class TorchFinder(object):  # noqa: UP004 - must parse in Python 2 as a new-styl
 
     def give_up(self, reason):
         # type: (str) -> None
-        """Leaves for good, with one line on stderr, and one for whoever attaches."""
+        """Removes this finder for good, with one line on stderr, and a file for `steptime attach`."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         leave_word("refused-" + str(os.getpid()), reason.encode("utf-8", "replace"))
@@ -88,7 +85,7 @@ class TorchFinder(object):  # noqa: UP004 - must parse in Python 2 as a new-styl
 
 def pass_on(error):
     # type: (BaseException) -> None
-    """As that of steptime.probe.ours, which may not be there yet: raises again what a signal's handler has raised."""
+    """Raises again an error that a signal handler raised, as in steptime.probe.ours, which may not be loaded yet."""
     import signal
 
     handlers = [getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()]
@@ -101,11 +98,10 @@ def pass_on(error):
 
 def start(folder):
     # type: (str) -> None
-    """Starts the probe of the very steptime that launched the job, whatever is installed in the user's environment.
+    """Starts the probe of the steptime that launched the job, whatever is installed in the user's environment.
 
-    The name `steptime` stays the job's: what it imports by that name, now or later, is what it would be without us, a
-    module of its own too. Ours are found under their own full names, and what the probe needs is loaded when it has
-    started.
+    The name `steptime` stays the job's: its imports of it give the same result as without us, even a module of its own.
+    Our modules are found under their full names; those that the probe needs are loaded once it has started.
     """
     root = os.path.dirname(os.path.dirname(folder))
     theirs, known = sys.modules.get("steptime"), sys.modules.get("steptime.probe")
@@ -127,13 +123,13 @@ def start(folder):
 
 
 def is_in(module, folder):  # type: ignore[no-untyped-def]
-    """True if this is the package in that folder."""
+    """True if the package is in that folder."""
     paths = list(getattr(module, "__path__", None) or [])
     return bool(paths) and os.path.realpath(paths[0]) == os.path.realpath(folder)
 
 
 def load(root):  # type: ignore[no-untyped-def]
-    """Loads what lives in the job, as `steptime`."""
+    """Loads the probe's package as `steptime`."""
     import importlib.util
 
     before = sys.modules.get("steptime")
@@ -165,7 +161,7 @@ def mark(what):
 
 def leave_word(name, word):
     # type: (str, bytes) -> None
-    """Adds to a file of the recording. The plan is JSON that starts with its path."""
+    """Appends to a file of the recording. The plan is JSON that starts with the recording's path."""
     first, _, rest = os.environ.get(PLAN, "").partition(': "')
     if first == '{"recording"':
         try:
@@ -181,7 +177,7 @@ def leave_word(name, word):
 
 def unescaped(text):
     # type: (str) -> str
-    """Content of a JSON string, which ends at the first quotation mark."""
+    """Returns the content of a JSON string, which ends at the first quotation mark."""
     found, letters = "", iter(text)
     for letter in letters:
         if letter == '"':
@@ -198,7 +194,7 @@ def unescaped(text):
 
 def enter():
     # type: () -> None
-    """Waits for torch, in the processes that may import it."""
+    """Waits for torch, in processes that may import it."""
     if not os.environ.get(PLAN) or sys.version_info < OLDEST:
         return
     if any("multiprocessing.resource_tracker" in word for word in sys.orig_argv):

@@ -1,4 +1,4 @@
-"""Memory in the user's process: who keeps what steps leave behind, and what was there when it ran out.
+"""Memory in the user's process: holders of objects that outlive their step, and the state when memory ran out.
 
-One law: nothing of the user's is called, kept or changed. Python's garbage collector answers for Python's objects.
+Nothing of the user's is called, kept or changed: Python's garbage collector lists the objects.
 """

@@ -1,4 +1,4 @@
-"""Recording allocations for a moment: by torch's profiler on a CPU, by the allocator's own history on a CUDA device."""
+"""Short records of allocations: by torch's profiler on a CPU, by the allocator's own history on a CUDA device."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from steptime.probe.ours import pass_on
 
 REQUIRES = TENSOR.requires_grad
 ERRORS = 2
-"""GLOG's level of errors, as c10 has it (c10/util/Logging.h)."""
+"""GLOG's level of errors, as in c10 (c10/util/Logging.h)."""
 MOST_FREED = 900
-"""Blocks from before that may be freed while torch's profiler counts memory, in all windows of a process together: it
-warns at the first and at every thousandth, on the user's stderr (c10/core/CPUAllocator.cpp)."""
+"""Most older blocks that may be freed while torch's profiler counts memory, in all windows of a process: it warns at
+the first and at every thousandth, on the user's stderr (c10/core/CPUAllocator.cpp)."""
 OTHERS = 100
-"""Such blocks that a step frees next to its gradients: the batch, the loss, what a loop keeps of the step before."""
+"""Older blocks that a step frees besides its gradients: the batch, the loss, values of the step before."""
 MOST_ENTRIES = 100_000
-"""Entries of the allocator's history: a few kilobytes each."""
+"""Entries of the allocator's history, a few kilobytes each."""
 
 
 def _level() -> Any:
-    """c10's log level, as a variable in memory; None where the library does not show it."""
+    """Returns c10's log level as a variable in memory; None if the library hides it."""
     library = os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so")
     try:
         return ctypes.c_int.in_dll(ctypes.CDLL(library), "FLAGS_caffe2_log_level")
@@ -37,15 +37,15 @@ def _level() -> Any:
 
 
 class _AllocationsState:
-    """State of this process. freed: blocks from before that windows may have freed so far."""
+    """Process-wide state. freed: older blocks that windows may have freed so far."""
 
     freed = 0
 
 
 def claim(trained: Iterable[Any]) -> bool:
-    """True if memory can be recorded for a step without a warning of torch's on the user's stderr; if so, the blocks
-    that the step may free are counted as freed. trained: the parameters that are known; where none are, all tensors are
-    looked through, which takes a tenth of a second."""
+    """True if a step's memory can be recorded without a warning of torch's on the user's stderr; then counts the blocks
+    that it may free. trained: known parameters; without any, all tensors are searched, which takes a tenth of a
+    second."""
     gradients = _gradients(list(trained))
     if _level() is None or gradients is None or _AllocationsState.freed + gradients + OTHERS > MOST_FREED:
         return False
@@ -54,8 +54,7 @@ def claim(trained: Iterable[Any]) -> bool:
 
 
 def _gradients(trained: list[Any]) -> int | None:
-    """Tensors on the CPU that get gradients, each a block that the next step may free; None where they cannot be
-    counted."""
+    """Returns the number of CPU tensors with gradients, each a block that the next step may free; None for none."""
     with torch._C.DisableTorchFunction():  # what tensors of the job's own classes would be asked by
         leaves = [each for each in trained or tensors() if REQUIRES.__get__(each) and gradient_function(each) is None]
         return sum(each.device.type == "cpu" for each in leaves) if leaves else None
@@ -63,7 +62,7 @@ def _gradients(trained: list[Any]) -> int | None:
 
 @contextmanager
 def errors_only() -> Iterator[None]:
-    """For a moment torch's libraries log nothing below errors."""
+    """Context in which torch's libraries log errors only."""
     level = _level()
     before = level.value
     level.value = max(before, ERRORS)
@@ -74,7 +73,7 @@ def errors_only() -> Iterator[None]:
 
 
 def start_history() -> bool:
-    """Starts the CUDA allocator's history with stacks of Python; False where there is none, or the user's own is on."""
+    """Starts the CUDA allocator's history with Python stacks; False without CUDA, or if the user's own is on."""
     if not device.in_use():
         return False
     enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
@@ -85,7 +84,7 @@ def start_history() -> bool:
 
 
 def end_history(path: str) -> None:
-    """Writes the history to `path`, if there is one, and ends it. Raises OSError."""
+    """Ends the history, after writing it to `path` unless that is "". Raises OSError."""
     try:
         if path:
             torch.cuda.memory._dump_snapshot(path + ".partial")

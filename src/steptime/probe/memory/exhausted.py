@@ -1,8 +1,7 @@
-"""When memory runs out: what was asked for, and what was there then.
+"""State when memory runs out: the failed request, and the holders of the memory.
 
-A process that is ending is looked at when it ends, so that the job's own exception and traceback stay what they are. A
-CUDA allocator's state is written down at the moment when its device runs full, before the error is raised and anything
-is freed.
+A process that ends with the error is examined at its end, so that the job's exception and traceback stay the same. A
+CUDA allocator's state is written when its device is full, before the error is raised and memory is freed.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from steptime.probe.memory.living import MOST_OBJECTS, TENSOR, size_of, storage_
 from steptime.probe.ours import pass_on
 
 ON_HOST = re.compile(r"(?:can't|not enough memory: you) .*?(?:tried to )?allocate (\d+) bytes", re.DOTALL)
-"""c10/core/impl/alloc_cpu.cpp."""
+"""Message in c10/core/impl/alloc_cpu.cpp."""
 ON_DEVICE = re.compile(r"out of memory\. Tried to allocate ([\d.]+) (KiB|MiB|GiB)")
 CAPACITY = re.compile(r"total capacity of ([\d.]+) (KiB|MiB|GiB)")
-"""c10/cuda/CUDACachingAllocator.cpp."""
+"""Messages in c10/cuda/CUDACachingAllocator.cpp."""
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 GRADIENT = TENSOR.grad
 RESERVE = 16 << 20
-"""Bytes of address space, never touched, that are given back when memory has run out, so that there is some to look
-with where a limit of the process is what it ran against."""
+"""Bytes of untouched address space, freed when memory has run out, so that the examination has some if the process is
+at its own limit."""
 
 
 def _reserved() -> mmap.mmap | None:
@@ -46,13 +45,13 @@ def _reserved() -> mmap.mmap | None:
 
 
 class _ExhaustedState:
-    """State of this process."""
+    """Process-wide state."""
 
     reserve = _reserved()
 
 
 def facts(step: int) -> dict[str, Any] | None:
-    """`OutOfMemoryFacts` of the exception that ends this process; None where it is another one, or none."""
+    """Returns the `OutOfMemoryFacts` of the exception that ends this process; None for other ends."""
     error = getattr(sys, "last_value", None)
     found = understood(error)
     if found is None or error is None:
@@ -74,7 +73,7 @@ def facts(step: int) -> dict[str, Any] | None:
 
 
 def understood(error: BaseException | None) -> tuple[int | None, str, int | None] | None:
-    """(bytes asked for, device, its bytes) of an error that says that memory ran out; None for any other."""
+    """Returns (requested bytes, device, its bytes) of an out-of-memory error; None for any other."""
     if isinstance(error, MemoryError):
         return None, "cpu", None
     if not isinstance(error, RuntimeError):
@@ -95,7 +94,8 @@ def _bytes(found: re.Match[str]) -> int:
 
 
 def held(device: str) -> dict[str, int]:
-    """Bytes on a kind of device by owner, each storage once, of what Python knows: what autograd alone keeps is not."""
+    """Returns bytes on a kind of device by owner, each storage once. Tensors that only autograd holds are missing,
+    since Python does not know them."""
     owners: dict[str, int] = {}
     seen: set[int] = set()
     with torch._C.DisableTorchFunction():  # what tensors of the job's own classes would be asked by
@@ -136,14 +136,14 @@ def _site(traceback: TracebackType | None) -> dict[str, Any] | None:
 
 
 FILE = "memory-full.pickle"
-"""Read with the other snapshots of a process (memory-*.pickle)."""
+"""Name of the snapshot; it is read with the process's other ones (memory-*.pickle)."""
 MOST_NANOSECONDS = 5_000_000_000
-"""Spent in all: a job that looks for its largest batch by running out of memory is not held up for ever."""
+"""ns spent in all, so that a job which finds its largest batch by running out of memory is not delayed forever."""
 MOST_FRAMES = 64
 
 
 class _FullDeviceState:
-    """State of this process. path: of the file, "" while nobody watches; spent: ns so far."""
+    """Process-wide state. path: of the file, "" before `observe_device`; spent: ns so far."""
 
     path = ""
     process = 0
@@ -151,8 +151,8 @@ class _FullDeviceState:
 
 
 def observe_device(folder: str) -> None:
-    """From now on the newest state in which memory ran out lies in `folder`. An observer cannot be taken away again, so
-    there is one for a process, which follows the folder. Does nothing until CUDA is in use."""
+    """Writes the newest out-of-memory state into `folder` from now on. An observer cannot be removed, so each process
+    has one, which follows the folder. Does nothing until CUDA is in use."""
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
     if attach is None or not torch.cuda.is_initialized():
         return
@@ -163,8 +163,8 @@ def observe_device(folder: str) -> None:
 
 
 def ran_out(device: int, asked: int, _allocated: int, free: int) -> None:
-    """The allocator's observer (torch/csrc/cuda/Module.cpp, THCPModule_attachOutOfMemoryObserver): called without its
-    lock. An exception from here would take the place of the job's own."""
+    """The allocator's observer (torch/csrc/cuda/Module.cpp, THCPModule_attachOutOfMemoryObserver), called without its
+    lock. An exception here would replace the job's own."""
     start = time.perf_counter_ns()
     if (
         not _FullDeviceState.path
@@ -186,8 +186,7 @@ def ran_out(device: int, asked: int, _allocated: int, free: int) -> None:
 def with_request(
     snapshot: dict[str, Any], device: int, asked: int, free: int, frame: FrameType | None
 ) -> dict[str, Any]:
-    """The snapshot with the request that failed as the last event of its device, as the allocator writes it itself
-    where its history is on."""
+    """Returns the snapshot with the failed request as its device's last event, as the allocator's history writes it."""
     traces = snapshot.setdefault("device_traces", [])
     traces += [[] for _ in range(device + 1 - len(traces))]
     events = traces[device]
@@ -198,7 +197,7 @@ def with_request(
 
 
 def frames_of(frame: FrameType | None) -> list[dict[str, Any]]:
-    """The Python frames from one outwards, as a snapshot has them."""
+    """Returns the Python frames from `frame` outwards, in a snapshot's format."""
     found: list[dict[str, Any]] = []
     while frame is not None and len(found) < MOST_FRAMES:
         code = frame.f_code

@@ -1,13 +1,13 @@
-"""The hunt for leaks: three looks at what lives, a few steps apart, at boundaries of steps.
+"""Search for leaks: three looks at the living objects, a few steps apart, at step boundaries.
 
-An object that was made between the first two looks and lives at the third has outlived several steps; the garbage
-collector knows its holder. A running sum of losses keeps no tensors of Python alive, but a graph that grows.
+An object made between the first two looks and alive at the third has outlived several steps; the garbage collector
+knows its holder. A running sum of losses keeps no Python tensors alive, but a growing graph.
 
-Objects of a few steps are young to the garbage collector, so only its young generations are looked through; where it
-promotes some of them meanwhile, the hunt starts again and looks at all.
+Objects of a few steps are in the collector's young generations, so only those are searched. If some objects are
+promoted meanwhile, the search starts again with all generations.
 
-Who keeps an object alive (a list, a dictionary, a hook, a closure, a variable) is told by name and line. Types are
-asked, never objects: `isinstance` asks an object for its class, which makes a lazy one do its work.
+The holder (a list, a dictionary, a hook, a closure, a variable) is reported by name and line. Only types are examined,
+because `isinstance` asks the object for its class, which makes a lazy object do its work.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from steptime.probe import sites
 from steptime.probe.memory.living import gradient_function, nodes_behind, promotions, size_of, storage_of, tensors
 
 MOST_LEVELS = 5
-"""From a tensor up to what has a name: tensor, tuple, list, dictionary, instance."""
+"""Levels from a tensor up to a named object: tensor, tuple, list, dictionary, instance."""
 GROWING = frozenset({"append", "extend", "add", "insert", "appendleft", "setdefault", "update"})
 CONTAINERS = (list, dict, set, deque, tuple)
 READS_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
-"""Functions through which a job may hold its own dictionary of locals. Up to Python 3.12 there is one for a frame, and
-to ask the frame for it brings it up to date: the job would find variables in it that were not there."""
+"""Functions through which a job may hold its dictionary of locals. Up to Python 3.12 a frame has only one, and reading
+it updates it: the job would find new variables in it."""
 ONLY_THE_FRAME = 3
-"""References to a dictionary of locals that nobody else holds: the frame's, ours, and the one that counts them."""
+"""References to a dictionary of locals that nobody else holds: the frame's, ours, and getrefcount's."""
 
 
 class Holder(NamedTuple):
@@ -49,7 +49,7 @@ class Holder(NamedTuple):
 
 
 def holder_of(objects: list[Any], frame: FrameType | None) -> Holder | None:
-    """Holder of most of the objects, climbing until something has a name. frame: where user code is running."""
+    """Returns the holder of most of the objects, climbing until one has a name. frame: where user code is running."""
     path = [objects[0]]
     current, ours = objects, {id(objects), id(path)}
     for _ in range(MOST_LEVELS):
@@ -72,7 +72,7 @@ def holder_of(objects: list[Any], frame: FrameType | None) -> Holder | None:
 
 
 def _common(objects: list[Any], referrers: list[Any]) -> list[Any]:
-    """The referrer that holds most of the objects; where each has its own, all of them (of one kind)."""
+    """Returns the referrer that holds most of the objects; if each has its own, all referrers of the commonest type."""
     if not referrers:
         return []
     wanted = {id(each) for each in objects}
@@ -104,7 +104,7 @@ def _named(current: list[Any], path: list[Any], frame: FrameType | None) -> Hold
 
 
 def _found(kind: str, displayed: str, name: str, codes: list[CodeType]) -> Holder:
-    """A holder with the line at which it grows; a hook where that line is in a function that is one."""
+    """Returns a holder with the line where it grows; a hook if that line is in a hook function."""
     line = _line(name, codes)
     if line is None:
         return Holder(kind, displayed, None)
@@ -131,7 +131,7 @@ def _variable(path: list[Any], entries: dict[Any, Any], frame: FrameType | None)
 
 
 def _codes(entries: dict[Any, Any], frame: FrameType | None) -> Iterator[CodeType]:
-    """The code that may name a module's variable: what is running, and the functions and methods that it defines."""
+    """Yields code that may name a module's variable: running code, and the module's own functions and methods."""
     while frame is not None:
         if sites.whose_frame(frame) == sites.USER:
             yield frame.f_code
@@ -154,8 +154,8 @@ def _local(value: Any, frame: FrameType | None) -> tuple[str, CodeType] | None:
 
 
 def _variable_of(frame: FrameType, value: Any) -> str | None:
-    """The variable of a function's frame that holds a value. The dictionary of locals that this makes, up to Python
-    3.12, is emptied again: it would keep them alive."""
+    """Returns the variable of a function's frame that holds a value. Up to Python 3.12 this makes a dictionary of
+    locals, which is emptied again because it would keep them alive."""
     if READS_LOCALS.intersection(frame.f_code.co_names):
         return None
     entries = frame.f_locals
@@ -166,7 +166,7 @@ def _variable_of(frame: FrameType, value: Any) -> str | None:
 
 
 def _function(function: FunctionType, path: list[Any]) -> Holder:
-    """A closure's variable, or a hook's: the function that can reach it."""
+    """Returns the holder for a closure's or a hook's function, with the variable's or the function's name."""
     cell = next((each for each in path if type(each) is CellType), None)
     names = function.__code__.co_freevars
     closure = function.__closure__ or ()
@@ -179,7 +179,7 @@ def _function(function: FunctionType, path: list[Any]) -> Holder:
 
 
 def _is_hook(function: FunctionType) -> bool:
-    """True if a module's or a tensor's table of hooks holds it: numbers to functions."""
+    """True if a table from integers to functions holds it, as a module's or a tensor's hooks do."""
     for referrer in gc.get_referrers(function):
         if issubclass(type(referrer), dict) and referrer and all(type(key) is int for key in list(referrer)[:4]):
             return True
@@ -187,7 +187,7 @@ def _is_hook(function: FunctionType) -> bool:
 
 
 def _attribute(one: Any, path: list[Any]) -> Holder | None:
-    """An attribute of an object of the user's, whose class says in which file."""
+    """Returns the holder for an attribute of a user's object, whose class shows the file."""
     below = path[-2] if len(path) > 1 else None
     if below is None or issubclass(type(one), CONTAINERS) or type(one) is CellType:
         return None
@@ -228,22 +228,22 @@ def _with_inner(codes: list[CodeType]) -> Iterator[CodeType]:
 
 
 APART = 4
-"""Steps between two looks: what a job keeps for a step or two (the last batch, the last loss) is gone by then."""
+"""Steps between two looks: objects that a job keeps for a step or two (the last batch or loss) are gone by then."""
 LOOKS = 3
 MOST_SAMPLES = 24
-"""Survivors whose holder is looked for."""
+"""Most surviving objects whose holder is searched."""
 LEAST_NODES = 2
 """Nodes of the graph a step: a sum makes one, and its operand's own."""
 MOST_DEEP = 8
 """Tensors with a deep graph whose holder is looked for."""
 PASSING = "Queue.queue"
-"""Items that wait in a queue.Queue are taken out again, as the batches that a DataLoader pins ahead are."""
+"""Name of a holder that is no leak: a queue.Queue's items leave it again, such as batches that a DataLoader pins."""
 YOUNG_KEPT = sys.version_info < (3, 14)
-"""From then on the collector is incremental, and objects grow old at the first collection."""
+"""True before Python 3.14: later collectors are incremental, and make objects old at the first collection."""
 
 
 class LeakHunt:
-    """Call `look` at boundaries until it is `done`; then `leaks` holds what was found."""
+    """Search for leaks. Call `look` at boundaries until it is `done`; then `leaks` has the result."""
 
     def __init__(self) -> None:
         self._young, self._promotions = YOUNG_KEPT, promotions()
@@ -258,7 +258,7 @@ class LeakHunt:
         return len(self._steps) == LOOKS
 
     def look(self, step: int, frame: FrameType | None) -> None:
-        """One look; the third one finds. frame: where the user's loop is running."""
+        """Takes one look; the third one finds the leaks. frame: where the user's loop is running."""
         if self._young and promotions() != self._promotions:
             self._young = False
             self._steps, self._graphs = [], []

@@ -1,4 +1,4 @@
-"""The tensors that live in Python, found without calling anything of the user's."""
+"""Living tensors in Python, found without calling the user's code."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from steptime.probe.ours import pass_on
 TENSOR = torch._C.TensorBase
 GRADIENT_FUNCTION = TENSOR.grad_fn
 MOST_OBJECTS = 3_000_000
-"""Objects of a process that are looked through: half a second; beyond, nothing is looked for."""
+"""Most objects of a process that are searched, which takes half a second; with more, none is."""
 MOST_NODES = 20_000
-"""Nodes of one graph that are counted."""
+"""Most nodes of one graph that are counted."""
 
 
 def tensors(*, young: bool = False) -> Iterator[Any]:
-    """Every living tensor; none where the process has too many objects. Only types are asked, for their bases:
-    `isinstance` would ask the object, which may be anybody's. young: only those in no old generation yet, which takes
-    microseconds where all take a tenth of a second."""
+    """Yields every living tensor; none if the process has too many objects. Reads only the bases of types, because
+    `isinstance` would ask the object, which may be anybody's. young: only young generations, which takes microseconds
+    instead of a tenth of a second."""
     known: dict[type, bool] = {}
     for generation in (0, 1) if young else (None,):  # never two lists in one: it would hold itself
         objects = gc.get_objects(generation)
@@ -37,12 +37,12 @@ def tensors(*, young: bool = False) -> Iterator[Any]:
 
 
 def promotions() -> int:
-    """How often the garbage collector has moved young objects to its old generation so far."""
+    """Returns how often the garbage collector has collected an older generation so far."""
     return sum(int(generation["collections"]) for generation in gc.get_stats()[1:])
 
 
 def size_of(tensor: Any) -> int:
-    """Bytes of the storage behind a tensor, which views share; 0 for one without."""
+    """Returns the bytes of the tensor's storage, which views share; 0 without one."""
     try:
         return int(TENSOR.untyped_storage(tensor).nbytes())
     except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
@@ -51,8 +51,8 @@ def size_of(tensor: Any) -> int:
 
 
 def storage_of(tensor: Any) -> int:
-    """Which storage it has: the same for views of one. Where that lies is not asked, as torch warns of the question for
-    some (FakeTensor)."""
+    """Returns the identity of the tensor's storage, the same for views. Its address is not read, because torch warns
+    about that for some tensors (FakeTensor)."""
     try:
         return int(TENSOR.untyped_storage(tensor)._cdata)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
@@ -61,7 +61,7 @@ def storage_of(tensor: Any) -> int:
 
 
 def gradient_function(tensor: Any) -> Any:
-    """The node of autograd's graph that made it; None for a leaf."""
+    """Returns the node of autograd's graph that made the tensor; None for a leaf."""
     try:
         return GRADIENT_FUNCTION.__get__(tensor)
     except (RuntimeError, TypeError) as error:
@@ -70,7 +70,7 @@ def gradient_function(tensor: Any) -> Any:
 
 
 def nodes_behind(tensor: Any) -> int:
-    """Nodes of autograd's graph that a tensor keeps alive, up to MOST_NODES."""
+    """Returns the number of graph nodes that a tensor keeps alive, up to MOST_NODES."""
     first = gradient_function(tensor)
     if first is None:
         return 0

@@ -1,6 +1,6 @@
-"""The batch that the job works on: its tensors, the samples that it was made of, and what came in not finite.
+"""Current batch of the job: its tensors, the indices of its samples, and input values that are not finite.
 
-Only in the instrumented run: the loader's next gets a frame of ours there.
+Only in the instrumented run, where it adds a frame of ours to the loader's next.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from steptime.probe.objects import SideTable, tensors_in
 from steptime.probe.ours import pass_on
 
 MOST_PENDING = 4096
-"""Batches whose indices are kept until they arrive."""
+"""Most batches whose indices are kept until they arrive."""
 OUTLIER = 1e3
-"""A sample whose largest magnitude is so many times the median sample's is told. Data that a network is fed are scaled:
-a factor of a thousand within one batch is a broken record or a unit mixed up."""
+"""Ratio of a sample's largest magnitude to the median sample's above which it is reported. Inputs of a network are
+scaled, so a factor of a thousand within a batch is a broken record or a wrong unit."""
 
 
 class Batches:
-    """The newest batch of each loader. size: of the newest one's first dimension, 0 where there is none."""
+    """Newest batch of each loader. size: first dimension of the newest one, 0 without any."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -43,7 +43,7 @@ class Batches:
         self._pending: SideTable[deque[Any]] = SideTable()
 
     def install(self) -> None:
-        """Wraps the loader's next, and the call that takes a batch's indices from the sampler."""
+        """Wraps the loader's next, and the call that reads a batch's indices from the sampler."""
         base = torch_dataloader._BaseDataLoaderIter
         base.__next__ = self._next(base.__next__)
         base._next_index = self._next_index(base._next_index)
@@ -90,18 +90,18 @@ class Batches:
                 self._storages[storage_of(tensor)] = (f"tensor {position}", weakref.ref(tensor))
 
     def holds(self, tensor: Any) -> bool:
-        """True if a tensor lies in the memory of one that a loader has delivered."""
+        """True if a tensor shares memory with one from a loader."""
         known = self._storages.get(storage_of(tensor))
         return known is not None and known[1]() is not None
 
     def samples(self, rows: list[int]) -> list[Any]:
-        """The sampler's indices of these rows; none where the rows are not the batch's samples."""
+        """Returns the sampler's indices of these rows; [] if the rows are not the batch's samples."""
         if self.size != len(self.indices) or any(row >= len(self.indices) for row in rows):
             return []
         return [self.indices[row] for row in rows]
 
     def describe(self) -> dict[str, Any]:
-        """`BatchFacts`: what is conspicuous about the newest batch. Waits for the device."""
+        """Returns `BatchFacts` of the newest batch. Waits for the device."""
         tensors = [known() for _, known in self._storages.values()]
         floating = [tensor for tensor in tensors if tensor is not None and is_floating(tensor) and tensor.numel()]
         bad: list[int] = []
@@ -124,7 +124,7 @@ class Batches:
 
 
 def is_mask(tensor: Any) -> bool:
-    """True if it holds nothing but zeros and -inf: a mask that is to be added to scores."""
+    """True if all values are 0 or -inf: a mask to add to scores."""
     return bool(((tensor == 0) | (tensor == -math.inf)).all())
 
 

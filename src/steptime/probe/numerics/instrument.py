@@ -1,7 +1,7 @@
-"""The instrumented run: from a step that the watch has named on, every operator is looked at until the origin of what
-is not finite is known; then the job ends.
+"""Instrumented run: from the step that the monitor named on, every operator is observed until the origin of a value
+that is not finite is known; then the job ends.
 
-Up to that step the job runs as it is. From it on compiled code runs uncompiled, because only operators can be seen.
+Before that step the job is unchanged. From it on compiled code runs uncompiled, because only operators can be observed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from steptime.probe.recorder import json_number
 
 LOSS, GRADIENT, SKIPPED, READ = "loss", "gradient", "skipped", "read"
 MOST_REPORTED = 12
-"""Births that are written of those that a loss or a gradient carries."""
+"""Most origins of a loss or gradient that are written."""
 MOST_PARAMETERS = 16
 HISTORY = 16
-"""Steps before the window of which the gradient norm is taken: the watch has that of some only."""
+"""Steps before the window whose gradient norm is read: the monitor has only some."""
 
 
 class Instrument(Role):
-    """plan: first_step and last_step of the window, and `kind`, what the watch has seen."""
+    """Role of the instrumented run. plan: first_step and last_step of the window; `kind`: the monitor's finding."""
 
     def __init__(self, plan: dict[str, Any], account: GrowingNumerics, ending: ProcessVariant) -> None:
         self._first, self._last = int(plan["first_step"]), int(plan["last_step"])
@@ -173,12 +173,12 @@ class Instrument(Role):
 
 
 def _origin(origins: list[FirstNonFinite]) -> FirstNonFinite | None:
-    """The earliest that the user did not write; a constant only where there is no other."""
+    """Returns the earliest origin that the user did not write, else the earliest constant."""
     return min(origins, key=lambda origin: (origin.deliberate, origin.number), default=None)
 
 
 def _uncompiled(account: GrowingNumerics) -> None:
-    """Compiled functions run as they were written from now on."""
+    """Makes compiled functions run uncompiled from now on."""
     if "torch._dynamo" not in sys.modules:
         return
     if not hasattr(torch.compiler, "set_stance"):  # torch < 2.6

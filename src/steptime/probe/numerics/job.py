@@ -1,7 +1,7 @@
-"""Events of the job, for a role that looks at its numbers: losses, updates, skipped steps, boundaries.
+"""Events of the job for a role that checks its numbers: losses, updates, skipped steps, boundaries.
 
-Steps are counted as everywhere in the probe (`steps.StepCounter`), so that a step has the same number in every run of
-the job. Nothing of ours reaches the user: what fails is told to `failed`, once, and then the job runs unwatched.
+Steps are counted as everywhere in the probe (`steps.StepCounter`), so that a step has the same number in every run. No
+error of ours reaches the user: `failed` gets the first one, and the job goes on unobserved.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAME = "numerics.json"
 
 
 class GrowingNumerics:
-    """`ProcessNumerics` while it grows. The folder is made at the first sign of training."""
+    """`ProcessNumerics` under construction. The folder is made at the first sign of training."""
 
     def __init__(self, recording: str, mode: str) -> None:
         self.recording = recording
@@ -38,14 +38,14 @@ class GrowingNumerics:
         self.facts: dict[str, Any] = {"mode": mode, "steps": 0, "notes": []}
 
     def open(self) -> None:
-        """Raises OSError where the recording cannot be written."""
+        """Makes the folder. Raises OSError if the recording cannot be written."""
         if not self.folder:
             self.folder = identity.make_folder(self.recording, os.getpid())
             identity.write_process(self.folder, device="cpu", device_name="")
             self.facts["pid"], self.facts["rank"] = os.getpid(), identity.place().rank
 
     def write(self) -> None:
-        """Writes what is known, if the process has trained. Raises OSError."""
+        """Writes the facts so far, if the process has trained. Raises OSError."""
         if self.folder:
             write_whole(os.path.join(self.folder, NAME), self.facts)
 
@@ -54,8 +54,7 @@ class GrowingNumerics:
             self.facts["notes"].append(text)
 
     def give_up(self, what: str, error: Exception) -> None:
-        """Tells the user, and writes what is known as far as that can be done. Raises nothing: it is called from inside
-        the job."""
+        """Informs the user, and writes the facts so far if possible. Raises nothing, because the job calls it."""
         reason = f"{type(error).__name__}: {error}"
         switched_off(reason)
         self.note(f"{what}: {reason}")
@@ -63,56 +62,57 @@ class GrowingNumerics:
             self.write()
 
     def forget(self) -> None:
-        """In a forked child: it gets a folder of its own when it trains."""
+        """Resets a forked child, which gets its own folder when it trains."""
         self.folder = ""
         self.facts = {"mode": self.facts["mode"], "steps": 0, "notes": []}
 
 
 MOST_BACKWARDS = 64
-"""Backwards that are waited for before the first update; an optimizer inside a compiled step is never seen."""
+"""Most backwards to wait for the first update; an optimizer inside a compiled step is never seen."""
 TOP_MODULE_STEPS = 3
-"""Steps in which modules that are called from outside of all others are looked for."""
+"""Steps in which top modules are searched."""
 
 
 class Role:
-    """Who is told what happens. `step`: the number, from 1, of the step that is under way."""
+    """Callbacks for the job's events. `step`: number of the current step, from 1."""
 
     def install(self) -> None:
-        """Before the user's program goes on."""
+        """Called before the user's program goes on."""
 
     def top_module(self, module: torch.nn.Module) -> None:
-        """A module that learns is called from outside of all others for the first time."""
+        """Called at a trained top module's first call."""
 
     def losses(self, step: int, tensors: list[Any]) -> None:
-        """An outermost backward starts on these, before any scaling."""
+        """Called when an outermost backward starts on these tensors, before any scaling."""
 
     def update(self, step: int, optimizer: Any) -> None:
-        """An optimizer's step starts; its gradients are what it will use."""
+        """Called when an optimizer's step starts, with its final gradients."""
 
     def updated(self, step: int, optimizer: Any) -> None:
-        """It has ended: here gradients are whole also where a closure, or a backward's hook, has made the update."""
+        """Called when it has ended. Gradients are complete here even if a closure or a backward's hook made the
+        update."""
 
     def scaled_update(self, step: int, optimizer: Any) -> None:
-        """GradScaler.step starts: gradients may still be scaled."""
+        """Called when GradScaler.step starts: gradients may still be scaled."""
 
     def skipped(self, step: int, optimizer: Any) -> None:
-        """GradScaler.step has left the update out, as gradients had overflowed."""
+        """Called when GradScaler.step has skipped the update, because gradients overflowed."""
 
     def boundary(self, step: int) -> None:
-        """The step has ended. May not return."""
+        """Called when the step has ended. May not return."""
 
     def finish(self) -> None:
-        """The process ends. A step that began and never ended counts, too: the job may have left because of it."""
+        """Called at the end of the process. An unfinished step counts, too: the job may have ended because of it."""
 
     def failed(self, error: Exception) -> None:
-        """Something of ours has raised; nothing more will be told. Raises nothing."""
+        """Called after an error of ours, as the last callback. Raises nothing."""
 
     def forked(self) -> None:
-        """In a child: a loader's worker, or a trainer that starts at its own step 1."""
+        """Called in a child: a loader's worker, or a trainer that starts at its own step 1."""
 
 
 class _ScalerStep:
-    """A call of GradScaler.step that is under way."""
+    """Context manager around a call of GradScaler.step."""
 
     __slots__ = ("_before", "_job", "_optimizer")
 
@@ -129,7 +129,7 @@ class _ScalerStep:
 
 
 class Job(BackwardObserver):
-    """Listens in this process and tells a role."""
+    """Observer of this process that calls a role."""
 
     def __init__(self, role: Role) -> None:
         self.role = role
@@ -156,7 +156,7 @@ class Job(BackwardObserver):
         register_optimizer_step_post_hook(self._update_ends)
 
     def forked(self) -> None:
-        """In a child: it may train by itself, from step 1."""
+        """Resets a child, which may train by itself, from step 1."""
         self.step, self._thread, self._depth = 1, 0, 0
         self._pid = os.getpid()
         self._counter = StepCounter()
@@ -178,7 +178,7 @@ class Job(BackwardObserver):
             pass_on(error)
 
     def _mine(self) -> bool:
-        """True if this thread is the one that trains."""
+        """True if this is the training thread."""
         return self._active and get_ident() == self._thread
 
     # -- what torch calls ------------------------------------------------------------------------------------------
@@ -218,8 +218,7 @@ class Job(BackwardObserver):
                 self._boundary()
 
     def scaler_starts(self, optimizer: Any) -> int | None:
-        """GradScaler.step starts. Returns how many updates there were; None in another thread than the one that
-        trains."""
+        """Called when GradScaler.step starts. Returns the updates so far; None outside of the training thread."""
         if not self._mine():
             return None
         before = self._updates

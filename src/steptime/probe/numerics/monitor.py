@@ -1,7 +1,7 @@
-"""The cheap watch: of each step the losses, the norm of the gradients and the outputs of some modules.
+"""Cheap monitor of each step's losses, gradient norm and the outputs of some modules.
 
-Nothing waits for the device, nothing of a step is kept beyond it, and no random number is drawn. The watch knows what
-it costs: above MOST_SHARE of a step it looks at fewer modules, then at the gradients of fewer steps.
+Nothing waits for the device, nothing of a step is kept beyond it, and no random number is drawn. The monitor measures
+its own cost: above MOST_SHARE of a step it checks fewer modules, or the gradients of fewer steps.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ weight."""
 KEPT_UPDATES = 16
 """Steps with the largest update that are written."""
 MOST_MODULES = 16
-"""Modules below a root that are looked at, from the outside in."""
+"""Most modules of a tree that are checked, from the outside in."""
 FIRST_STRIDE = MOST_MODULES
-"""A look out of a cold cache takes up to 40 us on a CPU: one a step until it is known how long steps are."""
+"""Initial stride of module checks: one per step until the step time is known, as a check with a cold cache takes up to
+40 us on a CPU."""
 
 
 class OutputObserver:
-    """Adds one value to the readings for each output that is looked at. spent: ns since it was last asked.
+    """Observer of module outputs; adds one value per checked output to the readings.
 
-    stride: of the modules every nth is looked at in a step, in turns; 0 switches the look off.
+    stride: every n-th module is checked in a step, in turns; 0 switches the checks off.
     """
 
     def __init__(self, readings: Readings, guard: Callable[..., None]) -> None:
@@ -50,13 +51,13 @@ class OutputObserver:
         self._count = 0
 
     def top_module(self, module: torch.nn.Module, name_of: Callable[[Any], str]) -> None:
-        """Puts the look around modules of a root. A compiled root is looked at as a whole."""
+        """Wraps modules of a tree. A compiled top module is checked as a whole."""
         for each in _chosen(module):
             self._wrap(each, name_of(each), self._count)
             self._count += 1
 
     def spent(self) -> int:
-        """ns that the looks have taken since the last call."""
+        """Returns the ns of the checks since the last call."""
         spent, self._spent = self._spent, 0
         return spent
 
@@ -94,7 +95,7 @@ class OutputObserver:
 
 
 def _tensor_of(output: Any) -> Any:
-    """The output, or the first of several, where it is a tensor that can be summed up."""
+    """Returns the output, or the first of several, if it is a tensor that can be summed; else None."""
     while isinstance(output, list | tuple) and output:
         output = output[0]
     plain = isinstance(output, torch.Tensor) and type(output).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
@@ -102,7 +103,7 @@ def _tensor_of(output: Any) -> Any:
 
 
 def _chosen(top_module: torch.nn.Module) -> list[torch.nn.Module]:
-    """The modules nearest to the root, itself among them; none inside of a compiled or scripted one."""
+    """Returns the modules nearest to the top module, itself included; none inside of a compiled or scripted one."""
     found: list[torch.nn.Module] = []
     waiting = deque([top_module])
     while waiting and len(found) < MOST_MODULES:
@@ -117,13 +118,13 @@ def _chosen(top_module: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 LAST = 64
-"""Steps whose loss and gradient norm are kept: what an exploding gradient has grown by."""
+"""Latest steps whose loss and gradient norm are kept, to show how a gradient exploded."""
 SPREAD = 48
-"""At most so many of the whole run: where they are full every second one goes, and from then on every second comes."""
+"""Most steps kept of the whole run: when they are full, every second one is dropped, and the stride doubles."""
 
 
 class LossHistory:
-    """Losses of one process. Entries: (step, loss, gradient norm), None where it was not looked at."""
+    """Losses of one process. Entries: (step, loss, gradient norm), None if unknown."""
 
     def __init__(self) -> None:
         self._last: deque[list[Any]] = deque(maxlen=LAST)
@@ -146,16 +147,16 @@ class LossHistory:
         return list(self._last)
 
     def spread(self) -> list[list[Any]]:
-        """For the account; only steps with a gradient norm."""
+        """Returns steps of the whole run with a gradient norm, for the result."""
         return list(self._spread)
 
 
 MOST_PENDING = 8
-"""Steps that may be on their way; the oldest is waited for then."""
+"""Most steps whose values are still being copied; then it waits for the oldest."""
 
 
 class Readings:
-    """Takes (name, tensor) pairs step by step, gives back (step, [(name, value), …]) in the same order."""
+    """Queue of (name, tensor) pairs by step; returns (step, [(name, value), …]) in the same order."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -163,7 +164,7 @@ class Readings:
         self._pending: deque[tuple[int, list[str], Any, Any]] = deque()
 
     def add(self, name: str, tensor: Any) -> None:
-        """Values of the step that is under way. tensor: detached, one element."""
+        """Adds a value of the current step. tensor: detached, one element."""
         self._names.append(name)
         self._tensors.append(tensor)
 
@@ -174,7 +175,7 @@ class Readings:
             self._pending.append((step, names, *_sent(tensors)))
 
     def ready(self, wait: bool = False) -> Iterator[tuple[int, list[tuple[str, float]]]]:
-        """The steps whose values have arrived; with `wait` all."""
+        """Yields the steps whose values have arrived; all with `wait`."""
         while self._pending:
             step, names, values, event = self._pending[0]
             if event is not None and not event.query():
@@ -190,7 +191,8 @@ class Readings:
 
 
 def _sent(tensors: list[Any]) -> tuple[Any, Any]:
-    """(values, None) of tensors on a CPU; else (their copies in pinned memory, the event behind them)."""
+    """Returns (values, None) of tensors on a CPU; else (their copies in pinned memory, the CUDA event after the
+    copy)."""
     device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), None)
     if device is None:
         return [float(tensor) for tensor in tensors], None
@@ -204,20 +206,20 @@ def _sent(tensors: list[Any]) -> tuple[Any, Any]:
 
 
 MOST_SHARE, LEAST_SHARE = 0.015, 0.004
-"""Fraction of the step time, for what a step leaves us to do: above the first the looks become fewer, below the second
-more."""
+"""Fractions of the training thread's CPU time: above the first, checks become fewer, below the second more."""
 PERIOD = 8
-"""Steps between two such decisions."""
+"""Steps between two decisions about the strides."""
 FIRST_STRIDE, LARGEST_STRIDE = 4, 64
-"""Gradients are looked at in every nth step. A fault that is missed shows in the next step's loss."""
+"""First and largest stride of gradient checks; the largest is also that of module checks. The loss of the next step
+shows a fault that was missed."""
 HOPELESS = 20
-"""Steps in a row that a scaler skips: GradScaler starts at 2**16 and halves at each, so that by then the scale is a
-sixteenth, and what overflows still does so by itself."""
+"""Skipped steps in a row that count as a fault. GradScaler starts at 2**16 and halves each time, so the scale is then a
+sixteenth, and the values overflow without it."""
 LOSS, GRADIENT, FOUND, SKIPPED = "loss", "gradient", "found_inf", "skipped"
 
 
 class Monitor(Role):
-    """Looks until something is not finite, then ends the job unless `go_on`."""
+    """Monitor that ends the job at the first value that is not finite, unless `go_on`."""
 
     def __init__(self, plan: dict[str, Any], account: GrowingNumerics, ending: ProcessVariant) -> None:
         self._go_on = bool(plan["go_on"])
@@ -238,7 +240,7 @@ class Monitor(Role):
         account.facts.update(trigger=None, skipped_steps=0, steps_not_finite=0)
 
     def install(self) -> None:
-        """Before the user's program goes on: the norm that clipping computes is the one that we need."""
+        """Reads the norms that the job's own clipping computes, from now on."""
         clip = inspect.unwrap(torch.nn.utils.clip_grad_norm_)
         Inlay(clip, THROUGH.format(""), returned=self._clip).install()
 
@@ -404,7 +406,7 @@ class Monitor(Role):
 
 
 def gradient_norm(gradients: list[Any]) -> Any:
-    """The 2-norm of all gradients as a tensor without dimensions; None where there are none."""
+    """Returns the 2-norm of all gradients as a 0-D tensor; None without any."""
     dense = [local_values(gradient) for gradient in gradients if gradient is not None]
     if not dense:
         return None

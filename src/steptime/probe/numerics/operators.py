@@ -1,8 +1,8 @@
-"""A look at every operator of a step: which one was the first to make something that is not finite, and of what.
+"""Observer of every operator in a step: which one first made a value that is not finite, and from which inputs.
 
-Every value that is not finite has a origin: the operator that made it of finite ones, a constant that the user wrote,
-a batch, a parameter, another rank. Births are carried on from inputs to outputs by the memory that they lie in, so that
-of a loss, or a gradient, that is not finite the origin is known; infinities that do no harm (masks) are never at issue.
+Every such value has an origin: the operator that made it from finite ones, a constant that the user wrote, a batch, a
+parameter, another rank. Origins are passed from inputs to outputs by the memory of the tensors, so that the origin of a
+bad loss or gradient is known. Harmless infinities (masks) never reach either.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ UNREAD = (
     "detach",
     "alias",
 )
-"""Operators whose output was not computed: memory that is still to be filled, and views."""
+"""Operators whose output is not computed: memory still to be filled, and views."""
 COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional")
-"""Their outputs are not there yet when the call returns."""
+"""Namespaces of collectives, whose outputs are not ready when the call returns."""
 MOST_ORIGINS = 2000
-"""Births that are kept of a window; those of later ones are counted with the last."""
+"""Most origins of a window; later ones count as the last."""
 MOST_CARRIED = 8
-"""Births that one tensor carries on: the earliest."""
+"""Most origins of one tensor: the earliest ones."""
 MOST_RANGES = 8
-"""Inputs that are described."""
+"""Most inputs that are described."""
 OPERATOR, CONSTANT, BATCH = "operator", "constant", "batch"
 PARAMETER, COLLECTIVE, OUTSIDE = "parameter", "collective", "outside"
-"""Kinds of origins: made of finite values, written by the user, delivered by a loader, in a parameter before the first
-step that was looked at, received from another rank, and none of these."""
+"""Kinds of origins: made from finite values, written by the user, from a loader, in a parameter before the first
+observed step, received from another rank, and none of these."""
 _DISABLED = torch._C._disabled_torch_dispatch_impl
 _sequence = getattr(torch.autograd, "_get_sequence_nr", None)
 _current_node = getattr(torch._C, "_current_autograd_node", None)
@@ -64,7 +64,8 @@ _current_node = getattr(torch._C, "_current_autograd_node", None)
 
 @dataclass
 class FirstNonFinite:
-    """Origin of a value that is not finite. facts: `FirstNonFinite` of the recording."""
+    """Origin of a value that is not finite. number: its index among the origins. facts: `FirstNonFinite` of the
+    recording."""
 
     number: int
     kind: str
@@ -77,7 +78,8 @@ class FirstNonFinite:
 
 @dataclass
 class _OperatorKind:
-    """Facts about an operator from its schema. mutated: positions of the arguments that it writes to."""
+    """Facts about an operator from its schema. skipped: its output is a view or not computed. collective: the output
+    comes later. mutated: positions of the arguments that it writes to. names: of its arguments."""
 
     name: str
     skipped: bool
@@ -88,7 +90,7 @@ class _OperatorKind:
 
 @dataclass
 class _Before:
-    """An argument that is about to be overwritten, and what it held."""
+    """Argument that an operator will overwrite. finite, described: its values before."""
 
     tensor: Any
     finite: bool
@@ -96,7 +98,7 @@ class _Before:
 
 
 class OperatorObserver(TorchDispatchMode):  # type: ignore[misc]
-    """Looks at the outputs of every operator while `active`. failed: told of an error of ours, once."""
+    """Observer of the outputs of every operator while `active`. failed: called once, with an error of ours."""
 
     def __init__(self, batches: Batches, names: ModuleNames, failed: Callable[[Exception], None]) -> None:
         super().__init__()
@@ -107,9 +109,9 @@ class OperatorObserver(TorchDispatchMode):  # type: ignore[misc]
         self.origins: list[FirstNonFinite] = []
         self.parameters: dict[int, str] = {}
         self.read: tuple[int, ...] = ()
-        """Births of the newest value that is not finite and that the job has read (item)."""
+        """Origins of the newest bad value that the job has read (item)."""
         self.scalar: tuple[int, ...] = ()
-        """Births of the newest value of one element that is not finite: a loss, if the job leaves because of it."""
+        """Origins of the newest bad value with one element: a loss, if the job ends because of it."""
         self._batches, self._names, self._failed = batches, names, failed
         self._carried: dict[int, tuple[int, ...]] = {}
         self._reduced: set[int] = set()
@@ -117,12 +119,12 @@ class OperatorObserver(TorchDispatchMode):  # type: ignore[misc]
         self._kinds: dict[Any, _OperatorKind] = {}
 
     def next_step(self, step: int) -> None:
-        """Nodes of the graph are numbered anew from here on."""
+        """Starts a step, in which graph nodes are numbered anew."""
         self.step = step
         self._forward.clear()
 
     def origins_of(self, tensors: Any) -> tuple[int, ...]:
-        """Operators with a tensor that is not finite; their origin is unknown where this is empty."""
+        """Returns the numbers of the origins of the tensors' bad values."""
         found: tuple[int, ...] = ()
         for tensor in tensors:
             found += self._carried.get(storage_of(tensor)) or self._foreign(tensor)
@@ -197,12 +199,12 @@ class OperatorObserver(TorchDispatchMode):  # type: ignore[misc]
                 self._made_anew(storage_of(tensor))
 
     def _made_anew(self, key: int) -> None:
-        """This memory holds nothing of what it held before, nor of what another rank sent."""
+        """Forgets the origins in this memory, which now holds only new values."""
         self._carried.pop(key, None)
         self._reduced.discard(key)
 
     def _remember_forward(self, kind: _OperatorKind) -> None:
-        """The node of autograd's graph that this operator belongs to was numbered right before."""
+        """Stores the place of an operator by its graph node's number, which was assigned right before."""
         if _sequence is None or not torch.is_grad_enabled():
             return
         key = _sequence() - 1
@@ -248,7 +250,7 @@ class OperatorObserver(TorchDispatchMode):  # type: ignore[misc]
         return origin
 
     def _became_nan(self, carried: tuple[int, ...], kind: _OperatorKind) -> None:
-        """An infinity has turned into NaN here: told with its origin."""
+        """Records that an infinity has become NaN here, with its origin."""
         for each in carried:
             origin = self.origins[each]
             if not origin.deliberate and "became_nan" not in origin.facts:
@@ -256,7 +258,7 @@ class OperatorObserver(TorchDispatchMode):  # type: ignore[misc]
                 return
 
     def _foreign(self, tensor: Any) -> tuple[int, ...]:
-        """Not finite, and made by none of the operators that were seen."""
+        """Returns the origin of a bad tensor that no observed operator made; () for others."""
         if not is_floating(tensor) or is_finite(tensor):
             return ()
         key = storage_of(tensor)
@@ -305,7 +307,7 @@ class OperatorObserver(TorchDispatchMode):  # type: ignore[misc]
         }
 
     def _where(self, kind: _OperatorKind | None) -> dict[str, Any]:
-        """The operator, its place, and for one of the backward the operator of the forward that it belongs to."""
+        """Returns the operator and its place; in a backward also the matching operator of the forward."""
         place = place_of(sys._getframe(1))
         node = _current_node() if _current_node is not None else None
         found: dict[str, Any] = {
@@ -349,7 +351,7 @@ def _before(tensor: Any) -> _Before:
 
 
 def _results(kind: _OperatorKind, args: Any, kwargs: Any, output: Any) -> Iterator[Any]:
-    """Results of the operator: outputs, and arguments that were written to."""
+    """Yields the operator's results: outputs, and arguments that it wrote to."""
     seen: list[Any] = []
     for tensor in (*tensors_in(output), *_written(kind, args), *tensors_in(kwargs.get("out"))):
         if is_floating(tensor) and not any(tensor is each for each in seen):
@@ -358,7 +360,7 @@ def _results(kind: _OperatorKind, args: Any, kwargs: Any, output: Any) -> Iterat
 
 
 def _inputs(kind: _OperatorKind, args: Any, kwargs: Any, before: list[_Before]) -> Iterator[tuple[str, Any, bool]]:
-    """(name, tensor, whether it was finite) of floating inputs; of those that were overwritten, as they were before."""
+    """Yields (name, tensor, whether it was finite) of floating inputs; overwritten ones in their state before."""
     for name, value in (*zip(kind.names, args, strict=False), *kwargs.items()):
         for tensor in tensors_in(value):
             if name != "out" and is_floating(tensor):
