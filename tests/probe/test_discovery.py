@@ -140,6 +140,29 @@ def test_no_module_of_the_users_is_kept() -> None:
     assert reference() is None
 
 
+def test_the_format_of_autocast_is_the_one_around_trained_modules() -> None:
+    class Casting(Net):
+        def forward(self, x: Any) -> Any:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.inner(x)
+
+    def around(net: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.float16):
+            return net(torch.ones(2, 4))
+
+    def found(call: Any) -> str | None:
+        discovery = Discovery()
+        assert discovery.start()
+        call()
+        return discovery.stop().autocast
+
+    net = Net()
+    assert found(lambda: None) is None
+    assert found(lambda: net(torch.ones(2, 4))) == "off"
+    assert found(lambda: Casting()(torch.ones(2, 4))) == "bfloat16"
+    assert found(lambda: around(net)) == "float16"
+
+
 def test_a_profiler_of_the_users_stays_and_ours_does_not_start() -> None:
     def theirs(*_: Any) -> None:
         return None

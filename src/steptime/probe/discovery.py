@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from steptime.probe import sites
+from steptime.probe import identity, sites
 from steptime.probe.datasets import Padded, padded_share, reads_tokens
 from steptime.probe.inputs import InputObserver, Inputs
 from steptime.probe.modules import named_modules
@@ -62,7 +62,7 @@ class Found:
     expensive first. calls: of Python and C functions, as a trace with stacks would hold them; torch_calls: of torch's
     in C. padded: fraction of padding and number of tokens per batch that an embedding reads. called: `CalledFacts`.
     inputs: returns the model's `Inputs` by number of optimizers, or None if the first dimension may not be the
-    batch."""
+    batch. autocast: format of the autocast around modules that are trained, "off", or None if none was called."""
 
     top_modules: list[torch.nn.Module] = field(default_factory=list)
     sites: list[dict[str, Any]] = field(default_factory=list)
@@ -72,6 +72,7 @@ class Found:
     padded: list[tuple[float, int]] = field(default_factory=list)
     called: list[dict[str, Any]] = field(default_factory=list)
     inputs: Callable[[int], Inputs | None] = lambda optimizers: None
+    autocast: str | None = None
 
 
 CALLS = frozenset({"call", "c_call"})
@@ -145,6 +146,7 @@ class Discovery:
         self._seen: set[tuple[int, int, int]] = set()
         self._called: dict[tuple[str, int], dict[str, None]] = {}
         self._inputs = InputObserver()
+        self._autocast: str | None = None
         self._profile = self._make()
 
     def start(self) -> bool:
@@ -187,7 +189,8 @@ class Discovery:
         lines = [{"file": file, "line": line, "names": list(names)} for (file, line), names in self._called.items()]
         tokens = _read_tokens(self._padded, self._embedded, top_modules)
         functions, inputs = _worth_timing(self._uses.values(), window), self._inputs.found
-        found = Found(top_modules, called, functions, self._calls, self._torch_calls, tokens, lines, inputs)
+        counts = self._calls, self._torch_calls
+        found = Found(top_modules, called, functions, *counts, tokens, lines, inputs, self._autocast)
         self._stack.clear()
         self._uses.clear()
         return found
@@ -332,6 +335,8 @@ class Discovery:
             if id(module) in self._top_modules:
                 self._look(self._inputs.called, module, frame.f_locals["args"], frame.f_locals["kwargs"])
             self._holds()
+        if self._autocast in {None, "off"} and torch.is_grad_enabled():  # a model may switch it on within its forward
+            self._autocast = identity.autocast_format()
         self._module_depth += 1
 
     def _look(self, reported: Callable[..., None], *arguments: Any) -> None:

@@ -253,6 +253,14 @@ def settings_facts() -> dict[str, Any]:
     }
 
 
+def autocast_format() -> str:
+    """Returns the format of this thread's autocast, such as "bfloat16", or "off". Initializes nothing."""
+    for device in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(device):
+            return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+    return "off"
+
+
 def flushes_denormals() -> bool:
     """True if the processor flushes denormals to zero in this thread. Python's arithmetic shows it: torch has no
     getter, and observers of operators would see one of ours."""

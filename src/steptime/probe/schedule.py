@@ -159,7 +159,7 @@ def _stages(session: Session) -> Stage:
     if profiles and long:
         yield from _profiles(session, EARLY_WINDOW, EARLY_STEPS)
     yield from _unseen(session, _lines(session, frames, list(found.functions)))
-    session.recorder.fact("settings", **identity.settings_facts())
+    session.recorder.fact("settings", **identity.settings_facts(), autocast=found.autocast)
     if profiles and not device.in_use():  # on a device, what is steady comes before any profiler that can wait
         # torch 2.13 crashes where Dynamo compiles while stacks are recorded, as it may in these steps.
         stacks = session.step_timer.usual() < STACK_LIMIT and not session.housekeeping.compiled

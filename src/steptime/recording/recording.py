@@ -283,7 +283,8 @@ class SettingsFacts:
     """Process-wide settings of torch and the machine, in an early step. usable_cpus: those that the process may run on.
     packages: installed ones that a fix could use. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
     debug_switches: (name, value) of active environment variables for debugging. memory_limit: bytes of the device, else
-    of the process. autocast: not written at present."""
+    of the process. autocast: format of the autocast around modules that are
+    trained, "off", or None if unknown."""
 
     intra_op_threads: int
     inter_op_threads: int

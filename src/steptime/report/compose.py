@@ -87,7 +87,7 @@ def _switches(settings: SettingsFacts | None) -> list[tuple[str, str]]:
         "cudnn.deterministic": settings.cudnn_deterministic,
         "float32 matmul precision": settings.float32_matmul_precision,
         "denormals flushed": settings.denormals_flushed or None,
-        "autocast": settings.autocast or "off",
+        "autocast": settings.autocast,
         "distributed backend": settings.distributed_backend,
         "debug switches": " ".join(f"{name}={value}" for name, value in settings.debug_switches) or None,
     }
