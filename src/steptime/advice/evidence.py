@@ -1,8 +1,7 @@
-"""A case: the evidence that rules and fixes may look at, as plain numbers. Assembled by `assemble`.
+"""Case: the evidence for rules and fixes, as plain numbers. `assemble` constructs it.
 
-A rule and a fix name the fields that they look at as their parameters (`Evidence`). A field that was not measured is
-None or empty, never zero. All times are nanoseconds per training step unless a name says otherwise.
-"""
+Rules and fixes name the fields that they need as their parameters (`Evidence`). A field that was not measured is None
+or empty, never zero. All times are nanoseconds per training step unless a name says otherwise."""
 
 from __future__ import annotations
 
@@ -56,13 +55,12 @@ from steptime.trace.compile_logs import CompilerEvent
 
 @dataclass(frozen=True, slots=True)
 class LineUse:
-    """A line of the user's code. role: "input", "transfer", "forward", "backward", "optimizer", "evaluation" or
-    "python".
+    """Line of the user's code. role: "input", "transfer", "forward", "backward", "optimizer", "evaluation" or "python".
 
-    duration: time of the line per step (lines inside it excluded when they are traced too); host: the part of it
-    outside operators, the loader and the phases; hits: executions per step.
-    collections: garbage collections per step inside it; checkpoint: ns in torch.save. calls: functions that it was seen
-    to call, "logging.Logger.info", "torch.Tensor.item"."""
+    duration: time of the line per step (without lines inside it that are traced too); host: part of it outside
+    operators, the loader and the phases; hits: executions per step. garbage: garbage collections per step inside it;
+    checkpoint: ns per step in torch.save. calls: functions that it was seen to call, such as "logging.Logger.info",
+    "torch.Tensor.item"."""
 
     source: SourceLine
     role: LineRoleName
@@ -76,7 +74,7 @@ class LineUse:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedForward:
-    """Forwards without gradients, in training steps, of a model that trains in them. duration, calls: per step."""
+    """Forwards without gradients, in training steps, of a model that is trained in them. duration, calls: per step."""
 
     duration: Estimate
     calls: float
@@ -85,7 +83,7 @@ class RepeatedForward:
 
 @dataclass(frozen=True, slots=True)
 class TopModuleUse:
-    """A module that the job calls. type: its class; own: that is torch's (Sequential, …). device: its parameters'."""
+    """Module that the job calls. type: its class; own: a class of torch's (Sequential, …). device: its parameters'."""
 
     type: str
     parameters: int
@@ -97,9 +95,10 @@ class TopModuleUse:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerUse:
-    """An optimizer. duration: ns per step in its step(). dense_embedding_elements: elements of embedding weights whose
-    gradient is dense and mostly zero. kernels: that it launches per step, where the duration is the device's, from its
-    first kernel to the end of its last; None where it is the host's. parameters, elements: 0 where not known."""
+    """Optimizer. duration: ns per step in its step(). operators: that it calls per step. dense_embedding_elements:
+    elements of embedding weights whose gradient is dense and mostly zero. kernels: per step, if the duration is the
+    device's, from the first kernel to the end of the last; None if it is the host's. parameters, elements: 0 if
+    unknown."""
 
     type: str
     duration: Estimate
@@ -115,7 +114,8 @@ class OptimizerUse:
 
 @dataclass(frozen=True, slots=True)
 class CompilationUse:
-    """A compilation. after_warm_up: it fell into or between steps that should have been steady."""
+    """Compilation. duration: ns. after_warm_up: it ran in or between steps that should have been steady. reason: of a
+    recompilation."""
 
     source: SourceLine
     duration: int
@@ -125,8 +125,8 @@ class CompilationUse:
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernelUse:
-    """A kernel that torch.compile generated. duration: ns per step. lines: of the user's that it computes, in the order
-    of the file. operators: of ATen, fused into it. code: its source in Triton or C++, "" for all but the longest."""
+    """Kernel that torch.compile generated. duration: ns per step. lines: user's lines that it computes, in file order.
+    operators: ATen operators fused into it. code: its source in Triton or C++, "" except for the longest."""
 
     name: str
     duration: float
@@ -137,8 +137,8 @@ class CompiledKernelUse:
 
 @dataclass(frozen=True, slots=True)
 class CompilerUse:
-    """Folder of torch.compile's own records; "" where breaks and limits alone are known, as the job itself was seen
-    to have them. limits: functions compiled too often, which run uncompiled."""
+    """Records of torch.compile. folder: theirs; "" if only the breaks and limits are known that the job itself showed.
+    limits: functions that hit the recompile limit and run uncompiled."""
 
     folder: str
     kernels: tuple[CompiledKernelUse, ...] = ()
@@ -149,7 +149,7 @@ class CompilerUse:
 
 @dataclass(frozen=True, slots=True)
 class SiteUse:
-    """A call that can make the host wait for the device, so many times per step."""
+    """Call that can make the host wait for the device. calls: per step."""
 
     name: str
     device: str
@@ -159,7 +159,8 @@ class SiteUse:
 
 @dataclass(frozen=True, slots=True)
 class RecomputeUse:
-    """Forward operators that run again inside backward (activation checkpointing). duration: ns per step."""
+    """Forward operators that run again inside backward (activation checkpointing). duration: ns per step. memory_share:
+    peak memory as a fraction of the capacity."""
 
     duration: Estimate
     memory_share: float | None = None
@@ -167,9 +168,9 @@ class RecomputeUse:
 
 @dataclass(frozen=True, slots=True)
 class PathUse:
-    """A line below the training loop, by the path of calls that leads to it. duration: ns per step, without what it
-    calls of the user's. part: of the step that calls it, "input", "forward", "backward", "optimizer" or "". lines: the
-    user's, the innermost first."""
+    """Line below the training loop, with the calls that lead to it. duration: ns per step, without the user's functions
+    that it calls. part: the part of the step that calls it, "input", "forward", "backward", "optimizer" or "". lines:
+    user's lines, innermost first."""
 
     duration: float
     part: str
@@ -180,10 +181,9 @@ Record = TypeVar("Record")
 
 
 def record_of(record: Callable[..., Record], like: object, /, **given: Any) -> Record:
-    """A record with the given fields and, by their names, those of another object.
+    """Record with the given fields and, by name, those of another object.
 
-    For an array, which has one value per step, it is the mean: with its interval where the record holds an estimate.
-    """
+    An array with one value per step becomes its mean; with an interval where the field is an estimate."""
     for name, parameter in signature(record).parameters.items():
         if name in given or not hasattr(like, name):
             continue
@@ -198,16 +198,16 @@ Value = TypeVar("Value")
 
 
 def absent(default: Value, reason: str, in_trace: str = "") -> Value:
-    """A field of `Case` that may be missing. default: None or (), its value then. reason: why it may be missing, as a
-    report says it; in_trace: the same for a bare trace, where nobody watched the job."""
+    """Field of `Case` that may be missing. default: None or (), its value then. reason: sentence for a report on why it
+    may be missing; in_trace: the same for a bare trace of a job that steptime did not run."""
     metadata = {"reason": reason, "in_trace": in_trace or reason}
     return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Everything that rules may look at for one process. changing_work: whether the model runs other operators or
-    shapes from one profiled step to the next; None where that is not known."""
+    """Evidence for rules about one process. changing_work: True if the model runs other operators or shapes from one
+    profiled step to the next; None if unknown."""
 
     step: StepSummary
     categories: tuple[CategoryUse, ...] = absent((), "no breakdown (no profile of the steady steps)")
@@ -301,7 +301,7 @@ class Case:
 
     @property
     def compiled(self) -> bool:
-        """True if torch.compile or a captured graph is in use already, by the recording or by its trace."""
+        """True if torch.compile or a captured graph is already in use, according to the recording or its trace."""
         replays = self.step.graphs is not None and self.step.graphs.launches > 0
         return (
             bool(self.compilations)
@@ -312,30 +312,30 @@ class Case:
 
     @property
     def between_runs(self) -> float:
-        """Share of a step that runs of one job differ by on its machine: measured, else what is assumed of any."""
+        """Difference between runs of one job as a fraction of a step: measured on its machine, else the default."""
         measured = self.machine.between_runs if self.machine is not None else None
         return BETWEEN_RUNS if measured is None else measured
 
     def has(self, name: str) -> bool:
-        """True if a field was measured: it is neither None nor empty."""
+        """True if a field was measured, i.e. neither None nor empty."""
         return getattr(self, name) not in (None, ())
 
     def why_absent(self, name: str) -> str:
-        """Why a field that may be missing is missing here, as a report says it."""
+        """Sentence on why a field that may be missing is missing here."""
         return ABSENT[name]["in_trace" if self.step.mode == "trace" else "reason"]
 
 
 ABSENT: Mapping[str, Mapping[str, str]] = {each.name: each.metadata for each in fields(Case) if each.metadata}
 """Fields that may be missing, with the sentences for that."""
 PARAMETERS = frozenset({each.name for each in fields(Case)} | {"compiled", "between_runs", "case"})
-"""Evidence that a rule or a fix may ask for: fields of a case, values derived from several of them, and the case
-itself, for rules that look at much that may be missing."""
+"""Names that a rule or a fix may request: fields of a case, values derived from several of them, and the case itself,
+for rules that need many optional fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The parts of a case that a function takes, by the names of its parameters. needed: those without a default,
-    without which it is not called. names: all."""
+    """Parts of a case that a function takes, by its parameter names. needed: parameters without a default, without
+    which the function is not called. names: all."""
 
     needed: frozenset[str]
     names: tuple[str, ...]
@@ -345,12 +345,12 @@ class Evidence:
         return tuple(name for name in sorted(self.needed) if name in ABSENT and not case.has(name))
 
     def of(self, case: Case) -> dict[str, Any]:
-        """The arguments for the function."""
+        """Arguments for the function."""
         return {name: case if name == "case" else getattr(case, name) for name in self.names}
 
 
 def evidence_of(function: Callable[..., object], owner: str) -> Evidence:
-    """The evidence that a function asks for. owner: as a sentence names it ("rule input-wait"). Raises ValueError for a
+    """Evidence that a function requests. owner: text for the error ("rule input-wait"). Raises ValueError for a
     parameter that no case has."""
     parameters = signature(function).parameters
     unknown = sorted(set(parameters) - PARAMETERS)
