@@ -96,7 +96,7 @@ class ReplayUse:
 
     @property
     def decides(self) -> str:
-        """"host", "device" or "both"; "" if unknown."""
+        """ "host", "device" or "both"; "" if unknown."""
         return self.calibration.decides if self.calibration is not None else ""
 
 

@@ -1,8 +1,7 @@
-"""One step, cut out of a trace or a recording to be looked at: what ran where and when.
+"""View of one step from a trace or a recording: what ran where and when.
 
-Its columns are text, decimal numbers with a space between them, so that fifty thousand events are a few strings and not
-a quarter of a million objects.
-"""
+Its columns are texts of decimal numbers separated by spaces, so that fifty thousand events are a few strings instead of
+a quarter of a million objects."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ from steptime.trace.vendors import LOADER, SYNCHRONISATION, of_symbols
 
 @dataclass(frozen=True, slots=True)
 class ViewTrack:
-    """Events in one place. kind: "category" (what the time is posted to), "phase", "stream", "thread" or
-    "worker" (of a loader). rows: how many events lie in each row from the top; those of a row do not overlap."""
+    """Events in one place. kind: "category" (of the time), "phase", "stream", "thread" or "worker" (of a loader). rows:
+    numbers of events in each row from the top; those of a row do not overlap."""
 
     name: str
     kind: str
@@ -41,8 +40,8 @@ class ViewTrack:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Name of an event. kind: a category's name for what is posted to one, else "operator", "range", "call",
-    "python", "phase" or "other"."""
+    """Name of an event. kind: the category's name on a category track, else "operator", "range", "call", "python",
+    "phase" or "other"."""
 
     name: str
     kind: str
@@ -50,8 +49,8 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """Further facts about events. operator: that launched it, or in which it was called; shapes, formats: of the
-    operator's inputs; source: the user's line; note: a cause, in words."""
+    """Further facts about events. operator: the one that launched it, or in which it was called; shapes, formats: of
+    the operator's inputs; source: the user's line; note: cause, in words."""
 
     operator: str = ""
     shapes: str = ""
