@@ -227,7 +227,7 @@ def block_means(values: Numbers) -> Float64:
 @dataclass(frozen=True, slots=True)
 class Jump:
     """Change of level in a series. at: index of the first value of the new level; before, after: medians of the levels
-    on both sides. confirmed: True if values after it were there to agree."""
+    on both sides. confirmed: True if further values of the new level follow."""
 
     at: int
     before: float
@@ -281,7 +281,7 @@ def slope_of(values: Float64) -> Estimate:
 
 
 def autocorrelation_time(values: Float64) -> float:
-    """Number of values of a series that equal one independent value, at least 1: the sum of its autocorrelations in
+    """Number of values of a series that are worth one independent value, at least 1: the sum of its autocorrelations in
     both directions, up to the first lag that is 2.5 times it (Sokal, Monte Carlo Methods in Statistical Mechanics,
     1997, section 3: five times his tau, which is half of this), by Fourier transform."""
     count = len(values)

@@ -69,7 +69,7 @@ STREAMS = {
 """Reads and writes of one element per update, by the update rules: SGD reads parameter and gradient and writes the
 parameter; Adam does the same with two moments as well (4 reads, 3 writes)."""
 USUAL_STREAMS = 5
-"""The same for an optimizer that is not in STREAMS: one state besides parameter and gradient."""
+"""Reads and writes per element of an optimizer that is not in STREAMS: one state besides parameter and gradient."""
 BYTES_PER_SECOND = 5e9
 """Copy bandwidth of an unmeasured machine, B/s: a slow CPU's, so that the lower bound is high and the promise small."""
 ITERATIVE = frozenset({"LBFGS"})

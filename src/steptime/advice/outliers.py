@@ -22,8 +22,8 @@ TIMES = 2.0
 MOST = 0.25
 """Largest fraction of outliers among the steps; if there are more, they are how the job runs."""
 MOST_LATE = 0.02
-"""The same bound for steps that are long because of their wait for input: an occasional late batch is normal, and its
-wait could be saved."""
+"""Bound MOST for steps that are long because of their wait for input: an occasional late batch is normal, and its wait
+could be saved."""
 MODEL = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 """Phases of the model: the same operators on the same shapes take the same time, unless the machine was busy with
 something else. (Varying shapes widen the interquartile range.)"""

@@ -78,7 +78,7 @@ def part_words(name: str) -> str:
 
 
 LEAST_DECIDING = 0.03
-"""The same as LEAST_SHARE if the host decides the step, and the device's part can give back nothing."""
+"""Bound LEAST_SHARE if the host decides the step, and the device's part can give back nothing."""
 LEAST_REPORTED = 0.005
 """Fraction of the step: less savings by a faster host or GPU count as none."""
 RUN = {"rollout": "Rollouts take", "evaluation": "Evaluation takes", "checkpoint": "Writing checkpoints takes"}

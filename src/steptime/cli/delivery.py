@@ -56,7 +56,7 @@ def diagnosed(
 
 def deliver(report: Report, delivery: Delivery, *, text_to_stderr: bool | None) -> None:
     """Writes the report to all destinations, and reports each file. The text goes to standard error (True), standard
-    output (False) or nowhere (None); nowhere also if JSON goes to standard output."""
+    output (False, or the output `-`) or nowhere (None); nowhere also if JSON goes to standard output."""
     if delivery.no_source:
         report = without_sources(report)
     if delivery.price is not None:

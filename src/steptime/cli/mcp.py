@@ -118,7 +118,7 @@ class Compare(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 async def diagnose(given: Diagnose, notify: Notify) -> dict[str, Any]:
-    """See Diagnose."""
+    """Answers a `Diagnose` call."""
     if bool(given.command) == bool(given.path):
         raise UsageError("usage", "Give a command, or the path of a recording or a trace.")
     path = _within(given.directory, given.path)
@@ -130,7 +130,7 @@ async def diagnose(given: Diagnose, notify: Notify) -> dict[str, Any]:
 
 
 async def explain(given: Explain, notify: Notify) -> dict[str, Any]:
-    """See Explain."""
+    """Answers an `Explain` call."""
     page = page_about(given.code)
     path = _within(given.directory, given.path)
     report = await _report(path) if given.path else None
@@ -138,7 +138,7 @@ async def explain(given: Explain, notify: Notify) -> dict[str, Any]:
 
 
 async def judge(given: Judge, notify: Notify) -> dict[str, Any]:
-    """See Judge."""
+    """Answers a `Judge` call."""
     own = [name for name in ("diff", "ref", "env", "args") if getattr(given, name)]
     if given.fixes and own:
         raise UsageError("usage", f"Give fixes, or a change of yours ({own[0]}), not both.")
@@ -173,13 +173,13 @@ async def judge(given: Judge, notify: Notify) -> dict[str, Any]:
 
 
 async def what_if(given: WhatIf, notify: Notify) -> dict[str, Any]:
-    """See WhatIf."""
+    """Answers a `WhatIf` call."""
     path = _within(given.directory, given.path)
     return answers.of_what_if(await _report(path), _job(given.command, given.directory), path)
 
 
 async def compared(given: Compare, notify: Notify) -> dict[str, Any]:
-    """See Compare."""
+    """Answers a `Compare` call."""
     paths = [_within(given.directory, each) for each in (given.before, given.after)]
     before, after = [await _report(path) for path in paths]
     return answers.of_comparison(compare([before, after], labels_of(paths)), after, paths[1])

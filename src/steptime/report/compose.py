@@ -134,7 +134,7 @@ def environment_of(recording: Recording) -> JobEnvironment:
 
 
 def end_of(manifest: Manifest) -> Facts:
-    """How the job ended, if it failed. An interrupted or terminated one counts as ended by the user."""
+    """End of a failed job, as a fact. An interrupted or terminated one counts as ended by the user."""
     status, signal = manifest.exit_status, manifest.ended_by_signal
     if signal is not None and signal not in (SIGINT, SIGTERM):
         return ((ENDED, f"signal {signal}"),)
@@ -288,9 +288,9 @@ def _time_of(process: Process, kind: Kind) -> int:
 
 
 def _turns(steps: Steps, unwatched: Bool) -> Float64:
-    """For each turn, the median by which the following timed steps were longer than its own untimed ones, ns. Steps of
-    one turn are alike, so the interval counts turns, not steps; and drift of the machine must not count as steptime's
-    cost."""
+    """Extra time of timed steps, ns, one value per turn: the median by which the timed steps after its untimed ones
+    were longer. Steps of one turn are alike, so the interval counts turns, not steps; and drift of the machine must not
+    count as steptime's cost."""
     off = np.flatnonzero(unwatched)
     blocks = [block for block in np.split(off, np.flatnonzero(np.diff(off) > 1) + 1) if len(block)]
     differences = []

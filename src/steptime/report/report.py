@@ -136,7 +136,7 @@ class ProcessReport:
     steady: tuple[bool, ...]
     notes: tuple[str, ...] = ()
     throughput: Throughput | None = None
-    """None if the batch size is unknown."""
+    """Throughput of the process; None if the batch size is unknown."""
     peak_bytes: int | None = None
     """Peak memory, bytes: allocated on its device, else resident; None if not measured."""
     series: StepSeries | None = None
@@ -149,7 +149,7 @@ class ProcessReport:
     memory_by_owner: OverTime | None = None
     """Memory by owner over the steps in which a profiler recorded every allocation."""
     machine_over_time: MachineOverTime | None = None
-    """None for a trace, and for too few samples."""
+    """Load of CPUs and GPUs; None for a trace, and for too few samples."""
     traces: tuple[TraceFile, ...] = ()
     """Trace files behind its figures, the one with the step view first; only the first process has them."""
 

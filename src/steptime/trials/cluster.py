@@ -189,7 +189,7 @@ class RayExecutor:
 
     @property
     def width(self) -> int:
-        """See Executor."""
+        """Number of workers (see Executor)."""
         return len(self._workers)
 
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
@@ -197,7 +197,7 @@ class RayExecutor:
         return False
 
     def run(self, workspace: Workspace, blocks: Sequence[Block], notify: Notify) -> Generator[Run, None, None]:
-        """See Executor."""
+        """Yields the runs (see Executor), each worker with its own queue of blocks."""
         queues: dict[str, deque[ScheduledRun]] = {place: deque() for place in self._workers}
         for number, block in enumerate(blocks):
             queues[list(queues)[number % len(queues)]].extend(block)
@@ -241,7 +241,7 @@ class RayExecutor:
         return replace(answer.run, place=place)
 
     def close(self) -> None:
-        """See Executor."""
+        """Ends the workers, and a Ray cluster of its own."""
         for worker in getattr(self, "_workers", {}).values():
             self._ray.kill(worker)
         self._workers = {}

@@ -37,7 +37,7 @@ USUAL_POSITIONAL = 5
 """Most positional arguments of a call to be edited: the sixth of DataLoader is num_workers, and optimizers take theirs
 by name only from about there on."""
 MOST_POSITIONAL = {"zero_grad": 0, "torch.compile": 1}
-"""The same for calls whose next positional argument is the one to be set."""
+"""Most positional arguments of calls whose next positional argument is the one to be set."""
 TORCH = "torch"
 NON_BLOCKING = "non_blocking"
 SAVING = ("state_dict", "load_state_dict", "save", "save_pretrained")

@@ -27,9 +27,9 @@ EXACT = 1e-8
 """Largest distance in float64 that counts as the same training, as a fraction of the way: 1e5 above rounding and 1e5
 below the smallest real difference that was measured."""
 EXACT_EACH = 1e-5
-"""The same bound for a single parameter, whose way may be short."""
+"""Bound EXACT for a single parameter, whose way may be short."""
 SINGLE = 1e-3
-"""The same bound in float32. Fused attention differed by 3.3e-4, half of a model in bfloat16 by 2.8e-3."""
+"""Bound EXACT in float32. Fused attention differed by 3.3e-4, half of a model in bfloat16 by 2.8e-3."""
 OTHER_DRAWS = 10 * SINGLE
 """Distance in float64 that, without one in float32, shows other random numbers and not another training: float64 draws
 them by function and shape."""

@@ -279,7 +279,7 @@ def _samples(process: Process, timeline: Timeline) -> int:
 
 
 def _noted(processes: Sequence[Process], start: str) -> tuple[str, ...]:
-    """The probe's notes with this prefix, which is removed."""
+    """Notes of the probe with this prefix, which is removed."""
     notes = (note for process in processes for note in process.notes)
     return tuple(note.removeprefix(start) for note in notes if note.startswith(start))
 

@@ -84,13 +84,13 @@ class LocalExecutor:
         self.alternating, self._resident, self._devices = alternating, resident, devices
 
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
-        """See Executor."""
+        """True if this many processes of a block take turns (see Executor)."""
         return self.alternating and may_alternate(
             workspace, step_seconds, peak, processes, self._resident, self._devices
         )
 
     def run(self, workspace: Workspace, blocks: Sequence[Block], notify: Notify) -> Generator[Run, None, None]:
-        """See Executor."""
+        """Yields the runs of all blocks (see Executor)."""
         for block in blocks:
             if all(scheduled.options.alternating for scheduled in block):
                 yield from self._in_turns(workspace, block, notify)
@@ -116,7 +116,7 @@ class LocalExecutor:
             yield _alone(workspace, scheduled, notify)
 
     def close(self) -> None:
-        """See Executor."""
+        """Does nothing: this machine needs no release."""
 
 
 def _alone(workspace: Workspace, scheduled: ScheduledRun, notify: Notify) -> Run:

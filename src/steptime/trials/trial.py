@@ -45,7 +45,7 @@ class TrialVerdict(Enum):
     BROKE_PROMISE = "broke its promise"
     """Numbers other than the fix promises, whatever the speed."""
     NOT_EXERCISED = "not exercised"
-    """Nothing in the job for the change to act on."""
+    """Change without anything in the job to act on."""
     FAILED = "failed"
     UNDECIDED = "undecided"
 
