@@ -113,8 +113,8 @@ def speed_up(rounds: Sequence[RoundComparison], control: Sequence[RoundCompariso
 
     The interval is Student's over the rounds' log-ratios, as rounds are almost independent. Its variance is pooled from
     the variant and the control, or the variant's alone where that is larger, because two or three rounds can agree by
-    chance. The interval is never narrower than the bootstrap of a single round's steps, in blocks of consecutive steps
-    (Kuensch, Annals of Statistics 17, 1989), or of its turns. Raises ValueError for no rounds."""
+    chance. The interval is never narrower than a bootstrap of all rounds' steps, in blocks of consecutive steps
+    (Kuensch, Annals of Statistics 17, 1989), or of their turns. Raises ValueError for no rounds."""
     if not rounds:
         raise ValueError("a speed-up needs a round")
     ratios = np.array([each.log_ratio() for each in rounds])
