@@ -16,11 +16,11 @@ __all__ = ["__version__", "bench", "callbacks", "load", "log_to", "record"]
 
 
 ROOMS = {"bench": "api", "load": "api", "log_to": "in_process", "record": "in_process", "callbacks": ""}
-"""Where what is offered lies; "" for a module."""
+"""Modules in which the public names are defined; "" for a module itself."""
 
 
 def __getattr__(name: str):  # type: ignore[no-untyped-def]  # else whoever uses it would have to cast
-    """Everything that needs more than the standard library is imported when it is asked for (PEP 562)."""
+    """Imports public names on first use (PEP 562), because they need more than the standard library."""
     if name not in ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

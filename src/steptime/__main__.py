@@ -1,4 +1,4 @@
-"""`python -m steptime` is `steptime`: for where the console script is not on the path."""
+"""`python -m steptime`: the same as `steptime`, if the console script is not on the path."""
 
 import os
 import sys

@@ -1,3 +1,3 @@
-"""The one place that holds the version."""
+"""Version of steptime, defined only here."""
 
 __version__ = "0.1.0"

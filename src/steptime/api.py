@@ -1,9 +1,8 @@
-"""For notebooks and scripts: `steptime.load(path)` gives what a recording, a trial, a comparison or a snapshot says: as
-text, as a picture in a notebook, and as data frames. `steptime.bench(…)` times callables that are at hand.
+"""Notebook and script interface: `steptime.load(path)` returns a recording, a trial, a comparison or a snapshot as
+text, as a picture in a notebook, and as data frames. `steptime.bench(…)` times callables.
 
-One law: a notebook's output is on other people's page. There is no script in it, no style sheet and no request, its
-colours suit light and dark, and what strangers wrote is escaped.
-"""
+One law: a notebook's output is embedded in other people's pages. It has no script, no style sheet and no request, its
+colours suit light and dark, and strangers' strings are escaped."""
 
 from __future__ import annotations
 
@@ -51,8 +50,9 @@ __all__ = ["Benched", "Loaded", "LoadedComparison", "LoadedMemory", "LoadedRepor
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Something that was loaded. `str()`: its text; last in a notebook's cell: its picture. `tables`: names for
-    `to_dict`, `to_pandas` and `to_polars`, which give columns or a data frame. Times are ns, sizes bytes."""
+    """Loaded object. `str()` is its text, and its value at the end of a notebook cell shows its picture. `tables`:
+    names for `to_dict`, `to_pandas` and `to_polars`, which return columns or a data frame. Times are ns, sizes
+    bytes."""
 
     def _answer(self) -> Answer:
         raise NotImplementedError
@@ -64,16 +64,16 @@ class Loaded:
         return as_text(self._answer())
 
     def _repr_html_(self) -> str:
-        """For Jupyter and its like."""
+        """HTML for Jupyter and similar tools."""
         return as_piece(self._answer())
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names of the tables that have rows."""
+        """Names of the non-empty tables."""
         return tuple(table.identity for table in self._tables() if table.rows)
 
     def to_dict(self, table: str) -> dict[str, list[float | str | None]]:
-        """A table's columns by name; None where a number is not known. Raises UsageError (no-such-table)."""
+        """Columns of a table by name, with None for an unknown number. Raises UsageError (no-such-table)."""
         for each in self._tables():
             if each.identity == table:
                 return values_of(each)
@@ -81,11 +81,11 @@ class Loaded:
         raise UsageError("no-such-table", f"There is no table {table!r} here: name one of {known}.")
 
     def to_pandas(self, table: str) -> Any:
-        """A table as a pandas.DataFrame. Raises UsageError."""
+        """Table as a pandas.DataFrame. Raises UsageError."""
         return self._frame("pandas", table)
 
     def to_polars(self, table: str) -> Any:
-        """A table as a polars.DataFrame. Raises UsageError."""
+        """Table as a polars.DataFrame. Raises UsageError."""
         return self._frame("polars", table)
 
     def _frame(self, library: str, table: str) -> Any:
@@ -102,7 +102,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class LoadedReport(Loaded):
-    """Report of a recording, of traces, or a saved one. `report`: all of it, as data."""
+    """Report of a recording, of traces, or a saved one. `report`: the complete data."""
 
     report: Report
 
@@ -114,7 +114,7 @@ class LoadedReport(Loaded):
         yield from rank_tables(self.report.ranks, len(self.report.processes))
 
     def of_rank(self, rank: int) -> LoadedReport:
-        """The same report with another rank in front. Raises UsageError (no-such-rank)."""
+        """Same report with another rank first. Raises UsageError (no-such-rank)."""
         ordered = sorted(self.report.processes, key=lambda process: process.rank != rank)
         if ordered[0].rank != rank:
             known = ", ".join(str(each.rank) for each in ordered if each.rank is not None) or "none, it is one process"
@@ -122,7 +122,8 @@ class LoadedReport(Loaded):
         return LoadedReport(replace(self.report, processes=tuple(ordered)))
 
     def compare(self, *others: LoadedReport) -> LoadedComparison:
-        """This run against later ones, as `steptime compare` does."""
+        """Comparison of this run with later ones, as by `steptime compare`. Raises UsageError without another
+        report."""
         reports = [self.report, *(each.report for each in others)]
         if len(reports) < 2:
             raise UsageError("compare-two", "A comparison needs another report: before.compare(after)")
@@ -139,14 +140,14 @@ class LoadedReport(Loaded):
 
 @dataclass(frozen=True, slots=True)
 class LoadedTrial(Loaded):
-    """Result of a trial or a lab. `results`: all that was kept of it; `report`: of the recording that it is of."""
+    """Result of a trial or a lab. `results`: the complete data; `report`: of its recording."""
 
     folder: str
     results: Results
 
     @property
     def report(self) -> LoadedReport:
-        """The recording's, with the trial in it. Raises SteptimeError where the recording is gone."""
+        """Report of the trial's recording, with the trial in it. Raises SteptimeError if the recording is gone."""
         return LoadedReport(diagnose_paths([self.folder]))
 
     def _answer(self) -> Answer:
@@ -161,7 +162,7 @@ class LoadedTrial(Loaded):
 
 @dataclass(frozen=True, slots=True)
 class LoadedComparison(Loaded):
-    """Differences between runs. `comparison`: all of it, as data."""
+    """Differences between runs. `comparison`: the complete data."""
 
     comparison: Comparison
 
@@ -174,7 +175,7 @@ class LoadedComparison(Loaded):
 
 @dataclass(frozen=True, slots=True)
 class LoadedMemory(Loaded):
-    """Who owns the memory in a snapshot of the allocator. `report`: all of it, as data."""
+    """Owners of the memory in a snapshot of the allocator. `report`: the complete data."""
 
     report: MemoryReport
 
@@ -190,7 +191,7 @@ class LoadedMemory(Loaded):
 
 @dataclass(frozen=True, slots=True)
 class Benched(Loaded):
-    """Callables next to each other. `result`: all of it, as data."""
+    """Result of timing callables. `result`: the complete data."""
 
     result: Bench
 
@@ -212,12 +213,12 @@ def bench(
     cold: bool = False,
     seconds: float = 1.0,
 ) -> Benched:
-    """Times callables on the same inputs in turns, in this process, with torch, as `steptime bench` does in fresh ones.
+    """Times callables on the same inputs in turns, in this process, with torch; `steptime bench` does so in fresh
+    processes.
 
-    inputs: their arguments, as a tuple, or a function that makes them; `shapes` and `dtypes` go to the function, or
-    make random tensors where there are no inputs. modes: "eager", "compile", … backward: both passes. cold: out of the
-    caches before each call. seconds: for each callable on each input. Raises UsageError without a callable.
-    """
+    inputs: their arguments, as a tuple, or a function that makes them; `shapes` and `dtypes` go to that function, or
+    make random tensors if there are no inputs. modes: "eager", "compile", … backward: time both passes. cold: empty the
+    caches before each call. seconds: time for each callable on each input. Raises UsageError without a callable."""
     if not callables:
         raise UsageError("usage", "Nothing to time: steptime.bench(slow, fast, inputs=(x, y)).")
     named: dict[str, object] = {}
@@ -233,9 +234,9 @@ def bench(
 
 
 def load(path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Any:
-    """Content of `path`, a `Loaded`: of a recording, a trace or a report that was saved with --full, of a trial's
-    folder, a comparison as JSON, or a snapshot of PyTorch's allocator. Several paths are traces of one job's ranks.
-    Raises SteptimeError, in one sentence, where it cannot be read."""
+    """Loads a recording, a trace or a report that was saved with --full, the folder of a trial, a comparison as JSON,
+    or a snapshot of PyTorch's allocator; returns a `Loaded`. Several paths are traces of one job's ranks. Raises
+    SteptimeError, with one sentence, if they cannot be read."""
     name = os.fspath(path)
     if not more and is_trial(Path(name)):
         return LoadedTrial(name, read_results(Path(name)))

@@ -1,4 +1,4 @@
-"""Types of numpy arrays, by what their elements are. Times are Int64, in nanoseconds."""
+"""Types of numpy arrays by element, and fast helpers on them. Times are Int64, in nanoseconds."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.signedinteger[Any]]
-"""A width that the values decide."""
+"""Integers of any width, as small as the values allow."""
 Float64 = npt.NDArray[np.float64]
 Row: TypeAlias = int | np.integer[Any]
 Rows: TypeAlias = npt.NDArray[Any] | slice | list[int]
 
 LARGEST = 2**62
 MANY = 1_000_000
-"""Rows. Smaller analyses leave too little behind in the heap to be worth a look."""
+"""Number of rows from which on freed memory is worth returning to the system."""
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def give_back(rows: int) -> None:
-    """Gives the memory that arrays left free in the heap back to the system, where a table has so many rows that it
-    counts: what comes next needs arrays of other sizes, and would take more next to it. Only glibc keeps that much."""
+    """Returns free heap memory of arrays to the system, for tables above MANY rows: the next arrays have other sizes,
+    and would need further memory. Only glibc keeps that much."""
     trim = _trim() if rows > MANY else None
     if trim is not None:
         trim(0)
@@ -47,8 +47,8 @@ def _trim() -> Callable[[int], int] | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Few:
-    """A column in which few rows have a value: rows, their numbers in order, and values, what they have. absent: what
-    all the others have; size: of the column. It is asked as an array is."""
+    """Sparse column. rows: numbers of the rows with a value, ascending; values: theirs. absent: value of all other
+    rows; size: length of the column. Indexing works as for an array."""
 
     size: int
     absent: int
@@ -91,17 +91,17 @@ class Few:
 
 
 def few(column: Numbers, absent: int) -> Few:
-    """The same of a whole column."""
+    """Sparse form of a whole column."""
     rows = np.flatnonzero(column != absent).astype(np.int32)
     return Few(len(column), absent, rows, column[rows])
 
 
 PIECE = 1 << 17
-"""Rows per look, of millions, so that temporary columns take no memory for all."""
+"""Rows per look-up, so that temporary columns of millions of rows stay small."""
 
 
 def looked_up(table: npt.NDArray[Scalar], numbers: Numbers) -> npt.NDArray[Scalar]:
-    """table[numbers]: numpy makes 8 bytes of each number first."""
+    """Same as table[numbers], without numpy's temporary copy of all numbers in 8 bytes."""
     found = np.empty(len(numbers), table.dtype)
     for first in range(0, len(numbers), PIECE):
         found[first : first + PIECE] = table[numbers[first : first + PIECE]]
@@ -109,7 +109,7 @@ def looked_up(table: npt.NDArray[Scalar], numbers: Numbers) -> npt.NDArray[Scala
 
 
 def unique(values: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
-    """The values, each once, in order; numpy's own hashes them first, and imports masked arrays to ask for them."""
+    """Distinct values in ascending order. numpy's own function hashes them first, and imports masked arrays."""
     ordered = np.sort(values, axis=None)
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
@@ -117,13 +117,14 @@ def unique(values: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
 
 
 def median(values: npt.NDArray[Scalar]) -> float:
-    """The median of at least one number; numpy's own imports masked arrays for floats."""
+    """Median of at least one number. numpy's own function imports masked arrays for floats."""
     ordered = np.sort(values, axis=None)
     return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def among(values: npt.NDArray[Scalar], known: npt.NDArray[Scalar]) -> Bool:
-    """Which of the values are among the known ones; numpy's own imports masked arrays where these lie far apart."""
+    """Mask of the values that are among the known ones. numpy's own function imports masked arrays if these are far
+    apart."""
     if not len(known):
         return np.zeros(len(values), np.bool_)
     ordered = np.sort(known, axis=None)
@@ -132,18 +133,17 @@ def among(values: npt.NDArray[Scalar], known: npt.NDArray[Scalar]) -> Bool:
 
 
 def quartiles(values: npt.NDArray[Scalar]) -> tuple[float, float, float]:
-    """A quarter, half and three quarters of at least one number lie below; numpy's own imports masked arrays."""
+    """(lower quartile, median, upper quartile) of at least one number. numpy's own function imports masked arrays."""
     ordered = np.sort(values, axis=None).astype(np.float64)
     lower, middle, upper = np.interp(np.array((0.25, 0.5, 0.75)) * (len(ordered) - 1), np.arange(len(ordered)), ordered)
     return float(lower), float(middle), float(upper)
 
 
 def distinct(*columns: npt.NDArray[np.integer[Any]]) -> tuple[Int64, Int64]:
-    """Distinct rows of integers, given as columns of one length: a position of each, the first that has it, by the
-    columns in their order; and by position the number of its row among these.
+    """(positions, numbers) of the distinct rows of integer columns of one length. positions: first occurrence of each
+    distinct row, in order of the columns; numbers: for every row, the index of its distinct row.
 
-    The columns are packed into one, which is sorted: many times as fast as np.unique along an axis.
-    """
+    The columns are packed into one, which is sorted: many times as fast as np.unique along an axis."""
     packed, size = np.zeros(len(columns[0]), np.int64), 1
     for column in columns if len(packed) else ():
         low = int(column.min())

@@ -1,14 +1,13 @@
-"""steptime for those who prefer a line of code to a command, in the words of their framework. Each of these records the
-training, as `steptime run` does, sends the step's numbers to the framework's own loggers, and says at the end which
-command diagnoses the recording; under `steptime run` it only sends the numbers.
+"""Callbacks for frameworks, for those who prefer a line of code to a command. Each records the training, as `steptime
+run` does, sends the step's numbers to the framework's own loggers, and prints the command that diagnoses the recording;
+under `steptime run` it only sends the numbers.
 
     lightning.Trainer(callbacks=[steptime.callbacks.Lightning()])
     transformers.Trainer(..., callbacks=[steptime.callbacks.HuggingFace()])
     accelerate.Accelerator(log_with=["tensorboard", steptime.callbacks.Accelerate()])
     model.fit(..., callbacks=[steptime.callbacks.Keras()])
 
-A class is made when it is asked for: no framework is imported before, and none that the job does not use.
-"""
+Each class is made on first use, so that only frameworks that the job uses are imported."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ Folder = str | os.PathLike[str] | None
 
 
 class Recorded:
-    """Behaviour that all of them share. folder: of the recording, runs/<script>-<time> for None. every: seconds between
-    two times that numbers are sent. profile: whether a few steps are profiled."""
+    """Common behaviour of the callbacks. folder: of the recording, runs/<script>-<time> for None. every: seconds
+    between two transmissions of numbers. profile: True if a few steps are profiled."""
 
     def __init__(self, folder: Folder = None, *, every: float = 10.0, profile: bool = True) -> None:
         super().__init__()
@@ -58,10 +57,10 @@ def _lightning() -> type:
     base: Any = import_module("lightning.pytorch" if unified else "pytorch_lightning").Callback
 
     class Lightning(Recorded, base):  # type: ignore[misc]  # known at run time only
-        """A Lightning Callback. The numbers go to all loggers of the trainer, under its global_step."""
+        """Lightning Callback. The numbers go to all loggers of the trainer, under its global_step."""
 
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-            """Before loaders and optimizers are made."""
+            """Starts the recording, before loaders and optimizers are made."""
             if stage == "fit":
                 named = self._folder
                 if named is None and trainer.world_size > 1:  # ranks have different parents here
@@ -69,7 +68,7 @@ def _lightning() -> type:
                 self._start(named)
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            """The loggers are there."""
+            """Starts sending numbers, once the loggers exist."""
 
             def write(values: dict[str, float], step: int) -> None:
                 for logger in trainer.loggers:
@@ -78,12 +77,12 @@ def _lightning() -> type:
             self._log(_Writer(write), lambda: int(trainer.global_step))
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-            """The loggers are open still."""
+            """Sends the last numbers, while the loggers are still open."""
             self._write()
             self._end()
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-            """Ctrl-C, too."""
+            """Ends the recording, also after Ctrl-C."""
             self._end()
 
     return Lightning
@@ -93,25 +92,25 @@ def _hugging_face() -> type:
     base: Any = import_module("transformers").TrainerCallback
 
     class HuggingFace(Recorded, base):  # type: ignore[misc]
-        """A TrainerCallback of Hugging Face's transformers. The numbers go to what its report_to has opened,
-        TensorBoard, Weights & Biases or MLflow, under the trainer's global_step."""
+        """TrainerCallback of Hugging Face's transformers. The numbers go to the loggers that its report_to has opened
+        (TensorBoard, Weights & Biases or MLflow), under the trainer's global_step."""
 
         def on_init_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            """Before loaders and optimizers are made."""
+            """Starts the recording, before loaders and optimizers are made."""
             self._start()
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            """The reporting has begun."""
+            """Starts sending numbers, once the reporting has started."""
             self._start()
             self._log(None, lambda: int(state.global_step))
 
         def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            """The last step is the last chance: at the training's end the reporting ends before us."""
+            """Sends the numbers after the last step, because the reporting ends before this callback's on_train_end."""
             if control.should_training_stop or state.global_step >= state.max_steps:
                 self._write()
 
         def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            """There is no more."""
+            """Ends the recording."""
             self._end()
 
     return HuggingFace
@@ -121,9 +120,9 @@ def _accelerate() -> type:
     base: Any = import_module("accelerate.tracking").GeneralTracker
 
     class Accelerate(Recorded, base):  # type: ignore[misc]
-        """A tracker for Accelerator(log_with=[…]). The numbers go to what the job has open, TensorBoard, Weights &
-        Biases or MLflow, under the step of the job's latest accelerator.log(…, step=…). It records from where it is
-        made on, and on every rank."""
+        """Tracker for Accelerator(log_with=[…]). The numbers go to the job's open loggers (TensorBoard, Weights &
+        Biases or MLflow), under the step of the job's latest accelerator.log(…, step=…). It records from its
+        construction on, on every rank."""
 
         name = "steptime"
         requires_logging_directory = False
@@ -141,14 +140,14 @@ def _accelerate() -> type:
             return self._recording
 
         def store_init_configuration(self, values: dict[str, Any]) -> None:
-            """The recording has what the command line says."""
+            """Does nothing, because the recording has the command line."""
 
         def log(self, values: dict[str, Any], step: int | None = None, **others: Any) -> None:
-            """The job's own logs are for its other trackers."""
+            """Keeps the step only: the job's own values are for its other trackers."""
             self._latest = self._latest if step is None else step
 
         def finish(self) -> None:
-            """At accelerator.end_training()."""
+            """Ends the recording, at accelerator.end_training()."""
             self._write()
             self._end()
 
@@ -159,33 +158,33 @@ def _keras() -> type:
     base: Any = import_module("keras").callbacks.Callback
 
     class Keras(Recorded, base):  # type: ignore[misc]
-        """A Keras Callback, for the backend torch. The numbers go into the logs of each epoch, which History and the
-        callbacks behind this one get."""
+        """Keras Callback, for the torch backend. The numbers go into the logs of each epoch, which History and later
+        callbacks receive."""
 
         def __init__(self, folder: Folder = None, *, every: float = 1.0, profile: bool = True) -> None:
             super().__init__(folder, every=every, profile=profile)
             self._values: dict[str, float] = {}
 
         def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-            """Before the loader's iterator is made."""
+            """Starts the recording, before the loader's iterator is made."""
             self._start()
             self._log(_Writer(lambda values, step: self._values.update(values)))
 
         def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-            """The newest numbers of the epoch."""
+            """Adds the newest numbers to the epoch's logs."""
             self._write()
             if logs is not None:
                 logs.update(self._values)
 
         def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-            """There is no more."""
+            """Ends the recording."""
             self._end()
 
     return Keras
 
 
 class _Writer:
-    """As `log_to` takes it."""
+    """Adapter of a function to the writer that `log_to` expects."""
 
     def __init__(self, log_metrics: Callable[[dict[str, float], int], None]) -> None:
         self.log_metrics = log_metrics
@@ -196,7 +195,7 @@ MAKERS = {"Lightning": _lightning, "HuggingFace": _hugging_face, "Accelerate": _
 
 @cache
 def __getattr__(name: str) -> Any:
-    """The class for a framework (PEP 562). Raises ImportError where it is not installed."""
+    """Class for a framework (PEP 562). Raises ImportError if that is not installed."""
     if name not in MAKERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return MAKERS[name]()

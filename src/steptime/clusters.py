@@ -1,5 +1,5 @@
-"""A Ray cluster, for whoever has work that one machine is too small for. Ray is an extra: nothing here imports it
-before it is asked for."""
+"""Connection to a Ray cluster, for work that exceeds one machine. Ray is an optional dependency and is imported on
+demand only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def import_ray(option: str) -> Any:
-    """Ray itself. option: what the user asked for it with. Raises UsageError (ray-missing)."""
+    """Module `ray`. option: the user's option that needs it. Raises UsageError (ray-missing)."""
     try:
         import ray
     except ImportError:
@@ -25,8 +25,8 @@ def import_ray(option: str) -> Any:
 
 
 def connect(ray: Any) -> bool:
-    """To the cluster of RAY_ADDRESS, else to one that runs on this machine, else to one of our own that nobody else can
-    reach. Returns whether the caller has to shut it down. Raises CommandError (ray-unreachable, ray-not-private)."""
+    """Connects to the cluster of RAY_ADDRESS, else to one that runs on this machine, else to a new private one. Returns
+    True if the caller has to shut it down. Raises CommandError (ray-unreachable, ray-not-private)."""
     if ray.is_initialized():
         return False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -45,8 +45,8 @@ def connect(ray: Any) -> bool:
 
 
 def _start_own(ray: Any, common: dict[str, Any]) -> None:
-    """On the loopback address only, which Ray takes only where it believes that it cannot be a cluster
-    (ray._private.services, get_node_ip_address, of Ray 2.9 to 2.60); so that is looked at when it runs."""
+    """Starts a cluster on the loopback address only. Ray uses that only if it believes that it cannot form a cluster
+    (ray._private.services, get_node_ip_address, of Ray 2.9 to 2.60), so the addresses are checked after the start."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     constants: Any = getattr(ray._private, "ray_constants", None)
     if hasattr(constants, "ENABLE_RAY_CLUSTER"):

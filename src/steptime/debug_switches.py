@@ -1,5 +1,5 @@
-"""Variables of the environment that help to find a fault and cost time in every step: which, when they are on, and what
-switches them off."""
+"""Environment variables for debugging that cost time in every step: their effects, when they are on, and how to switch
+them off."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ ANY = "*"
 
 @dataclass(frozen=True, slots=True)
 class DebugSwitch:
-    """name: of the variable. what: that it does to each step. off: the value that switches it off. on: values that
-    switch it on, in lower case; none: any but "" and "0". device: on which it acts ("": on all). backend: of
-    torch.distributed, on which it acts ("": without one, too; ANY: any)."""
+    """Debugging variable. name: the variable's. what: its effect on each step. off: value that switches it off. on:
+    values that switch it on, in lower case; () for any except "" and "0". device: the only one that it affects ("" for
+    all). backend: of torch.distributed, the only one that it affects ("": no process group needed; ANY: any)."""
 
     name: str
     what: str
@@ -28,8 +28,7 @@ class DebugSwitch:
         return value.lower() in self.on if self.on else value not in OFF
 
     def acts(self, device: str, backend: str | None) -> bool:
-        """True if it makes a difference to steps on a device, and to a process group of a backend (None: there is
-        none)."""
+        """True if it affects steps on a device, with a process group of a backend (None: without one)."""
         if self.device not in ("", device):
             return False
         return not self.backend or (backend is not None and self.backend in (ANY, backend))
@@ -55,13 +54,13 @@ DEBUG_SWITCHES = (
     ),
     DebugSwitch("PYTHONTRACEMALLOC", "the interpreter notes where each of its blocks was taken"),
 )  # fmt: skip
-"""Sources: CUDA C++ Programming Guide, "CUDA Environment Variables"; PyTorch, "CUDA Environment Variables" and
-torch.distributed, "Debugging torch.distributed applications"; NCCL, "Environment Variables"; oneDNN, "Verbose Mode";
-mallopt(3); Python, "Command line and environment"."""
+"""Known debugging variables. Sources: CUDA C++ Programming Guide, "CUDA Environment Variables"; PyTorch, "CUDA
+Environment Variables" and torch.distributed, "Debugging torch.distributed applications"; NCCL, "Environment Variables";
+oneDNN, "Verbose Mode"; mallopt(3); Python, "Command line and environment"."""
 
 
 def switched_on(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """(name, value) of the switches that an environment switches on; nothing else of it is looked at."""
+    """(name, value) of the switches that are on in an environment; its other variables are not read."""
     found = ((switch, environment.get(switch.name)) for switch in DEBUG_SWITCHES)
     return tuple((switch.name, value) for switch, value in found if value is not None and switch.is_on(value))
 
@@ -69,7 +68,7 @@ def switched_on(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def acting(
     variables: Iterable[tuple[str, str]], device: str, backend: str | None
 ) -> tuple[tuple[DebugSwitch, str], ...]:
-    """(switch, value) of those of the variables that make a difference to a job. Other names are passed over."""
+    """(switch, value) of the variables that affect a job. Unknown names are ignored."""
     known = {switch.name: switch for switch in DEBUG_SWITCHES}
     found = ((known.get(name), value) for name, value in variables)
     return tuple((switch, value) for switch, value in found if switch is not None and switch.acts(device, backend))

@@ -1,8 +1,7 @@
-"""The spine: from a path to a report. Each rank is analysed by itself, then all are combined.
+"""Diagnosis: from a path to a report. Each rank is analysed by itself, then all are combined.
 
-In a job of more than DETAILED_RANKS ranks all are reduced to summaries first, where there is room for it, and only the
-most telling are analysed.
-"""
+In a job of more than DETAILED_RANKS ranks, all are first reduced to summaries, and only the most informative are
+analysed."""
 
 from __future__ import annotations
 
@@ -54,16 +53,16 @@ from steptime.trace.windows import read_rank
 from steptime.trials.results import is_trial, newest_trial, read_results
 
 DETAILED_RANKS = 32
-"""Ranks that are analysed whole; of more, those that say most."""
+"""Most ranks that are analysed completely; of more, the most informative ones."""
 NOTHING_RECORDED = "record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] around whole steps."
 MOST_PROBLEMS = 8
-"""Sentences about single ranks of a large job."""
+"""Most sentences about single ranks of a large job."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompanionFiles:
-    """Files of other tools about the same job. compile_logs: the folder of torch.compile's; counters: Nsight Compute's
-    CSV, or a folder of such. None: what lies in the recording, or next to the traces, if it has a kernel of theirs."""
+    """Files of other tools about the same job. compile_logs: torch.compile's folder; counters: Nsight Compute's CSV, or
+    a folder of such files. None: those in the recording, or next to the traces if they have a kernel in common."""
 
     compile_logs: Path | None = None
     counters: Path | None = None
@@ -82,14 +81,13 @@ def diagnose_paths(
     pictures: bool = True,
     companions: CompanionFiles = NO_COMPANIONS,
 ) -> Report:
-    """The report of a recording, of traces (of one job), or of a report that was saved as JSON.
+    """Report of a recording, of traces (of one job), or of a report that was saved as JSON.
 
-    max_size: bytes of JSON that are read of a rank's traces. cache: whether large ones are remembered. engine: where
-    ranks are reduced (`stragglers.fleet`: LOCAL or RAY); None: here, one by one, and in worker processes where there
-    are more than DETAILED_RANKS. workers: of the engine, by default as many as there are CPUs. pictures: whether a
-    trace's report has a step's timeline and memory over time, which no text shows, and which take a third of the time.
-    companions: what other tools wrote of the same job.
-    """
+    max_size: most bytes of JSON that are read per rank's traces. cache: cache large traces. engine: where ranks are
+    reduced (`stragglers.fleet`: LOCAL or RAY); None: here, one by one, or in worker processes for more than
+    DETAILED_RANKS. workers: of the engine, by default one per CPU. pictures: include a step's timeline and memory over
+    time in a trace's report, which no text shows and which take a third of the time. companions: files of other tools
+    on the same job."""
     first = Path(paths[0])
     if len(paths) == 1 and json.is_report(first):
         return json.read_file(first, paths[0])
@@ -121,8 +119,8 @@ def diagnose_paths(
 
 
 def _at_one_time(traces: Iterable[Trace]) -> Iterator[Trace]:
-    """The ranks of a job. Raises TraceError (mixed-traces) at one that was not recorded while the first one was, where
-    the files do not say themselves that they are of one job: then clocks of several hosts may differ."""
+    """Traces of the ranks of a job. Raises TraceError (mixed-traces) for one that does not overlap the first in time,
+    unless both files say that they belong to one distributed job, whose hosts' clocks may differ."""
     first: Trace | None = None
     for trace in traces:
         if first is None and len(trace.events):
@@ -172,7 +170,7 @@ def _datasheet(name: str) -> Machine:
 
 
 def read_sweep(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> tuple[SweptBatch, ...]:
-    """The traces of one job at several batch sizes, by batch size; empty where the files are no such sweep."""
+    """Traces of one job at several batch sizes, by batch size; () if the files are no such sweep."""
     points = []
     for batch, file in batch_sizes(paths).items():
         result = analyse_trace(read_rank(RankFiles(0, (file,)), max_size=max_size, cache=cache), 0, detailed=False)
@@ -191,7 +189,7 @@ def diagnose_anywhere(
     pictures: bool = True,
     companions: CompanionFiles = NO_COMPANIONS,
 ) -> Report:
-    """The same, also of what lies behind URLs, which is copied here for as long as it is read."""
+    """Report as by `diagnose_paths`, also of URLs, whose content is copied here temporarily."""
     with fetched(paths) as local:
         report = diagnose_paths(
             local,
@@ -215,8 +213,8 @@ def diagnose_traces(
     pictures: bool = True,
     companions: CompanionFiles = NO_COMPANIONS,
 ) -> Report:
-    """The report of traces, one for each rank, analysed one by one. problems: what was said while they were looked
-    for. Raises NothingMeasuredError where none of them has a step."""
+    """Report of traces, one for each rank, analysed one by one. problems: found while collecting them. Raises
+    NothingMeasuredError if none of them has a step."""
     results, empty = list[RankResult](), list[str]()
     for number, trace in enumerate(traces):
         result = analyse_trace(trace, number, detailed=pictures and number < DETAILED_RANKS)
@@ -257,7 +255,7 @@ def _diagnose_recording(
 
 
 def _of_ranks(contents: Contents, reduced: Sequence[ReducedProcess], ranks: Iterable[int]) -> Recording:
-    """The recording with the processes of some ranks only."""
+    """Recording with the processes of some ranks only."""
     folders = {each.facts.rank: each.folder for each in reduced if each.summary is not None}
     processes = sorted((load_process(folders[rank], contents.manifest)[0] for rank in ranks), key=place)
     problems = (*contents.problems, *_problems(reduced)[:MOST_PROBLEMS])
@@ -265,7 +263,7 @@ def _of_ranks(contents: Contents, reduced: Sequence[ReducedProcess], ranks: Iter
 
 
 def diagnose(recording: Recording, source: str, companions: CompanionFiles = NO_COMPANIONS) -> Report:
-    """The report of a recording. Raises NothingMeasuredError when no process took enough steps."""
+    """Report of a recording. Raises NothingMeasuredError if no process took enough steps."""
     results, seen, on_host = list[RankResult](), 0, hosts(recording.processes)
     for process, layout in _trainers(recording):
         steps = layout.timeline.steps
@@ -287,17 +285,17 @@ def diagnose(recording: Recording, source: str, companions: CompanionFiles = NO_
 
 
 SWITCHED_OFF = "switched off: "
-"""Starts the note of a probe that has failed and left the job alone."""
+"""Prefix of the note of a probe that has failed and left the job alone."""
 
 
 def _instead(recording: Recording) -> str:
-    """Advice where too few steps were seen, or why there are no more."""
+    """Advice for too few steps, or the reason why there are no more."""
     notes = [note for process in recording.processes for note in process.notes if note.startswith(SWITCHED_OFF)]
     return f"steptime was {notes[0].rstrip('.')}." if notes else "let it run longer."
 
 
 def _trainers(recording: Recording) -> list[tuple[Process, Layout]]:
-    """The processes with their layouts; those that only infer are left out where others train."""
+    """Processes with their layouts, without those that only infer if others train."""
     laid_out = [(process, lay_out_whole(process)) for process in recording.processes]
     trainers = [(process, layout) for process, layout in laid_out if layout.timeline.mode != Mode.FORWARD]
     return trainers or laid_out
@@ -340,9 +338,9 @@ def combine(
     summaries: Sequence[RankSummary] | None = None,
     companions: CompanionFiles = NO_COMPANIONS,
 ) -> Report:
-    """The report of a job. results: of its ranks, or of those of a large job that say most; processes that know no
-    rank are compared with none. problems: what was damaged or left out. summaries: of all ranks, None for those of the
-    results. companions: as in `diagnose_paths`."""
+    """Report of a job. results: of its ranks, or of the most informative ones of a large job; processes without a rank
+    are not compared. problems: what was damaged or left out. summaries: of all ranks, None for those of the results.
+    companions: as in `diagnose_paths`."""
     results = [_with_compile_logs(each, companions.compile_logs) for each in results]
     results = [_with_counters(each, companions.counters) for each in results]
     ranked = {each.own.rank: each for each in reversed(results) if each.own.rank is not None}

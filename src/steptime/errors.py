@@ -1,8 +1,7 @@
-"""Errors, and their words: one clear sentence for the user, never a traceback.
+"""Errors: one clear sentence for the user, never a traceback.
 
-Every error carries a slug; each slug has a paragraph in docs/messages.md. The text says what was seen, what was
-expected, and what to run next.
-"""
+Every error has a slug, and each slug a paragraph in docs/messages.md. The sentence says what was seen, what was
+expected, and what to run next."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from collections.abc import Callable
 
 
 class SteptimeError(Exception):
-    """Base of all errors that are shown as one sentence. `slug` names the paragraph in docs/messages.md."""
+    """Base of all errors that are shown as one sentence. `slug`: name of the paragraph in docs/messages.md."""
 
     exit_status = 1
 
@@ -26,7 +25,7 @@ class SteptimeError(Exception):
         return f"{self.sentence} ({self.slug})"
 
     def __reduce__(self) -> tuple[Callable[..., SteptimeError], tuple[object, ...]]:
-        """Worker processes raise it into ours."""
+        """Arguments to recreate it: worker processes raise it into this one."""
         return _again, (type(self), self.slug, self.sentence, self.exit_status)
 
 
@@ -35,39 +34,39 @@ def _again(kind: type[SteptimeError], slug: str, sentence: str, exit_status: int
 
 
 class UsageError(SteptimeError):
-    """The command line cannot be followed."""
+    """Invalid command line."""
 
     exit_status = 2
 
 
 class CommandError(SteptimeError):
-    """The user's command cannot be started."""
+    """User's command that cannot be started."""
 
 
 class RecordingError(SteptimeError):
-    """A recording is missing, damaged or of a newer format."""
+    """Missing or damaged recording, or one of a newer format."""
 
 
 class TraceError(SteptimeError):
-    """A file is no Kineto trace, or is too damaged or too large to read."""
+    """File that is no Kineto trace, or too damaged or too large to read."""
 
 
 class SnapshotError(SteptimeError):
-    """A file is no snapshot of an allocator, or asks for what plain data never asks for."""
+    """File that is no snapshot of an allocator, or asks for more than plain data needs."""
 
 
 class NothingMeasuredError(SteptimeError):
-    """The job ran, but there was nothing to account for."""
+    """Job that ran without anything to analyse."""
 
 
 class OutputError(SteptimeError):
-    """A file cannot be written where it was asked for."""
+    """File that cannot be written at its destination."""
 
 
 class ImbalanceError(SteptimeError):
-    """The accounts of a breakdown do not sum to its wall clock; always a bug of ours."""
+    """Categories of a breakdown that do not sum to its wall time; always a bug of steptime."""
 
 
 def no_such_file(path: object, expected: str, error: type[SteptimeError] = RecordingError) -> SteptimeError:
-    """The refusal of a path where nothing is. expected: what could be there."""
+    """Error for a path that does not exist. expected: what could be there."""
     return error("no-such-file", f"No such file or directory: {path}. Expected {expected}.")

@@ -1,4 +1,4 @@
-"""Folders for what steptime may lose: the user's cache folder."""
+"""Folder for disposable files: the user's cache folder."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 
 NOWHERE = Path("/dev/null/steptime")
-"""Nothing can be read from it nor written to it: an account without a home has no cache."""
+"""Cache folder of an account without a home: it can be neither read nor written."""
 
 
 def cache_folder() -> Path:
-    """$STEPTIME_CACHE_DIR, else $XDG_CACHE_HOME/steptime, by the XDG base directory specification ~/.cache/steptime
-    where that is unset. It need not exist; relative paths do not count.
-    """
+    """Cache folder: $STEPTIME_CACHE_DIR, else $XDG_CACHE_HOME/steptime, else ~/.cache/steptime (XDG base directory
+    specification). It need not exist; relative paths are ignored."""
     own = Path(os.environ.get("STEPTIME_CACHE_DIR", ""))
     if own.is_absolute():
         return own

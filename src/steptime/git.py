@@ -1,9 +1,8 @@
-"""Git, asked in a repository that may be a stranger's: nothing that its configuration names is run.
+"""Git calls in repositories that may be a stranger's: nothing that their configuration names is run.
 
-Not run: hooks, the monitor of its files, filters, drivers of diffs, pagers, editors, programs that sign or ask for
-passwords. Nothing is fetched, and nothing is written. Variables that are about another command of the user's (a hook's
-GIT_DIR, GIT_INDEX_FILE) do not count. Files with a filter (Git LFS) are not looked into: `filtered` names them.
-"""
+Not run: hooks, the file system monitor, filters, diff drivers, pagers, editors, programs that sign or ask for
+passwords. Nothing is fetched, and nothing is written. Variables of an enclosing Git command (a hook's GIT_DIR,
+GIT_INDEX_FILE) are ignored. Files with a filter (Git LFS) are not read: `filtered` names them."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ from pathlib import Path
 from typing import IO
 
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-"""SHA-1, or SHA-256."""
+"""Pattern of a commit id, SHA-1 or SHA-256."""
 PATIENCE = 60.0
-"""Seconds that Git may take. A million files on a network's file system may take longer."""
+"""Timeout for Git, s. A million files on a network file system may take longer."""
 LOOK = 0.1
-"""Seconds between two looks at whether an answer is still wanted."""
+"""Seconds between two checks whether an answer is still wanted."""
 PASSIVE = {
     "core.fsmonitor": "false",
     "core.hooksPath": os.devnull,
@@ -38,9 +37,9 @@ PASSIVE = {
     "gpg.program": "false",
     "submodule.recurse": "false",
 }
-"""Settings that are in force whatever the configuration says."""
+"""Settings that override any configuration."""
 KEPT = ("GIT_CONFIG_", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_EXEC_PATH")
-"""How the names of those variables start that reach Git."""
+"""Prefixes of the GIT_ variables that Git receives."""
 OURS = {
     "LC_ALL": "C",
     "GIT_OPTIONAL_LOCKS": "0",
@@ -60,8 +59,8 @@ def ask_git(
     over: Callable[[], bool] = lambda: False,
     topmost: Path | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Answer of Git in a folder. given: to its standard input. over: whether nobody wants the answer any more.
-    topmost: a folder in which, and above which, no repository counts. Raises OSError where it cannot be asked, and
+    """Result of a Git command in a folder. given: standard input. over: returns True once the answer is no longer
+    wanted. topmost: folder at and above which repositories are ignored. Raises OSError if Git cannot be run, and
     subprocess.TimeoutExpired."""
     listed = _run(folder, ("config", "--null", "--name-only", "--list"), {}, b"", over, topmost)
     names = [name for name in listed.stdout.decode(errors="surrogateescape").split("\0") if FILTER.fullmatch(name)]
@@ -103,7 +102,8 @@ def _run(
 
 
 def _input(given: bytes) -> IO[bytes]:
-    """A file at its start. After a timeout `communicate` takes no input again, and may have written a part of it."""
+    """File with the input, at its start: after a timeout, `communicate` accepts no input again, and may have written a
+    part of it."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 - who asks closes it
     file.write(given)
     file.seek(0)
@@ -116,8 +116,8 @@ def _environment(topmost: Path | None) -> dict[str, str]:
 
 
 def filtered(folder: Path, paths: Iterable[str]) -> frozenset[str]:
-    """Those of the paths, relative to the folder, that a filter is before: what lies in the folder is not what Git
-    keeps. Raises what `ask_git` raises."""
+    """Paths, relative to the folder, that have a filter, so that their content differs from Git's. Raises what
+    `ask_git` raises."""
     given = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
     reported = ask_git(folder, "check-attr", "-z", "--stdin", "filter", given=given)
     words = reported.stdout.decode(errors="surrogateescape").split("\0")

@@ -1,8 +1,7 @@
-"""For training scripts: `steptime.log_to(writer)` sends the step's numbers to the job's own logger, and
+"""Functions for training scripts: `steptime.log_to(writer)` sends the step's numbers to the job's own logger, and
 `steptime.record()` starts a recording from within the job, as `steptime run` does from outside.
 
-One law: the job goes on, whatever becomes of this; what cannot be done is said in one line on standard error.
-"""
+One law: the job continues whatever happens here; failures become one line on standard error."""
 
 from __future__ import annotations
 
@@ -27,13 +26,14 @@ __all__ = ["OwnRecording", "log_to", "record"]
 
 
 _reported: list[Path] = []
-"""Recordings of which the last word was said: children of multiprocessing have two ends."""
+"""Recordings whose last message was printed: children of multiprocessing end twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRecording:
-    """Recording of this process. folder: None where nothing is recorded. begun: by `record`, which therefore ends it;
-    else `steptime run` has begun it. leads: speaks for all ranks. pid: of the process."""
+    """Recording of this process. folder: None if nothing is recorded. begun: True if `record` started it, which
+    therefore ends it; else `steptime run` did. leads: True if this process prints the messages of all ranks. pid: of
+    the process."""
 
     folder: Path | None
     begun: bool = False
@@ -41,8 +41,8 @@ class OwnRecording:
     pid: int = 0
 
     def stop(self) -> None:
-        """Ends the recording, takes the probe away, and says which command diagnoses it. The end of the process does
-        it, too."""
+        """Ends the recording, removes the probe, and prints the command that diagnoses it. The end of the process does
+        the same."""
         if self.begun and self.folder is not None and (session := probe.watching(str(self.folder))) is not None:
             self._notify()
             probe.leave(session)
@@ -66,10 +66,10 @@ class OwnRecording:
 
 
 def record(folder: str | os.PathLike[str] | None = None, *, profile: bool = True) -> OwnRecording:
-    """Records the training of this process into a new folder, runs/<script>-<time> where none is named; to be called
-    before the loader and the optimizer are made. A few of its steps are timed by line and profiled, as under `steptime
-    run`; profile=False: none is profiled. Ranks of one node share a recording, those of several where all name one
-    folder. Where the process is recorded already, that recording is given."""
+    """Records the training of this process into a new folder, by default runs/<script>-<time>. Call it before the
+    loader and the optimizer are made. A few steps are timed by line and profiled, as under `steptime run`;
+    profile=False: none is profiled. Ranks of one node share a recording; those of several nodes do if all name the same
+    folder. If the process is already recorded, returns that recording."""
     if (session := probe.watching()) is not None:
         return OwnRecording(Path(session.plan["recording"]))
     if probe.PLAN in os.environ:  # another verb of ours looks at the job, or the probe has switched itself off
@@ -78,7 +78,7 @@ def record(folder: str | os.PathLike[str] | None = None, *, profile: bool = True
 
 
 def _start(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording:
-    """Raises SteptimeError and OSError."""
+    """Starts a recording. Raises SteptimeError and OSError."""
     from steptime.launcher.command import default_recording, make_recording
     from steptime.launcher.joining import join, leave
     from steptime.launcher.outcome import ProbeOptions
@@ -107,19 +107,19 @@ def _start(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording
 
 
 def _command() -> tuple[str, ...]:
-    """Command of this process, and the purpose of one that multiprocessing has started."""
+    """Command of this process; for a child of multiprocessing, this interpreter and its arguments."""
     return tuple(sys.orig_argv if parent_process() is None else (sys.executable, *sys.argv)) or ("python",)
 
 
 def _root() -> int:
-    """The process that has started all ranks of the job on this node."""
+    """Id of the process that started all ranks of the job on this node."""
     launched = parent_process() is not None or "TORCHELASTIC_RUN_ID" in os.environ
     return os.getppid() if launched else os.getpid()
 
 
 def shared_name() -> Path:
-    """Marker of a recording, one for all ranks that one process has started: after the time at which that process
-    started."""
+    """Path of a recording that is the same for all ranks started by one process: it contains the start time of that
+    process."""
     from steptime.launcher.command import job_name
 
     began = Path(f"/proc/{_root()}").stat().st_ctime
@@ -141,14 +141,13 @@ def log_to(writer: Any = None, *, every: float = 10.0, step: Callable[[], int] |
     /samples_per_second and /memory_mib.
 
     writer: a TensorBoard SummaryWriter, a Weights & Biases run, mlflow or a run of it, a logger with
-    log_metrics(values, step), or a function of name, value and step; None: whatever of the first three the job has
-    open. every: seconds, at least. step: gives the number that they are logged under, the job's own count; None: the
-    steps that steptime has seen.
+    log_metrics(values, step), or a function of name, value and step; None: whichever of the first three the job has
+    open. every: least seconds between two transmissions. step: function that returns the job's own step number for the
+    log; None: the number of steps that steptime has seen.
 
-    A process that nobody records is recorded from here on (`record`). Its result has `write()`, which sends what there
-    is now, and `end()`; it is None where nothing is recorded. Raises TypeError for a writer that it does not know,
-    ValueError where every is no number of seconds.
-    """
+    A process that is not recorded yet is recorded from here on (`record`). The result has `write()`, which sends the
+    current numbers, and `end()`; it is None if nothing is recorded. Raises TypeError for an unknown writer, ValueError
+    for an `every` that is negative or infinite."""
     if not 0 <= every < float("inf"):
         raise ValueError(f"every is {every!r}: a number of seconds was expected, 0 or more")
     from steptime.probe.writers import writer_of

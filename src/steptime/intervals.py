@@ -1,9 +1,8 @@
-"""Intervals: the algebra of half-open intervals of time, exact to the nanosecond.
+"""Algebra of half-open time intervals, exact to the nanosecond.
 
-A set of intervals is sorted, disjoint, without touching neighbours and without empty members. So two sets
-are equal as sets of instants exactly when their columns are equal, and every length is a plain sum.
-All times are int64 ns; [start, end) holds its start and not its end.
-"""
+A set of intervals is sorted, disjoint, without touching neighbours and without empty members. So two sets are equal as
+sets of instants exactly if their columns are equal, and every length is a plain sum. All times are int64 ns; [start,
+end) contains its start and not its end."""
 
 from __future__ import annotations
 
@@ -18,10 +17,9 @@ from steptime.arrays import PIECE, Bool, Int64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intervals:
-    """A set of instants as sorted, disjoint, non-touching, non-empty [start, end). Make one with `union` or `EMPTY`.
+    """Set of instants as sorted, disjoint, non-touching, non-empty [start, end). Make one with `union` or `EMPTY`.
 
-    Raises ValueError when the columns break that.
-    """
+    Raises ValueError for columns that violate this."""
 
     start: Int64
     end: Int64
@@ -49,10 +47,9 @@ EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(start: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
-    """The instants in any of the given intervals, which may overlap, touch and come in any order.
+    """Instants in any of the given intervals, which may overlap, touch and come in any order.
 
-    Intervals that are empty or reversed hold no instant.
-    """
+    Empty and reversed intervals contain no instant."""
     starts, stops = np.asarray(start, np.int64), np.asarray(end, np.int64)
     del start, end  # whoever made them for this call alone holds them no longer
     kept = stops > starts
@@ -73,24 +70,24 @@ def union(start: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
 
 
 def join(*sets: Intervals) -> Intervals:
-    """The instants in any of the sets."""
+    """Instants in any of the sets."""
     if not sets:
         return EMPTY
     return union(np.concatenate([each.start for each in sets]), np.concatenate([each.end for each in sets]))
 
 
 def intersect(first: Intervals, second: Intervals) -> Intervals:
-    """The instants in both sets."""
+    """Instants in both sets."""
     return _combine(first, second, keep_second=True)
 
 
 def subtract(first: Intervals, second: Intervals) -> Intervals:
-    """The instants in the first set and not in the second."""
+    """Instants in the first set but not in the second."""
     return _combine(first, second, keep_second=False)
 
 
 def instants(*columns: npt.ArrayLike) -> Int64:
-    """All the times in the columns, each once, in order. For columns in order many times as fast as np.unique."""
+    """Distinct times of the columns, ascending. For sorted columns many times as fast as np.unique."""
     times = np.concatenate([np.asarray(column, np.int64) for column in columns])
     times.sort(kind="stable")
     first = np.ones(len(times), np.bool_)
@@ -99,12 +96,12 @@ def instants(*columns: npt.ArrayLike) -> Int64:
 
 
 def clip(intervals: Intervals, start: int, end: int) -> Intervals:
-    """The instants of the set that lie in [start, end)."""
+    """Instants of the set in [start, end)."""
     return union(np.maximum(intervals.start, start), np.minimum(intervals.end, end))
 
 
 def contains(intervals: Intervals, times: npt.ArrayLike) -> Bool:
-    """Which of the times lie in the set."""
+    """Mask of the times that are in the set."""
     instants = np.asarray(times, np.int64)
     inside, ends = np.empty(instants.shape, np.bool_), np.append(np.iinfo(np.int64).min, intervals.end)
     for first in range(0, len(instants), PIECE):
@@ -114,7 +111,7 @@ def contains(intervals: Intervals, times: npt.ArrayLike) -> Bool:
 
 
 def touching(intervals: Intervals, start: Int64, end: Int64) -> Bool:
-    """Which of the intervals of time start before an interval of the set ends, and end after it starts."""
+    """Mask of the intervals of time that start before an interval of the set ends, and end after it starts."""
     found = np.empty(len(start), np.bool_)
     for first in range(0, len(start), PIECE):
         part = slice(first, first + PIECE)
@@ -124,22 +121,21 @@ def touching(intervals: Intervals, start: Int64, end: Int64) -> Bool:
 
 
 def total(intervals: Intervals) -> int:
-    """The length of the set in ns."""
+    """Length of the set in ns."""
     return int((intervals.end - intervals.start).sum())
 
 
 def measure(intervals: Intervals, start: npt.ArrayLike, end: npt.ArrayLike) -> Int64:
-    """How many ns of the set lie in each window [start, end); 0 where a window is empty or reversed."""
+    """Length of the set within each window [start, end), ns; 0 for an empty or reversed window."""
     starts, stops = np.asarray(start, np.int64), np.asarray(end, np.int64)
     return _length_before(intervals, np.maximum(starts, stops)) - _length_before(intervals, starts)
 
 
 def claim(start: npt.ArrayLike, end: npt.ArrayLike, sets: Sequence[Intervals]) -> Int64:
-    """Gives each instant of each window to the first set that holds it.
+    """Assigns each instant of each window to the first set that contains it.
 
-    start, end: (n,) ns, end >= start. Returns (n, len(sets) + 1) ns: a column per set, in their order, and last what
-    none of them claimed. Rows sum to end - start exactly.
-    """
+    start, end: (n,) ns, end >= start. Returns (n, len(sets) + 1) ns: a column per set, in order, and last the unclaimed
+    rest. Rows sum to end - start exactly."""
     starts, stops = np.asarray(start, np.int64), np.asarray(end, np.int64)
     claimed, columns = EMPTY, [np.zeros(len(starts), np.int64)]
     for each in sets:
@@ -151,7 +147,7 @@ def claim(start: npt.ArrayLike, end: npt.ArrayLike, sets: Sequence[Intervals]) -
 
 
 def _combine(first: Intervals, second: Intervals, *, keep_second: bool) -> Intervals:
-    """The elementary intervals between all boundaries, kept where they lie in the first and (not) in the second."""
+    """Elementary intervals between all boundaries that are in the first set and (not) in the second."""
     if not len(first):
         return EMPTY
     boundaries = np.concatenate((first.start, first.end, second.start, second.end))
@@ -163,7 +159,7 @@ def _combine(first: Intervals, second: Intervals, *, keep_second: bool) -> Inter
 
 
 def _length_before(intervals: Intervals, times: Int64) -> Int64:
-    """How many ns of the set lie before each time."""
+    """Length of the set before each time, ns."""
     lengths = np.append(0, np.cumsum(intervals.end - intervals.start))
     index = np.searchsorted(intervals.start, times, side="right")
     ends = np.append(np.iinfo(np.int64).min, intervals.end)[index]

@@ -1,10 +1,9 @@
-"""Pythons that steptime starts for itself: what they import is steptime's, never the current folder's.
+"""Python processes that steptime starts for itself: they import steptime's modules, never those in the current folder.
 
 `python -m` and `python -c` look for modules in the current folder first, and PYTHONPATH may name it, too: a stranger's
-`queue.py` there would be run. So every Python of ours is isolated (-I) and gets its search path from us: the
-standard library and the environment first, then steptime's own folder, then what else this process knows.
-`tests/test_house.py` holds that no other is started.
-"""
+`queue.py` there would be run. So each of these processes is isolated (-I) and gets its search path explicitly: the
+standard library and the environment first, then steptime's own folder, then the other paths of this process.
+`tests/test_house.py` ensures that no other is started."""
 
 from __future__ import annotations
 
@@ -18,16 +17,16 @@ START = (
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
 WITHOUT_FOLDER = "import os, sys; sys.path = [path for path in sys.path if path not in ('', os.getcwd())]; "
-"""Starts what another interpreter, whose PYTHONPATH counts, is to run with -c."""
+"""Prefix of the -c code for another interpreter, which obeys PYTHONPATH."""
 
 
 def own_python(module: str, *words: str) -> tuple[str, ...]:
-    """The command that runs a module of ours, as `python -m` does. words: its arguments."""
+    """Command that runs one of steptime's modules, as `python -m` does. words: its arguments."""
     return (sys.executable, "-I", "-c", START, "\n".join(_paths()), module, *words)
 
 
 def _paths() -> list[str]:
-    """Folders behind those of the environment."""
+    """Folders to append to those of the environment."""
     left_out = {_current(), os.path.dirname(os.path.realpath(sys.argv[0] if sys.argv else ""))}  # noqa: PTH120 - text
     known = [path for path in sys.path if Path(path).is_absolute() and path not in left_out]
     return list(dict.fromkeys((ROOT, *known)))

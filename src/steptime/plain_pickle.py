@@ -1,10 +1,9 @@
-"""Reads pickles that nobody vouches for: numbers, texts, lists, tuples and dictionaries, and nothing else.
+"""Reader of untrusted pickles: numbers, texts, lists, tuples and dictionaries, and nothing else.
 
-A pickle is a program. Python's own unpickler runs it here, but it may look up no class, so that nothing can be called,
-and it runs in a process of its own, whose memory and time the operating system limits. A converter turns the value into
-bytes there, as a value that holds itself twice, forty levels deep, is small until somebody spells it out. That process
-imports the standard library and the converter only.
-"""
+A pickle is a program. Python's own unpickler runs it here, but it may look up no class, so that nothing can be called.
+It runs in a process of its own, with limits on memory and time. There, a converter turns the value into bytes, because
+a value that contains itself twice, forty levels deep, is small until it is written out. That process imports only the
+standard library and the converter."""
 
 from __future__ import annotations
 
@@ -25,7 +24,8 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, NoReturn
 
 REFUSED, TOO_LARGE = 3, 4
-"""Exit statuses of the process: its output is the reason as JSON; memory did not suffice."""
+"""Exit statuses of the process: REFUSED, with the reason as JSON in its output; TOO_LARGE, if memory did not
+suffice."""
 START = """
 import sys
 sys.path.append(sys.argv[1])
@@ -33,18 +33,18 @@ from steptime import plain_pickle
 plain_pickle.serve(*sys.argv[2:])
 """
 BASE_MEMORY = 256 << 20
-"""Bytes that the process may take in any case: the interpreter takes 20 MiB."""
+"""Bytes that the process may use in any case: the interpreter takes 20 MiB."""
 
 MOST_ELEMENTS = 50_000_000
-"""Elements of a value that is turned into JSON: a dump of a hundred thousand calls with their stacks has 20 million."""
+"""Most elements of a value that is converted to JSON: a dump of a hundred thousand calls with their stacks has 20
+million."""
 
 
 class NotPlainError(Exception):
-    """A file that is not read to its end. Its text is a clause behind the file's name.
+    """Raised for a file that is not read to its end. Its text is a clause that follows the file's name.
 
-    kind: "refused" (it asks for more than data), "damaged", "foreign" (something else), "strange" (no real file is like
-    it) or "too-large" (for the memory that it may take).
-    """
+    kind: "refused" (it asks for more than data), "damaged", "foreign" (something else), "strange" (unlike any real
+    file) or "too-large" (for the memory that it may use)."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -52,15 +52,15 @@ class NotPlainError(Exception):
 
 
 Converter = Callable[[io.BufferedReader, BinaryIO], None]
-"""Reads the file and writes what it makes of it. May raise NotPlainError."""
+"""Function that reads the file and writes the result. May raise NotPlainError."""
 
 
 # -- in our process ----------------------------------------------------------------------------------------------------
 
 
 def converted(file: IO[bytes], converter: str, memory: int, seconds: int) -> IO[bytes]:
-    """Result of a converter, "module:function", for a file, within so many bytes of memory and seconds of processor
-    time. Raises NotPlainError."""
+    """Output of a converter, "module:function", for a file, within `memory` bytes and `seconds` of CPU time. Raises
+    NotPlainError."""
     made = tempfile.TemporaryFile()  # noqa: SIM115 – the caller closes it
     root = str(Path(__file__).resolve().parent.parent)
     done = subprocess.run(
@@ -85,7 +85,7 @@ def converted(file: IO[bytes], converter: str, memory: int, seconds: int) -> IO[
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Makes plain data. Without a class nothing else can be made or called."""
+    """Unpickler for plain data. Without classes nothing else can be made or called."""
 
     def find_class(self, module: str, name: str) -> NoReturn:  # named by pickle
         raise NotPlainError("refused", f"asks for {module[:80]}.{name[:80]}: nothing of it was run")
@@ -95,7 +95,7 @@ class PlainUnpickler(pickle.Unpickler):
 
 
 def unpickle(file: BinaryIO) -> tuple[Any, list[Any] | None]:
-    """The value, and None; of a file that ends in the middle None, and all that was begun, in that order."""
+    """(value, None); for a truncated file (None, all objects that were started, in that order)."""
     unpickler = PlainUnpickler(file)
     try:
         return unpickler.load(), None
@@ -109,7 +109,7 @@ def unpickle(file: BinaryIO) -> tuple[Any, list[Any] | None]:
 
 
 def to_json(file: io.BufferedReader, made: BinaryIO) -> None:
-    """A converter: the whole value as JSON."""
+    """Converter of the whole value to JSON."""
     value, begun = unpickle(file)
     if begun is not None:
         raise NotPlainError("damaged", "is cut short")
@@ -119,7 +119,7 @@ def to_json(file: io.BufferedReader, made: BinaryIO) -> None:
 
 
 def _elements(value: Any, known: dict[int, int]) -> int:
-    """How many there are of all containers, spelt out; known: those of each, by its id."""
+    """Number of elements of all containers when written out; known: numbers of those already counted, by id."""
     if not isinstance(value, dict | list | tuple):
         return 1
     if id(value) not in known:
@@ -130,7 +130,7 @@ def _elements(value: Any, known: dict[int, int]) -> int:
 
 
 def serve(converter: str, memory: str, seconds: str) -> NoReturn:
-    """The whole process. Never returns: what was made is not taken apart, which would take long."""
+    """Main function of the process. It never returns: freeing the value would take long."""
     module, _, function = converter.partition(":")
     convert: Converter = getattr(importlib.import_module(module), function)
     _limit(int(memory), int(seconds))
@@ -145,7 +145,7 @@ def serve(converter: str, memory: str, seconds: str) -> NoReturn:
 
 
 def convert_file(convert: Converter, descriptor: int, made: BinaryIO) -> None:
-    """Converts an open file. Raises NotPlainError, whatever is wrong with the file, and MemoryError."""
+    """Converts an open file. Raises NotPlainError for any fault of the file, and MemoryError."""
     try:
         convert(io.BufferedReader(io.FileIO(descriptor, closefd=False), 1 << 20), made)
         made.flush()
@@ -165,7 +165,7 @@ def convert_file(convert: Converter, descriptor: int, made: BinaryIO) -> None:
 
 
 def _limit(memory: int, seconds: int) -> None:
-    """Limits of this process; one that a system does not know (macOS: the address space) is left out."""
+    """Sets the limits of this process; those that a system does not know (macOS: the address space) are left out."""
     limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: seconds, resource.RLIMIT_AS: memory,
               resource.RLIMIT_FSIZE: memory, resource.RLIMIT_NOFILE: 16}  # fmt: skip
     for what, most in limits.items():

@@ -1,7 +1,6 @@
-"""Numbers with their units and their uncertainty: time is integer nanoseconds; what was estimated carries its interval.
+"""Numbers with units and uncertainty: time is integer nanoseconds, and estimates have an interval.
 
-Step times are skewed and have outliers, so nothing here takes them for normal.
-"""
+Step times are skewed and have outliers, so nothing here assumes a normal distribution."""
 
 from __future__ import annotations
 
@@ -16,10 +15,9 @@ from steptime.arrays import Float64, Int64
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with a 95 % interval, both in `unit` ("ns", "bytes", "1"). `samples` says from how many observations.
+    """Value with a 95 % interval, both in `unit` ("ns", "bytes", "1"). `samples`: number of observations.
 
-    Raises ValueError when low <= value <= high does not hold.
-    """
+    Raises ValueError unless low <= value <= high."""
 
     value: float
     low: float
@@ -34,7 +32,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of source as the job ran it. `text` is the stripped line, "" when it could not be read."""
+    """Source line as the job ran it. `text`: the stripped line, "" if it could not be read."""
 
     file: str
     line: int
@@ -43,7 +41,7 @@ class SourceLine:
 
 
 MINUS = "−"
-"""Before every number that is less than nothing: one sign in all of the output, where a hyphen joins words."""
+"""Sign of all negative numbers in the output, where a hyphen joins words."""
 
 
 def format_duration(nanoseconds: float) -> str:
@@ -58,7 +56,7 @@ def format_duration(nanoseconds: float) -> str:
 
 
 def format_share(fraction: float) -> str:
-    """A fraction as percent for a sentence: "45 %", "4.5 %" below ten, "< 0.1 %" for what is too small to print."""
+    """Fraction as percent for a sentence: "45 %", "4.5 %" below ten, "< 0.1 %" if too small to print."""
     percent = 100 * abs(fraction)
     if 0 < percent < 0.1 and fraction > 0:
         return "< 0.1 %"
@@ -67,7 +65,7 @@ def format_share(fraction: float) -> str:
 
 
 def format_change(fraction: float) -> str:
-    """A change as percent with its sign: "+45 %", "−4.5 %"; "0 %" for what is too small to print."""
+    """Change as percent with its sign: "+45 %", "−4.5 %"; "0 %" if too small to print."""
     percent = abs(100 * fraction)
     if percent < 0.05:
         return "0 %"
@@ -75,29 +73,29 @@ def format_change(fraction: float) -> str:
 
 
 def with_sign(value: float, size: str) -> str:
-    """The size of a value, in words, behind its sign: "+1.2 ms", "−3.4 MiB"; of nothing no sign."""
+    """Size of a value, as text, with its sign: "+1.2 ms", "−3.4 MiB"; without one for zero."""
     return f"{'+' if value > 0 else MINUS if value < 0 else ''}{size}"
 
 
 def format_count(count: float, noun: str) -> str:
-    """How many there are, which may be a mean: "1 call", "2.5 calls", "3 copies", "4 processes"."""
+    """Count, which may be a mean, with its noun: "1 call", "2.5 calls", "3 copies", "4 processes"."""
     text = f"{count:.0f}" if count >= 999.5 else f"{count:.3g}"
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{text} {noun if text == '1' else plural}"
 
 
 def format_times(ratio: float) -> str:
-    """How many times as much: "1.4", "12", "140"."""
+    """Ratio as text: "1.4", "12", "140"."""
     return f"{ratio:,.0f}" if ratio >= 9.95 else f"{ratio:.2g}"
 
 
 def format_samples(rate: float) -> str:
-    """A throughput: "401 samples/s", "1,234 samples/s", "0.52 samples/s"."""
+    """Throughput as text: "401 samples/s", "1,234 samples/s", "0.52 samples/s"."""
     return f"{rate:,.0f} samples/s" if rate >= 99.5 else f"{rate:.3g} samples/s"
 
 
 def format_bytes(count: float) -> str:
-    """A number of bytes for a sentence, in binary units: "512 B", "1.50 KiB", "23.4 GiB"."""
+    """Number of bytes for a sentence, in binary units: "512 B", "1.50 KiB", "23.4 GiB"."""
     if count < 0:
         return f"{MINUS}{format_bytes(-count)}"
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -111,7 +109,7 @@ PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def format_rate(rate: float) -> str:
-    """A rate with a decimal prefix, the unit to follow: "12.3 T"."""
+    """Rate with a decimal prefix, before its unit: "12.3 T"."""
     size, prefix = next(((size, prefix) for size, prefix in PREFIXES if rate >= size), (1.0, ""))
     return f"{rate / size:.3g} {prefix}"
 
@@ -122,7 +120,7 @@ def format_intensity(intensity: float) -> str:
 
 
 def format_source(source: SourceLine) -> str:
-    """Location of a line, short: "train.py:12"; the file alone where the line is not known (0)."""
+    """Short place of a line: "train.py:12"; the file alone for an unknown line (0)."""
     file = source.file.replace(chr(92), "/").rsplit("/", 1)[-1]
     return f"{file}:{source.line}" if source.line else file
 
@@ -137,31 +135,30 @@ def _three_digits(value: float) -> str:
 
 Numbers = Int64 | Float64
 NORMAL = 1.959964
-"""The 97.5 % quantile of the normal distribution: for 95 % intervals."""
+"""Quantile of the normal distribution at 97.5 %, for 95 % intervals."""
 TO_DEVIATION = 1.4826
-"""Median absolute deviation of a normal distribution to its standard deviation."""
+"""Ratio of standard deviation to median absolute deviation of a normal distribution."""
 NORMAL_OF_LOOKS = 2.497705
-"""The 99.375 % quantile: for 98.75 % intervals, ten of which miss together in 5 % (they resemble each other)."""
+"""Quantile of the normal distribution at 99.375 %, for 98.75 % intervals, of which ten (similar ones) miss together in
+5 %."""
 BETWEEN_RUNS = 0.03
-"""Fraction of a step: what single runs of one job on one quiet machine are taken to differ by at most, though nothing
-changed, where it was not measured on that machine (`steptime env --between-runs`); repeated runs of the job say it
-better."""
+"""Assumed largest difference between single runs of one unchanged job on a quiet machine, as a fraction of a step,
+unless measured on that machine (`steptime env --between-runs`). Repeated runs of the job are more accurate."""
 BLOCKS = 10
-"""Intervals that a series is cut into: enough for the ranks of an interval, few enough that each averages over what
-neighbours share."""
+"""Blocks into which a series is cut: enough for the ranks of an interval, few enough that each averages over correlated
+neighbours."""
 CONFIRMING = 2
 """Values after the first one of a new level that must agree with it."""
 LEVEL_SPREADS = 3.0
-"""Standard deviations that the values of a level may lie away from it."""
+"""Distance from a level, in standard deviations, up to which a value belongs to it."""
 LEAST_FOR_SCATTER = 5
-"""Values that have a scatter to speak of."""
+"""Least number of values for a scatter."""
 
 
 def median_of(values: Numbers, unit: str = "ns") -> Estimate:
-    """The median with its 95 % interval from order statistics (Conover, Practical Nonparametric Statistics, 3.2; the
-    ranks by the normal approximation of the binomial). With fewer than six values the interval is all of them, which is
-    less than 95 %. Raises ValueError for no values.
-    """
+    """Median with its 95 % interval from order statistics (Conover, Practical Nonparametric Statistics, 3.2; ranks by
+    the normal approximation of the binomial). With fewer than six values the interval is their range, which is less
+    than 95 %. Raises ValueError for no values."""
     if not len(values):
         raise ValueError("a median needs values")
     ordered = np.sort(values)
@@ -173,7 +170,7 @@ def median_of(values: Numbers, unit: str = "ns") -> Estimate:
 
 
 def mean_of(values: Numbers) -> Estimate:
-    """The mean of independent values with Student's 95 % interval. Raises ValueError for fewer than two."""
+    """Mean of independent values with Student's 95 % interval. Raises ValueError for fewer than two."""
     if len(values) < 2:
         raise ValueError("an interval of a mean needs two values")
     mean = float(np.mean(values))
@@ -182,12 +179,11 @@ def mean_of(values: Numbers) -> Estimate:
 
 
 def mean_of_series(values: Numbers) -> Estimate:
-    """The mean of a series in time order with its 95 % interval: Student's, on as many values as the series is worth
-    (its length over its autocorrelation time). Means of parts add up to the mean of the whole, which medians do not.
+    """Mean of a series in time order with its 95 % interval: Student's, for the effective number of values (length over
+    autocorrelation time). Means of parts add up to the mean of the whole, unlike medians.
 
-    Values are never negative here, so no interval reaches below zero. A single value's interval reaches from nothing to
-    twice. Raises ValueError for no values.
-    """
+    Values are never negative here, so no interval is below zero. The interval of a single value is from zero to twice
+    the value. Raises ValueError for no values."""
     if not len(values):
         raise ValueError("a mean needs values")
     mean = float(np.mean(values))
@@ -200,12 +196,11 @@ def mean_of_series(values: Numbers) -> Estimate:
 
 
 def difference_of_series(values: Numbers, base: Numbers) -> Estimate:
-    """mean(values) - mean(base) of two series in time order, with an interval that assumes no distribution: that of
-    Moses for a shift (Hollander and Wolfe, Nonparametric Statistical Methods, 4.3), over the means of blocks of
-    neighbours, so that what drifts slowly widens it. With fewer than four blocks on each side it is all of the pairs'
-    differences, which is less than 95 %. Where one series is a single value, its interval is that of `mean_of_series`.
-    Raises ValueError where one is empty.
-    """
+    """mean(values) - mean(base) of two series in time order, with a distribution-free interval: that of Moses for a
+    shift (Hollander and Wolfe, Nonparametric Statistical Methods, 4.3), over the means of blocks of neighbours, so that
+    slow drift widens it. With fewer than four blocks on each side it is the range of all pairs' differences, which is
+    less than 95 %. If one series is a single value, its interval is that of `mean_of_series`. Raises ValueError for an
+    empty series."""
     difference = float(np.mean(values)) - float(np.mean(base))
     samples = len(values) + len(base)
     if min(len(values), len(base)) < 2:
@@ -220,8 +215,8 @@ def difference_of_series(values: Numbers, base: Numbers) -> Estimate:
 
 
 def difference_of(one: Estimate, other: Estimate) -> Estimate:
-    """one - other, of independent estimates: their intervals' halves added as variances are, each side by itself
-    (Zou and Donner, Statistics in Medicine 27, 2008: MOVER)."""
+    """one - other, for independent estimates: the half-widths add like standard deviations, each side by itself (Zou
+    and Donner, Statistics in Medicine 27, 2008: MOVER)."""
     difference = one.value - other.value
     low = sqrt((one.value - one.low) ** 2 + (other.high - other.value) ** 2)
     high = sqrt((one.high - one.value) ** 2 + (other.value - other.low) ** 2)
@@ -229,15 +224,15 @@ def difference_of(one: Estimate, other: Estimate) -> Estimate:
 
 
 def block_means(values: Numbers) -> Float64:
-    """The means of up to BLOCKS intervals of neighbours of nearly one length, in order."""
+    """Means of up to BLOCKS blocks of neighbours of almost equal length, in order."""
     means = [float(np.mean(block)) for block in np.array_split(values, min(BLOCKS, len(values)))]
     return np.array(means, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """A change of level in a series. at: index of the first value of the new level; before, after: medians of the
-    levels on its two sides. confirmed: the values behind it agree."""
+    """Change of level in a series. at: index of the first value of the new level; before, after: medians of the levels
+    on both sides. confirmed: True if further values of the new level follow."""
 
     at: int
     before: float
@@ -246,14 +241,13 @@ class Jump:
 
 
 def jumps(values: Float64, least: float, spreads: Sequence[float] = ()) -> tuple[Jump, ...]:
-    """Positions where the level of a series changes, beyond noise, by a rule that a person can follow by hand.
+    """Positions where the level of a series changes beyond noise, by a rule that a person can check by hand.
 
-    A level is the median of its values so far. Its noise is the largest of `least` (relative to it), of `spreads` (half
-    of each value's own interval: that of the next value, and the median of the level's), and of LEVEL_SPREADS times the
-    scatter of neighbours: the median of their distances, times 1.4826 / sqrt(2) for the standard deviation of a normal
-    distribution. A value further away than that opens a new level when the median of it and the next CONFIRMING values
-    is so far away, too, on the same side; where there are no next ones it stands alone.
-    """
+    A level is the median of its values so far. Its noise is the largest of `least` (relative to it), `spreads`
+    (half-widths of each value's own interval: that of the next value, and the level's median), and LEVEL_SPREADS times
+    the scatter of neighbours: the median of their distances, times 1.4826 / sqrt(2), which is the standard deviation of
+    a normal distribution. A value beyond that starts a new level if the median of it and the next CONFIRMING values is
+    also beyond, on the same side; without next values it decides alone."""
     found: list[Jump] = []
     start, scatter = 0, _scatter_of(values)
     for index in range(1, len(values)):
@@ -272,16 +266,16 @@ def jumps(values: Float64, least: float, spreads: Sequence[float] = ()) -> tuple
 
 
 def _scatter_of(values: Float64) -> float:
-    """The standard deviation of a series around its levels, from distances of neighbours, of which a few changes of
-    level move no median; 0 for fewer than LEAST_FOR_SCATTER."""
+    """Standard deviation of a series around its levels, from distances of neighbours, whose median a few changes of
+    level do not affect; 0 for fewer than LEAST_FOR_SCATTER values."""
     if len(values) < LEAST_FOR_SCATTER:
         return 0.0
     return 1.4826 / sqrt(2) * float(np.median(np.abs(np.diff(values))))
 
 
 def slope_of(values: Float64) -> Estimate:
-    """The trend of a series per value, relative to its first one: the median slope of all pairs with Sen's interval
-    (Sen, Journal of the American Statistical Association 63, 1968), without ties. At least four values."""
+    """Trend of a series per value, relative to its first one: median slope of all pairs with Sen's interval (Sen,
+    Journal of the American Statistical Association 63, 1968), without ties. At least four values."""
     count = len(values)
     later, earlier = np.tril_indices(count, -1)
     slopes = np.sort((values[later] - values[earlier]) / (later - earlier)) / values[0]
@@ -292,9 +286,9 @@ def slope_of(values: Float64) -> Estimate:
 
 
 def autocorrelation_time(values: Float64) -> float:
-    """How many values of a series are worth one independent value, at least 1: the sum of its autocorrelations in both
-    directions, up to the first lag that is 2.5 times it (Sokal, Monte Carlo Methods in Statistical Mechanics, 1997,
-    section 3: five times his tau, which is half of this), by Fourier transform."""
+    """Number of values of a series that are worth one independent value, at least 1: the sum of its autocorrelations in
+    both directions, up to the first lag that is 2.5 times it (Sokal, Monte Carlo Methods in Statistical Mechanics,
+    1997, section 3: five times his tau, which is half of this), by Fourier transform."""
     count = len(values)
     centred = values - values.mean()
     power = float(centred @ centred)
@@ -308,9 +302,9 @@ def autocorrelation_time(values: Float64) -> float:
 
 
 def student(freedom: float, *, looks: bool = False) -> float:
-    """The 97.5 % quantile of Student's t for `freedom` >= 1, for `looks` the 99.375 % one: exact for whole numbers up
-    to 9, on a line between them, beyond them the expansion of Cornish and Fisher (Abramowitz and Stegun 26.7.5), whose
-    error is below 0.4 % there."""
+    """Quantile of Student's t at 97.5 % for `freedom` >= 1, at 99.375 % for `looks`: exact for whole numbers up to 9,
+    linear between them, and beyond them the expansion of Cornish and Fisher (Abramowitz and Stegun 26.7.5), whose error
+    is below 0.4 % there."""
     table, z = (_STUDENT_OF_LOOKS, NORMAL_OF_LOOKS) if looks else (_STUDENT, NORMAL)
     if freedom < len(table):
         below = int(freedom)

@@ -1,4 +1,4 @@
-"""One rank of a job, analysed: of a recorded process or of a trace, all that its report says but the other ranks."""
+"""Analysis of one rank of a job, from a recorded process or a trace: its whole report except for the other ranks."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ from steptime.report.trace_files import traces_of, traces_of_process
 from steptime.trace.table import Trace
 
 NOT_YET = Verdict("", "")
-"""Result of a rank whose findings wait for the other ranks."""
+"""Verdict of a rank whose findings wait for the other ranks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankResult:
-    """Result of a rank: its recording or trace, which may be large, is forgotten before the next is read. own:
-    its report, of which no rule was asked yet."""
+    """Result of a rank, without its recording or trace, which may be large and is released before the next is read.
+    own: its report, to which no rule was applied yet."""
 
     own: ProcessReport
     place: int | tuple[str, int]
-    """Whose results stand for one another: the rank, else the host and the process number there."""
+    """Identity for merging: the rank, else the host and the process number there."""
     environment: JobEnvironment
     summary: RankSummary
     problems: tuple[str, ...]
     machine: Machine | None = None
 
     def report(self, ranks: RankComparison | None) -> ProcessReport:
-        """Its report, next to the other ranks of the job."""
+        """Report of the rank, completed with the other ranks of the job."""
         case = self.own.case if self.own.rank is None else companions(self.own.case, self.own.rank, ranks)
         found = examine(case)
         case = with_savings(case, found.findings)
@@ -80,7 +80,8 @@ class RankResult:
 def analyse_process(
     recording: Recording, process: Process, layout: Layout, *, on_host: int, detailed: bool
 ) -> RankResult:
-    """A recorded process. on_host: training processes of its host. detailed: with its step view and memory by owner."""
+    """Result of a recorded process. on_host: number of training processes on its host. detailed: include its step view,
+    flame graph and memory by owner."""
     machine, timeline = machine_of(recording), layout.timeline
     recorded, steps, rank = breakdown_of_process(process, layout, machine), timeline.steps, process.facts.rank
     case = assemble(
@@ -131,7 +132,8 @@ def _thinned(timeline: Timeline) -> tuple[str, ...]:
 
 
 def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | None:
-    """A rank's trace; None where it has no step that took time. number: its rank where the trace does not say one."""
+    """Result of a rank's trace; None if it has no step of positive length. number: its rank, if the trace does not
+    contain one."""
     trace, steps = whole_steps(trace)
     if not (steps.boundaries[:, 1] > steps.boundaries[:, 0]).any() or nothing_in(trace):
         return None
@@ -165,8 +167,7 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
 
 
 def _seen_device(trace: Trace, device: str) -> str:
-    """The device, and that it was not recorded where the trace holds the host alone of a job that used one, or may have
-    used one."""
+    """Device, with a remark if the trace only has the host's part of a job that used, or may have used, a device."""
     if unseen_work(trace).any():
         return f"{trace.devices[0].name if trace.devices else 'device'} (not recorded)"
     idle = f" ({trace.devices[0].name} idle, or not recorded)" if trace.devices and not has_kernels(trace) else ""

@@ -1,8 +1,7 @@
-"""Recordings and traces behind URLs (s3://, gs://, hdfs://, memory:// …), by fsspec, which is an extra.
+"""Recordings and traces behind URLs (s3://, gs://, hdfs://, memory:// …), by fsspec, an optional dependency.
 
-A job never waits for a network: it records on a local disk, and what it left is copied when it has ended, however it
-ended. Reading copies to a folder of our own first.
-"""
+A job never waits for a network: it records on a local disk, and the recording is copied after its end, however it
+ended. Reading copies to a temporary folder first."""
 
 from __future__ import annotations
 
@@ -18,18 +17,19 @@ from typing import Any
 from steptime.errors import OutputError, RecordingError, UsageError
 
 URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
-"""A scheme of one letter is a drive of Windows."""
+"""Pattern of a URL. A scheme of one letter is a drive of Windows."""
 NODE = ("GROUP_RANK", "NODE_RANK", "SLURM_NODEID", "OMPI_COMM_WORLD_NODE_RANK")
 PROCESS = re.compile(r"process-\d+")
 
 
 def is_url(path: str) -> bool:
-    """True if a path is meant for fsspec."""
+    """True if a path is for fsspec."""
     return URL.match(path) is not None
 
 
 def check(url: str) -> None:
-    """Before a job starts: whether its recording can be copied there afterwards. Raises UsageError and OutputError."""
+    """Checks before a job starts that its recording can be copied there afterwards. Raises UsageError and
+    OutputError."""
     system, place = _open(url)
     try:
         taken = system.exists(f"{place}/manifest.json")
@@ -40,8 +40,8 @@ def check(url: str) -> None:
 
 
 def upload(folder: Path, url: str) -> None:
-    """Copies a recording. Nodes of one job that record each for itself copy into one: the first node's manifest stays,
-    and folders of processes of further nodes get the node's number. Raises OutputError."""
+    """Copies a recording. Nodes of one job that record separately copy into one: the first node's manifest stays, and
+    the process folders of other nodes get the node's number. Raises OutputError."""
     system, place = _open(url)
     node = _node()
     try:
@@ -62,7 +62,7 @@ def upload(folder: Path, url: str) -> None:
 
 @contextmanager
 def fetched(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The same paths with local copies of those behind URLs, which go when the block ends. Raises UsageError and
+    """Paths with local copies in place of URLs, which are removed at the end of the block. Raises UsageError and
     RecordingError."""
     copies = Path(tempfile.mkdtemp(prefix="steptime-"))
     try:
@@ -113,10 +113,10 @@ def _open(url: str) -> tuple[Any, str]:
 
 
 def _reported(error: Exception) -> str:
-    """Its message, or its kind where it has none."""
+    """Message of an error, or its type if that is empty."""
     return str(error) or type(error).__name__
 
 
 def _node() -> int:
-    """The number of this node among those of the job; 0 where nothing says it."""
+    """Number of this node in the job; 0 if unknown."""
     return next((int(os.environ[name]) for name in NODE if os.environ.get(name, "").isdigit()), 0)

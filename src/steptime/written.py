@@ -1,8 +1,7 @@
-"""Files that steptime has written for this user, by digest: that may be overwritten, or gone on with, without being
-asked.
+"""Record of the files that steptime has written for this user, by digest: these may be overwritten or continued without
+asking.
 
-The digests lie in the cache. Where they are lost, what steptime wrote counts as somebody else's.
-"""
+The digests are in the cache. If they are lost, steptime's files count as somebody else's."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ from steptime.folders import cache_folder
 
 NAME = "written"
 LENGTH = 64
-"""Characters of a digest: SHA-256."""
+"""Characters of a SHA-256 digest."""
 MOST, KEPT = 4096, 2048
-"""Digests in the file, and the newest ones that are kept once there are more."""
+"""Most digests in the file, and the number of newest ones that remain once it is full."""
 
 
 def remember(content: bytes) -> None:
-    """Notes that these bytes are our own. Without a cache nothing is noted."""
+    """Records that steptime wrote these bytes. Does nothing without a cache."""
     path = cache_folder() / NAME
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +46,7 @@ def is_ours(content: bytes) -> bool:
 
 
 def is_our_file(path: Path) -> bool:
-    """The same of a whole file, which is no link."""
+    """True if steptime wrote this file, and it is no link."""
     try:
         return path.is_file() and not path.is_symlink() and is_ours(path.read_bytes())
     except OSError:

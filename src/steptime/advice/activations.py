@@ -1,7 +1,6 @@
-"""Activations that are written out as formulas, and the functions of torch's that compute the same in one pass.
+"""Activations that the user's code writes out as formulas, and the torch functions that compute the same in one pass.
 
-A formula is known by its values, not by its text: there are many ways to write each.
-"""
+A formula is recognized by its values, not by its text: there are many ways to write each."""
 
 from __future__ import annotations
 
@@ -12,9 +11,9 @@ from dataclasses import dataclass
 
 POINTS = tuple(number / 4 for number in range(-24, 25))
 CLOSE = 1e-6
-"""Fraction of a value, or of one: as near as formulas with constants of seven digits are to each other."""
+"""Tolerance, relative for values above one: as close as formulas with constants of seven digits are to each other."""
 LONGEST = 400
-"""Characters of a formula: longer ones are none of these."""
+"""Most characters of a formula; longer ones are not examined."""
 
 Function = Callable[[float], float]
 
@@ -28,8 +27,8 @@ READY: Mapping[str, Function] = {
     "gelu({})": lambda x: x / 2 * (1 + math.erf(x / math.sqrt(2))),
     "silu({})": lambda x: x * _sigmoid(x),
 }
-"""Calls of torch.nn.functional's functions, as its documentation defines them. mish is none of them: on a CPU its one
-kernel takes longer than the formula's (torch 2.13)."""
+"""Functions of torch.nn.functional by call, from its documentation. Without mish: on a CPU its single kernel takes
+longer than the formula's (torch 2.13)."""
 FUNCTIONS: Mapping[str, Function] = {
     "tanh": math.tanh,
     "erf": math.erf,
@@ -40,10 +39,10 @@ FUNCTIONS: Mapping[str, Function] = {
     "square": lambda x: x * x,
     "sigmoid": _sigmoid,
 }
-"""Functions of math's, numpy's and torch's, and methods of a tensor."""
+"""Functions of math, numpy and torch, and methods of a tensor."""
 CONSTANTS = {"pi": math.pi}
 OF_NUMBERS = frozenset({"math", "np", "numpy"})
-"""Modules whose functions take no tensor."""
+"""Modules whose functions accept no tensor."""
 OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: lambda one, other: one + other,
     ast.Sub: lambda one, other: one - other,
@@ -55,14 +54,15 @@ OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """variable: that the formula is of. call: that computes it, behind "torch.nn.functional."."""
+    """Known activation. variable: name of the formula's variable. call: the call that computes it, without
+    "torch.nn.functional."."""
 
     variable: str
     call: str
 
 
 def activation_of(formula: str) -> Activation | None:
-    """Which activation an expression of one variable computes; None for any other."""
+    """Activation that an expression of one variable computes; None for any other."""
     if len(formula) > LONGEST:
         return None
     try:
@@ -73,7 +73,7 @@ def activation_of(formula: str) -> Activation | None:
 
 
 def activation_in(line: str) -> Activation | None:
-    """The first that a line of Python computes: a statement, or an expression of it."""
+    """First activation that a line of Python computes, as a statement or in an expression; None without one."""
     if len(line) > LONGEST:
         return None
     try:
@@ -100,11 +100,12 @@ def _known(expression: ast.expr) -> Activation | None:
 
 
 class _UnknownError(Exception):
-    """The expression has something in it whose value nobody knows here."""
+    """Raised for an expression with a part whose value is unknown."""
 
 
 def _modules(expression: ast.expr) -> set[str]:
-    """Names of modules: of which an attribute is a constant, or called as a function."""
+    """Names of modules in an expression: those with a constant or a called function as an attribute, and names of
+    called functions."""
     found = set()
     for node in ast.walk(expression):
         if isinstance(node, ast.Attribute) and node.attr in CONSTANTS:
@@ -123,7 +124,7 @@ def _root(node: ast.expr) -> str:
 
 
 def _is_method(call: ast.Call) -> bool:
-    """`x.tanh()` and `x.pow(3)`, not `torch.tanh(x)` and `torch.pow(x, 3)`."""
+    """True for `x.tanh()` and `x.pow(3)`, False for `torch.tanh(x)` and `torch.pow(x, 3)`."""
     assert isinstance(call.func, ast.Attribute)
     return len(call.args) == (1 if call.func.attr == "pow" else 0)
 

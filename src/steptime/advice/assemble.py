@@ -1,5 +1,5 @@
-"""The case that rules look at: of a recorded process, and what profiled steps add to a case, whether they are of a
-recording or of a bare trace."""
+"""Construction of the case for the rules: from a recorded process, and from profiled steps of a recording or of a bare
+trace."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def assemble(
     trainers_on_host: int = 1,
     kept: Mapping[str, float] | None = None,
 ) -> Case:
-    """The case of a process. recorded: its breakdown, None where nothing was profiled. kept: bytes that each module
-    keeps for backward, by path. Raises ValueError when no step is steady."""
+    """Case of a process. recorded: its breakdown, None if nothing was profiled. kept: bytes that each module keeps for
+    backward, by path. Raises ValueError if no step is steady."""
     steps = layout.timeline.steps
     with_tracer = usual_steps(layout)
     usual = without_tracer(layout, with_tracer)
@@ -138,9 +138,9 @@ def assemble(
 def with_profile(
     case: Case, recorded: RecordedBreakdown, process: Process | None = None, kept: Mapping[str, float] | None = None
 ) -> Case:
-    """The case with all that its profiled steps tell: of a recording, whose timers tell of the steady ones, and of a
-    bare trace. There is no other place for it, so that no rule looks at the one and is blind for the other. process:
-    None for a bare trace; kept: as of `assemble`."""
+    """Case with everything that its profiled steps show. Recordings, whose always-on timers cover the steady steps, and
+    bare traces share this one place, so that no rule sees only one of them. process: None for a bare trace; kept: as in
+    `assemble`."""
     steps = recorded.profiled
     case = replace(
         case,
@@ -171,12 +171,12 @@ def with_profile(
 
 
 NEARLY = 0.05
-"""Fraction of the wait for the loader: where the step's input takes no more next to it, both are one quantity."""
+"""Fraction of the wait for the loader up to which the step's input category counts as the same quantity."""
 
 
 def _one_wait(loader: LoaderUse | None, categories: Sequence[CategoryUse]) -> LoaderUse | None:
-    """The loader with the step's input for its wait, where that is nothing else but the wait: what is told of both is
-    one number."""
+    """Loader whose wait is the step's input time if both are the same quantity, so that all findings report one
+    number."""
     entry = next((use for use in categories if use.name == "input"), None)
     if loader is None or entry is None or abs(entry.duration.value - loader.wait.value) > NEARLY * loader.wait.value:
         return loader
@@ -184,8 +184,8 @@ def _one_wait(loader: LoaderUse | None, categories: Sequence[CategoryUse]) -> Lo
 
 
 def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> SettingsUse | None:
-    """Switches as they were when read, or as any backward of the steady steps saw them; a profiler, as most of them
-    did: one that our own window still held is not the job's."""
+    """Switches at the time of reading, or as any backward of the steady steps saw them. A profiler counts only if most
+    of these backwards saw it: steptime's own profiling window may cover a few."""
     settings, steps = process.settings, layout.timeline.steps
     if settings is None:
         return None
@@ -206,7 +206,7 @@ def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> 
 def _optimizers(
     process: Process, layout: Layout, usual: Int64, operators: Sequence[OperatorUse]
 ) -> tuple[OptimizerUse, ...]:
-    """The optimizers that stepped, the longest first. The largest one is taken to update the embeddings."""
+    """Optimizers that stepped, longest first. The largest one is assumed to update the embeddings."""
     steps, work, updates = layout.timeline.steps, layout.work, layout.records.of(*UPDATES)
     known = {fact.identity: fact for fact in process.optimizers}
     embeddings = sum(model.dense_embedding_elements for model in process.top_modules)
@@ -235,11 +235,11 @@ def _optimizers(
 
 
 GARBAGE = "Python GC"
-"""So torch's profiler names a collection (record_python_gc_info)."""
+"""Name of a garbage collection in torch's profiler (record_python_gc_info)."""
 
 
 def traced_garbage(trace: Trace, windows: Int64) -> GarbageUse | None:
-    """Collections that the profiler recorded; None where it recorded none, which may mean that it did not look."""
+    """Garbage collections that the profiler recorded; None for none, which may mean that it did not record them."""
     events = trace.events
     rows = np.flatnonzero((events.event_kind == EventKind.PYTHON) & matching(trace, GARBAGE.__eq__))
     if not len(rows):
@@ -249,7 +249,7 @@ def traced_garbage(trace: Trace, windows: Int64) -> GarbageUse | None:
 
 
 def _compilations(process: Process, steps: Steps) -> tuple[CompilationUse, ...]:
-    """A compilation whose time is not known counts as one of the warm-up."""
+    """Compilations. One with an unknown time counts as part of the warm-up."""
     warm_until = int(steps.end[steps.warm_up][-1]) if steps.warm_up.any() else 0
     return tuple(
         CompilationUse(
@@ -273,8 +273,7 @@ def _compiling(process: Process, steps: Steps) -> tuple[int, int]:
 
 
 def _compiler(process: Process) -> CompilerUse | None:
-    """The graph breaks that the job itself was seen to have, and the functions that were given up; the rest is in what
-    torch.compile writes when asked."""
+    """Graph breaks and recompile limits that the job itself showed; torch.compile writes the rest only on request."""
     message = [(SourceLine(fact.file, fact.line, fact.function), fact) for fact in process.compilations if fact.file]
     limits = tuple(
         CompilerEvent(source, reason_and_hint(fact.failed)[0]) for source, fact in message if is_limit(fact.failed)
@@ -298,8 +297,8 @@ def _paths(process: Process) -> tuple[PathUse, ...]:
 
 
 def _worker_paths(process: Process, layout: Layout, loader: LoaderUse | None) -> tuple[PathUse, ...]:
-    """Lines that workers run to make the batches of the training loader. Only what the steps wait for them is time of
-    the steps: it is theirs by their shares."""
+    """Paths of lines that loader workers run for the training loader. Their times are scaled so that they sum to the
+    steps' wait, because only that is time of the steps."""
     training = layout.timeline.training_loaders
     facts = next((each for each in reversed(process.in_workers) if each.iterator in training), None)
     if facts is None or loader is None:
@@ -309,8 +308,8 @@ def _worker_paths(process: Process, layout: Layout, loader: LoaderUse | None) ->
 
 
 def _garbage(layout: Layout) -> GarbageUse:
-    """Counted over all steps after the warm-up: the collector is watched in each, whatever else is, and a collection
-    once in a hundred steps would else depend on which of them were profiled. Work in an evaluation is no step's."""
+    """Garbage collections over all steps after the warm-up: the collector is always recorded, and the mean of rare
+    collections must not depend on which steps were profiled. Those in evaluations and other segments do not count."""
     steps, segments = layout.timeline.steps, layout.timeline.segments
     collections = layout.records.of(Kind.GARBAGE)
     elsewhere = union([each.start for each in segments], [each.end for each in segments])

@@ -1,5 +1,5 @@
-"""Files of other tools about the same job, joined to a case: the records of torch.compile by the names of kernels and
-operators, the counters of Nsight Compute by the names and grids of kernels."""
+"""Files of other tools about the same job, joined to a case: torch.compile's records by names of kernels and operators,
+counters of Nsight Compute by names and grids of kernels."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from steptime.trace.compile_logs import CompiledKernel, CompileLogs
 from steptime.trace.nsight_compute import KernelCounters, MeasuredKernel
 
 PREFIX = re.compile(r"^graph_\d+_")
-"""Prefix of a C++ kernel's name in a trace, and in generated code only where it is profiled."""
+"""Prefix of a C++ kernel's name in a trace; generated code has it only if it is profiled."""
 Use = TypeVar("Use", KernelUse, OperatorUse)
 
 DISPLAYED_CODE = 3
-"""Kernels whose source is kept, the longest: a report is read by people."""
+"""Number of kernels whose source is kept, longest first: a report is read by people."""
 
 
 def with_compile_logs(case: Case, logs: CompileLogs, folder: str) -> Case:
-    """The case with the lines that its generated kernels compute, and with what broke graphs and failed guards.
-    folder: the logs'."""
+    """Case with the user's lines that its generated kernels compute, graph breaks and failed guards. folder: the
+    logs'."""
     known = defaultdict[str, list[CompiledKernel]](list)
     for kernel in logs.kernels:
         for name in {kernel.name, PREFIX.sub("", kernel.name)}:
@@ -53,7 +53,7 @@ def with_compile_logs(case: Case, logs: CompileLogs, folder: str) -> Case:
 
 
 def _of_trace(same: Sequence[CompiledKernel], file: str) -> Sequence[CompiledKernel]:
-    """Among kernels of one name in several graphs, those of the file that the trace names, all where it names none."""
+    """Kernels of the file that the trace names, among kernels of one name in several graphs; all if it names none."""
     return [kernel for kernel in same if kernel.file and kernel.file == file] or same
 
 
@@ -74,17 +74,17 @@ WORD = re.compile(r"[A-Za-z_]\w*|\d+")
 SAYS_NOTHING = re.compile(
     "T\\d+|unnamed|anonymous|namespace|instance|lambda|const|void|operator|type|int|unsigned|long|bool|char"
 )
-"""Words that one of the two tools leaves out, or writes otherwise."""
+"""Words that one of the two tools omits or spells differently."""
 
 
 def with_counters(case: Case, measured: Sequence[MeasuredKernel]) -> Case:
-    """The case with the counters of those of its kernels that were measured."""
+    """Case with counters for the kernels that were measured."""
     known = by_function(measured)
     return replace(case, kernels=tuple(replace(use, counters=counters_of(use, known)) for use in case.kernels))
 
 
 def by_function(measured: Iterable[MeasuredKernel]) -> Mapping[str, Sequence[MeasuredKernel]]:
-    """The measured kernels by `kernel_function` their names."""
+    """Measured kernels by `kernel_function` of their names."""
     known = defaultdict[str, list[MeasuredKernel]](list)
     for kernel in measured:
         known[kernel_function(kernel.name)].append(kernel)
@@ -92,7 +92,8 @@ def by_function(measured: Iterable[MeasuredKernel]) -> Mapping[str, Sequence[Mea
 
 
 def reported_counters(case: Case, measured: int, source: str) -> str:
-    """How much of the kernels' time the counters are of. measured: kernels that Nsight Compute measured."""
+    """Sentence on the fraction of the kernels' time that has counters. measured: number of kernels that Nsight Compute
+    measured."""
     found = [use for use in case.kernels if use.counters is not None]
     part = ratio(spent(found), spent(case.kernels))
     reported = (
@@ -102,9 +103,9 @@ def reported_counters(case: Case, measured: int, source: str) -> str:
 
 
 def counters_of(use: KernelUse, known: Mapping[str, Sequence[MeasuredKernel]]) -> KernelCounters | None:
-    """Those of the kernel with its grid all of whose words are in its name; None where none was measured, or several
-    that differ. known: the measured kernels by `kernel_function`. Where the trace has no grids, only a kernel that was
-    measured with one grid counts."""
+    """Counters of the measured kernel with this kernel's grid, all of whose words are in this kernel's name; None if
+    there is none, or several that differ. known: measured kernels by `kernel_function`. Without grids in the trace, the
+    kernel must have been measured with a single grid."""
     words, cut = words_of(use.name), len(use.name) == LONGEST_TEXT
     alike = [each for each in known.get(kernel_function(use.name), ()) if words_of(_start(each.name, cut=cut)) <= words]
     alike = [each for each in alike if not use.blocks or not each.blocks or each.blocks == use.blocks]
@@ -114,17 +115,18 @@ def counters_of(use: KernelUse, known: Mapping[str, Sequence[MeasuredKernel]]) -
 
 
 def kernel_function(name: str) -> str:
-    """A kernel's own name, without namespaces, template arguments and parameters."""
+    """Name of a kernel's function, without namespaces, template arguments and parameters."""
     plain = ANONYMOUS.sub("", name).removeprefix("void ").split("<", 1)[0].split("(", 1)[0]
     return plain.rsplit("::", 1)[-1].strip()
 
 
 def words_of(name: str) -> Counter[str]:
-    """Words that tell a kernel from others of its function: types, functors and numbers, as often as they are there."""
+    """Words that distinguish kernels of one function (types, functors and numbers), with their counts."""
     plain = SUFFIX.sub(r"\1", FALSE.sub("0", TRUE.sub("1", name)))
     return Counter(word for word in WORD.findall(plain) if not SAYS_NOTHING.fullmatch(word))
 
 
 def _start(measured: str, *, cut: bool) -> str:
-    """The part of a measured name that one cut to LONGEST_TEXT surely holds: namespaces make that longer."""
+    """Part of a measured name that a name cut to LONGEST_TEXT surely contains: the measured one has no namespaces, so
+    it is shorter."""
     return measured[: LONGEST_TEXT // 3] if cut else measured

@@ -1,14 +1,13 @@
-"""Evidence about the device: its work in the steps of a trace, or of a recording's profiled steps, added to a case.
+"""Evidence about the device, added to a case: its work in the steps of a trace, or of a recording's profiled steps.
 
-Times are those of the traced steps, but for gaps: a recording's categories are of steps that nobody profiled, in which
-the device idles less. A finding's saving is cut to its category, so that no kernel's time promises more than the steady
-step holds.
+Times are those of the traced steps, except for gaps: a recording's categories come from unprofiled steps, in which the
+device idles less. A finding's savings are limited to its category, so that no kernel's time promises more than the
+steady step has.
 
-A chain is two or more kernels in a row on one stream, launched in one step by pointwise operators of at least two kinds
-on tensors of one size: a fused kernel would not write and read the tensors in between. A trace does not show that each
-takes the result of the one before; rows of one operator (gradients that are scaled, buffers that are cleared) are left
-out for that, and so is the optimizer, which has a rule of its own.
-"""
+A chain is two or more consecutive kernels on one stream, launched in one step by pointwise operators of at least two
+kinds on tensors of one size: a fused kernel would not write and read the tensors in between. A trace does not show
+whether each kernel reads the result of the one before. So rows of a single operator (scaled gradients, cleared buffers)
+are excluded, and so is the optimizer, which has a rule of its own."""
 
 from __future__ import annotations
 
@@ -74,26 +73,26 @@ from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import OPTIMIZER_STEP, matching
 
 MOST_REPLAYED = 3
-"""Groups of kernels that the replay speeds up: each is a replay of its own, and a fourth would not be read."""
+"""Most kernel groups that the replay speeds up: each costs a replay of its own."""
 MOST_KERNELS = 400
-"""Groups that are kept: those with the most time. The rest is less than a tenth of a percent each."""
+"""Most kernel groups that are kept, longest first; the rest is below a tenth of a percent each."""
 PAUSE = "(the device's own pause between queued kernels)"
 MOST_FUNCTIONS = 8
-"""Functions that are named behind idle time."""
+"""Most functions that are named for an idle interval."""
 MOST_GAPS = 100
-"""Causes of idle time that are kept, likewise."""
+"""Most causes of idle time that are kept, longest first; also the limit of copies, collectives and allocations."""
 LONGEST_TEXT = 300
-"""Characters of a kernel's name or of its arguments' shapes: templates and lists of tensors run to thousands."""
+"""Most characters of a kernel's name or its arguments' shapes: templates and tensor lists can have thousands."""
 
 
 def source_behind(trace: Trace, links: Links, row: int) -> SourceLine | None:
-    """The user's function behind an event; None without stacks."""
+    """User's function that led to an event; None without stacks."""
     function = int(links.function[row]) if 0 <= row < len(links.function) else UNKNOWN
     return source_line(trace.symbols[int(trace.events.name[function])]) if function != UNKNOWN else None
 
 
 def _kernel(use: KernelUse, example: int, trace: Trace, links: Links) -> KernelUse:
-    """With what its longest one tells."""
+    """Kernel group completed with facts of its longest kernel."""
     return replace(
         use,
         name=use.name[:LONGEST_TEXT],
@@ -105,7 +104,7 @@ def _kernel(use: KernelUse, example: int, trace: Trace, links: Links) -> KernelU
 
 
 def _waves(group: KernelUse, example: int, trace: Trace) -> float | None:
-    """Waves of a matrix product's tiles, on the device of its longest kernel."""
+    """Waves of a matrix product's tiles, on the device of the group's longest kernel; None for other kernels."""
     operator = plain_name(group.operator)
     if operator not in MATRIX or not multiplies(group.name):
         return None
@@ -116,8 +115,8 @@ def _waves(group: KernelUse, example: int, trace: Trace) -> float | None:
 
 
 def gap_uses(steps: StepContext) -> tuple[GapUse, ...]:
-    """Why the device idled, the longest first. The device's own pauses between kernels that were launched before are
-    nobody's on the host: their cause is PAUSE."""
+    """Causes of the device's idle time, longest first. The device's own pauses between kernels that were already queued
+    have no cause on the host: their cause is PAUSE."""
     give_back(len(steps.trace.events))
     gaps = gaps_of(steps)
     give_back(len(steps.trace.events))
@@ -143,14 +142,14 @@ def _allocation(each: AllocationTotal) -> AllocationUse:
 
 
 def copy_uses(steps: StepContext) -> tuple[CopyUse, ...]:
-    """The copies of the steps, the most exposed first; 0 bytes where the trace does not say."""
+    """Copies of the steps, most exposed first; bytes are 0 if the trace has none."""
     totals = copies_of(steps)[:MOST_GAPS]
     sizes = [float(each.bytes.mean()) if each.bytes is not None else 0.0 for each in totals]
     return tuple(record_of(CopyUse, each, bytes=size) for each, size in zip(totals, sizes, strict=True))
 
 
 def collective_uses(steps: StepContext) -> tuple[CollectiveUse, ...]:
-    """The collectives of the steps, the longest first."""
+    """Collectives of the steps, longest first."""
     link, there = interconnect_of(device_of(steps.trace)), len(steps.trace.devices)
     uses = []
     for each in collectives_of(steps)[:MOST_GAPS]:
@@ -164,8 +163,8 @@ def collective_uses(steps: StepContext) -> tuple[CollectiveUse, ...]:
 
 
 def on_one_machine(size: int, members: str, devices: int) -> bool:
-    """True if all ranks of a group are on one machine of so many devices, where each machine has as many ranks in a
-    row. members: the ranks, as a trace spells them ("[0, 1, 2, 3]"), "" where it does not."""
+    """True if all ranks of a group are on one machine with `devices` devices, assuming that each machine has as many
+    consecutive ranks. size: number of ranks. members: the ranks as in a trace ("[0, 1, 2, 3]"), "" if unknown."""
     ranks = [int(number) for number in RANK.findall(members)]
     if not 0 < size <= devices:
         return False
@@ -173,8 +172,8 @@ def on_one_machine(size: int, members: str, devices: int) -> bool:
 
 
 def roofline_use(roofline: Roofline, case: Case, device: str = "") -> RooflineUse | None:
-    """The case's computing by its bounds; None where nothing computed. device: its name, whose datasheet counts. The
-    shares are those of the steps that the roofline is of: profiled ones, which may take longer than the case's."""
+    """The case's computing by bound; None if nothing computed. device: name for the datasheet. The ratios refer to the
+    roofline's steps, which are profiled and may take longer than the case's."""
     if not len(roofline.split) or not roofline.split.any():
         return None
     step, compute = case.step.duration.value, named(case.categories, "compute")
@@ -205,13 +204,13 @@ RELIEVED = {
     },
     "allocation free": IDLE,
 }
-"""Changes of the replay and the categories that each relieves; others make kernels shorter. All of them leave the
+"""Categories that each change of the replay relieves; all other changes make kernels shorter. All of them keep the
 device's own work."""
 
 
 def replay_use(replay: Replay | None, categories: tuple[CategoryUse, ...]) -> ReplayUse | None:
-    """The replay's error, critical path and predictions; none saves more than its category has in all steady steps (the
-    replay is of some of them)."""
+    """Error, critical path and predictions of the replay. No prediction saves more than its categories have in all
+    steady steps, because the replay covers only some of them."""
     if replay is None or not len(replay.replayed):
         return None
     predictions = tuple(_within(each, categories) for each in replay.predictions)
@@ -234,8 +233,8 @@ def _within(prediction: Prediction, categories: tuple[CategoryUse, ...]) -> Pred
 
 
 def at_roofline(trace: Trace, links: Links, roofline: Roofline) -> dict[str, dict[int, int]]:
-    """Time that the kernels that lose most would take at the machine's peaks, for the replay: by "operator (kernel)",
-    ns by row of the event table."""
+    """Times at the machine's peaks of the kernels that lose most, for the replay: by "operator (kernel)", ns by row of
+    the event table."""
     lost: dict[tuple[str, str], tuple[float, float]] = {}
     for group in roofline.groups:
         if group.at_roofline is not None and group.bound != COMMUNICATION:
@@ -256,7 +255,7 @@ def at_roofline(trace: Trace, links: Links, roofline: Roofline) -> dict[str, dic
 
 
 def machine_use(machine: Machine | None) -> MachineUse | None:
-    """The peaks as rules see them."""
+    """Peaks of the machine for the rules; None if unknown."""
     if machine is None:
         return None
     dispatch = machine.launch or machine.dispatch
@@ -274,13 +273,13 @@ def machine_use(machine: Machine | None) -> MachineUse | None:
 
 RANK = re.compile(r"\d{1,9}")
 FUSIBLE = POINTWISE | COPIES
-"""A cast or a change of layout is part of the next kernel once they are fused."""
+"""Operators that fuse into a chain: pointwise ones, and copies (casts, changes of layout)."""
 MOST_CHAINS = 50
-"""Kinds of chains that are kept: those with the most time."""
+"""Most kinds of chains that are kept, longest first."""
 
 
 def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
-    """The chains of the steps, the longest kind first. steps: how many were linked."""
+    """Chains of the steps, longest kind first. steps: number of steps that were linked."""
     rows = _of_operators(trace, links)
     if not len(rows):
         return ()
@@ -301,7 +300,7 @@ def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
 
 
 def _of_operators(trace: Trace, links: Links) -> Int64:
-    """Rows of the kernels of steps that an operator launched, the optimizer's left out, by stream and time."""
+    """Rows of the kernels in steps that an operator launched, without the optimizer's, by stream and time."""
     events = trace.events
     rows: Int64 = np.flatnonzero((events.event_kind == EventKind.KERNEL) & (links.step != UNKNOWN))
     rows = rows[links.operator[rows] != UNKNOWN]
@@ -317,7 +316,7 @@ def _of_operators(trace: Trace, links: Links) -> Int64:
 
 
 def _sizes(trace: Trace, operators: Int32) -> tuple[Int64, Int64]:
-    """(elements of the largest tensor, bytes of one of its elements) for each operator; 0 elements unless pointwise."""
+    """(elements of the largest tensor, bytes per element) of each operator; 0 elements unless pointwise."""
     shapes = np.array([_largest(text) for text in trace.shapes] or [0], np.int64)
     items = np.array([_item(text) for text in trace.dtypes] or [4], np.int64)
     kinds = np.array([plain_name(symbol) in FUSIBLE for symbol in trace.symbols] or [False])
@@ -334,12 +333,12 @@ def _largest(text: str) -> int:
 
 
 def _item(text: str) -> int:
-    """Bytes of an element of the first tensor."""
+    """Bytes per element of the first tensor with a known dtype; 4 if there is none."""
     return next((size for part in text.split('"') if (size := ELEMENT_BYTES.get(part))), 4)
 
 
 def _runs(trace: Trace, links: Links, rows: Int64, size: Int64) -> list[Int64]:
-    """Positions in rows of each chain: neighbours on a stream, in one step, of one size."""
+    """Positions in `rows` of each chain: consecutive kernels on a stream, in one step, with one size."""
     events = trace.events
     keys = np.stack((events.device[rows], events.stream[rows], links.step[rows], size, _between(trace, rows)))
     heads = np.flatnonzero(np.any(keys[:, 1:] != keys[:, :-1], axis=0)) + 1
@@ -347,7 +346,8 @@ def _runs(trace: Trace, links: Links, rows: Int64, size: Int64) -> list[Int64]:
 
 
 def _between(trace: Trace, rows: Int64) -> Int64:
-    """Which interval without another kernel on its stream each of the rows lies in. rows: by stream and time."""
+    """Number of foreign kernels on the way to each row: equal values mean that no other kernel lies in between. rows:
+    sorted by stream and time."""
     events = trace.events
     everything = np.flatnonzero(events.event_kind == EventKind.KERNEL)
     everything = everything[
@@ -359,8 +359,8 @@ def _between(trace: Trace, rows: Int64) -> Int64:
 
 
 def _chain(trace: Trace, links: Links, first: Int64, everyone: Int64, tensor: Int64, steps: int) -> ChainUse:
-    """Chains of one kind. first: kernels of one of them; everyone: of all. tensor: bytes of the tensor that each kernel
-    of one takes (a cast's result is what the next one takes)."""
+    """Chains of one kind. first: kernels of one chain; everyone: kernels of all. tensor: bytes of the tensor that each
+    kernel of one chain reads (the result of a cast is what the next one reads)."""
     operators = links.operator[first]
     inputs = np.array([_inputs(trace, row) for row in operators.tolist()])
     between = int(tensor[1:].sum())  # each written once and read once
@@ -379,7 +379,7 @@ def _chain(trace: Trace, links: Links, first: Int64, everyone: Int64, tensor: In
 
 
 def _inputs(trace: Trace, operator: int) -> int:
-    """How many tensors as large as its largest one an operator reads."""
+    """Number of an operator's inputs that are as large as its largest, at least 1."""
     shape = int(trace.events.shapes[operator])
     sizes = [elements(each) for each in shapes_of(trace.shapes[shape]) if each]
     return max(1, sum(each == max(sizes, default=0) for each in sizes))
@@ -391,8 +391,8 @@ Use = TypeVar("Use", KernelUse, ChainUse, GapUse)
 def with_device(
     case: Case, steps: StepContext, breakdown: Breakdown, sources: Mapping[str, SourceLine] | None = None
 ) -> Case:
-    """The case with kernels, roofline, chains, optimizers and replay. breakdown: of the steps. sources: lines by
-    operator name, where the trace itself has no stacks."""
+    """Case with kernels, roofline, chains, optimizers and replay. breakdown: of the steps. sources: lines by operator
+    name, for a trace without stacks."""
     trace, links = steps.trace, steps.links
     roofline = draw(steps, case.step.duration.value)
     give_back(len(trace.events))
@@ -429,13 +429,13 @@ def with_device(
 
 
 def norm_uses(steps: StepContext) -> tuple[WrittenNormUse, ...]:
-    """The norms that the steps write out in single operators, the longest first."""
+    """Norms that the steps compute in separate operators, longest first."""
     trace, links = steps.trace, steps.links
     return written_norms(trace, links, _of_operators(trace, links), len(steps))
 
 
 def _usual_gaps(gaps: Sequence[GapUse], breakdown: Breakdown, case: Case) -> Iterator[GapUse]:
-    """The gaps as long as in the case's steps: the host of traced ones is slower, so that the device idles longer."""
+    """Gaps, scaled to the case's steps: the host is slower in traced ones, so that the device idles longer."""
     traced = _traced(breakdown)
     for gap in gaps:
         duration = of_usual_steps(gap.duration, traced[gap.category], named(case.categories, gap.category))
@@ -447,13 +447,13 @@ def _usual_gaps(gaps: Sequence[GapUse], breakdown: Breakdown, case: Case) -> Ite
 
 
 def _traced(breakdown: Breakdown) -> dict[str, float]:
-    """ns per traced step by category."""
+    """Time per traced step by category, ns."""
     means = breakdown.entries.mean(axis=0).tolist()
     return {category.name.lower(): spent for category, spent in zip(Category, means, strict=True)}
 
 
 def _usual_scaling(use: ScalingUse | None, breakdown: Breakdown, case: Case) -> ScalingUse | None:
-    """Its idle time as long as in the case's steps, likewise."""
+    """Gradient scaler with idle times scaled to the case's steps, like the gaps."""
     if use is None:
         return None
     traced = _traced(breakdown)
@@ -463,8 +463,8 @@ def _usual_scaling(use: ScalingUse | None, breakdown: Breakdown, case: Case) -> 
 
 
 def generated_sources(trace: Trace, links: Links) -> dict[str, SourceLine]:
-    """Files that torch.compile generated kernels into, by kernel name, as on the machine of the trace. Inductor
-    launches each Triton kernel under an operator of the kernel's own name, whose arguments say where it comes from
+    """Files of the kernels that torch.compile generated, by kernel name, with paths of the traced machine. Inductor
+    launches each Triton kernel under an operator of the same name, whose arguments hold the file
     (CachingAutotuner.get_profiler_kwargs in torch/_inductor/runtime/triton_heuristics.py)."""
     events = trace.events
     kernels = np.flatnonzero(events.event_kind == EventKind.KERNEL)
@@ -479,8 +479,8 @@ def generated_sources(trace: Trace, links: Links) -> dict[str, SourceLine]:
 
 
 def _bound_as_kernels(operators: Sequence[OperatorUse], groups: Sequence[KernelUse]) -> tuple[OperatorUse, ...]:
-    """The operators, each bound by what bounds most of the time of its kernels, of those with a model where they are
-    the longer part."""
+    """Operators with the bound of most of their kernels' time; kernels without a model count only if they take the
+    longer part."""
     spent: dict[str, Counter[Bound]] = defaultdict(Counter)
     for group in groups:
         spent[group.operator][group.bound] += round(group.duration)
@@ -492,7 +492,7 @@ def _bound_as_kernels(operators: Sequence[OperatorUse], groups: Sequence[KernelU
 
 
 def with_processor(case: Case, steps: StepContext) -> Case:
-    """The case of a trace without a device, with its roofline and optimizers."""
+    """Case of a trace without a device, with its roofline and optimizers."""
     return _on_machine(case, steps, draw(steps, case.step.duration.value))
 
 
@@ -506,9 +506,9 @@ def _on_machine(case: Case, steps: StepContext, roofline: Roofline) -> Case:
 
 
 def _on_device(optimizers: tuple[OptimizerUse, ...], steps: StepContext, decides: str) -> tuple[OptimizerUse, ...]:
-    """Optimizers that were timed on the host, with the time of their kernels where the device decides the step: the
-    host only launches these, or waits for room in the driver's queue. Where both decide, the shorter time counts. Those
-    of one type share their kernels' time as they share the host's."""
+    """Optimizers with the time of their kernels if the device decides the step, because the host then only launches
+    these or waits for room in the driver's queue. If both decide, the shorter time counts. Optimizers of one type share
+    their kernels' time in proportion to their host times."""
     if decides == HOST:
         return optimizers
     seen_in = optimizer_uses(steps.trace, steps.links, steps.windows, gapless=True)
@@ -530,7 +530,7 @@ def _on_device(optimizers: tuple[OptimizerUse, ...], steps: StepContext, decides
 
 
 def _with_recoverable(categories: tuple[CategoryUse, ...], part: float) -> tuple[CategoryUse, ...]:
-    """With the part of computing that good kernels would save."""
+    """Categories with the part of computing that good kernels would save."""
     return tuple(
         replace(use, recoverable=scaled(use.duration, part)) if use.name == "compute" else use for use in categories
     )

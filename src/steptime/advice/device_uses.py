@@ -1,5 +1,5 @@
-"""Records about the device and the ranks, as rules see them: records of a case. All times are nanoseconds per training
-step unless a name says otherwise."""
+"""Records of a case about the device and the ranks. All times are nanoseconds per training step unless a name says
+otherwise."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from steptime.quantities import Estimate, SourceLine
 class GapUse:
     """Device-idle time of one category with one cause. duration: ns per step; count: gaps per step; longest: ns.
 
-    cause: the operator, runtime call or annotation that held the launching thread for most of it ("" for none).
-    inside: what the loader was at for more than half of it ("" for other categories, or not known).
-    functions: of Python, functions with more than a tenth of it: name, and ns per step with all that it calls."""
+    cause: operator, runtime call or annotation that held the launching thread for most of it ("" for none). inside:
+    function that the loader ran for more than half of it ("" for other categories, or if unknown). functions: Python
+    functions with more than a tenth of it: (name, ns per step including callees)."""
 
     category: CategoryName
     cause: str
@@ -48,11 +48,11 @@ class CopyUse:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveUse:
-    """Collectives of one kind and process group. bytes per step (None: not in the trace); exposed: ns per step in which
-    nothing but communication ran. size: ranks of the group, 0 where the trace does not say. bus_bandwidth: B/s as
-    NCCL-tests define it, waiting for other ranks included, None without bytes or size. link: what joins the group's
-    devices, by the datasheet, "" for ranks of several machines or where it is not known; link_share: of its rate in one
-    direction, None where it is more (a switch that reduces by itself)."""
+    """Collectives of one kind and process group. bytes per step, None if the trace has none; exposed: ns per step in
+    which only communication ran. size: ranks of the group, 0 if unknown. bus_bandwidth: B/s as NCCL-tests define it,
+    including waits for other ranks, None without bytes or size. link: the link between the group's devices, from the
+    datasheet, "" for several machines or if unknown; link_share: bus_bandwidth as a fraction of its rate in one
+    direction, None if above 1 (a switch that reduces by itself)."""
 
     name: str
     group: str
@@ -68,8 +68,8 @@ class CollectiveUse:
 
 @dataclass(frozen=True, slots=True)
 class AllocationUse:
-    """Calls in steps that make the device's allocator go to the driver (cudaMalloc, cudaFree, hipMalloc, …). duration:
-    ns per step of the host; idle: device-idle ns per step meanwhile; within: the same by category."""
+    """Calls in steps that make the device's allocator call the driver (cudaMalloc, cudaFree, hipMalloc, …). duration:
+    ns per step on the host; idle: device-idle ns per step meanwhile; within: idle by category."""
 
     name: str
     calls: float
@@ -81,10 +81,10 @@ class AllocationUse:
 
 @dataclass(frozen=True, slots=True)
 class ReplayUse:
-    """The step's dependency graph, run again. error: of the unchanged replay against the measured steps, median of
-    |replayed / measured - 1|. critical_path: ns per step by kind of edge, longest first; sums to the replayed step.
-    longest: (kind, name, ns per step) of what takes most of it. elsewhere: on other hardware, if that was asked for.
-    calibration: who decides how long the step is."""
+    """Replay of the step's dependency graph. error: median of |replayed / measured - 1| for the unchanged replay.
+    critical_path: ns per step by kind of edge, longest first; sums to the replayed step. longest: (kind, name, ns per
+    step) of its largest parts. elsewhere: predictions for other hardware, if requested. calibration: whether host or
+    device decides the step's length."""
 
     error: float
     steps: int
@@ -96,19 +96,20 @@ class ReplayUse:
 
     @property
     def decides(self) -> str:
-        """ "host", "device" or "both"; "" where that is not known."""
+        """ "host", "device" or "both"; "" if unknown."""
         return self.calibration.decides if self.calibration is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
 class RooflineUse:
-    """Computing by what bounds its kernels. compute, memory, latency, unmodelled: ns per step; they sum to it.
+    """Computing by what bounds its kernels. compute, memory, latency, unmodelled: ns per step; they sum to the
+    category.
 
-    flops and bytes: per step, of what has a model. number_format: the one with most of the FLOPs; peak: the upper bound
-    of a matrix product in it, FLOP/s (None: unknown). matrix_unit: share of the matrix products' time on matrix units,
-    None where names do not say. utilization: of the step, what the FLOPs would take at the peaks of their formats, None
-    where an upper bound is unknown. mfu, hfu: the same by the device's datasheet, without and with what checkpointing
-    computes again; rated: the datasheet's rate of that format, FLOP/s. modelled: share of the kernels' time that has a
+    flops, bytes: per step, of kernels with a model. dtype: the one with most of the FLOPs; peak: upper bound of a
+    matrix product in it, FLOP/s, None if unknown. matrix_unit: fraction of the matrix products' time on Tensor Cores or
+    matrix cores, None if the names do not show it. utilization: time of the FLOPs at their dtypes' peaks as a fraction
+    of the step, None if a peak is unknown. mfu, hfu: the same by the device's datasheet, without and with recomputation
+    for checkpointing; rated: datasheet rate of that dtype, FLOP/s. modelled: fraction of the kernels' time with a
     model."""
 
     compute: float
@@ -129,10 +130,10 @@ class RooflineUse:
 
 @dataclass(frozen=True, slots=True)
 class ChainUse:
-    """Pointwise kernels that follow one another on tensors of one size, so that one kernel could do them all.
+    """Consecutive pointwise kernels on tensors of one size, which one kernel could replace.
 
-    calls: such chains per step; kernels: in all of them, per step; duration: ns per step; bytes: that they move per
-    step; saved: bytes of them that are tensors in between, written and read again. operators: in their order."""
+    calls: such chains per step; kernels: in all of them, per step; duration: ns per step; bytes: moved per step; saved:
+    bytes per step of the tensors in between, written and read. operators: in order of execution."""
 
     operators: tuple[str, ...]
     calls: float
@@ -145,9 +146,9 @@ class ChainUse:
 
 @dataclass(frozen=True, slots=True)
 class WrittenNormUse:
-    """Norms over the last dimension that several operators compute, on tensors of one shape. kind: "layer norm" or "RMS
-    norm". Per step: calls; kernels and duration, ns, with those that backward runs for them; bytes that one pass
-    forward and one backward move. operators: of one of them, in their order."""
+    """Norms over the last dimension that are computed by several operators on tensors of one shape. kind: "layer norm"
+    or "RMS norm". Per step: calls; kernels and duration (ns), including backward; bytes of one pass forward and one
+    backward. operators: those of one norm, in order."""
 
     kind: str
     shape: tuple[int, ...]
@@ -161,9 +162,8 @@ class WrittenNormUse:
 
 @dataclass(frozen=True, slots=True)
 class ScalingUse:
-    """Cost of a gradient scaler, ns per step: kernels that look through the gradients and scale them back;
-    launching: the device idles while the host launches these; waiting: it idles after the scaler has read whether a
-    gradient overflowed."""
+    """Cost of a gradient scaler, ns per step. kernels: check and unscale the gradients; launching: device-idle time
+    while the host launches these; waiting: device-idle time after the scaler has read whether a gradient overflowed."""
 
     kernels: Estimate
     launching: Estimate
@@ -172,9 +172,9 @@ class ScalingUse:
 
 @dataclass(frozen=True, slots=True)
 class GradientUse:
-    """How DistributedDataParallel exchanges gradients. micro_batches: forwards of the wrapped model per step;
-    synchronised: those behind which gradients were exchanged; buckets: per exchange; elements: in all of them, 0 where
-    shapes were not recorded. search: ns per step of looking for unused parameters."""
+    """Gradient exchange of DistributedDataParallel. micro_batches: forwards of the wrapped model per step;
+    synchronised: those followed by an exchange; buckets: per exchange; elements: in all buckets, 0 without recorded
+    shapes. search: ns per step of the search for unused parameters."""
 
     micro_batches: float
     synchronised: float
@@ -185,9 +185,9 @@ class GradientUse:
 
 @dataclass(frozen=True, slots=True)
 class RankUse:
-    """One rank among several. step: ns. communication: ns per step in collectives; waiting: the part of it before the
-    last rank arrived. last: share of the waiting (of the first rank for the last one) at collectives where this rank
-    was the last one, 0 for all where no rank is that more often than by chance. compute: ns per step."""
+    """One rank of several. step, compute: ns per step. communication: ns per step in collectives; waiting: part of it
+    before the last rank arrived. last: fraction of the waiting (of the first rank for the last) at collectives where
+    this rank came last; 0 for all ranks if none comes last more often than by chance."""
 
     rank: int
     step: float
@@ -199,11 +199,11 @@ class RankUse:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """A GPU of the process during the steady steps, by so many samples of the driver in which it was at work. name: as
-    of `DeviceSample`. slowed, capped: shares of the samples in which the driver lowered the clock for heat or the
-    board's supply, and for the limit of its power. slowed_clock, capped_clock: mean clock then, and max_clock: that it
-    can reach, MHz; 0 where it is not told. power, limit: watts, None where they are not told. width, generation: of the
-    link to the host at its best in any sample, and what device and slot can do; None likewise."""
+    """GPU of the process during the steady steps, from `samples` samples of the driver while it was busy. name: as in
+    `DeviceSample`. slowed, capped: fractions of the samples in which the driver lowered the clock because of heat or
+    the board's supply, and because of the power limit. slowed_clock, capped_clock: mean clock in those; max_clock:
+    highest possible clock; MHz, 0 if unknown. power, limit: watts, None if unknown. width, generation: PCIe link to the
+    host at its best in any sample; max_width, max_generation: what device and slot support; None if unknown."""
 
     name: str
     samples: int
@@ -222,11 +222,11 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class MachineUse:
-    """Peaks in force. measured: by steptime on this machine; else from a datasheet table, source. rates: of a matrix
-    product by dtype, FLOP/s; matrix_flops: the one of float32. copy_bytes: B/s. dispatch: ns. updates: (bytes
-    gone through, B/s) of updates in place, the smallest first. disturbed: by other load when it was measured. reached:
-    formats whose rate the job itself has done, more than was known. between_runs: share of a step that runs of one job
-    differ by, None where it was not measured."""
+    """Peaks in force. measured: by steptime on this machine, else from a datasheet (`source`). rates: (dtype, FLOP/s)
+    of a matrix product; matrix_flops: that of float32. copy_bytes: B/s. dispatch: ns per operator or kernel launch.
+    updates: (bytes, B/s) of in-place updates, smallest first. under_load: other processes ran during the measurement.
+    reached: dtypes whose rate the job itself has exceeded. between_runs: difference between runs of one job, as a
+    fraction of a step, None if not measured."""
 
     name: str
     measured: bool

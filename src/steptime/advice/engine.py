@@ -1,13 +1,11 @@
-"""Examining a case: every rule is asked once, then what is immaterial or said better by another finding goes.
+"""Examination of a case: every rule runs once, then immaterial and redundant findings are removed.
 
-Rules of third parties come through the entry point group "steptime.rules". Errors of theirs, and a rule that fails,
+Third-party rules come through the entry point group "steptime.rules". A plug-in with an error and a rule that fails
 cost one row, never the diagnosis.
 
 Findings that claim the same time share it, so that together they promise no more than there is. The largest comes
-first. The savings of a later finding in the same category, at the same line or of the step are reduced by it; where
-next to nothing is left, it stays without a saving, as its line and its advice are its own: it is a part of the earlier
-one's.
-"""
+first. It reduces the savings of later findings in the same category, at the same line or of the step. A finding with
+almost nothing left stays without savings, as a part of the earlier one, because its line and advice are its own."""
 
 from __future__ import annotations
 
@@ -37,8 +35,8 @@ Place = tuple[str, int]
 
 
 def shared(findings: Sequence[Finding], case: Case, least: float) -> tuple[Finding, ...]:
-    """The findings with what is left for each, in their order. findings: the largest first. least: ns, less is not
-    worth a finding of its own."""
+    """Findings with the savings that are left for each, in their order. findings: largest first. least: ns below which
+    savings are not worth a finding."""
     kept: list[Finding] = []
     for finding in findings:
         saving = finding.savings
@@ -59,7 +57,7 @@ def shared(findings: Sequence[Finding], case: Case, least: float) -> tuple[Findi
 
 
 def _left(finding: Finding, earlier: Iterable[Finding], case: Case) -> float:
-    """ns that earlier findings leave of the step, of the finding's category and of its line."""
+    """Savings (ns) that earlier findings leave: of the step, the finding's category, its line and its function."""
     bounds = [case.step.duration.value - _sum(earlier)]
     category = named(case.categories, finding.category)
     if category is not None:
@@ -75,7 +73,7 @@ def _left(finding: Finding, earlier: Iterable[Finding], case: Case) -> float:
 
 
 def _overlap(finding: Finding, other: Finding) -> bool:
-    """True if both may be about the same time: what categories keep apart is not."""
+    """True if both may claim the same time: different categories do not overlap."""
     return not finding.category or not other.category or finding.category == other.category
 
 
@@ -90,7 +88,7 @@ def _same_function(finding: Finding, other: Finding) -> bool:
 
 
 def _time_of_function(source: SourceLine | None, case: Case) -> float:
-    """ns per step of the lines of a function, what they call included where that was timed; 0 where they were not."""
+    """Time per step of a function's lines including callees, ns; 0 if it was not timed."""
     inside = [line for line in case.lines if source is not None and line.source.function == source.function]
     spent = sum(line.duration.value for line in inside if source is not None and line.source.file == source.file)
     below = sum(
@@ -106,7 +104,7 @@ def _place(source: SourceLine) -> Place:
 
 
 def _time_of(source: SourceLine | None, case: Case) -> float:
-    """ns per step of a line, with what it calls; 0 where it was not timed."""
+    """Time per step of a line including callees, ns; 0 if it was not timed."""
     if source is None:
         return 0.0
     spent: defaultdict[Place, float] = defaultdict(float)
@@ -121,36 +119,36 @@ def _sum(findings: Iterable[Finding]) -> float:
 
 
 def _reduced(saving: Estimate, left: float) -> Estimate:
-    """Savings that are left, which by themselves may still be all."""
+    """Savings reduced to `left`; the upper end stays, because the finding alone may still save all."""
     return replace(saving, value=left, low=min(saving.low, left))
 
 
 GROUP = "steptime.rules"
 QUICKER_BY_SAVING, QUICKER_OF_REST = 0.25, 0.1
-"""By how much of a saving, and of what stays, a step on a CPU gets quicker besides, at the most: what goes no longer
-takes caches from what stays. In 16 pairs of jobs with and without a fault the 58 phases that it was not in took 4.7 %
+"""Upper bounds on a further speed-up of a step on a CPU, as fractions of the saving and of the rest: removed work no
+longer evicts the rest from caches. In 16 pairs of jobs with and without a fault, the 58 phases without it took 4.7 %
 longer next to it in the median, half of them 0 to 13 %, the extremes -25 and 50 % (Xeon, 2 CPUs, torch 2.13)."""
 LEAST_SHARE = 0.03
-"""Fraction of the step: a finding worth less is not worth an edit, and is within what two runs of one job differ by."""
+"""Least savings of a finding as a fraction of the step: less is not worth an edit, and two runs of one job differ by as
+much."""
 FEWEST_FOR_NOTHING = 6
-"""Values: an interval of fewer often reaches down to nothing although each of them is large; that says more about their
-number than about the fault, so that a finding is kept, and said to rest on so few."""
+"""Least number of values for an interval down to zero to drop a finding. The interval of fewer values often includes
+zero although each is large, so the finding stays, with a remark on their number."""
 OF_A_CATEGORY = frozenset({"overhead-bound", "exposed-communication"})
-"""Rules that tell a whole category of the step."""
+"""Names of rules about a whole category of the step."""
 COVERED = 0.15
-"""Fraction of the step: a finding that saves so much says what to do; where none does, it is said what most of the step
-is made of. As much as the verdict asks of a category that it names."""
+"""Fraction of the step: if no finding saves as much, a fallback finding reports what most of the step consists of.
+Equals the least fraction of a category that the verdict names."""
 REPLACES_FROM = 0.5
-"""A particular finding replaces the general one about the same category when it explains at least half of it."""
+"""Fraction of a general finding's savings from which on a specific finding about the same category replaces it."""
 
 
 def plugin_rules(
     taken: Iterable[Rule], found: Iterable[EntryPoint] | None = None
 ) -> tuple[tuple[Rule, ...], tuple[tuple[str, str], ...]]:
-    """Rules of plugins, and ("plug-in" and its name, what is wrong) for each one that cannot be used.
+    """Rules of plug-ins, and ("plug-in NAME", problem) for each one that cannot be used.
 
-    taken: rules whose codes and names are in use. found: entry points to load, by default those installed.
-    """
+    taken: rules whose codes and names are in use. found: entry points to load, by default the installed ones."""
     codes = {rule.code: rule.name for rule in taken}
     rules: list[Rule] = []
     problems: list[tuple[str, str]] = []
@@ -176,10 +174,11 @@ def plugin_rules(
 
 
 def _loaded(entry: EntryPoint) -> object:
-    """Object that an entry point names. Output of its module goes to standard error: standard output may be a report.
+    """Object that an entry point names. Output of its module goes to standard error, because standard output may be a
+    report.
 
-    Raises ImportError, in words, whatever the module raises, an exit too; KeyboardInterrupt where it was the user's.
-    """
+    Raises ImportError with a sentence for anything that the module raises, including an exit; KeyboardInterrupt if the
+    user caused it."""
     with _interrupts() as interrupts, redirect_stdout(sys.stderr):
         try:
             return entry.load()
@@ -192,7 +191,8 @@ def _loaded(entry: EntryPoint) -> object:
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """The interrupts by the user inside of the block, by which a KeyboardInterrupt is known as theirs."""
+    """Context manager with a list of the user's interrupts inside of the block, which tells them from a module's own
+    KeyboardInterrupt."""
     seen: list[int] = []
     before = signal.getsignal(signal.SIGINT)
 
@@ -212,17 +212,16 @@ def _interrupts() -> Iterator[list[int]]:
 
 @lru_cache(maxsize=1)
 def all_rules() -> tuple[tuple[Rule, ...], tuple[tuple[str, str], ...]]:
-    """Built-in rules and those of plugins, and the problems of plugins that cannot be used."""
+    """Built-in rules and those of plug-ins, and the problems of plug-ins that cannot be used."""
     plugins, problems = plugin_rules(CATALOGUE)
     return CATALOGUE + plugins, problems
 
 
 def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
-    """All findings of a case, by savings; notes, then caveats after them. A finding about most of the run comes first:
-    no saving in a step is worth as much.
+    """All findings of a case, by savings, followed by notes and caveats. A finding about most of the run comes first,
+    because no saving in a step is worth as much.
 
-    A rule whose needed evidence is missing is listed as not examined with the reason, one that raises as failed.
-    """
+    A rule without its evidence is listed as not examined with the reason, one that raises as failed."""
     chosen, problems = all_rules() if rules is None else (tuple(rules), ())
     findings: list[Finding] = []
     absent: list[tuple[str, str]] = []
@@ -240,17 +239,17 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
 
 Findings = tuple[Finding, ...]
 Rules = Mapping[str, Rule]
-"""By their names."""
+"""Rules by name."""
 
 
 def _material(findings: Findings, case: Case, rules: Rules) -> Findings:
-    """Each cut to what the step gets shorter by; what is worth nothing goes."""
+    """Findings with savings limited to what they shorten the step by, without immaterial ones."""
     return tuple(bounded for each in findings if (bounded := _bounded(each, case)) is not None)
 
 
 def _without_covered(findings: Findings, case: Case, rules: Rules) -> Findings:
-    """Without what a category is made of, where a finding about that category, or about none alone, saves a good part
-    of the step."""
+    """Findings without fallback ones if a finding about the same category, or about no single one, saves a good part of
+    the step."""
     least = COVERED * case.step.duration.value
     large = {each.category for each in findings if each.weight is Weight.FINDING and _saving(each) >= least}
     return tuple(
@@ -259,7 +258,7 @@ def _without_covered(findings: Findings, case: Case, rules: Rules) -> Findings:
 
 
 def _at_lines(findings: Findings, case: Case, rules: Rules) -> Findings:
-    """At the hottest line below the one that a rule knows, but for the line that sets something."""
+    """Findings moved to the hottest line below their own, except where a rule points to the line of a setting."""
     return tuple(each if rules[each.name].at_setting else at_hottest_line(each, case) for each in findings)
 
 
@@ -276,7 +275,8 @@ def _without_named_parts(findings: Findings, case: Case, rules: Rules) -> Findin
 
 
 def _each_line_once(findings: Findings, case: Case, rules: Rules) -> Findings:
-    """Keeps the largest of a rule's findings about one line, as two lines may lead to the same hottest one."""
+    """Findings without repetitions: for each rule and line, the largest one. Several lines may lead to the same hottest
+    line."""
     kept: dict[object, Finding] = {}
     for each in findings:
         kept.setdefault((each.code, _place(each.source)) if each.source is not None else id(each), each)
@@ -284,7 +284,7 @@ def _each_line_once(findings: Findings, case: Case, rules: Rules) -> Findings:
 
 
 def _with_shares(findings: Findings, case: Case, rules: Rules) -> Findings:
-    """With what is left for each of the time that several claim."""
+    """Findings with the time that several claim divided between them."""
     return shared(findings, case, LEAST_SHARE * case.step.duration.value)
 
 
@@ -302,7 +302,7 @@ def _in_order(findings: Findings, case: Case, rules: Rules) -> Findings:
 
 
 def _outcome(rule: Rule, case: Case) -> tuple[tuple[Finding, ...], str, str]:
-    """(findings, why it was not examined, why it failed)."""
+    """(findings, reason why the rule was not examined, reason why it failed)."""
     try:
         missing = rule.evidence.missing_in(case)
         if missing:
@@ -317,8 +317,8 @@ def _rank(finding: Finding) -> tuple[int, float, str]:
 
 
 def _lines_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """A finding about a category as a whole goes behind one with a line, where the intervals do not say which saves
-    more: a line is changed in minutes, a category by another way of running the model."""
+    """Findings with each one about a whole category moved behind those with a line, unless the intervals show that it
+    saves more: a line is changed in minutes, a category by another way of running the model."""
     kept: list[Finding] = []
     for finding in reversed(findings):  # the least first
         alike = (at for at, other in enumerate(kept) if _yields(finding, other))
@@ -327,7 +327,8 @@ def _lines_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def _yields(general: Finding, line: Finding) -> bool:
-    """True if one is of a category and one of a line, and neither's interval excludes what the other saves."""
+    """True if one is about a category and the other about a line, and neither's interval excludes the other's
+    savings."""
     if general.name not in OF_A_CATEGORY or line.name in OF_A_CATEGORY or line.source is None:
         return False
     if general.savings is None or line.savings is None or general.weight is not line.weight:
@@ -336,8 +337,8 @@ def _yields(general: Finding, line: Finding) -> bool:
 
 
 def _bounded(finding: Finding, case: Case) -> Finding | None:
-    """The finding with its saving cut to its category (or to the step), and to what the step gets shorter by it; None
-    when it is not material."""
+    """Finding with its savings limited to its category (or the step) and to what they shorten the step by; None if not
+    material."""
     if finding.savings is None:
         return finding
     upper_bound = _upper_bound(finding, case)
@@ -361,8 +362,8 @@ def _bounded(finding: Finding, case: Case) -> Finding | None:
 
 
 def _of_no_use_yet(finding: Finding, case: Case) -> Finding | None:
-    """Turns findings that shorten the device's work alone into notes where the host decides the step: with a faster
-    host they may pay. Nothing where other work of the device hides it."""
+    """Note from a finding that only shortens the device's work, if the host decides the step: it may pay with a faster
+    host. None if other work of the device hides it."""
     if case.replay is None or case.replay.decides != HOST:
         return None
     summary = f"{finding.summary}; the host decides the step, so that faster kernels shorten it by nothing yet"
@@ -370,12 +371,10 @@ def _of_no_use_yet(finding: Finding, case: Case) -> Finding | None:
 
 
 def _of_any_run(saving: Estimate, case: Case, most: float) -> Estimate:
-    """The saving with an interval that another run of the job would respect: what runs differ by is independent of what
-    steps of one run differ by, so the two add up as squares do. On a CPU what stays may get quicker, too. A trace is
-    only asked about its own steps.
+    """Savings with an interval that covers another run of the job. Variation between runs and between steps is
+    independent, so the squares add up. On a CPU the rest may become faster, too. A trace stands only for its own steps.
 
-    most: ns that the finding's category may hold.
-    """
+    most: ns that the finding's category may hold."""
     if case.step.mode == "trace":
         return saving
     between = case.between_runs * case.step.duration.value
@@ -388,21 +387,22 @@ def _of_any_run(saving: Estimate, case: Case, most: float) -> Estimate:
 
 
 def _rests_on(samples: int, case: Case) -> int:
-    """Steps that a saving rests on, where more cannot be had: of a bare trace, whose job is over, all that it holds; of
-    a run the few in which lines were timed."""
+    """Number of steps behind a saving, where no more are available: for a bare trace all its steps; for a run the few
+    in which lines were timed."""
     if case.step.mode == "trace":
         return case.step.steady
     return samples if 0 < samples < case.step.steady else FEWEST_FOR_NOTHING
 
 
 def _upper_bound(finding: Finding, case: Case) -> Estimate:
-    """No more can be saved than the category holds, nor than the step."""
+    """Upper bound on savings: the category's time, else the step's."""
     category = named(case.categories, finding.category)
     return category.duration if category is not None else case.step.duration
 
 
 def _without_generalities(findings: Findings, case: Case, rules: Rules) -> Findings:
-    """Without general findings that a particular one explains, whose summaries become its evidence; by savings."""
+    """Findings without general ones that a specific finding explains; their summaries become its evidence. By
+    savings."""
     kept: list[Finding] = []
     absorbed: dict[int, tuple[str, ...]] = {}
     for general in findings:
@@ -417,7 +417,7 @@ def _without_generalities(findings: Findings, case: Case, rules: Rules) -> Findi
 
 
 def _replaces(finding: Finding, general: Finding, rules: Rules) -> bool:
-    """True if a particular finding stands for a general one: same category, same line where both are about lines."""
+    """True if a specific finding replaces a general one: same category, and same line if both have one."""
     rule = rules.get(finding.name)
     if rule is None or general.name not in rule.supersedes:
         return False

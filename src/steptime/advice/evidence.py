@@ -1,8 +1,7 @@
-"""A case: the evidence that rules and fixes may look at, as plain numbers. Assembled by `assemble`.
+"""Case: the evidence for rules and fixes, as plain numbers. `assemble` constructs it.
 
-A rule and a fix name the fields that they look at as their parameters (`Evidence`). A field that was not measured is
-None or empty, never zero. All times are nanoseconds per training step unless a name says otherwise.
-"""
+Rules and fixes name the fields that they need as their parameters (`Evidence`). A field that was not measured is None
+or empty, never zero. All times are nanoseconds per training step unless a name says otherwise."""
 
 from __future__ import annotations
 
@@ -57,13 +56,12 @@ from steptime.trace.compile_logs import CompilerEvent
 
 @dataclass(frozen=True, slots=True)
 class LineUse:
-    """A line of the user's code. role: "input", "transfer", "forward", "backward", "optimizer", "evaluation" or
-    "python".
+    """Line of the user's code. role: "input", "transfer", "forward", "backward", "optimizer", "evaluation" or "python".
 
-    duration: time of the line per step (lines inside it excluded when they are traced too); host: the part of it
-    outside operators, the loader and the phases; hits: executions per step.
-    collections: garbage collections per step inside it; checkpoint: ns in torch.save. calls: functions that it was seen
-    to call, "logging.Logger.info", "torch.Tensor.item"."""
+    duration: time of the line per step (without lines inside it that are traced too); host: part of it outside
+    operators, the loader and the phases; hits: executions per step. garbage: garbage collections per step inside it;
+    checkpoint: ns per step in torch.save. calls: functions that it was seen to call, such as "logging.Logger.info",
+    "torch.Tensor.item"."""
 
     source: SourceLine
     role: LineRoleName
@@ -77,7 +75,7 @@ class LineUse:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedForward:
-    """Forwards without gradients, in training steps, of a model that trains in them. duration, calls: per step."""
+    """Forwards without gradients, in training steps, of a model that is trained in them. duration, calls: per step."""
 
     duration: Estimate
     calls: float
@@ -86,7 +84,7 @@ class RepeatedForward:
 
 @dataclass(frozen=True, slots=True)
 class TopModuleUse:
-    """A module that the job calls. type: its class; own: that is torch's (Sequential, …). device: its parameters'."""
+    """Module that the job calls. type: its class; own: a class of torch's (Sequential, …). device: its parameters'."""
 
     type: str
     parameters: int
@@ -121,7 +119,8 @@ class OptimizerUse:
 
 @dataclass(frozen=True, slots=True)
 class CompilationUse:
-    """A compilation. after_warm_up: it fell into or between steps that should have been steady."""
+    """Compilation. duration: ns. after_warm_up: it ran in or between steps that should have been steady. reason: of a
+    recompilation."""
 
     source: SourceLine
     duration: int
@@ -131,8 +130,8 @@ class CompilationUse:
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernelUse:
-    """A kernel that torch.compile generated. duration: ns per step. lines: of the user's that it computes, in the order
-    of the file. operators: of ATen, fused into it. code: its source in Triton or C++, "" for all but the longest."""
+    """Kernel that torch.compile generated. duration: ns per step. lines: user's lines that it computes, in file order.
+    operators: ATen operators fused into it. code: its source in Triton or C++, "" except for the longest."""
 
     name: str
     duration: float
@@ -143,8 +142,8 @@ class CompiledKernelUse:
 
 @dataclass(frozen=True, slots=True)
 class CompilerUse:
-    """Folder of torch.compile's own records; "" where breaks and limits alone are known, as the job itself was seen
-    to have them. limits: functions compiled too often, which run uncompiled."""
+    """Records of torch.compile. folder: theirs; "" if only the breaks and limits are known that the job itself showed.
+    limits: functions that hit the recompile limit and run uncompiled."""
 
     folder: str
     kernels: tuple[CompiledKernelUse, ...] = ()
@@ -155,7 +154,7 @@ class CompilerUse:
 
 @dataclass(frozen=True, slots=True)
 class SiteUse:
-    """A call that can make the host wait for the device, so many times per step."""
+    """Call that can make the host wait for the device. calls: per step."""
 
     name: str
     device: str
@@ -165,7 +164,8 @@ class SiteUse:
 
 @dataclass(frozen=True, slots=True)
 class RecomputeUse:
-    """Forward operators that run again inside backward (activation checkpointing). duration: ns per step."""
+    """Forward operators that run again inside backward (activation checkpointing). duration: ns per step. memory_share:
+    peak memory as a fraction of the capacity."""
 
     duration: Estimate
     memory_share: float | None = None
@@ -173,9 +173,9 @@ class RecomputeUse:
 
 @dataclass(frozen=True, slots=True)
 class PathUse:
-    """A line below the training loop, by the path of calls that leads to it. duration: ns per step, without what it
-    calls of the user's. part: of the step that calls it, "input", "forward", "backward", "optimizer" or "". lines: the
-    user's, the innermost first."""
+    """Line below the training loop, with the calls that lead to it. duration: ns per step, without the user's functions
+    that it calls. part: the part of the step that calls it, "input", "forward", "backward", "optimizer" or "". lines:
+    user's lines, innermost first."""
 
     duration: float
     part: str
@@ -186,10 +186,9 @@ Record = TypeVar("Record")
 
 
 def record_of(record: Callable[..., Record], like: object, /, **given: Any) -> Record:
-    """A record with the given fields and, by their names, those of another object.
+    """Record with the given fields and, by name, those of another object.
 
-    For an array, which has one value per step, it is the mean: with its interval where the record holds an estimate.
-    """
+    An array with one value per step becomes its mean; with an interval where the field is an estimate."""
     for name, parameter in signature(record).parameters.items():
         if name in given or not hasattr(like, name):
             continue
@@ -204,8 +203,8 @@ Value = TypeVar("Value")
 
 
 def absent(default: Value, reason: str, in_trace: str = "") -> Value:
-    """A field of `Case` that may be missing. default: None or (), its value then. reason: why it may be missing, as a
-    report says it; in_trace: the same for a bare trace, where nobody watched the job."""
+    """Field of `Case` that may be missing. default: None or (), its value then. reason: sentence for a report on why it
+    may be missing; in_trace: the same for a bare trace of a job that steptime did not run."""
     metadata = {"reason": reason, "in_trace": in_trace or reason}
     return field(default=default, metadata=metadata)
 
@@ -315,7 +314,7 @@ class Case:
 
     @property
     def compiled(self) -> bool:
-        """True if torch.compile or a captured graph is in use already, by the recording or by its trace."""
+        """True if torch.compile or a captured graph is already in use, according to the recording or its trace."""
         replays = self.step.graphs is not None and self.step.graphs.launches > 0
         return (
             bool(self.compilations)
@@ -332,16 +331,16 @@ class Case:
 
     @property
     def between_runs(self) -> float:
-        """Share of a step that runs of one job differ by on its machine: measured, else what is assumed of any."""
+        """Difference between runs of one job as a fraction of a step: measured on its machine, else the default."""
         measured = self.machine.between_runs if self.machine is not None else None
         return BETWEEN_RUNS if measured is None else measured
 
     def has(self, name: str) -> bool:
-        """True if a field was measured: it is neither None nor empty."""
+        """True if a field was measured, i.e. neither None nor empty."""
         return getattr(self, name) not in (None, ())
 
     def why_absent(self, name: str) -> str:
-        """Why a field that may be missing is missing here, as a report says it."""
+        """Sentence on why a field that may be missing is missing here."""
         return ABSENT[name]["in_trace" if self.step.mode == "trace" else "reason"]
 
 
@@ -354,8 +353,8 @@ itself, for rules that look at much that may be missing."""
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The parts of a case that a function takes, by the names of its parameters. needed: those without a default,
-    without which it is not called. names: all."""
+    """Parts of a case that a function takes, by its parameter names. needed: parameters without a default, without
+    which the function is not called. names: all."""
 
     needed: frozenset[str]
     names: tuple[str, ...]
@@ -365,12 +364,12 @@ class Evidence:
         return tuple(name for name in sorted(self.needed) if name in ABSENT and not case.has(name))
 
     def of(self, case: Case) -> dict[str, Any]:
-        """The arguments for the function."""
+        """Arguments for the function."""
         return {name: case if name == "case" else getattr(case, name) for name in self.names}
 
 
 def evidence_of(function: Callable[..., object], owner: str) -> Evidence:
-    """The evidence that a function asks for. owner: as a sentence names it ("rule input-wait"). Raises ValueError for a
+    """Evidence that a function requests. owner: text for the error ("rule input-wait"). Raises ValueError for a
     parameter that no case has."""
     parameters = signature(function).parameters
     unknown = sorted(set(parameters) - PARAMETERS)

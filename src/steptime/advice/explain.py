@@ -1,4 +1,5 @@
-"""Pages of rules and fixes, made of their docstrings: the same text in `steptime explain`, the report and the site."""
+"""Pages of rules and fixes, made from their docstrings: the same text for `steptime explain`, the report and the
+site."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ RULE_FAMILIES = {
     "8": "The machine and the network",
     "9": "Notes",
 }
-"""Meaning of the first digit of a rule's code."""
+"""Titles by the first digit of a rule's code."""
 FIX_FAMILIES = {
     "1": "Input and host",
     "2": "Optimizer",
@@ -31,17 +32,17 @@ FIX_FAMILIES = {
     "6": "Memory",
     "7": "Several ranks",
 }
-"""Meaning of the first digit of a fix's code."""
+"""Titles by the first digit of a fix's code."""
 RISKS = ("", "cannot hurt", "low", "medium", "considerable", "high")
 
 
 def find_rule(code: str) -> Rule | None:
-    """The rule of a code or a name, in any case; None if there is none."""
+    """Rule with a code or a name, ignoring case; None if there is none."""
     return next((each for each in all_rules()[0] if _is_called(each, code)), None)
 
 
 def find_fix(code: str) -> Fix | None:
-    """The fix of a code or a name, in any case; None if there is none."""
+    """Fix with a code or a name, ignoring case; None if there is none."""
     return next((each for each in FIXES if _is_called(each, code)), None)
 
 
@@ -50,7 +51,7 @@ def _is_called(entry: Rule | Fix, code: str) -> bool:
 
 
 def page_of(entry: Rule | Fix) -> str:
-    """The page of a rule or a fix, as Markdown."""
+    """Page of a rule or a fix, as Markdown."""
     parts = [f"# {entry.code} {entry.name}: {entry.page.title}"]
     parts += [f"## {heading}\n\n{text}" for heading, text in entry.page.sections]
     if isinstance(entry, Rule):
@@ -63,7 +64,7 @@ def page_of(entry: Rule | Fix) -> str:
 
 
 def site_pages() -> dict[str, str]:
-    """Text of the pages of all rules and fixes, with an index of each, by their paths on the site."""
+    """Texts of all pages of rules and fixes, with an index of each, by their paths on the site."""
     pages = {f"rules/{each.name}.md": page_of(each) for each in RULES}
     pages |= {f"fixes/{each.name}.md": page_of(each) for each in FIXES}
     pages["rules/README.md"] = _index("Rules", "What steptime looks for.", RULE_FAMILIES, RULES)

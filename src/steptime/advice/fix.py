@@ -1,5 +1,5 @@
-"""A fix: what to change about a job, what that promises about its numbers, what it should gain. Its docstring is its
-page and must have all sections."""
+"""Fix: a change of a job, its promise about the numbers, and its expected gain. Its docstring is its page and must have
+all sections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steptime.changes import Change
 from steptime.quantities import Estimate, SourceLine
 
 SECTIONS = ("What it changes", "What it promises", "What it should gain", "When to leave it")
-"""The sections of a fix's docstring, in order."""
+"""Sections of a fix's docstring, in order."""
 
 
 class Promise(Enum):
@@ -23,7 +23,7 @@ class Promise(Enum):
     SAME_BITS = "the same losses, bit by bit"
     SAME_CURVE = "a loss curve as another seed would give"
     NEW_TRAINING = "another training"
-    """Never adopted for the user: batch size, accumulation."""
+    """Different training, such as another batch size or accumulation. Never adopted on the user's behalf."""
 
 
 class Goal(Enum):
@@ -35,9 +35,9 @@ class Goal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CallEdit:
-    """Keywords of a call in the user's source, set where the call is at `site`; without one, at the only call of
-    that name in the script that was started. callee: the last name of what is called ("DataLoader", "AdamW").
-    keywords: (name, expression as source)."""
+    """Keywords to set in a call at `site` in the user's source; without a site, in the only call of that name in the
+    started script. callee: last name of the function ("DataLoader", "AdamW"). keywords: (name, expression as
+    source)."""
 
     callee: str
     keywords: tuple[tuple[str, str], ...]
@@ -46,10 +46,10 @@ class CallEdit:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentEdit:
-    """An argument of the call at `site` put into an expression. callee: as of `CallEdit`. argument: its name, by which
-    it is given where it is not the first. plain: the expression, with {value} for an argument that is a name; once: for
-    any other, which is to be made once. apart: attributes by which the file may ask for the value as it was, where
-    nothing is written."""
+    """Expression around an argument of the call at `site`. callee: as in `CallEdit`. argument: its keyword, if it is
+    not the first. plain: the expression, with {value} for an argument that is a name; once: the expression for any
+    other argument, which must be evaluated once. apart: attributes through which the file may read the original value;
+    the edit is then skipped."""
 
     callee: str
     argument: str
@@ -61,18 +61,17 @@ class ArgumentEdit:
 
 @dataclass(frozen=True, slots=True)
 class CopyEdit:
-    """Copies to a device that do not wait for their end: each `.to(…)` and `.cuda(…)` on the line at `site`."""
+    """Copies to a device without waiting for their end: each `.to(…)` and `.cuda(…)` on the line at `site`."""
 
     site: SourceLine
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchEdit:
-    """A switch that the script turns on by a call with a literal True, turned off. callee: last name of what is called
-    ("set_detect_anomaly"). example: what to write where no such call is found. value: what is written instead, which
-    takes the place of any first argument where it is no "False", if there is one such call. assigned: an attribute that
-    switches it on as well, where it is set to True ("cudnn.deterministic"). others: last names of what else may switch
-    it on, where nothing is written."""
+    """Switch to turn off that the script turns on by a call with a literal True. callee: last name of the function
+    ("set_detect_anomaly"). example: text for the user if there is no such call. value: replacement for True; other than
+    "False", it replaces any literal, and only in a single call. assigned: attribute that also turns it on if set to
+    True ("cudnn.deterministic"). others: last names of other calls that may turn it on; the edit is then skipped."""
 
     callee: str
     example: str
@@ -83,8 +82,8 @@ class SwitchEdit:
 
 @dataclass(frozen=True, slots=True)
 class AutocastEdit:
-    """Forward and loss inside of `with torch.autocast(…)`: the statements from the one at `forward` to the one before
-    `backward`, which are in one block. example: what to write where they do not."""
+    """Forward and loss inside of `with torch.autocast(…)`: the statements from `forward` to the one before `backward`,
+    in one block. example: text for the user if they are not in one."""
 
     forward: SourceLine
     backward: SourceLine
@@ -95,14 +94,13 @@ class AutocastEdit:
 
 @dataclass(frozen=True, slots=True)
 class ModelEdit:
-    """A statement about the model, behind its construction: before the optimizer is made of its parameters, or before
-    the training loop. forward: where the loop calls it, which has its name; optimizer: where that is made.
+    """Statement about the model, after its construction: before the optimizer of its parameters is made, or before the
+    training loop. forward: line of the loop that calls it by its name; optimizer: line that makes the optimizer.
 
-    statement: with {model} for the name, and {torch} for that of torch. batch: a statement before the forward, with
-    {batch} for what the model is called on ("" for none). prefixed: the statement puts a prefix before the names of the
-    parameters; where the file saves the model, `in_place` is written instead ("": nothing is). example: what to write
-    where that is not certain. module: that the statement needs besides torch, which is imported where it is not yet.
-    """
+    statement: with {model} and {torch} for their names. batch: statement before the forward, with {batch} for the
+    model's input ("" for none). prefixed: the statement adds a prefix to the parameters' names; if the file saves the
+    model, `in_place` is written instead ("": nothing). example: text for the user if the edit is not certain. module:
+    module that the statement needs besides torch, imported if necessary."""
 
     statement: str
     forward: SourceLine
@@ -116,8 +114,8 @@ class ModelEdit:
 
 @dataclass(frozen=True, slots=True)
 class LoopEdit:
-    """Statements before the loop in which the model is trained. forward: a line in it. module: that they need, which
-    is imported where it is not yet. example: what to write where the loop is not found."""
+    """Statements before the loop that trains the model. forward: a line in it. module: module that they need, imported
+    if necessary. example: text for the user if the loop is not found."""
 
     statements: tuple[str, ...]
     module: str
@@ -127,8 +125,8 @@ class LoopEdit:
 
 @dataclass(frozen=True, slots=True)
 class StatementEdit:
-    """A statement put behind the last import at the top of the script that was started. module: what it needs to be
-    imported ("torch")."""
+    """Statement after the last import at the top of the started script. module: module that it needs, imported there
+    ("torch")."""
 
     statement: str
     module: str
@@ -136,21 +134,21 @@ class StatementEdit:
 
 @dataclass(frozen=True, slots=True)
 class DeferEdit:
-    """The sum at `site` (`total += loss.item()`) is taken on the device, and read where its value is used."""
+    """Sum at `site` (`total += loss.item()`) to keep on the device and to read where its value is used."""
 
     site: SourceLine
 
 
 @dataclass(frozen=True, slots=True)
 class ActivationEdit:
-    """The formula at `site` becomes the function of torch's that computes the same (`activations`)."""
+    """Formula at `site` to replace by the torch function that computes the same (`activations`)."""
 
     site: SourceLine
 
 
 @dataclass(frozen=True, slots=True)
 class DecoratorEdit:
-    """`@torch.compile` before the function that the line at `site` lies in. function: its name."""
+    """`@torch.compile` for the function around the line at `site`. function: its name."""
 
     site: SourceLine
     function: str
@@ -158,14 +156,14 @@ class DecoratorEdit:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentEdit:
-    """Variables for the job's environment: no source is edited."""
+    """Variables for the job's environment; no source is edited."""
 
     variables: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Code to paste, which steptime does not dare to write: an example, and the line that it is about."""
+    """Example for the user to paste, where no edit is safe, and the line that it is about."""
 
     text: str
     site: SourceLine | None = None
@@ -190,26 +188,24 @@ SingleEdit = (
 
 @dataclass(frozen=True, slots=True)
 class JointEdit:
-    """Edits that do what a change does only together: all of them are written, or none. example: what to write where
-    they are not."""
+    """Edits that work only together: all of them are written, or none. example: text for the user if they are not."""
 
     parts: tuple[SingleEdit, ...]
     example: Snippet
 
 
 Edit = SingleEdit | JointEdit
-"""Change that is written into the user's source: all that the change has put in force, or nothing. A `Snippet` is
-written by the user alone."""
+"""Edit of the user's source that is equivalent to the whole change. Only the user can apply a `Snippet`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to apply a fix to a case. label: what is changed, as the user would write it. changes: none where only
-    the user can do it (advice). saving: predicted ns per step, never more than a perfect fix could save; None where
-    there is no model. streams: random numbers that are drawn in another order, in words; other_data: the batches are
-    among what they decide (augmentation, shuffling). advice: for what cannot be applied, one or two sentences. reach:
-    ns per step of all that it acts on, where that is known; a finding that it answers may be about less. as_written: no
-    change of ours does it, so that the edit itself is tried; where it cannot be written, it is advice."""
+    """One way to apply a fix to a case. label: the change as the user would write it. changes: empty if only the user
+    can make it (advice). saving: predicted ns per step, never more than a perfect fix could save; None without a model.
+    streams: words on random numbers that are drawn in another order; other_data: these also select the batches
+    (augmentation, shuffling). advice: one or two sentences, if it cannot be applied. reach: ns per step of everything
+    that it affects, 0 if unknown; its finding may be about less. as_written: there is no instrumented change, so the
+    edit itself is tried; if that cannot be written, it is advice."""
 
     label: str
     changes: tuple[Change, ...] = ()
@@ -228,11 +224,10 @@ Function = Callable[..., Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """evidence: what its function looks at, and what it is not asked without. addresses: codes of the rules whose
-    findings it is an answer to. promise: about the numbers. risk: from 1 (cannot hurt) to 5. low_precision: gradients
-    are rounded to a low format. frees: the share of a training's memory that it may free (0: none), by which what is
-    tried for memory is ordered; it is not printed. phases: those that it acts on, where these are not all: it answers
-    no finding about a line of others."""
+    """Fix of a job. evidence: what its function needs. addresses: codes of the rules whose findings it answers.
+    promise: about the numbers. risk: from 1 (cannot hurt) to 5. low_precision: gradients are rounded to a low-precision
+    dtype. frees: fraction of the training's memory that it may free (0: none), used only to order trials for memory.
+    phases: those that it affects, empty for all: it answers no finding about a line of others."""
 
     code: str
     name: str
@@ -247,15 +242,15 @@ class Fix:
     phases: frozenset[str] = frozenset()
 
     def __call__(self, case: Case) -> tuple[Option, ...]:
-        """The ways to apply it to this case; none where it does not fit what is in force, or lacks evidence."""
+        """Ways to apply it to this case; () if it does not fit the settings in force, or lacks evidence."""
         missing = self.evidence.missing_in(case)
         return () if missing else as_tuple(self.function(**self.evidence.of(case)), Option)
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A fix as it fits a case. finding: code of the finding that it answers ("" where it is worth a try without
-    one). upper bound: ns per step that a perfect fix could save, None where nothing is known to be saved."""
+    """Fix that fits a case. finding: code of the finding that it answers ("" if it is worth a try without one).
+    upper_bound: ns per step that a perfect fix could save, None if unknown."""
 
     fix: Fix
     option: Option
@@ -279,11 +274,10 @@ def fix(
     frees: float = 0.0,
     phases: Iterable[str] = (),
 ) -> Callable[[Function], Fix]:
-    """Makes a fix of a function from parts of a case, named by its parameters, to the ways to apply it.
+    """Decorator that makes a fix of a function from parts of a case, named by its parameters, to options.
 
     Raises ValueError for a code that is not RMnnn, a name that is not in kebab case, a risk outside of 1 to 5, a
-    parameter that no case has, or a docstring that lacks one of the four sections.
-    """
+    parameter that no case has, or a docstring that lacks one of the four sections."""
     if not re.fullmatch(r"RM[1-9]\d\d", code) or not KEBAB_CASE.fullmatch(name):
         raise ValueError(f"a fix needs a code like RM101 and a name like more-workers, not {code!r} and {name!r}")
     if not 1 <= risk <= 5:
@@ -298,8 +292,8 @@ def fix(
 
 
 def training_lines(lines: tuple[LineUse, ...]) -> tuple[SourceLine | None, SourceLine | None]:
-    """(the first line that calls a model, the only line that calls backward), in one function. None, both, where lines
-    were not timed or are not certain: with several backwards, or the forward in another function."""
+    """(first line that calls a model, only line that calls backward), in one function. (None, None) if lines were not
+    timed or are ambiguous: several backwards, or the forward in another function."""
     backwards = [use.source for use in lines if use.role == "backward"]
     forwards = [use.source for use in lines if use.role == "forward"]
     if len(backwards) != 1:
@@ -312,8 +306,8 @@ def training_lines(lines: tuple[LineUse, ...]) -> tuple[SourceLine | None, Sourc
 def model_edit(
     case: Case, statement: str, example: str, batch: str = "", in_place: str | None = None
 ) -> ModelEdit | Snippet:
-    """A statement about the model where the loop that calls it is known; else its example. in_place: see `ModelEdit`;
-    None where the statement keeps the parameters' names. A module of torch's own is not compiled in place."""
+    """Edit that adds a statement about the model, if the loop that calls it is known; else its example. in_place: see
+    `ModelEdit`; None if the statement keeps the parameters' names. A module of torch's own is not compiled in place."""
     forward, _ = training_lines(case.lines)
     if forward is None or sum(model.parameters > 0 for model in case.top_modules) > 1:  # the change acts on all of them
         return Snippet(example)

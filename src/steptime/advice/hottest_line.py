@@ -1,8 +1,7 @@
-"""The hottest line behind a finding: where its time goes below the training loop.
+"""Hottest line of a finding: the user's line below the training loop with most of its time.
 
-A finding knows a line of the loop, a function, or only that it is about the input. The work below may be anywhere in
-the user's code; the line that holds most of the time in there is the one to look at.
-"""
+A finding knows a line of the loop, a function, or only that it is about the input. Its work may be anywhere in the
+user's code."""
 
 from __future__ import annotations
 
@@ -17,18 +16,18 @@ from steptime.trace.links import is_user_file
 
 INPUT = "input"
 OF_MODELS = ("forward", "backward", "optimizer")
-"""Parts of the step that are none of the input's."""
+"""Parts of the step that are never input."""
 ON_HOST = (INPUT, "python", "overhead", "rest")
-"""Categories that are time of the host wherever it runs; of others, operators have told the function."""
+"""Categories of host time, whatever device the job uses; for others, operators have already determined the function."""
 LEAST_SHARE = 0.3
-"""Fraction of what the finding could save, and of all lines below the line that it knows: another one does not stand
-out otherwise. A line that does not run in a step (a function's first one, where a loader is made) gives way to any, as
-long as the lines below it hold so much of the saving together."""
+"""Least fraction of the finding's savings, and of all lines below its own, that a hotter line must hold to replace it.
+If the finding's line does not run in steps (a function's first line, the construction of a loader), any line replaces
+it, provided that all lines below it hold this fraction of the savings together."""
 
 
 def at_hottest_line(finding: Finding, case: Case) -> Finding:
-    """The finding with the hottest line below the one that it knows, which then is in its evidence. A straggler's
-    line is known from its own case: this rank may never run it."""
+    """Finding moved to the hottest line below its own, which then becomes evidence. A straggler's line stays, because
+    it comes from that rank's own case, and this rank may never run it."""
     if finding.weight is Weight.CAVEAT or (finding.savings is None and finding.source is None):
         return finding
     known = finding.source
@@ -47,8 +46,8 @@ def at_hottest_line(finding: Finding, case: Case) -> Finding:
 
 
 def hottest_line(known: SourceLine | None, category: str, saved: float, case: Case) -> SourceLine | None:
-    """The line that holds most of a category's time below the known one; the known one where it runs itself and no
-    other stands out. saved: ns per step, what a finding about it could save."""
+    """Line with most of a category's time below the known one; the known one if it runs itself and no other line
+    dominates. saved: savings of the finding, ns per step."""
     below = _below(known, category, case)
     inside = [path for path in below if is_user_file(path.lines[0].file)] or below
     spent: dict[tuple[str, int], float] = {}
@@ -76,10 +75,10 @@ def _runs(known: SourceLine, case: Case) -> bool:
 
 
 def _below(known: SourceLine | None, category: str, case: Case) -> list[PathUse]:
-    """The paths through the known line, else those that the loader runs where it is about the input, else those through
-    its function, unless that is the training loop, or calls it: everything runs through that. Work of a model is no
-    input, though a framework's loop may start at the known line. Time that is not the host's alone stays in the
-    function that its operators have named."""
+    """Paths through the known line; else, for the input, those of the loader; else those through its function, unless
+    that is or calls the training loop, because everything runs through that. Work of a model is never input, although a
+    framework's loop may start at the known line. For categories that are not host time alone, only paths that end in
+    the operators' function count."""
     paths = [path for path in case.paths if path.lines and not (category == INPUT and path.part in OF_MODELS)]
     through = [path for path in paths if known is not None and any(_same_line(line, known) for line in path.lines)]
     around = function_around((line for path in paths for line in path.lines), known) if known is not None else None

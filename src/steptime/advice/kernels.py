@@ -1,5 +1,4 @@
-"""Kinds of kernels and operators, by the operator's name. One that is in none of these sets is of no kind, and
-nothing is concluded about it."""
+"""Kinds of kernels and operators, by operator name. Nothing is concluded about an operator in none of these sets."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ POINTWISE = frozenset(
         "threshold_backward", "where", "zero",
     }
 )  # fmt: skip
-"""Operators of ATen (without namespace, overload and the in-place underscore) that read and write element by
-element."""
+"""ATen operators (without namespace, overload and the in-place underscore) that read and write element by element."""
 LABORIOUS = frozenset(
     {
         "_fused_dropout", "bernoulli", "cos", "dropout", "elu", "erf", "exp", "gelu", "gelu_backward", "log", "log1p",
@@ -40,11 +38,10 @@ LABORIOUS = frozenset(
         "tanh",
     }
 )  # fmt: skip
-"""Functions among these that take tens of instructions an element, and random numbers (4.7 ns for each of dropout's on
-a CPU, by a profile): on a processor they may be bound by arithmetic."""
+"""Functions among these that take tens of instructions per element, or random numbers (4.7 ns for each of dropout's on
+a CPU, by a profile): on a CPU they may be compute-bound."""
 ARITHMETIC = 0.25
-"""Fraction of the bandwidth: below it an operator that takes tens of instructions an element waits for its own
-arithmetic, which fusing leaves."""
+"""Fraction of the bandwidth below which such an operator is compute-bound, so that fusing does not help."""
 MATRIX = frozenset(
     {
         "mm", "addmm", "bmm", "baddbmm", "addbmm", "matmul", "linear", "einsum", "_scaled_mm", "_addmm_activation",
@@ -54,44 +51,43 @@ MATRIX = frozenset(
         "cudnn_convolution_add_relu", "cudnn_convolution_relu",
     }
 )  # fmt: skip
-"""Operators that multiply matrices, convolutions among them."""
+"""Operators that multiply matrices, including convolutions."""
 COPIES = frozenset({"copy", "_to_copy", "to", "clone", "contiguous"})
-"""Operators of ATen that only move data to another layout or type. Joins and gathers (cat, index) are left out: models
-need them."""
+"""ATen operators that only change layout or dtype. Joins and gathers (cat, index) are left out, because models need
+them."""
 REACHABLE = 0.8
-"""Fraction of an upper bound: what a good kernel reaches of it (a large matrix product of a vendor's library, 75 to 85
-%)."""
+"""Fraction of an upper bound that a good kernel reaches (a large matrix product of a vendor's library: 75 to 85 %)."""
 EMPTY_KERNEL = 1_500.0
-"""ns that a kernel without work lasts by the device's own clock (1.2 to 2.2 microseconds on V100 to H100 traces: the
-shortest fills of one number in them)."""
+"""Time of an empty kernel on the device's own clock, ns (1.2 to 2.2 µs in traces of V100 to H100: their shortest
+fills)."""
 LONGEST_NAME = 60
-"""Signs of a kernel's name in a sentence."""
+"""Most characters of a kernel's name in a sentence."""
 MOST_DIGITS, MOST_ELEMENTS = 12, 1 << 50
-"""Limits of a side, and of a tensor: a petabyte."""
+"""Limits for the digits of a dimension, and for the elements of a tensor (a petabyte)."""
 _ROW = re.compile(r"\[([\d,\s]*)\]")
 
 
 def plain_name(name: str) -> str:
-    """An operator's name without namespace, overload and in-place underscore: "aten::add_.Tensor" is "add"."""
+    """Operator's name without namespace, overload and in-place underscore: "aten::add_.Tensor" is "add"."""
     plain = name.rsplit("::", 1)[-1].split(".", 1)[0]
     return plain[:-1] if plain.endswith("_") and not plain.endswith("__") else plain
 
 
 def matrix_units(device: str) -> str:
-    """Name that the maker of a device gives its matrix units. device: its name."""
+    """Vendor's name for the matrix units of a device. device: its name."""
     if re.search(r"AMD|Instinct|Radeon", device):
         return "matrix cores"
     return "Tensor Cores" if re.search(r"NVIDIA|Tesla|GeForce|Quadro", device) else "matrix units"
 
 
 def is_matrix_product(use: KernelUse) -> bool:
-    """True if an operator that multiplies matrices launched it, or is named in it (a compiled region's own)."""
+    """True if the kernel's operator multiplies matrices."""
     return plain_name(use.operator) in MATRIX
 
 
 def shapes_of(text: str) -> tuple[tuple[int, ...], ...]:
-    """The shapes in the raw text of a trace's "Input Dims", scalars as (); nested lists are read as their rows. Sides
-    that no tensor has count as 0."""
+    """Shapes in the raw text of a trace's "Input Dims", scalars as (); nested lists are read as their rows. Impossibly
+    large dimensions count as 0."""
     return tuple(tuple(_side(part) for part in row.split(",") if part.strip()) for row in _ROW.findall(text))
 
 
@@ -100,19 +96,19 @@ def _side(part: str) -> int:
 
 
 def elements(shape: tuple[int, ...]) -> int:
-    """How many numbers a tensor of this shape holds."""
+    """Number of elements of a tensor with this shape, at most MOST_ELEMENTS."""
     return min(math.prod(shape), MOST_ELEMENTS)
 
 
 def spent(uses: Iterable[KernelUse]) -> float:
-    """ns per step in all of them."""
+    """Time per step in all of them, ns."""
     return sum(use.duration for use in uses)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelName:
-    """All kernels of one name. operators: that launch it, those with most of its time first; kinds: groups of it, by
-    operator and shape. bound: of most of its time."""
+    """All kernels of one name. operators: those that launch it, longest first; kinds: number of its groups by operator
+    and shape. calls: per step; duration: ns per step. bound: of most of its time."""
 
     name: str
     operators: tuple[str, ...]
@@ -123,7 +119,7 @@ class KernelName:
 
 
 def by_name(uses: Iterable[KernelUse]) -> tuple[KernelName, ...]:
-    """The kernels by their names, whatever their operators and shapes, the longest first."""
+    """Kernels by name, over all operators and shapes, longest first."""
     groups: dict[str, list[KernelUse]] = defaultdict(list)
     for use in longest(uses, None):
         groups[use.name].append(use)
@@ -140,30 +136,30 @@ def _named(name: str, same: list[KernelUse]) -> KernelName:
 
 
 def about_kernels(made: Rule, kernels: Sequence[KernelUse], summary: str, advice: str, saving: Estimate) -> Finding:
-    """A finding about kernels, the longest of which are its evidence."""
+    """Finding about kernels, with the longest as its evidence."""
     evidence = tuple(map(as_evidence, longest(kernels)))
     source = first_source(kernels)
     return made.finding(summary, advice, saving, category="compute", source=source, evidence=evidence)
 
 
 def above_peaks(uses: Iterable[KernelUse]) -> float:
-    """ns per step above what good kernels would take for the same work; those without a model count as good."""
+    """Time per step above that of good kernels for the same work, ns; kernels without a model count as good."""
     modelled = ((use.duration, use.at_roofline) for use in uses if use.at_roofline is not None)
     return sum(max(0.0, duration - best / REACHABLE) for duration, best in modelled)
 
 
 def longest(uses: Iterable[KernelUse], count: int | None = 3) -> list[KernelUse]:
-    """Those with the most time."""
+    """First `count` of the kernel groups by time, all for None."""
     return sorted(uses, key=lambda use: -use.duration)[:count]
 
 
 def first_source(uses: Iterable[KernelUse]) -> SourceLine | None:
-    """The line behind the longest kernel that has one."""
+    """Line of the longest kernel that has one."""
     return next((use.source for use in longest(uses, 1000) if use.source is not None), None)
 
 
 def as_evidence(use: KernelUse) -> str:
-    """A kernel group as evidence: "aten::mm [[64, 100], [100, 64]]: 1.20 ms in 24 calls, sgemm_128x64"."""
+    """Kernel group as evidence: "aten::mm [[64, 100], [100, 64]]: 1.20 ms in 24 calls, sgemm_128x64"."""
     shapes = f" {use.shapes}" if use.shapes else ""
     name = f", {short_kernel(use.name)}" if use.name else ""
     calls = format_count(use.calls, "call")
@@ -172,7 +168,7 @@ def as_evidence(use: KernelUse) -> str:
 
 
 def counter_words(counters: KernelCounters) -> str:
-    """The counters in a line: "occupancy 12 % of at most 17 % (registers), memory 20 %, arithmetic 9 %, …"."""
+    """Counters in a line: "occupancy 12 % of at most 17 % (registers), memory 20 %, arithmetic 9 %, …"."""
     most = f" of at most {format_share(counters.possible)}" if counters.possible is not None else ""
     need = f" ({counters.limit})" if most and counters.limit else ""
     message = [f"occupancy {format_share(counters.occupancy)}{most}{need}"] if counters.occupancy is not None else []
@@ -185,18 +181,17 @@ def counter_words(counters: KernelCounters) -> str:
 
 
 def short_kernel(name: str) -> str:
-    """A kernel's name without its template arguments, return type and parameters."""
+    """Kernel's name without template arguments, return type and parameters."""
     plain = name.replace("(anonymous namespace)::", "").removeprefix("void ").split("<", 1)[0].split("(", 1)[0]
     short = plain.rsplit("::", 1)[-1] or name
     return short if len(short) <= LONGEST_NAME else f"{short[: LONGEST_NAME - 1]}…"
 
 
 def moving(operators: Iterable[OperatorUse], machine: MachineUse | None) -> list[OperatorUse]:
-    """Those of the model that wait for memory. The optimizer's are not the model's.
+    """Memory-bound pointwise operators of the model, without the optimizer's.
 
-    The bandwidth is that of a copy, or what the plain ones reach here, where that is less: tensors whose memory is new
-    each time are slow to write (4 to 8 GB/s where a copy reached 41), whatever is computed.
-    """
+    The bandwidth is that of a copy, or what plain operators reach here if that is less: newly allocated tensors are
+    slow to write (4 to 8 GB/s where a copy reached 41), whatever is computed."""
     waiting = (use for use in operators if use.bound == "memory" and use.phase != "optimizer")
     pointwise = [use for use in waiting if plain_name(use.name) in POINTWISE]
     reached = _rate([use for use in pointwise if plain_name(use.name) not in LABORIOUS])
@@ -207,7 +202,7 @@ def moving(operators: Iterable[OperatorUse], machine: MachineUse | None) -> list
 
 
 def _without_recurrent(use: OperatorUse) -> OperatorUse:
-    """Without the calls in torch's recurrent layers, which are ready-made, and which no compiler takes apart."""
+    """Operator without its calls in torch's recurrent layers, which are ready-made and which no compiler splits."""
     if not use.recurrent:
         return use
     left = 1 - use.recurrent / use.calls
@@ -216,10 +211,9 @@ def _without_recurrent(use: OperatorUse) -> OperatorUse:
 
 
 def least_step(case: Case) -> float:
-    """ns that the matrix products of a step need on its accelerator at the largest rate of any format, the roofline
-    that no change of the training's code gets under; 0 where that is not known. On a CPU the rate is one of so many
-    threads, which a change may change; what is computed twice (checkpointing) need not be; rates that other load
-    disturbed may be too low."""
+    """Lower bound on a step, ns: its matrix products on the accelerator at the largest rate of any dtype, which no
+    change of the code can beat; 0 if unknown. That is so on a CPU, whose rate depends on the threads, with
+    checkpointing, whose recomputation is avoidable, and with rates that were measured under load."""
     machine = case.machine
     if machine is None or case.step.device == "cpu" or machine.under_load or case.recompute is not None:
         return 0.0
@@ -229,6 +223,6 @@ def least_step(case: Case) -> float:
 
 
 def _rate(operators: list[OperatorUse]) -> float:
-    """B/s of those whose bytes are known."""
+    """Bytes per second of the operators whose bytes are known."""
     known = [use for use in operators if use.bytes]
     return ratio(sum(use.bytes or 0.0 for use in known), sum(use.duration for use in known)) * 1e9

@@ -1,9 +1,8 @@
-"""The lines and operators of the user's code, as rules see them: time per step, role, what lay inside.
+"""Lines and operators of the user's code for the rules: time per step, role, and contents.
 
-The line timeline and the profile tell shares, the always-on timers tell times: timing lines costs up to a microsecond
-for each execution, and a profiled step is slower than the steps that the user waits for. So what lines and operators
-took is scaled down to what the phases and the breakdown of the steady steps have for them.
-"""
+The line timeline and the profile give shares, the always-on timers give times: timing a line costs up to a microsecond
+per execution, and a profiled step is slower than a real one. So the times of lines and operators are scaled down to the
+phases and the breakdown of the steady steps."""
 
 from __future__ import annotations
 
@@ -43,14 +42,14 @@ from steptime.recording.recording import CalledFacts, Process
 
 
 def function_of(source: SourceLine) -> tuple[str, str]:
-    """A function by the names of its file and its own: traces shorten paths and leave classes out."""
+    """(file name, function name) of a source: traces shorten paths and omit classes."""
     return source.file.replace("\\", "/").rsplit("/", 1)[-1], source.function.rsplit(".", 1)[-1]
 
 
 def function_around(lines: Iterable[SourceLine], source: SourceLine) -> str | None:
-    """The name with its class of the function that a source stands for: of those with the source's name in its file
-    the same one, else the first that starts at its line or below. A trace knows no class, and of a function the line
-    where it starts; many classes of a file have a forward()."""
+    """Qualified name of the function that a source means: the same name in its file, else the first of the same plain
+    name at or after its line; None if there is none. A trace omits the class and only has the line where a function
+    starts, and many classes of a file may have a forward()."""
     same = [line for line in lines if function_of(line) == function_of(source)]
     if any(line.function == source.function for line in same):
         return source.function
@@ -59,7 +58,7 @@ def function_around(lines: Iterable[SourceLine], source: SourceLine) -> str | No
 
 
 def lines_around(lines: Sequence[LineUse], paths: Iterable[PathUse], source: SourceLine) -> list[LineUse]:
-    """The timed lines of the function that a source stands for; none where only its sampled paths tell of it."""
+    """Timed lines of the function that a source means; [] if only its sampled paths are known."""
     known = (*(line.source for line in lines), *(path.lines[0] for path in paths if path.lines))
     around = function_around(known, source)
     same = (line for line in lines if function_of(line.source) == function_of(source))
@@ -67,7 +66,7 @@ def lines_around(lines: Sequence[LineUse], paths: Iterable[PathUse], source: Sou
 
 
 def sampled_lines(paths: Iterable[PathUse], source: SourceLine) -> dict[SourceLine, float]:
-    """ns per step of each line of the function that a source stands for, as its paths were sampled."""
+    """Time per step of each line of the function that a source means, from sampled paths, ns."""
     spent: dict[SourceLine, float] = defaultdict(float)
     for path in paths:
         if path.lines and function_of(path.lines[0]) == function_of(source):
@@ -77,8 +76,7 @@ def sampled_lines(paths: Iterable[PathUse], source: SourceLine) -> dict[SourceLi
 
 
 def own_share(paths: Iterable[PathUse], line: SourceLine) -> float:
-    """Fraction of the time sampled through a line in which it ran itself and no other line of the user's that it calls;
-    1 where it was not sampled."""
+    """Fraction of the time sampled through a line in which no other user line below it ran; 1 if it was not sampled."""
     place = (line.file, line.line)
     through = [path for path in paths if any((each.file, each.line) == place for each in path.lines)]
     own = sum(path.duration for path in through if (path.lines[0].file, path.lines[0].line) == place)
@@ -88,14 +86,14 @@ def own_share(paths: Iterable[PathUse], line: SourceLine) -> float:
 COPYING = frozenset(
     {"to", "type", "double", "float", "half", "bfloat16", "contiguous", "clone", "copy", "reshape", "flatten"}
 )
-"""Functions that run one of the operators that copy, by the last of their names."""
+"""Last names of functions that run one of the copying operators."""
 
 
 def at_calling_lines(
     operators: Iterable[OperatorUse], called: Iterable[CalledFacts], paths: Iterable[PathUse]
 ) -> tuple[OperatorUse, ...]:
-    """The operators, each with the line that calls it. A trace with stacks knows only the function; of its lines that
-    take time, the one that was seen to call a function of the operator's name, the longest where there are several."""
+    """Operators with the line that calls each. A trace with stacks has only the function. Its line is the one that was
+    seen to call a function of the operator's name; the longest if there are several."""
     operators, paths = tuple(operators), tuple(paths)
     sampled = {source: sampled_lines(paths, source) for source in {use.source for use in operators} if source}
     names = {(fact.file, fact.line): {name.rpartition(".")[2] for name in fact.names} for fact in called}
@@ -111,14 +109,14 @@ def at_calling_lines(
 
 
 UPDATED = 0.8
-"""Fraction of a model's parameters and their bytes: some layers may be frozen."""
+"""Fraction of a model's parameter bytes that an update by hand must cover: some layers may be frozen."""
 
 
 def with_updates_by_hand(
     operators: Iterable[OperatorUse], top_modules: Iterable[TopModuleUse]
 ) -> tuple[OperatorUse, ...]:
-    """The operators of steps that no optimizer ends: those outside of the model that pass over its parameters are the
-    update's, where one of them changes as many bytes in place."""
+    """Operators with the phase "optimizer" for updates by hand: those outside of the model that pass over all its
+    parameters, if one of them modifies as many bytes in place."""
     model = max(top_modules, key=lambda top_module: top_module.parameter_bytes, default=None)
     operators = tuple(operators)
     if model is None or not model.parameters:
@@ -132,15 +130,15 @@ def with_updates_by_hand(
 
 
 PHASE_OF = {"input": "input", "transfer": "transfer", "python": "rest"}
-"""The phase whose time the lines of a role make up. Lines of other roles hold operators that no line tells apart."""
+"""Phase whose time the lines of a role make up. Lines of other roles hold operators that cannot be attributed to a
+line."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """A line with its time in a steady step, torch.save left out (that is a segment of its own, charged to no step).
+    """Line with its time in a steady step, without torch.save (a segment of its own, outside of all steps).
 
-    host: the part outside the loader and the model.
-    """
+    host: the part outside the loader and the model."""
 
     line: LineUse
     duration: Estimate
@@ -148,10 +146,9 @@ class LineTime:
 
 
 def line_times(lines: Iterable[LineUse], phases: tuple[CategoryUse, ...]) -> tuple[LineTime, ...]:
-    """The lines, scaled down so that those of a role take no longer than their phase does in the steady steps.
+    """Lines, scaled down so that those of a role take no longer than their phase does in the steady steps.
 
-    A comprehension on a line is a function of its own to Python: its time is added to the line's.
-    """
+    A comprehension on a line is a function of its own to Python: its time is added to the line's."""
     own = [_own(group) for group in _by_place(lines).values()]
     scales = {role: _scale(own, role, named(phases, phase)) for role, phase in PHASE_OF.items()}
     return tuple(
@@ -165,7 +162,7 @@ def line_times(lines: Iterable[LineUse], phases: tuple[CategoryUse, ...]) -> tup
 
 
 def _by_place(lines: Iterable[LineUse]) -> dict[tuple[str, int], list[LineUse]]:
-    """Lines by file and number, the function that holds the others first."""
+    """Lines by (file, number); within each, comprehensions and lambdas last."""
     found: dict[tuple[str, int], list[LineUse]] = {}
     for line in sorted(lines, key=lambda line: line.source.function.rsplit(".", 1)[-1].startswith("<")):
         found.setdefault((line.source.file, line.source.line), []).append(line)
@@ -197,7 +194,7 @@ def loop_functions(lines: Iterable[LineUse]) -> frozenset[tuple[str, str]]:
 
 
 class LineKind(Enum):
-    """Kinds of lines by the functions that they call, the most certain first. The text of a line is not looked at."""
+    """Kind of a line by the functions that it calls, most certain first; its text does not matter."""
 
     CHECKPOINT = re.compile(
         r"torch\.serialization\.save|_?pickle\.(?:\w+\.)?dump|(?:.*\.)?(?:save_pretrained|save_checkpoint|save_state)"
@@ -220,39 +217,38 @@ class LineKind(Enum):
 
 
 def line_kind(calls: Iterable[str]) -> LineKind:
-    """The kind of a line that calls these functions."""
+    """Kind of a line that calls these functions."""
     names = tuple(calls)
     return next((kind for kind in LineKind if any(map(kind.value.fullmatch, names))), LineKind.OTHER)
 
 
 def calls_function(calls: Iterable[str], *names: str) -> bool:
-    """True if one of these functions is among the called ones, by the last of its names."""
+    """True if one of these names is the last name of a called function."""
     return any(each.rpartition(".")[2] in names for each in calls)
 
 
 def converts_lists(calls: Iterable[str]) -> bool:
-    """True if a line makes a tensor, and not of one NumPy array that it has made itself."""
+    """True if a line makes a tensor, but not from a single NumPy array that it has made itself."""
     names = tuple(calls)
     return line_kind(names) is LineKind.ARRAYS and not any(each.startswith("numpy.") for each in names)
 
 
 MOST_LINES = 200
-"""The longest ones; what comes after them is worth nothing together."""
+"""Most lines that are kept, longest first; the others are negligible together."""
 
 
 WATCHED = (LineRole.INPUT, LineRole.FORWARD, LineRole.BACKWARD, LineRole.OPTIMIZER)
-"""Roles of lines that hold a call which the probe wraps."""
+"""Roles of lines with a call that the probe wraps."""
 
 
 def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Intervals = EMPTY) -> tuple[LineUse, ...]:
-    """The traced lines, the longest first: of a usual step as much as they are of the traced ones. usual: indices of
-    the steps that tell how long a step is; the few that were traced are slowed, by the tracing and by what else ran on
-    the machine, and a share of a step is not.
+    """Traced lines, longest first, with times scaled to the usual steps. usual: indices of the steps that define the
+    step time. The few traced steps are slower, because of the tracing and other load, but shares of a step stay the
+    same.
 
-    in_operators: when the training thread was inside operators in the profiled steps. Lines are not traced there, but
-    the gaps between the instrumented parts are the same: of the time that a line spends in a gap, the share that
-    the gap spends in operators when profiled is not the host's.
-    """
+    in_operators: intervals of the profiled steps in which the training thread was inside operators. Lines are not
+    traced there, but the gaps between the instrumented parts are the same: of a line's time in a gap, the fraction that
+    the profiled gap spends in operators is not the host's."""
     steps, times = layout.timeline.steps, layout.lines.times
     lined = np.flatnonzero(steps.lined)
     if not len(lined) or not len(times.identity):
@@ -271,7 +267,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     saved = subtract(layout.records.of(Kind.CHECKPOINT).intervals, layout.claims.all)
 
     def by_line(amounts: Float64) -> Float64:
-        """(lines, steps): of the pieces, each line's in each step."""
+        """Sums of the pieces' amounts, (lines, steps)."""
         cell = pieces.row * len(lined) + pieces.step
         summed: Float64 = np.bincount(cell, amounts, len(identities) * len(lined)).astype(np.float64)
         return summed.reshape(len(identities), len(lined))
@@ -306,9 +302,8 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
 
 
 def grown_line(process: Process, layout: Layout) -> tuple[SourceLine, float] | None:
-    """Among steps that are slow in their turn, the line that takes most of the extra time, and its part of that, by
-    those that were timed by line; None where none of the slow ones or none of the others was, or no line takes most of
-    it."""
+    """Line with most of the extra time of steps that are periodically slow, and its fraction of that time, from steps
+    timed by line; None if no slow or no other step was timed, or no line takes most of it."""
     steps = layout.timeline.steps
     turns = lined_turns(steps)
     chosen, period = turns.slow, turns.period
@@ -325,8 +320,8 @@ def grown_line(process: Process, layout: Layout) -> tuple[SourceLine, float] | N
 
 
 def repeated_forward(process: Process, layout: Layout, usual: Int64) -> RepeatedForward | None:
-    """Forwards without gradients in the usual steps, of models that train in them, and the line that most of them are
-    called from."""
+    """Forwards without gradients in the usual steps, of models that are trained in them, and the line that calls most
+    of them."""
     steps, forwards = layout.timeline.steps, layout.activity.forwards
     gradient = forwards.flagged(Flag.GRADIENT)
     again = forwards.where(~gradient & np.isin(forwards.identity, forwards.identity[gradient]))
@@ -338,7 +333,7 @@ def repeated_forward(process: Process, layout: Layout, usual: Int64) -> Repeated
 
 
 def _calling(process: Process, layout: Layout, start: Int64) -> SourceLine | None:
-    """The timed line that ran at most of these times."""
+    """Timed line that was running at most of these times; None without one."""
     times = layout.lines.times
     order = np.argsort(times.start, kind="stable")
     at = np.searchsorted(times.start[order], start, side="right") - 1
@@ -356,7 +351,7 @@ def _sources(process: Process) -> Iterator[tuple[int, SourceLine]]:
 
 
 def _by_line(lines: Int64, starts: Int64, ends: Int64, identity: Int64, start: Int64, value: Int64) -> Int64:
-    """(lines, steps): values summed by line and by the step, from `starts` to `ends`, that they start in."""
+    """Values summed by line and by the step, from `starts` to `ends`, in which they start: (lines, steps)."""
     step = np.minimum(np.searchsorted(ends, start, side="right"), len(ends) - 1)
     inside = (start >= starts[step]) & (start < ends[step])
     cell = np.searchsorted(lines, identity[inside]) * len(ends) + step[inside]
@@ -365,7 +360,7 @@ def _by_line(lines: Int64, starts: Int64, ends: Int64, identity: Int64, start: I
 
 
 def _busy_share(layout: Layout, in_operators: Intervals, pauses: Intervals, start: Int64) -> Float64:
-    """Fraction of the gap around each time that is in operators, by the kinds of its neighbours; 0 where not known."""
+    """Fraction of the gap around each time that is in operators, by the kinds of its neighbours; 0 if unknown."""
     gaps = find_gaps(layout.work.top, layout.timeline.steps.start, layout.timeline.steps.end)
     share = np.zeros(len(start))
     if not len(in_operators) or not len(gaps.start):
@@ -384,11 +379,11 @@ def _busy_share(layout: Layout, in_operators: Intervals, pauses: Intervals, star
 
 
 AT_WORK = ("compute", "communication", "copy", "overhead")
-"""Categories that hold the time inside operators (small ones count as launch on a CPU)."""
+"""Categories that hold the time inside operators (small operators count as overhead on a CPU)."""
 
 
 def profile_scale(operators: Iterable[OperatorUse], categories: Iterable[CategoryUse]) -> float:
-    """Length of a profiled nanosecond inside operators in a steady step: at most 1; 1 without categories."""
+    """Ratio of steady to profiled time inside operators, at most 1; 1 without categories."""
     profiled = sum(use.duration for use in operators)
     steady = _at_work(categories)
     return min(1.0, ratio(steady, profiled)) if steady > 0 and profiled > 0 else 1.0
@@ -400,13 +395,12 @@ def steady_time(
     categories: Sequence[CategoryUse],
     machine: MachineUse | None,
 ) -> float:
-    """ns that the chosen ones of all operators take in a steady step.
+    """Time of the chosen operators in a steady step, ns.
 
-    Nothing is scaled below its roofline (Williams, Waterman and Patterson, Communications of the ACM 52, 2009), where
-    the machine's rates are measured: what a profiled step takes longer lies above it. By hand (torch 2.13, two
-    processors) operators that write large new tensors took two to four times as long while they were profiled, matrix
-    products a tenth.
-    """
+    Nothing is scaled below its roofline (Williams, Waterman and Patterson, Communications of the ACM 52, 2009) if the
+    machine's rates are known: a profiled step's extra time lies above it. As measured (torch 2.13, two processors),
+    operators that write large new tensors took two to four times as long while profiled, matrix products a tenth
+    longer."""
     profiled = sum(use.duration for use in operators)
     steady = _at_work(categories)
     if not 0 < steady < profiled:
@@ -424,8 +418,8 @@ def in_steady_steps(
     phases: Sequence[CategoryUse],
     machine: MachineUse | None,
 ) -> tuple[OperatorUse, ...]:
-    """The operators of profiled steps on a CPU, each with what it takes in a steady step: together no more than the
-    categories that hold them, and in each phase no more than the phase."""
+    """Operators of profiled steps on a CPU, with their times in a steady step: together at most the categories that
+    hold them, and in each phase at most the phase."""
     steady = [replace(use, duration=steady_time([use], operators, categories, machine)) for use in operators]
     spent = {phase.name: sum(use.duration for use in steady if use.phase == phase.name) for phase in phases}
     held: dict[str, float] = {
@@ -447,8 +441,7 @@ def _at_work(categories: Iterable[CategoryUse]) -> float:
 
 
 def _roofline(use: OperatorUse, machine: MachineUse | None) -> float:
-    """ns that an operator takes at least, by its arithmetic and by its bytes; 0 where that is not known, and never more
-    than it took."""
+    """Lower bound on an operator's time by its arithmetic and its bytes, ns; 0 if unknown, and at most its own time."""
     rate = memory_rate(machine, ratio(use.bytes or 0.0, use.calls))
     if machine is None or rate is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""The training loader as it was configured and as it was measured."""
+"""Configuration and measurements of the training loader."""
 
 from __future__ import annotations
 
@@ -20,26 +20,25 @@ from steptime.quantities import Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import ItemFacts, LoaderFacts, Process
 
 SETTLING = 2
-"""Steps behind a start. Once workers are forked, each page of memory is copied when the training writes to it next,
-mostly in its next step: by hand, steps of 10.8 ms took 19 to 21 and 12 to 14 behind a start, and 10.8 again from the
-fourth one on."""
+"""Steps after a start that are slower: once workers are forked, each page is copied when the training next writes to
+it, mostly in its next step. As measured, steps of 10.8 ms took 19 to 21 and 12 to 14 after a start, and 10.8 again from
+the fourth on."""
 
 
 def _reported(known: set[int], every: RecordTable, steps: Steps, usual: Int64) -> Int64:
-    """Those of the usual steps that read no iterator but the known ones: one that was made before the probe came
-    (`steptime attach`) may be of the same loader. All where no other steps are left."""
+    """Usual steps that read only known iterators; all if no others are left. An iterator made before the probe was
+    attached (`steptime attach`) may be of the same loader."""
     unknown = every.where(~np.isin(every.identity, list(known)))
     reported = usual[steps.start[usual] >= unknown.end.max(initial=0)]
     return reported if len(reported) else usual
 
 
 def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | None:
-    """The training loader that the steps wait for most, all its iterators together; None without one, and where it was
-    read before the steps.
+    """Training loader that the steps wait for most, with all its iterators; None without one, and if it was read before
+    the steps.
 
-    wait leaves out what an iterator's first batch takes longer than others, and the end of its workers where there are
-    no batches left: these belong to `start`, the time from the last batch of an iterator to the first one of the next.
-    """
+    wait excludes an iterator's extra time for its first batch, and the shutdown of its workers when no batches are
+    left: these belong to `start`, the time from the last batch of an iterator to the first one of the next."""
     groups = _groups(process, layout)
     if not groups:
         return None
@@ -100,8 +99,8 @@ def _iterated_at(process: Process) -> SourceLine | None:
 
 
 def input_use(process: Process, layout: Layout, usual: Int64) -> InputUse | None:
-    """Inputs of the model in a usual step; None where nobody knows its inputs' size, where that has changed, and where
-    a usual step does without that model."""
+    """Inputs of the model in a usual step; None if their size is unknown or has changed, or a usual step does not call
+    that model."""
     facts, steps = process.inputs, layout.timeline.steps
     if facts is None or facts.changed:
         return None
@@ -116,7 +115,7 @@ def input_use(process: Process, layout: Layout, usual: Int64) -> InputUse | None
 
 
 def _items(looked: Sequence[ItemFacts]) -> ItemFacts | None:
-    """Counts of all looks at once; the size is known where each says it."""
+    """Combined facts of all examined items; the size is known if each has one."""
     if not looked:
         return None
     sizes = [each.bytes for each in looked if each.bytes is not None]
@@ -140,7 +139,7 @@ def _groups(process: Process, layout: Layout) -> dict[int, list[LoaderFacts]]:
 
 
 def _are_made_anew(iterators: Sequence[LoaderFacts]) -> bool:
-    """True if none of several has the DataLoader of another."""
+    """True if there are several iterators, each of a DataLoader of its own."""
     makers = {each.made_by for each in iterators}
     return None not in makers and len(makers) == len(iterators) > 1
 
@@ -150,8 +149,8 @@ def _of(records: RecordTable, iterators: Iterable[int]) -> RecordTable:
 
 
 def _between_epochs(asked: RecordTable, facts: LoaderFacts) -> tuple[Int64, Int64]:
-    """Cost of workers next to the usual wait: by how much each iterator's first wait exceeds the median of the
-    others, and how long its last one took, which ends them. 0 for all other waits."""
+    """Extra cost of workers: by how much each iterator's first wait exceeds the median of the others, and the length of
+    its last wait, which ends the workers, ns. 0 for all other waits."""
     late, ended = np.zeros(len(asked), np.int64), np.zeros(len(asked), np.int64)
     if not facts.workers:
         return late, ended
@@ -166,7 +165,7 @@ def _between_epochs(asked: RecordTable, facts: LoaderFacts) -> tuple[Int64, Int6
 
 
 def _by_iterator(asked: RecordTable, spent: Int64) -> dict[int, int]:
-    """The largest one of each."""
+    """Largest value of each iterator."""
     found: dict[int, int] = {}
     for iterator, each in zip(asked.identity.tolist(), spent.tolist(), strict=True):
         found[iterator] = max(found.get(iterator, 0), each)
@@ -174,17 +173,16 @@ def _by_iterator(asked: RecordTable, spent: Int64) -> dict[int, int]:
 
 
 def _without(own: RecordTable, collections: Intervals) -> RecordTable:
-    """As if no collection had run in them. A collection comes when so many objects have been made, and a rare one looks
-    through all there are: in whose time it falls says nothing of what the time was for."""
+    """Records without the time of garbage collections in them. A collection comes after a number of allocations, and
+    rare ones scan every object, so that the record that it hits did not cause it."""
     collected = measure(collections, own.start, own.end)
     return RecordTable(own.kind, own.flags, own.identity, own.start, own.end - collected)
 
 
 def _made(own: RecordTable, workers: RecordTable, steps: Steps, usual: Int64) -> RecordTable:
-    """Batches made while the steady steps ran, in the workers or in the training thread; else all there are.
+    """Batches made while the steady steps ran, in workers or in the training thread; all if there are too few.
 
-    In the training thread only those of the usual steps count: a profiler or a timeline slows its items many times.
-    """
+    In the training thread only those of the usual steps count: a profiler or a timeline slows items down many times."""
     number = np.minimum(np.searchsorted(steps.end, own.start, side="right"), len(steps.end) - 1)
     undisturbed = own.where(np.isin(number, usual) & (own.start >= steps.start[number]))
     made = merge(undisturbed if len(undisturbed) else own, workers)
@@ -197,7 +195,8 @@ def _mean(made: RecordTable) -> Estimate | None:
 
 
 def _busy(made: RecordTable) -> float | None:
-    """Share of the making in which a CPU worked or was wanted, of the batches of which that was measured."""
+    """Fraction of batch-preparation time spent running or runnable on a CPU, from the batches for which it was
+    measured."""
     making = made.of(Kind.FETCH, Kind.COLLATE)
     measured = making.where(making.flags > 0)
     elapsed = measured.end - measured.start
@@ -207,7 +206,7 @@ def _busy(made: RecordTable) -> float | None:
 
 
 def _batches(facts: LoaderFacts, processes: int) -> int | None:
-    """Batches of an epoch, in one of the processes that share the dataset."""
+    """Batches per epoch in one of the processes that share the dataset; None if unknown."""
     if facts.dataset_length is None or facts.batch_size is None:
         return None
     return math.ceil(facts.dataset_length / max(1, facts.batch_size) / max(1, processes))
@@ -216,9 +215,10 @@ def _batches(facts: LoaderFacts, processes: int) -> int | None:
 def _starts(
     layout: Layout, late: dict[int, int], ended: dict[int, int], iterators: set[int]
 ) -> tuple[int, float | None, Estimate | None]:
-    """(starts after the first, steps between two, time of one with the end of the iterator before it). The first is
-    left out where there are others: it also imports and caches; and those of steps without a watch, whose waits nobody
-    saw. Some starts are not seen at all, so that not their number tells how far they are apart."""
+    """(starts after the first, steps between two, time of one including the end of the iterator before it). The first
+    start is left out if there are others, because it also imports and fills caches; and so are those in unobserved
+    steps, whose waits are unknown. Some starts are never recorded, so the distance is the median difference, not a
+    count."""
     began = _of(layout.records.of(Kind.LOADER_START), iterators)
     if not len(began):
         return 0, None, None
@@ -235,9 +235,9 @@ def _starts(
 
 
 def _settling(layout: Layout, iterators: set[int], usual: Int64) -> float:
-    """ns of a start by which forward, backward and update of the steps behind it are longer than others (what the loop
-    does besides at the end of an epoch is the user's own); 0 where no start after the first one was followed by usual
-    steps, or there are no others to set them against."""
+    """Extra time of forward, backward and update in the steps after a start, ns per start (other work at the end of an
+    epoch is the user's own); 0 if no start after the first was followed by usual steps, or no others are there to
+    compare."""
     steps, began = layout.timeline.steps, _of(layout.records.of(Kind.LOADER_START), iterators)
     training = steps.phases[:, MODEL].sum(axis=1)
     behind = np.searchsorted(steps.end, began.start[1:], side="right")[:, None] + np.arange(SETTLING)

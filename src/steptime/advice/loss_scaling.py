@@ -17,7 +17,7 @@ from steptime.trace.vendors import OPTIMIZER_STEP, SCALER, matching
 
 
 def scaling_use(steps: StepContext) -> ScalingUse | None:
-    """None where no scaler looked through gradients."""
+    """Cost of the gradient scaler per step; None if no scaler checked gradients."""
     trace, links = steps.trace, steps.links
     scaling = matching(trace, SCALER.match)
     if not scaling.any():
@@ -44,8 +44,8 @@ def _mean(steps: StepContext, step: Numbers, spent: Numbers) -> Estimate:
 
 
 def _before_update(steps: StepContext, reads: Int64) -> Int64:
-    """Positions of the reads behind which the optimizer's update is the next that the thread does: the scaler reads
-    there whether a gradient overflowed. Another read stands further away from it."""
+    """Positions of the reads after which the thread's next work is the optimizer's update: the scaler reads there
+    whether a gradient overflowed. Other reads are further away from it."""
     trace, events = steps.trace, steps.trace.events
     updates = np.flatnonzero(matching(trace, OPTIMIZER_STEP.match) & (events.event_kind == EventKind.ANNOTATION))
     starts = np.sort(events.start[updates])

@@ -1,4 +1,4 @@
-"""Evidence about memory: from the samples of a recording, and from who keeps what."""
+"""Evidence about memory: from the samples of a recording, and the holders of leaked tensors."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from steptime.recording.recording import LeakFacts, Process
 
 
 def memory_rate(machine: MachineUse | None, size: float) -> float | None:
-    """B/s, read and written, of an update in place that goes through so many bytes: as measured for the next larger
-    size, or the largest; None where that was not measured (an accelerator, an earlier version's recording)."""
+    """Rate of an in-place update that passes over `size` bytes, B/s read and written: as measured for the next larger
+    size, or the largest; None if not measured (an accelerator, an earlier version's recording)."""
     if machine is None or not machine.updates:
         return None
     return next((rate for each, rate in machine.updates if each >= size), machine.updates[-1][1])
 
 
 FREE = 0.5
-"""Fraction of a device's memory: with so much of it free the batch can be twice as large."""
+"""Fraction of a device's memory that must be free for a batch twice as large."""
 
 
 def has_room(memory: MemoryUse) -> bool:
-    """True if a batch of twice the size has room in the memory of a device."""
+    """True if a batch of twice the size fits into the memory of a device."""
     return memory.device != "cpu" and memory.capacity is not None and 0 < memory.peak <= FREE * memory.capacity
 
 
 SLOTS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2, "Adagrad": 1, "RMSprop": 1,
          "Rprop": 2, "Lion": 1}  # fmt: skip
-"""Tensors of a parameter's size that torch's optimizers keep for it by default."""
+"""Number of tensors of a parameter's size that torch's optimizers keep for it by default."""
 ELEMENT = 4
-"""Bytes of float32, in which they are kept."""
+"""Bytes of a float32 element, the dtype of these tensors."""
 RANKING = ("allocated", "resident", "reserved")
-"""Kinds of memory, those first whose growth says most."""
+"""Kinds of memory by how much their growth proves, most first."""
 
 
 def with_memory(case: Case, process: Process, timeline: Timeline) -> Case:
-    """The case with its memory, where any was sampled. The most that was held is what was reserved on a device, else
-    what was resident. The growth that matters is that of tensors on a device, else of the process."""
+    """Case with its memory, if any was sampled. The peak is that of reserved memory on a device, else of resident
+    memory. The growth that matters is that of tensors on a device, else of the process."""
     needed, most, reserved, resident = (
         samples_of(process, kind)[1] for kind in (ALLOCATED_PEAK, RESERVED_PEAK, RESERVED, RESIDENT)
     )

@@ -36,22 +36,21 @@ def or_compile(second_order: bool, what: str) -> str:
 
 
 def fitting_threads(settings: SettingsUse, loader: LoaderUse | None) -> int:
-    """Each training process gets its share of the CPUs, and leaves one to the loader's workers where it has some."""
+    """Number of threads for a training process: its share of the CPUs, less one for loader workers if there are any."""
     share = settings.usable_cpus // max(1, settings.trainers_on_host)
     return max(1, share - (1 if loader is not None and loader.workers else 0))
 
 
 def idle_cpus(contention: Contention) -> float:
-    """CPUs that neither the job nor others used."""
+    """CPUs that neither the job nor other processes used."""
     return max(0.0, contention.usable_cpus - contention.other_cpu - contention.job_cpu)
 
 
 def at_once(busy: float, contention: Contention) -> float:
-    """Work that so many busy CPUs do, in CPUs of which one works alone: as many where it was not measured.
+    """Work of so many busy CPUs, in units of one CPU that runs alone; without a measurement, their number.
 
-    The usable ones together do what was measured. Cores have two hyperthreads at most (Intel, AMD), and a scheduler
-    fills cores first: half of the CPUs work as if alone where all together do no less than that.
-    """
+    All usable CPUs together do the measured work. Cores have at most two hyperthreads (Intel, AMD), and a scheduler
+    fills cores first: half of the CPUs work as if alone, if all together do at least that much."""
     usable, together = contention.usable_cpus, contention.together
     if together is None or together <= 0 or usable < 1:
         return busy
@@ -62,8 +61,8 @@ def at_once(busy: float, contention: Contention) -> float:
 
 
 BYTES_PER_ELEMENT = 4
-"""Parameters, gradients and state in single precision, which is the rule; lower precision would make the floor
-lower."""
+"""Bytes of an element of parameters, gradients and state in float32, the usual dtype; a lower precision would make the
+lower bound smaller."""
 STREAMS = {
     "SGD": 3,
     "Adam": 7,
@@ -75,32 +74,30 @@ STREAMS = {
     "Adagrad": 5,
     "Adadelta": 7,
 }
-"""Reads and writes of one number per element and update, by the update rules: SGD reads parameter and gradient and
-writes the parameter; Adam does so with two moments as well (4 reads, 3 writes)."""
+"""Reads and writes of one element per update, by the update rules: SGD reads parameter and gradient and writes the
+parameter; Adam does the same with two moments as well (4 reads, 3 writes)."""
 USUAL_STREAMS = 5
-"""For an optimizer that is not in STREAMS: one state besides parameter and gradient."""
+"""Reads and writes per element of an optimizer that is not in STREAMS: one state besides parameter and gradient."""
 BYTES_PER_SECOND = 5e9
-"""Copy bandwidth assumed where the machine was not measured: a slow CPU's, so that the floor is high and the promise
-small."""
+"""Copy bandwidth of an unmeasured machine, B/s: a slow CPU's, so that the lower bound is high and the promise small."""
 ITERATIVE = frozenset({"LBFGS"})
-"""Optimizers of torch whose update is no pass over memory: LBFGS goes through up to `history_size` pairs of vectors
-twice in each of its iterations (Nocedal, Mathematics of Computation 35, 1980), so nothing says how long that may take
-at best."""
+"""Torch optimizers whose update is not one pass over memory: LBFGS passes twice over up to `history_size` pairs of
+vectors in each of its iterations (Nocedal, Mathematics of Computation 35, 1980), so there is no lower bound."""
 HOST_CALLS = {"SGD": 2.0}
 USUAL_HOST_CALLS = 4.0
-"""Tiny operators' worth of a CPU's time for each tensor, which Python collects with its gradient and state, also for a
-fused update. By hand (torch 2.13, where a tiny operator takes 0.9 µs) a fused step takes 0.7 µs a tensor with SGD and
-2.9 with Adam and AdamW where nothing else runs, 3.2 and 3.6 between two backwards. A device works meanwhile."""
+"""CPU time per tensor, in tiny operators, in which Python collects it with its gradient and state, also for a fused
+update. As measured (torch 2.13, where a tiny operator takes 0.9 µs), a fused step takes 0.7 µs per tensor with SGD and
+2.9 with Adam and AdamW alone, 3.2 and 3.6 between two backwards. A device works meanwhile."""
 FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
-"""Optimizers of torch with a fused implementation on CPU and CUDA (torch 2.4 to 2.13)."""
+"""Torch optimizers with a fused implementation on CPU and CUDA (torch 2.4 to 2.13)."""
 FOREACH = frozenset({"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"})
-"""Optimizers of torch with a foreach implementation but no fused one."""
+"""Torch optimizers with a foreach implementation but no fused one."""
 
 
 def floor(use: OptimizerUse, machine: MachineUse | None) -> float:
-    """ns that a single pass over parameters, gradients and state takes: at the rate of updates in place of as many
-    bytes where it was measured, else of a large copy. All but the gradient are read and written. On a CPU with what
-    each tensor costs next to its memory."""
+    """Lower bound on an update, ns: one pass over parameters, gradients and state, at the measured rate of in-place
+    updates of that size, else of a large copy. All but the gradient are read and written. On a CPU, the cost per tensor
+    is added."""
     streams = STREAMS.get(use.type, USUAL_STREAMS)
     each = use.elements * BYTES_PER_ELEMENT
     copying = machine.copy_bytes if machine is not None and machine.copy_bytes else BYTES_PER_SECOND
@@ -109,15 +106,15 @@ def floor(use: OptimizerUse, machine: MachineUse | None) -> float:
 
 
 def _collecting(use: OptimizerUse, machine: MachineUse | None) -> float:
-    """ns of the host for all tensors, where the updates run on it; 0 where that was not measured."""
+    """CPU time to collect all tensors, ns, if updates run on the CPU; 0 if that was not measured."""
     if machine is None or not machine.updates or not machine.dispatch:
         return 0.0
     return HOST_CALLS.get(use.type, USUAL_HOST_CALLS) * machine.dispatch * use.parameters
 
 
 def hand_made_update(case: Case) -> list[LineTime]:
-    """The lines of a function that apply the gradients, one parameter after the other, where no optimizer of torch's
-    does: of the lines outside of the model that run for each parameter, those with most time."""
+    """Lines of a function that applies the gradients parameter by parameter, if no torch optimizer does: of the lines
+    outside of the model that run for each parameter, those with most time."""
     updates = any(use.phase == "optimizer" for use in case.operators)
     if case.optimizers or not case.top_modules or not updates:
         return []
@@ -129,7 +126,7 @@ def hand_made_update(case: Case) -> list[LineTime]:
 
 
 def norm_use(table: IntervalTable, steps: Steps) -> NormUse | None:
-    """None where nothing was sampled. Warm-up counts: what explodes, explodes early."""
+    """Summary of the sampled gradient norms; None without samples. Warm-up counts, because a norm explodes early."""
     rows = np.flatnonzero(table.kind == int(Kind.GRADIENT_NORM))
     if not len(rows):
         return None
@@ -153,26 +150,25 @@ def norm_use(table: IntervalTable, steps: Steps) -> NormUse | None:
 
 
 def _middle(values: Float64) -> float:
-    """One of the values, as the mean of two may be beyond what a float holds."""
+    """Median, as one of the values: the mean of two may overflow."""
     return float(np.quantile(values, 0.5, method="lower"))
 
 
 FILLING = frozenset({"fill", "zero", "_foreach_zero"})
 """Operators below zero_grad(set_to_none=False); zero_ of a tensor calls fill_."""
 INSIDE = frozenset({"forward", "backward", "input"})
-"""Phases whose zeros are the model's, autograd's or the batch's own."""
+"""Phases whose zeros belong to the model, autograd or the batch."""
 BYTES = 4.0
-"""Bytes of an element of a gradient: those in half precision are not found, which errs on the safe side."""
+"""Bytes per element of a gradient. Those in half precision are not detected, which errs on the safe side."""
 MOST_OF_THEM = 0.8
-"""Fraction of the parameters' bytes must be filled: what an optimizer or a metric fills besides is small."""
+"""Least filled fraction of the parameters' bytes: optimizers and metrics fill little besides."""
 
 
 def zeroing(case: Case, elements: int, micro_batches: float) -> tuple[float, float]:
-    """(ns per step to fill gradients with zeros, ns per step to add to them in backward); (0, 0) where the operators
-    outside of forward and backward do not fill as many bytes as the gradients of so many elements have.
+    """(ns per step to fill gradients with zeros, ns per step to add to them in backward); (0, 0) if the operators
+    outside of forward and backward fill fewer bytes than the gradients of `elements` elements have.
 
-    Over several backwards gradients are added anyway: then only the filling counts.
-    """
+    Over several backwards gradients are added anyway: then only the filling counts."""
     filling = [use for use in case.operators if plain_name(use.name) in FILLING and use.phase not in INSIDE]
     if not elements or sum(use.bytes or 0.0 for use in filling) < MOST_OF_THEM * BYTES * elements:
         return 0.0, 0.0
@@ -185,13 +181,13 @@ def zeroing(case: Case, elements: int, micro_batches: float) -> tuple[float, flo
 
 
 OTHER = 0.1
-"""Fraction of the operators of two steps: where more have no match, by name and shapes, the steps are taken for
-different. Equal steps have none; a metric that is computed now and then is a few."""
+"""Fraction of the operators of two steps without a match by name and shapes above which the steps differ. Equal steps
+have none; a metric that is computed now and then is a few."""
 
 
 def changing_work(trace: Trace, boundaries: Int64, forward: Intervals) -> bool | None:
-    """True if most steps run other operators in their forward than the one before; None where there are fewer than two
-    to compare. boundaries: (n, 2) ns. forward: when the model ran, on the trace's clock."""
+    """True if most steps run other operators in their forward than the step before; None for fewer than two steps.
+    boundaries: (n, 2) ns. forward: intervals of the model on the trace's clock."""
     events = trace.events
     chosen = operator_events(trace) & contains(forward, events.start)
     rows = [
@@ -208,14 +204,13 @@ def _differ(one: Counter[tuple[int, int]], other: Counter[tuple[int, int]]) -> b
 
 
 LEAST_BYTES = 65_536.0
-"""A step: the driver takes up to 64 KiB of pageable memory along without waiting (CUDA's API synchronisation
-behaviour); more is staged in pieces, and the host stands meanwhile."""
+"""Least bytes per step: the driver copies up to 64 KiB of pageable memory without waiting (CUDA's API synchronisation
+behaviour); more is staged in pieces while the host waits."""
 
 
 def staging_operators(copies: Iterable[CopyUse]) -> frozenset[str]:
-    """Operators that copy a considerable amount of pageable memory to the device and nothing back: when the host waits
-    in one, it is staging. Where an operator also copies from the device, nobody can tell which of the two it waits for.
-    """
+    """Operators that copy a considerable amount of pageable memory to the device and nothing back: a wait of the host
+    in one is staging. With copies in both directions, the reason of the wait is ambiguous."""
     copies = tuple(copies)
     back = {copy.operator for copy in copies if copy.kind == "DtoH"}
     sent = (copy for copy in copies if copy.kind == "HtoD" and copy.memory == "pageable" and copy.operator)
@@ -234,26 +229,26 @@ CATEGORIES = {
     "unexplained": "time that nothing explains takes",
 }
 UNEVEN = 1.1
-"""Times the others' arithmetic: a tenth more is another batch, not another device."""
+"""Least ratio of arithmetic to that of the other ranks: a tenth more is another batch, not another device."""
 
 
 def how_to_record(step: StepSummary) -> str:
-    """Advice where the trace does not hold what the device did."""
+    """Advice on recording again, for a trace without the device's work."""
     if step.steady > 1:
         return "Profile fewer steps at once, alone on the device, so that the tracer loses no event."
     return "Record several steps behind a warm-up: torch.profiler.schedule(wait=1, warmup=1, active=3)."
 
 
 def straggler_name(late: Straggler) -> str:
-    """ "rank 3", "rank 3 (node7)", "the 8 ranks of node7"."""
+    """Name of a straggler: "rank 3", "rank 3 (node7)", "the 8 ranks of node7"."""
     if late.node:
         return f"the {len(late.ranks)} ranks of {late.host}" if late.host else f"ranks {late.ranks[0]} …"
     return f"rank {late.ranks[0]} ({late.host})" if late.host else f"rank {late.ranks[0]}"
 
 
 def straggler_text(late: Straggler, step: StepSummary) -> str:
-    """Cost of a straggler, the same words in the headline and in its finding: "Rank 3 is the straggler: the others
-    wait 6.50 ms per step (12 %) for it"."""
+    """Sentence on the cost of a straggler, the same in the headline and in its finding: "Rank 3 is the straggler: the
+    others wait 6.50 ms per step (12 %) for it"."""
     who, share = straggler_name(late), format_share(min(1.0, ratio(late.waiting, step.duration.value)))
     per = "of this step" if step.steady == 1 else "per step"
     waits = f"the others wait {format_duration(late.waiting)} {per} ({share}) for it"
@@ -261,7 +256,8 @@ def straggler_text(late: Straggler, step: StepSummary) -> str:
 
 
 def straggler_reason(late: Straggler) -> str:
-    """Place of its excess: "its input takes 21.0 ms longer, at train.py:43"; "" where nothing exceeds the others'."""
+    """Text on the straggler's excess: "its input takes 21.0 ms longer, at train.py:43"; "" if nothing exceeds the
+    others'."""
     if not late.category or late.excess <= 0:
         return ""
     longer = f"{CATEGORIES.get(late.category, f'{late.category} takes')} {format_duration(late.excess)} longer"
@@ -269,12 +265,13 @@ def straggler_reason(late: Straggler) -> str:
 
 
 def uneven(late: Straggler) -> bool:
-    """True if it is late because it has more to compute."""
+    """True if the straggler has more to compute than the other ranks."""
     return late.arithmetic is not None and late.arithmetic >= UNEVEN and late.category in ("compute", "overhead")
 
 
 def gradient_use(trace: Trace, boundaries: Int64) -> GradientUse | None:
-    """None where no DistributedDataParallel model ran in the steps. boundaries: (n, 2) ns, n at least 1."""
+    """Gradient exchange of the steps; None if no DistributedDataParallel model ran in them. boundaries: (n, 2) ns, n at
+    least 1."""
     found = gradients_of(trace, boundaries)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Steps that take far longer than the others: which of them the mean step leaves out, and what they were."""
+"""Outliers: steps that take far longer than the others, and their exclusion from the mean."""
 
 from __future__ import annotations
 
@@ -16,26 +16,24 @@ from steptime.intervals import measure
 from steptime.journal import Kind
 
 FAR = 10.0
-"""Interquartile ranges above the upper quartile …"""
+"""Distance of an outlier above the upper quartile, in interquartile ranges, …"""
 TIMES = 2.0
-"""… and times the median from which a step is an outlier …"""
+"""… and its least length, as a multiple of the median."""
 MOST = 0.25
-"""… unless more than this share of the steps are such: then they are how the job runs."""
+"""Largest fraction of outliers among the steps; if there are more, they are how the job runs."""
 MOST_LATE = 0.02
-"""The same for steps that are long by their wait for input: a late batch now and then is how the job runs, and its wait
-is to be saved."""
+"""Bound MOST for steps that are long because of their wait for input: an occasional late batch is normal, and its wait
+could be saved."""
 MODEL = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
-"""The same operators on the same shapes take the same time, unless the machine was busy with something else. (Shapes
-that vary widen the interquartile range.)"""
+"""Phases of the model: the same operators on the same shapes take the same time, unless the machine was busy with
+something else. (Varying shapes widen the interquartile range.)"""
 MOST_NUMBERS = 8
-"""Outliers that are told."""
+"""Most outliers whose numbers are reported."""
 
 
 def usual_steps(layout: Layout) -> Int64:
-    """Indices of the steady steps without outliers, which in a mean would outweigh the others. A step that the
-    collector makes long is the job's own, however rare: looking through all objects takes longest and comes seldom. So
-    is one that is slow every so many steps.
-    """
+    """Indices of the steady steps without outliers, which would dominate a mean. Steps that garbage collection makes
+    long are kept, however rare, because a full collection is slow and comes seldom. So are periodically slow steps."""
     steps, own = layout.timeline.steps, _own(layout)
     collected = measure(layout.records.of(Kind.GARBAGE).intervals, steps.start, steps.end)
     usual = np.flatnonzero(steps.steady)
@@ -49,7 +47,7 @@ def usual_steps(layout: Layout) -> Int64:
 
 
 def _own(layout: Layout) -> Bool:
-    """Steps that are slow because it is their turn."""
+    """Mask of the periodically slow steps."""
     steps = layout.timeline.steps
     period = find_period(steps)
     own: Bool = np.isin(np.arange(len(steps.start)), period.slow if period is not None else ())
@@ -57,7 +55,7 @@ def _own(layout: Layout) -> Bool:
 
 
 def usual_of_trace(breakdown: Breakdown) -> Int64:
-    """The same of the steps of a trace, by their breakdown."""
+    """Indices of the steps of a trace without outliers, from their breakdown."""
     usual = np.arange(len(breakdown.wall))
     for values, most in ((breakdown.wall - breakdown.entries[:, Category.INPUT], MOST), (breakdown.wall, MOST_LATE)):
         far = _far(values[usual])
@@ -75,8 +73,8 @@ def _far(values: Int64) -> Bool:
 
 
 def outliers_of(layout: Layout, usual: Int64) -> OutlierUse | None:
-    """Outliers among the steady steps of a recording, left out of the usual ones or not; None where nothing is.
-    Steps whose turn it is to be slow are no outliers."""
+    """Outliers among the steady steps of a recording, whether excluded from the usual ones or not; None without any.
+    Periodically slow steps are no outliers."""
     steps = layout.timeline.steps
     steady = np.flatnonzero(steps.steady & ~_own(layout))
     names = tuple(phase.name.lower() for phase in Phase)
@@ -84,7 +82,8 @@ def outliers_of(layout: Layout, usual: Int64) -> OutlierUse | None:
 
 
 def outliers_of_trace(breakdown: Breakdown, usual: Int64, first: int) -> OutlierUse | None:
-    """The same of a trace. breakdown: of all steps but the first ones; usual: rows of it."""
+    """Outliers of a trace. breakdown: of all steps but the first ones; usual: rows of it; first: number of steps before
+    it."""
     names = tuple(category.name.lower() for category in Category)
     return _use(np.arange(len(breakdown.wall)) + first, breakdown.wall, breakdown.entries, names, usual + first)
 

@@ -1,4 +1,4 @@
-"""Changes within a run, as rules see them: since when, what grew, by which line; and what every k-th step does."""
+"""Changes within a run for the rules: since when, what grew, by which line; and periodically slow steps."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from steptime.quantities import SourceLine, mean_of_series
 from steptime.recording.recording import Process, SampleFacts
 
 LEAST_OF_GROWTH = 0.3
-"""Fraction of what the lines grew by, for one to be named."""
+"""Least fraction of the lines' total growth for a line to be named."""
 LEAST_SLOW = 1.5
-"""Times the usual step, of a step that was profiled because it should be slow."""
+"""Least length of a step that was profiled because it should be slow, as a multiple of the usual step."""
 MOST_NUMBERS = 8
-"""Slow steps that are told one by one."""
+"""Most slow steps that are listed one by one."""
 NEARLY_ALL = 0.9
-"""Fraction of the steps: a few are taken for others where the watch began or ended."""
+"""Fraction of the steps that counts as all: a few are misassigned where the always-on timers start or end."""
 
 
 def change_use(process: Process, layout: Layout) -> LastingChange | None:
-    """The level of the steps that changed for good, with its epoch and its line; None where it did not."""
+    """Level of the steps that changed for good, with its epoch and its line; None if there is none."""
     steps = layout.timeline.steps
     change = find_change(steps)
     if change is None or starts_with_tracer(layout, change.step - 1):
@@ -71,7 +71,7 @@ def _carrier(process: Process, layout: Layout) -> tuple[str, SourceLine] | None:
 
 
 def caught_use(process: Process, layout: Layout) -> CaughtUse | None:
-    """The slow steps that were looked into while they lasted, None where there are none."""
+    """Slow steps that were sampled while they lasted; None without any."""
     caught, steps = sorted(process.caught, key=lambda each: each.start), layout.timeline.steps
     if not caught:
         return None
@@ -97,7 +97,8 @@ def caught_use(process: Process, layout: Layout) -> CaughtUse | None:
 
 
 def _epoch(process: Process, layout: Layout, until: int) -> int | None:
-    """Passes over the training loader that had begun, where there is one such loader and more than one pass."""
+    """Number of passes over the training loader so far, if there is a single loader and more than one pass; else
+    None."""
     training = layout.activity.training_loaders
     asked = layout.records.of(Kind.LOADER_NEXT)
     asked = asked.where(np.isin(asked.identity, training))
@@ -110,7 +111,8 @@ def _epoch(process: Process, layout: Layout, until: int) -> int | None:
 
 
 def _line(process: Process, start: int, change: LastingChange) -> tuple[SourceLine | None, float]:
-    """The line that takes more time than before, where lines were timed on both sides of the change, and how much."""
+    """(line that takes more time than before, its growth); (None, 0.0) unless lines were timed on both sides of the
+    change."""
     before = [facts for facts in process.sampled if facts.start < start]
     after = [facts for facts in process.sampled if facts.start >= start]
     if not before or not after:
@@ -125,7 +127,7 @@ def _line(process: Process, start: int, change: LastingChange) -> tuple[SourceLi
 
 
 def _by_line(facts: SampleFacts) -> dict[SourceLine, float]:
-    """ns per step of each line by itself."""
+    """Time per step of each line by itself, ns."""
     spent: Counter[SourceLine] = Counter()
     for path in facts.paths:
         spent[path.lines[0]] += path.duration
@@ -133,8 +135,8 @@ def _by_line(facts: SampleFacts) -> dict[SourceLine, float]:
 
 
 def period_use(process: Process, layout: Layout) -> PeriodUse | None:
-    """Every how many steps one is slow, None where none is, or where an optimizer steps in these alone: then the models
-    take turns, as the networks of a GAN do."""
+    """Period of slow steps; None without one, and if an optimizer steps in these steps alone: then models take turns,
+    as the networks of a GAN do."""
     period = find_period(layout.timeline.steps)
     if period is None or take_turns(layout.timeline.steps, layout.records.of(*UPDATES), period.slow):
         return None
@@ -149,8 +151,8 @@ def period_use(process: Process, layout: Layout) -> PeriodUse | None:
 
 
 def take_turns(steps: Steps, updates: RecordTable, slow: Int64) -> bool:
-    """True if an optimizer steps in nearly all of these steps, and in nearly none of the others; of the steady ones
-    that were watched, as updates are not seen otherwise."""
+    """True if an optimizer steps in almost all of the slow steps and almost none of the others. Only steady steps with
+    always-on timers count, as updates are not recorded in others."""
     number = np.minimum(np.searchsorted(steps.end, updates.start, side="right"), len(steps.end) - 1)
     chosen = np.zeros(len(steps.end), np.bool_)
     chosen[slow] = True
@@ -165,8 +167,8 @@ def take_turns(steps: Steps, updates: RecordTable, slow: Int64) -> bool:
 
 
 def _turn(process: Process, every: int) -> SourceLine | None:
-    """The line that counts the steps, where one alone does so by this number, or by a name: for periods that are so
-    long that none of their slow steps was timed by line."""
+    """Line that counts the steps, if exactly one does so by this number, or by a name: for periods so long that none of
+    their slow steps was timed by line."""
     lines = [
         SourceLine(code.file, line.line, code.function, line.text) for code in process.codes for line in code.lines
     ]
@@ -178,8 +180,8 @@ def _turn(process: Process, every: int) -> SourceLine | None:
 
 
 def _only_call(process: Process) -> SourceLine | None:
-    """The line of the loop that calls anything but torch and what is built in, where one alone was seen to: a callback
-    that counts the steps itself, in a function that was too quick to be timed."""
+    """Line of the loop that calls anything but torch and builtins, if exactly one was seen to: a callback that counts
+    the steps itself, in a function too fast to be timed."""
     calling = {
         (fact.file, fact.line)
         for fact in process.called

@@ -1,4 +1,4 @@
-"""Proposals for a case: the fixes that answer its findings, in the order of predicted gain per risk."""
+"""Proposals for a case: the fixes that answer its findings, ordered by predicted gain per risk."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import format_duration
 
 UNKNOWN = 0.25
-"""Fraction of the savings, or of the step where that is not known: what a fix without a model is taken to gain when
-they are put in order; it is not printed."""
+"""Assumed gain of a fix without a model, as a fraction of the savings, or of the step if these are unknown. It only
+orders proposals and is never printed."""
 
 MEMORY_NOTES = frozenset({"ST703", "ST704", "ST705"})
-"""Notes about memory: no time is to be saved that a trial could win, so that what answers them is advice."""
+"""Notes about memory: a trial could win no time, so what answers them is advice."""
 COST_UNKNOWN = frozenset({"ST606"})
-"""Notes on what may cost much or nothing, which only a trial tells."""
+"""Notes whose cost only a trial shows: it may be much or nothing."""
 COMPUTING = frozenset({"ST908"})
-"""Notes on computing that no finding explains: what changes how all of it is done is tried behind what was found."""
+"""Notes on computing that no finding explains: fixes for all computing are tried after those for findings."""
 
 
 def propose(
     case: Case, findings: Sequence[Finding], fixes: Sequence[Fix] = CATALOGUE, *, goal: Goal = Goal.SPEED
 ) -> tuple[Proposal, ...]:
-    """The proposals for a case, best first; those that only the user can apply come last.
+    """Proposals for a case, best first; those that only the user can apply come last.
 
-    For memory, all that takes less of it and fits the case, whatever was found: whoever asks for that is short of it.
-    For speed, what answers a finding. No saving is predicted beyond the savings of the findings that a fix answers, or
-    of all that it acts on where that is more (Amdahl's upper bound), nor one beyond the step. A fix that a host-bound
-    step keeps from saving anything is not proposed.
-    """
+    For memory, all fixes that need less of it and fit the case, whatever was found, because a user who asks for that is
+    short of it. For speed, fixes that answer a finding. No predicted saving exceeds the savings of the findings that a
+    fix answers (or of everything that it affects, where that is more), nor the step. A fix that cannot pay because the
+    host decides the step is not proposed."""
     if goal is Goal.MEMORY:
         freeing = [each for fix in fixes if fix.frees for each in _freeing(fix, case)]
         return tuple(sorted(freeing, key=lambda each: (each.advice_only, -each.fix.frees / each.fix.risk)))
@@ -48,7 +47,7 @@ def propose(
 
 
 def _freeing(fix: Fix, case: Case) -> list[Proposal]:
-    """Options of a fix where memory is full."""
+    """Options of a fix, as if memory were full."""
     if case.memory is not None:
         case = replace(case, memory=replace(case.memory, capacity=case.memory.peak))
     return [Proposal(fix, replace(option, saving=None), "") for option in fix(case)]
@@ -75,8 +74,8 @@ def _proposals(fix: Fix, case: Case, findings: Sequence[Finding]) -> list[Propos
 
 
 def _acts_on(fix: Fix, finding: Finding, case: Case) -> bool:
-    """True if a finding is about something that a fix can change: a compiled model does nothing for a line of the
-    dataset or of the optimizer. Where no operator is known of the line's function, it may be."""
+    """True if a finding is about something that a fix can change: compiling the model does nothing for a line of the
+    dataset or of the optimizer. True also if no operators of the line's function are known."""
     source, loader = finding.source, case.loader
     if not fix.phases or source is None:
         return True
@@ -88,7 +87,7 @@ def _acts_on(fix: Fix, finding: Finding, case: Case) -> bool:
 
 
 def _placed(option: Option, finding: Finding, step: float) -> Option:
-    """Advice gets the finding's line where it has none of its own, and says what a perfect fix could bring."""
+    """Option with the finding's line and the gain of a perfect fix, if it is advice."""
     if finding.code in MEMORY_NOTES:
         return replace(
             option, changes=(), as_written=False, saving=None, advice=f"{option.label} would take less memory."
@@ -106,7 +105,7 @@ def _placed(option: Option, finding: Finding, step: float) -> Option:
 
 
 def _worth(proposal: Proposal, step: float) -> float:
-    """Predicted ns per step over the risk, for the order only."""
+    """Predicted savings over the risk, ns per step, for the order only."""
     saving = proposal.option.saving
     savings = step if proposal.finding in COST_UNKNOWN else proposal.upper_bound or 0.0
     return (saving.value if saving is not None else UNKNOWN * savings) / proposal.fix.risk

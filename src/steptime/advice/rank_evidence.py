@@ -1,4 +1,4 @@
-"""The ranks of a job in the case of each of them: who waits for whom, and the line behind the late one's excess."""
+"""Ranks of a job in the case of each of them: who waits for whom, and the line behind the straggler's excess."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from steptime.analysis.stragglers.comparison import RankComparison, Straggler
 from steptime.quantities import SourceLine
 
 ROLES = {"input": "input", "python": "python", "copy": "transfer"}
-"""Roles of the lines that make up a category."""
+"""Role of the lines that make up a category."""
 MOST_OF_IT = 0.5
 MOST_RANKS = 64
-"""Ranks that a case holds: of a larger job the late one, and others at even distances."""
+"""Most ranks that a case holds: of a larger job the stragglers, and others at equal distances."""
 
 
 def rank_uses(comparison: RankComparison | None) -> tuple[RankUse, ...]:
-    """The ranks in their order; empty where nobody waits for anybody, as far as is known. Where no rank is late beyond
-    chance, a share of the waiting says nothing about a rank: it is 0."""
+    """Ranks in order; () if no rank waits for another, as far as is known. Without a straggler beyond chance, `last` is
+    0, because a fraction of the waiting says nothing about a rank."""
     if comparison is None or not any(row.waiting > 0 or row.last > 0 for row in comparison.rows):
         return ()
     late = comparison.late.ranks if comparison.late is not None else ()
@@ -36,14 +36,14 @@ def rank_uses(comparison: RankComparison | None) -> tuple[RankUse, ...]:
 
 
 def companions(case: Case, rank: int, comparison: RankComparison | None) -> Case:
-    """The case of one rank with the others next to it."""
+    """Case of one rank, completed with the other ranks."""
     uses = rank_uses(comparison)
     late = comparison.late if comparison is not None else None
     return replace(case, ranks=uses, rank=rank, straggler=late) if uses else replace(case, rank=rank)
 
 
 def with_straggler_site(comparison: RankComparison | None, cases: Mapping[int, Case]) -> RankComparison | None:
-    """The comparison with the line behind the straggler's excess, where its case (by rank) knows it."""
+    """Comparison with the line behind the straggler's excess, if its case (by rank) shows it."""
     late = comparison.late if comparison is not None else None
     if comparison is None or late is None or late.ranks[0] not in cases:
         return comparison
@@ -59,7 +59,7 @@ def with_straggler_site(comparison: RankComparison | None, cases: Mapping[int, C
 
 
 def _of_items(late: Straggler, own: Case) -> SourceLine | None:
-    """The hottest line of making the dataset's items, when that is most of the excess in input."""
+    """Hottest line of the dataset's items, if they take most of the excess in input."""
     loader = own.loader
     if late.category != INPUT or loader is None or loader.item is None or loader.item_site is None:
         return None
@@ -68,13 +68,13 @@ def _of_items(late: Straggler, own: Case) -> SourceLine | None:
 
 
 def _of_finding(late: Straggler, own: Case) -> SourceLine | None:
-    """The rank's own findings about that category: a rule knows best which line it is."""
+    """Line of the rank's own first finding about that category: a rule knows best which line it is."""
     found = [each for each in examine(own).findings if each.category == late.category and each.source is not None]
     return found[0].source if found else None
 
 
 def _of_lines(late: Straggler, own: Case, others: list[Case]) -> SourceLine | None:
-    """The line of the category's role that takes most longer than on the other ranks."""
+    """Line of the category's role with the largest excess over the other ranks."""
     lines = [line for line in own.lines if line.role == ROLES.get(late.category)]
     if not lines:
         return None
@@ -90,7 +90,7 @@ def _usual(line: LineUse, others: list[Case]) -> float:
 
 
 def _of_operators(late: Straggler, own: Case, others: list[Case]) -> SourceLine | None:
-    """The line of the operator that takes most longer, for an excess in computing or dispatching."""
+    """Line of the operator with the largest excess, for an excess in computing or overhead."""
     if late.category not in ("compute", "overhead"):
         return None
     usual = {(each.name, each.phase): each.duration for case in others[:1] for each in case.operators}

@@ -1,4 +1,4 @@
-"""A rule: a pure function from evidence to findings. Its parameters are the parts of a case that it looks at, its
+"""Rule: a pure function from evidence to findings. Its parameters are the parts of a case that it needs, and its
 docstring is its page and must have all sections."""
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from steptime.analysis.timeline import PhaseName
 from steptime.quantities import Estimate, SourceLine
 
 LONGEST_SUMMARY = 110
-"""Characters of a finding's sentence."""
+"""Most characters of a finding's summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An explanation. sections: (heading, text), in the order in which they were asked for."""
+    """Page of a rule or a fix. sections: (heading, text), in order."""
 
     title: str
     sections: tuple[tuple[str, str], ...]
 
 
 def read_page(function: Callable[..., object], owner: str, headings: Sequence[str]) -> Page:
-    """The page in a docstring: a title, then each heading at the start of a line, with its text behind a colon or
-    indented below. owner: as a sentence names it ("rule input-wait"). Raises ValueError naming the sections that are
-    missing or empty."""
+    """Page from a docstring: a title, then each heading at the start of a line, with its text after a colon or indented
+    below. owner: text for the error ("rule input-wait"). Raises ValueError naming the sections that are missing or
+    empty."""
     title, _, body = (inspect.getdoc(function) or "").partition("\n")
     parts = re.split(rf"^({'|'.join(headings)})(?:: |:?\n)", body, flags=re.MULTILINE)
     texts = {heading: inspect.cleandoc(text) for heading, text in zip(parts[1::2], parts[2::2], strict=True)}
@@ -44,33 +44,33 @@ Made = TypeVar("Made")
 
 
 def as_tuple(outcome: Iterable[Made] | Made | None, kind: type[Made]) -> tuple[Made, ...]:
-    """Result of a rule's or a fix's function: one, several or none."""
+    """Result of a rule's or a fix's function as a tuple: it may be one, several or None."""
     if outcome is None:
         return ()
     return (outcome,) if isinstance(outcome, kind) else tuple(cast(Iterable[Made], outcome))
 
 
 Part: TypeAlias = CategoryName | PhaseName | Literal[""]
-"""Part of a step that a finding explains: a category; a phase, where no step was profiled; "" for none alone."""
+"""Part of a step that a finding explains: a category; a phase, if no step was profiled; "" for no single one."""
 
 
 class Weight(Enum):
-    """How a finding is shown."""
+    """Kind of a finding, which decides how it is shown."""
 
     FINDING = "finding"
-    """Time per training step is to be saved."""
+    """Time per training step can be saved."""
     NOTE = "note"
-    """Worth knowing, charged to no training step (a slow evaluation)."""
+    """Worth knowing, but no time of a training step (a slow evaluation)."""
     CAVEAT = "caveat"
-    """Disturbance of the measurement from outside of the job: the verdict is less sure (background load)."""
+    """Disturbance of the measurement from outside of the job, such as background load: the verdict is less certain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """savings: ns per step that a perfect fix of this alone could save, None for notes and caveats, and for what is a
-    part of another finding's (`sharing`). summary: one line with the numbers. advice: what helps *given the
-    configuration in force*, one or two sentences, naming no fix object. evidence: further sentences. category: name of
-    the category that it explains."""
+    """Finding of a rule. savings: ns per step that a perfect fix of this alone could save; None for notes and caveats,
+    and for a part of another finding (`engine.shared`). summary: one line with the numbers. advice: one or two
+    sentences on what helps *given the configuration in force*, without naming fix objects. evidence: further sentences.
+    category: the part of the step that it explains."""
 
     code: str
     name: str
@@ -96,21 +96,20 @@ Outcome = Iterable[Finding] | Finding | None
 Function = Callable[..., Outcome]
 
 SECTIONS = ("What it means", "How we know", "What helps", "When to ignore it")
-"""The sections of a rule's docstring, in order."""
+"""Sections of a rule's docstring, in order."""
 
 KEBAB_CASE = re.compile(r"[a-z]+(-[a-z]+)*")
-"""Names of rules and fixes."""
+"""Pattern of the names of rules and fixes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """evidence: what its function looks at, and what it is not examined without.
+    """Rule of the catalogue or of a plug-in. evidence: what its function needs; without it, the rule is not examined.
 
     supersedes: names of more general rules whose finding about the same category this one replaces. by_line: its
     findings are about one line each, so that only a finding about the same line can replace them. at_setting: its
-    finding is about the line that sets something, wherever the time goes. fallback: its finding says what
-    makes up a category of which no other finding explains a good part.
-    """
+    finding is about the line of a setting, wherever the time goes. fallback: its finding describes a category of which
+    no other finding explains a good part."""
 
     code: str
     name: str
@@ -124,8 +123,8 @@ class Rule:
     fallback: bool = False
 
     def __call__(self, case: Case) -> tuple[Finding, ...]:
-        """The rule's findings; the function's None or single finding made a tuple. Raises what the function raises, and
-        TypeError for what is no finding of this rule."""
+        """Findings of the rule as a tuple. Raises what the function raises, and TypeError for a result that is not a
+        finding of this rule."""
         found = as_tuple(self.function(**self.evidence.of(case)), Finding)
         for each in found:
             if not isinstance(each, Finding):
@@ -147,7 +146,7 @@ class Rule:
         evidence: tuple[str, ...] = (),
         weight: Weight | None = None,
     ) -> Finding:
-        """A finding of this rule."""
+        """Constructs a finding of this rule."""
         weight = weight or self.weight
         return Finding(self.code, self.name, weight, summary, advice, savings, category, source, evidence)
 
@@ -162,11 +161,11 @@ def rule(
     at_setting: bool = False,
     fallback: bool = False,
 ) -> Callable[[Function], Rule]:
-    """Makes a rule of a function. The names of its parameters are fields of `Case`; one with a default may be missing.
+    """Decorator that makes a rule of a function. Its parameters are fields of `Case`; one with a default may be
+    missing.
 
     Raises ValueError for a code that is not STnnn, a name that is not in kebab case, a parameter that no case has, or a
-    docstring that lacks one of the four sections.
-    """
+    docstring that lacks one of the four sections."""
     if not re.fullmatch(r"ST[1-9]\d\d", code) or not KEBAB_CASE.fullmatch(name):
         raise ValueError(f"a rule needs a code like ST101 and a name like input-wait, not {code!r} and {name!r}")
 

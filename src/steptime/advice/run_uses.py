@@ -1,5 +1,5 @@
-"""The steps of a run, its input, its settings and its machine, as rules see them: records of a case. All times are
-nanoseconds per training step unless a name says otherwise."""
+"""Records of a case about the steps of a run, its input, its settings and its machine. All times are nanoseconds per
+training step unless a name says otherwise."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from steptime.recording.recording import ItemFacts
 
 @dataclass(frozen=True, slots=True)
 class HolderUse:
-    """Something in Python that grew with every step that was looked at. kind: "list", "variable", "closure", "hook", …;
-    tensors, bytes: per step. graph: with what autograd saved for them."""
+    """Python object that grew with every examined step. kind: "list", "variable", "closure", "hook", …; tensors, bytes:
+    per step. graph: True if it also holds what autograd saved for them."""
 
     kind: str
     name: str
@@ -27,10 +27,10 @@ class HolderUse:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """The memory of a process. peak: the most that was held: reserved on a device, resident on a CPU. allocated_peak:
-    of tensors on a device, by its allocator. capacity: of the device or the machine. retries: of the allocator, per
-    steady step; None on a CPU. growth: per step, `grows` where it is beyond doubt, `grown` in all. optimizer_state: by
-    the optimizers' types and their elements."""
+    """Memory of a process, bytes. peak: reserved on a device, resident on a CPU. allocated_peak: of tensors on a
+    device, by its allocator. capacity: of the device or the machine. retries: of the allocator, per steady step; None
+    on a CPU. growth: per step; grows: True if it is significant; grown: in total. optimizer_state: from the optimizers'
+    types and their elements."""
 
     device: str
     peak: int
@@ -46,9 +46,9 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class NormUse:
-    """The norm of the gradients. before, after: medians of the first third of its finite samples and of the last; 0
-    where there are too few. first, last: steps that were sampled. lost: so many samples at the end, from step
-    lost_since on, are not finite."""
+    """Norm of the gradients. before, after: medians of the first and the last third of its finite samples; 0 for too
+    few. first, last: steps that were sampled. lost: number of samples at the end, from step lost_since on, that are not
+    finite."""
 
     before: float
     after: float
@@ -97,7 +97,7 @@ class StepSummary:
 
 @dataclass(frozen=True, slots=True)
 class CategoryUse:
-    """A category's or a phase's share of the step. recoverable: what a perfect fix of it alone could save."""
+    """Time of a category or a phase. recoverable: what a perfect fix of it alone could save."""
 
     name: str
     duration: Estimate
@@ -106,9 +106,8 @@ class CategoryUse:
 
 @dataclass(frozen=True, slots=True)
 class InputUse:
-    """Training data of a step, from the inputs of its model: `steps` steps were looked at call by call. module: the
-    model's class. samples: rows of the first dimension of its inputs, in a step; tokens likewise, None where it reads
-    none."""
+    """Training data of a step, from the inputs of its model in `steps` examined steps. module: the model's class.
+    samples: rows of its inputs' first dimension per step; tokens: per step, None if it reads none."""
 
     module: str
     steps: int
@@ -126,7 +125,8 @@ class LoaderUse:
     made_anew: whether each iterator seen was that of another DataLoader object. iterated_at: the line that makes the
     iterators, where one alone was seen to.
 
-    demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise."""
+    demand: batches per step. starts: iterators started during the measured steps; steps_per_start: steps between
+    two."""
 
     dataset: str
     batch_size: int | None
@@ -158,15 +158,16 @@ class LoaderUse:
     iterated_at: SourceLine | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError where it has less than nothing: a report's file may be anybody's."""
+        """Raises ValueError for negative counts: a report's file may come from anybody."""
         if min(self.workers, self.demand, self.collector, self.starts) < 0:
             raise ValueError("a loader has less than nothing")
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsUse:
-    """Process-wide switches as the job had them. packages: installed ones that a fix could use. allocator: what
-    PYTORCH_CUDA_ALLOC_CONF says. matmul_precision: of float32 products. debug_switches: those on, (variable, value)."""
+    """Process-wide switches of the job. packages: installed ones that a fix could use. allocator: value of
+    PYTORCH_CUDA_ALLOC_CONF. matmul_precision: of float32 products. debug_switches: those that are on, (variable,
+    value)."""
 
     intra_op_threads: int
     usable_cpus: int
@@ -187,8 +188,8 @@ class SettingsUse:
 
 @dataclass(frozen=True, slots=True)
 class GarbageUse:
-    """Python's garbage collector in the training thread. account: that category which has most of it, "input" where
-    it runs while a batch is made."""
+    """Python's garbage collection in the training thread. collections: per step. category: the one with most of its
+    time, "input" if it runs while a batch is made."""
 
     duration: Estimate
     collections: float
@@ -197,8 +198,8 @@ class GarbageUse:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLine:
-    """A line of what lies between the steps, and its share of that. within: the line, in a function that it calls, to
-    which nearly all of its time goes; None where that is the line itself, or many."""
+    """Line of the work between steps. share: its fraction of that. within: the line of a called function that takes
+    nearly all of its time; None if there is no such line."""
 
     source: SourceLine
     share: float
@@ -207,11 +208,11 @@ class SegmentLine:
 
 @dataclass(frozen=True, slots=True)
 class SegmentUse:
-    """Time that is no training step. kind: "evaluation", "checkpoint", "rollout", … duration: total ns; share: of the
-    run after warm-up, without what steptime held it for. forward: share of it in which models that the job calls run.
-    lines: of the user's, with the share of it that each takes, what it calls included; the longest first, all at one
-    level of calls; where they were timed, which slowed it so many times. every: steps from one to the next, in the
-    median; 0 where there is one."""
+    """Time outside of training steps. kind: "evaluation", "checkpoint", "rollout", … duration: total ns; share:
+    fraction of the run after warm-up, without steptime's own pauses. forward: fraction of it in which the job's models
+    run. lines: user's lines with their fractions of it, including callees; longest first, all at one level of calls.
+    slowed: factor by which timing these lines slowed it. every: median number of steps from one to the next; 0 if there
+    is only one."""
 
     kind: str
     count: int
@@ -241,9 +242,9 @@ class RepeatUse:
 
 @dataclass(frozen=True, slots=True)
 class PeriodUse:
-    """Steps that are slow every so many steps. count: of them; extra: ns that one takes more than a usual step; cost:
-    ns per step. phase: with most of it. line: that counts the steps, or takes most of that time; line_share: then its
-    part of it."""
+    """Periodically slow steps. every: steps per period; count: number of slow steps; extra: ns of one above a usual
+    step; cost: ns per step. phase: the one with most of it. line: line that counts the steps, or takes most of that
+    time; line_share: its fraction of it then."""
 
     every: int
     count: int
@@ -255,14 +256,15 @@ class PeriodUse:
 
 
 LONGER = 1.2
-"""Times the usual step, in the mean, from which on there is something to tell of steps far out."""
+"""Least mean length of outliers worth reporting, as a multiple of the usual step."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutlierUse:
-    """Steps that take far longer than the others. count: of them, of so many steady steps; left_out: of them that are
-    not in the mean step. duration: ns of one in the mean; usual: median of the others. part: phase (of a trace:
-    category) that grew most, by growth ns. share: of the time of the steady steps. numbers: of the first ones."""
+    """Steps that take far longer than the others. count: number of them among `steps` steady steps; left_out: those
+    that the mean step excludes. duration: mean of them, ns; usual: median of the others, ns. part: phase (of a trace:
+    category) that grew most, by growth ns. share: their fraction of the steady steps' time. numbers: of the first
+    ones."""
 
     count: int
     steps: int
@@ -276,17 +278,17 @@ class OutlierUse:
 
     @property
     def longer(self) -> bool:
-        """True if they take notably longer as a whole: steps that are left out for their model's time alone may have
-        waited so much less for input."""
+        """True if they take notably longer as a whole. Steps that are excluded only for their model's time may have
+        waited less for input."""
         return self.duration >= LONGER * self.usual
 
 
 @dataclass(frozen=True, slots=True)
 class CaughtUse:
-    """Steps that were looked into while they lasted. duration: mean, ns; usual: of a step then. numbers: of the first
-    ones. period: steps from each to the next, where that is always the same, else 0. lines: of the user's, with their
-    share of the time that was looked at. profiled: numbers of steps that were named in advance as slow ones, and
-    profiled; as_usual: of those that then took no longer than others."""
+    """Slow steps that were sampled while they lasted. duration: mean, ns; usual: usual step time then, ns. numbers: of
+    the first ones. period: constant distance between them in steps, else 0. lines: user's lines, with their fractions
+    of the sampled time. profiled: numbers of steps that were predicted to be slow, and profiled; as_usual: of those
+    that then took no longer than others."""
 
     count: int
     duration: float
@@ -300,10 +302,10 @@ class CaughtUse:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """The machine during the steady steps. other_cpu and job_cpu: in CPUs; pressure: percent of time that some task
-    waited for a CPU; involuntary: involuntary context switches per second of the training process, None if unknown.
-    spread: interquartile range of the step over its median. together: what the usable CPUs do at once, in CPUs of which
-    one works alone. handover: ns to receive a batch from a loader's worker. None where they were not measured."""
+    """Machine during the steady steps. other_cpu, job_cpu: in CPUs; pressure: percent of time in which some task waited
+    for a CPU, None if unknown. spread: interquartile range of the step over its median. drift: relative growth from the
+    first third of the steps to the last. together: work of all usable CPUs at once, in units of one CPU that runs
+    alone; handover: ns to receive a batch from a loader's worker; None if not measured."""
 
     other_cpu: float
     job_cpu: float

@@ -1,4 +1,4 @@
-"""Time between the training steps, as rules see it: how long, how much of it the models run, and which lines."""
+"""Time between the training steps for the rules: its length, how much of it the models run, and its lines."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from steptime.recording.recording import Process, SampledPath
 from steptime.trace.call_tree import ROOT, call_tree, exclusive_spans
 
 ONE_LINE = 0.8
-"""A line with this share of all leads to what the time goes to: the lines that it calls are looked at instead."""
+"""Fraction of the time above which a line is replaced by the lines that it calls."""
 MOST_LINES = 5
 LEAST_SHARE = 0.02
-"""A line below it is worth no place."""
+"""Least fraction of a line that is listed."""
 
 DEEPEST = 32
-"""Calls below the loop whose lines are told apart; what a recursion calls deeper counts with them."""
+"""Most levels of calls below the loop; deeper recursion counts with the last one."""
 
 MOST_REPORTED = 3
 MOST_SLOWED = 3.0
-"""Times as long as usual while its lines were timed: beyond it what calls much of torch is told too long."""
+"""Largest slowdown by line timing: beyond it, the times of lines with many torch calls are too long to report."""
 MOST = 0.5
-"""Fraction of what was seen: the line that has it is the one to look at, however much slower that was."""
+"""Fraction of the sampled time that makes a line the one to look at, however much it was slowed."""
 TRANSFER = "in transfers "
 PARTS = (
     ("in the environment ", re.compile(r"(?<!optimizer)(?<!optim)(?<!opt)\.(?:step|reset)\(")),
@@ -40,12 +40,12 @@ PARTS = (
 )
 """Kinds of a rollout's lines, by their text: environments have the methods of Gymnasium (and of Gym before it)."""
 CALLS_ALONE = 0.95
-"""Fraction of a rollout: where the models' forward takes so much of it, nothing acts between the calls."""
+"""Fraction of a rollout in the models' forward above which no environment acts between the calls."""
 
 
 def segment_uses(process: Process, layout: Layout) -> tuple[SegmentUse, ...]:
-    """Segments that are no training step, the longest kind first. The share is of the run from the end of the warm-up,
-    without what steptime itself held it for, as `Cost` tells it: a job that nobody looks at spends that share."""
+    """Segments outside of training steps, longest kind first. Fractions refer to the run after warm-up without
+    steptime's own pauses (`Cost`), as for an unobserved job."""
     steps, segments = layout.timeline.steps, layout.timeline.segments
     if not len(steps.start):
         return ()
@@ -61,7 +61,7 @@ def segment_uses(process: Process, layout: Layout) -> tuple[SegmentUse, ...]:
 
 
 def _use(kind: str, held: list[Segment], run: int, process: Process, layout: Layout) -> SegmentUse:
-    """run: ns that the share is of."""
+    """Summary of the segments of a kind. run: ns that the fraction refers to."""
     first = np.array([each.start for each in held], np.int64)
     last = np.array([each.end for each in held], np.int64)
     length = int((last - first).sum())
@@ -82,12 +82,11 @@ def _use(kind: str, held: list[Segment], run: int, process: Process, layout: Lay
 
 
 def _lines(process: Process, layout: Layout, held: Intervals) -> tuple[tuple[SegmentLine, ...], int]:
-    """Lines of these instants, and ns of the one interval of them in which all functions were timed; 0 where the lines
-    are those of the loop, which timing hardly slows.
+    """Lines of these intervals, and the length in ns of the interval in which all functions were timed; 0 if the lines
+    come from the loop, whose timing costs little.
 
-    The window in which all functions are timed reaches to the end of the step that follows. Work in that step is told
-    apart by the lines of the loop, which were timed before; without those, the window must hold little of a step.
-    """
+    The window in which all functions are timed lasts to the end of the following step. Lines of the loop, timed before,
+    separate that step's work; without those, the window must hold little of a step."""
     seen, timed = loop_paths(process, layout, held), process.between
     if timed is None:
         return segment_lines(seen), 0
@@ -100,8 +99,8 @@ def _lines(process: Process, layout: Layout, held: Intervals) -> tuple[tuple[Seg
 
 
 def loop_paths(process: Process, layout: Layout, held: Intervals) -> list[SampledPath]:
-    """Paths that the line-timed steps show of these instants, by path of calls: where a step and what lies before it
-    are about as long, the window between two steps holds too much of the step to tell."""
+    """Paths of calls in these intervals from line-timed steps: if a step and the work before it are about as long, the
+    window between two steps holds too much of the step."""
     records = layout.records.of(Kind.LINE)
     tree = call_tree(records.start, records.end)
     spans = exclusive_spans(tree)
@@ -126,8 +125,8 @@ def loop_paths(process: Process, layout: Layout, held: Intervals) -> list[Sample
 
 
 def segment_lines(paths: Iterable[SampledPath]) -> tuple[SegmentLine, ...]:
-    """The lines of the innermost function in which the time is spread: where one line has nearly all of it, those that
-    it calls. A model's forward is not looked into: what calls the model is what can be left out."""
+    """Lines of the innermost function over which the time is spread: a line with nearly all of it is replaced by those
+    that it calls. A model's forward is not entered, because the call of the model is what can be left out."""
     chosen = [(path.duration, _outside_of_forward(path.lines[::-1])) for path in paths if path.lines]
     whole = sum(duration for duration, _ in chosen)
     depth, chosen = _followed(chosen, ONE_LINE)
@@ -140,11 +139,11 @@ def segment_lines(paths: Iterable[SampledPath]) -> tuple[SegmentLine, ...]:
 
 
 Taken = list[tuple[int, tuple[SourceLine, ...]]]
-"""ns, and the path of calls that they were spent in, the outermost line first."""
+"""(ns, path of calls, outermost line first)."""
 
 
 def _spent(paths: Taken, depth: int) -> Counter[SourceLine]:
-    """ns by the line at this depth of calls."""
+    """Time of each line at this depth of calls, ns."""
     spent: Counter[SourceLine] = Counter()
     for duration, lines in paths:
         if depth < len(lines):
@@ -153,8 +152,8 @@ def _spent(paths: Taken, depth: int) -> Counter[SourceLine]:
 
 
 def _followed(paths: Taken, least: float) -> tuple[int, Taken]:
-    """Down into the line that has so much of the time, as long as there is one: the depth of calls where the time is
-    spread, or ends, and the paths that lead there."""
+    """Descends into the line with at least this fraction of the time, as long as there is one. Returns the depth of
+    calls where the time spreads or ends, and the paths that lead there."""
     depth, whole = 0, sum(duration for duration, _ in paths)
     while True:
         first = [line for line, amount in _spent(paths, depth).most_common(1) if amount >= least * whole]
@@ -165,7 +164,8 @@ def _followed(paths: Taken, least: float) -> tuple[int, Taken]:
 
 
 def _within(paths: Taken, depth: int, line: SourceLine) -> SourceLine | None:
-    """Line to which most of the time of a line at this depth goes, if that is one line of a function that it calls."""
+    """Line to which most of the time of a line at this depth goes, if that is one line of a function that it calls;
+    else None."""
     below = [(duration, lines[depth + 1 :]) for duration, lines in paths if lines[depth : depth + 1] == (line,)]
     whole = sum(duration for duration, _ in below)
     innermost, below = _followed(below, MOST)
@@ -174,18 +174,18 @@ def _within(paths: Taken, depth: int, line: SourceLine) -> SourceLine | None:
 
 
 def _outside_of_forward(lines: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]:
-    """A path, the outermost line first, up to the first line of a model's forward; all where it starts in one."""
+    """Path, outermost line first, up to the first line of a model's forward; all of it if it starts in one."""
     inside = (number for number, line in enumerate(lines) if number and line.function.rpartition(".")[2] == "forward")
     return lines[: next(inside, None)]
 
 
 def only_calls(use: SegmentUse) -> bool:
-    """True if a rollout is calls of the models alone: no environment takes time, and no line is one by its text."""
+    """True if a rollout consists of model calls alone: no environment takes time, and no line's text looks like one."""
     return use.kind == "rollout" and use.forward >= CALLS_ALONE and not any(map(_is_environment, use.lines))
 
 
 def in_environment(use: SegmentUse) -> float:
-    """Share of it in lines that are an environment's by their text."""
+    """Fraction of it in lines that, by their text, belong to an environment."""
     return sum(line.share for line in use.lines if _is_environment(line))
 
 
@@ -194,8 +194,8 @@ def _is_environment(line: SegmentLine) -> bool:
 
 
 def lines_text(use: SegmentUse, device: str) -> str:
-    """ "71 % of that in the environment at ppo.py:21, 13 % at ppo.py:22; the models' forward takes 16 %"; "" where
-    nothing is known of it. device: that the job trains on: on a CPU nothing is transferred."""
+    """Text such as "71 % of that in the environment at ppo.py:21, 13 % at ppo.py:22; the models' forward takes 16 %";
+    "" if nothing is known. device: the job's; on a CPU there are no transfers."""
     if use.slowed > MOST_SLOWED:
         places = [f"most of that at {line_place(line)}" for line in use.lines[:1] if line.share >= MOST]
         return "; ".join((*places, *_forward(use)))
@@ -207,7 +207,7 @@ def lines_text(use: SegmentUse, device: str) -> str:
 
 
 def line_place(line: SegmentLine) -> str:
-    """ "ppo.py:21", and the line that it leads to: "ppo.py:21 (most at env.py:9)"."""
+    """Place of a line with the line that it leads to: "ppo.py:21", "ppo.py:21 (most at env.py:9)"."""
     return format_source(line.source) + (f" (most at {format_source(line.within)})" if line.within else "")
 
 

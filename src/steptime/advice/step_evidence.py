@@ -1,4 +1,4 @@
-"""The step as rules see it: duration, phases, categories, what lies between steps; and optimizers of a bare trace."""
+"""Step for the rules: duration, phases, categories, load of the machine and GPUs; and optimizers of a bare trace."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import OPTIMIZER_STEP, matching
 
 ONE_BY_ONE = 20
-"""Operators of one name in an update: fewer tensors, or a few batched operators, look alike."""
+"""Least number of operators of one name in an update for it to work tensor by tensor: fewer tensors look like a few
+batched operators."""
 NAME = "Optimizer.step#"
 
 
 def optimizer_uses(trace: Trace, links: Links, windows: Int64, *, gapless: bool = False) -> tuple[OptimizerUse, ...]:
-    """One for each kind of optimizer that stepped in the windows, (n, 2) ns; empty without annotations. In a wrapper
-    around several, their work is theirs alone. gapless: kernels count without the time between them, which the
-    profiler's slow host may have made."""
+    """Optimizers that stepped in the windows, (n, 2) ns, one per kind; () without annotations. Work of nested
+    optimizers is not the wrapper's. gapless: kernels count without the time between them, which the profiler's slow
+    host may have caused."""
     events = trace.events
     chosen = matching(trace, OPTIMIZER_STEP.match) & np.isin(
         events.event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR)
@@ -72,9 +73,9 @@ def _use(trace: Trace, links: Links, updates: Int64, nested: Int64, windows: Int
 
 
 def _tensors(trace: Trace, rows: Int64, updates: int) -> tuple[int, int, bool]:
-    """(tensors, numbers in them, whether they are updated one by one); zeros where nothing is repeated or no shapes are
-    recorded. Each tensor has its own call of most of the in-place operators, some are called twice for each (the step
-    counts, casts): the number of calls that most of them share is the number of tensors."""
+    """(tensors, elements in them, True if they are updated one by one); zeros if nothing is repeated. Each tensor has
+    its own call of most in-place operators, some have two (step counts, casts): the most common number of calls is the
+    number of tensors."""
     events = trace.events
     calls: dict[int, list[int]] = defaultdict(list)
     for row, name in zip(rows.tolist(), events.name[rows].tolist(), strict=True):
@@ -91,8 +92,8 @@ def _tensors(trace: Trace, rows: Int64, updates: int) -> tuple[int, int, bool]:
 
 
 def _kernels(trace: Trace, links: Links, inside: Intervals, gapless: bool) -> tuple[int, Intervals]:
-    """How many kernels the updates launched, and when these ran: from the first one of each update to the end of its
-    last, or by themselves."""
+    """Number of kernels that the updates launched, and their intervals: from each update's first kernel to the end of
+    its last, or kernel by kernel."""
     events = trace.events
     launched = events.start[links.launch.values]
     kept = (events.event_kind[links.launch.rows] == EventKind.KERNEL) & contains(inside, launched)
@@ -109,20 +110,20 @@ def _kernels(trace: Trace, links: Links, inside: Intervals, gapless: bool) -> tu
 
 
 FULL = 0.85
-"""Fraction of the usable CPUs, used by the job and others together: below it they do not meet."""
+"""Fraction of the usable CPUs that job and others must use together for them to compete."""
 OTHERS, LEAST_CPU = 0.1, 0.2
-"""Fraction of the usable CPUs, and CPUs at least: what other processes may take before they are worth a word. Daemons
-and the shell together stay below."""
+"""Least CPU use of other processes worth reporting, as a fraction of the usable CPUs and in CPUs. Daemons and the shell
+together stay below."""
 PRESSURE_BY_OTHERS = 10.0
-"""Percent of time that some task waited for a CPU. Only asked when others run: the job's own threads cause pressure
-too."""
+"""Percent of time in which some task waited for a CPU. It only counts if others run, because the job's own threads
+cause pressure too."""
 LEAST_FOR_DRIFT = 15
-"""Steps: a third of fewer has no median to speak of."""
+"""Least number of steps for a drift: a third of fewer has no useful median."""
 CALIBRATION = 24
-"""Updates in which a gradient scaler looks for its scale: GradScaler starts at 2**16 and halves it at each overflow."""
+"""First updates, in which a gradient scaler searches its scale: GradScaler starts at 2**16 and halves it at each
+overflow."""
 UNSPLIT = {Phase.INPUT: Category.INPUT, Phase.TRANSFER: Category.COPY, Phase.REST: Category.PYTHON}
-"""Categories of the phases in which the model does nothing, where there is no breakdown: how much of the other phases
-could be saved, no phase tells."""
+"""Categories of the phases without model work, if there is no breakdown. The savings in other phases are unknown."""
 
 
 def others_took_cpus(contention: Contention) -> bool:
@@ -134,7 +135,7 @@ def others_took_cpus(contention: Contention) -> bool:
 
 
 def step_summary(process: Process, timeline: Timeline, usual: Int64, behind: int = 0) -> StepSummary:
-    """The step; `usual` has at least one index. behind: as of `StepSummary`."""
+    """Summary of the step; `usual` has at least one index. behind: as in `StepSummary`."""
     steps = timeline.steps
     by_scaler, left_out = scaled_updates(process.intervals)
     return StepSummary(
@@ -156,7 +157,8 @@ def step_summary(process: Process, timeline: Timeline, usual: Int64, behind: int
 
 
 def scaled_updates(table: IntervalTable) -> tuple[int, int]:
-    """Steps of a gradient scaler behind the first ones, and those without an optimizer's step in them: skipped."""
+    """(steps of a gradient scaler after the first ones, those of them that were skipped, i.e. without an optimizer
+    step)."""
     records = records_of(table, table.thread == training_thread(table))
     scaler = records.where(records.kind == int(Kind.SCALER_STEP))
     updates = np.sort(records.start[records.kind == int(Kind.OPTIMIZER_STEP)])
@@ -166,7 +168,7 @@ def scaled_updates(table: IntervalTable) -> tuple[int, int]:
 
 
 def phase_uses(steps: Steps, usual: Int64) -> tuple[CategoryUse, ...]:
-    """The phases; they sum to the step."""
+    """Phases that take time; they sum to the step."""
     durations = {phase: mean_of_series(steps.phases[usual, phase]) for phase in Phase}
     return tuple(
         CategoryUse(phase.title, duration, duration if phase in UNSPLIT else NOTHING)
@@ -183,8 +185,7 @@ def category_uses(
     machine: Machine | None,
     left: float = 1.0,
 ) -> tuple[CategoryUse, ...]:
-    """The categories; they sum to the step. Where no step was profiled, phases stand for their categories. left: see
-    `waste`."""
+    """Categories; they sum to the step. Without profiled steps, phases replace their categories. left: see `waste`."""
     entries = _entries(breakdown, steps, usual)
     part = waste(operators, machine, left)
     if operators or entries[:, (Category.COMPUTE, Category.OVERHEAD)].any():
@@ -196,9 +197,9 @@ def category_uses(
 def categories_of(
     entries: Int64, part: float, *, seen: bool = True, without: tuple[Category, ...] = ()
 ) -> tuple[CategoryUse, ...]:
-    """The categories by their entries, ns of each step. part: share of computing above the roofline; of unexplained and
-    unrecorded time nothing could be saved, of the other categories all. seen: what the device did was recorded; else
-    nobody knows what waits for the host."""
+    """Categories from their entries, ns of each step. part: fraction of computing above the roofline. Unexplained and
+    unrecorded time counts as unrecoverable, other categories as fully recoverable. seen: the device's work was
+    recorded; else nothing counts as recoverable, because what waits for the host is unknown."""
     parts = {Category.COMPUTE: part, Category.UNRECORDED: 0.0, Category.UNEXPLAINED: 0.0}
     means = {each: mean_of_series(entries[:, each]) for each in Category if each not in without}
     return tuple(
@@ -219,9 +220,9 @@ def _entries(breakdown: Breakdown | None, steps: Steps, usual: Int64) -> Int64:
 
 
 def waste(operators: Sequence[OperatorUse], machine: Machine | None, left: float = 1.0) -> float:
-    """Share of the operators' time above the roofline: beyond their arithmetic at what a good kernel reaches of the
-    rate of a matrix product, or their bytes at that of a copy, whichever is longer. Operators without a model count as
-    needed. left: share of the CPUs that others left to the job, with which the peaks shrink."""
+    """Fraction of the operators' time above the roofline: beyond their arithmetic at a good kernel's matrix-product
+    rate, or their bytes at a copy's rate, whichever is longer. Operators without a model count as needed. left:
+    fraction of the CPUs that others left to the job, which scales the peaks."""
     spent = sum(operator.duration for operator in operators)
     if machine is None or machine.copy is None or not spent:
         return 0.0
@@ -238,7 +239,7 @@ def waste(operators: Sequence[OperatorUse], machine: Machine | None, left: float
 def contention_use(
     process: Process, steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample], machine: Machine | None = None
 ) -> Contention | None:
-    """The machine while the steady steps ran; None where nobody looked."""
+    """Machine during the steady steps; None without telemetry."""
     start, end = int(steps.start[usual[0]]), int(steps.end[usual[-1]])
     samples = _during(telemetry, start, end)
     if not samples:
@@ -258,17 +259,17 @@ def contention_use(
 
 
 BUSY = 50.0
-"""Percent of utilisation: an idle GPU lowers its clock, and some their link, by themselves."""
+"""Least utilisation of a busy GPU, percent: an idle one lowers its clock, and some their link, by themselves."""
 IDLE, POWER_CAP = 0x1, 0x4
 SLOWED = 0x8 | 0x20 | 0x40 | 0x80
-"""Bits of NVML's reasons for a lower clock (nvml.h, nvmlClocksEventReason): nothing runs; the limit of power; hardware
-slowdown, heat (by software, by hardware), and the board's supply (power brake)."""
+"""Bits of NVML's reasons for a lower clock (nvml.h, nvmlClocksEventReason). IDLE: nothing runs; POWER_CAP: power limit;
+SLOWED: hardware slowdown, heat (by software, by hardware), and power brake by the board's supply."""
 
 
 def gpu_uses(
     steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample], own: Sequence[DeviceFacts]
 ) -> tuple[GpuUse, ...]:
-    """The process's own GPUs while the steady steps ran and they were at work, as far as somebody looked then."""
+    """Process's own GPUs during the steady steps, from the samples in which they were busy."""
     seen: dict[str, list[DeviceSample]] = {}
     for sample in _during(telemetry, int(steps.start[usual[0]]), int(steps.end[usual[-1]])):
         for device in sample.devices:
@@ -278,19 +279,19 @@ def gpu_uses(
 
 
 def _is_at_work(device: DeviceSample) -> bool:
-    """By its utilisation, or, where that is not told (MIG), by the reasons for its clock."""
+    """True for a busy GPU by its utilisation, or, if that is unknown (MIG), by the reasons for its clock."""
     if device.utilization is not None:
         return device.utilization >= BUSY
     return device.throttle_reasons is not None and not device.throttle_reasons & IDLE
 
 
 def _gpu_use(name: str, busy: Sequence[DeviceSample]) -> GpuUse:
-    """busy: samples of one device."""
+    """Summary of one GPU. busy: its samples under load."""
     clocks = [(each.clock_mhz, each.throttle_reasons or 0) for each in busy if each.clock_mhz and each.max_clock_mhz]
     best = max(busy, key=lambda each: (each.link_width or 0) * 2.0 ** (each.link_generation or 0))
 
     def held(bits: int) -> tuple[float, float]:
-        """Share of the samples that tell one of the reasons, and the mean clock then."""
+        """(fraction of the samples with one of these reasons, mean clock in them in MHz)."""
         found = [clock for clock, reasons in clocks if reasons & bits]
         return ratio(len(found), len(clocks)), _mean(found) or 0.0
 
@@ -317,15 +318,15 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 FEWEST_SAMPLES = 3
-"""Samples of the driver."""
+"""Least number of the driver's samples for a fraction of busy time."""
 
 
 def gpu_busy(
     steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample], own: Sequence[DeviceFacts]
 ) -> float | None:
-    """Share of the steady steps in which a kernel ran on the process's own GPUs, by the driver (NVML's utilization.gpu,
-    of up to a second before each sample); None where fewer than three samples tell of these steps alone. The effect of
-    a job's start on the mean of a run is not in it."""
+    """Fraction of the steady steps in which a kernel ran on the process's own GPUs, by the driver (NVML's
+    utilization.gpu, over up to a second before each sample); None for fewer than three samples in these steps alone. A
+    job's start does not count."""
     start, end = int(steps.start[usual[0]]), int(steps.end[usual[-1]])
     inside = [each for each in telemetry if start < each.monotonic_ns <= end][1:]  # the first tells of what was before
     shares = [
@@ -336,26 +337,25 @@ def gpu_busy(
 
 
 SMALLEST_PART = 0.1
-"""Fraction of the CPUs: what a job has had at least, whatever the samples say."""
+"""Least fraction of the CPUs that a job counts as having had, whatever the samples show."""
 
 
 def left_to(contention: Contention | None) -> float:
-    """Share of the CPUs that other programs left to a job that would have used more; 1 where CPUs were free."""
+    """Fraction of the CPUs that other programs left to a job that would have used more; 1 if CPUs were free."""
     if contention is None or contention.job_cpu + contention.other_cpu < FULL * contention.usable_cpus:
         return 1.0
     return max(SMALLEST_PART, 1 - contention.other_cpu / max(1, contention.usable_cpus))
 
 
 def _during(telemetry: Sequence[TelemetrySample], start: int, end: int) -> list[TelemetrySample]:
-    """A sample tells of the time since the one before it: those that tell mostly of the given time, else the first one
-    that tells of any of it."""
+    """Samples of mostly this time, else the first one of any of it: a sample covers the time since the one before."""
     inside = [sample for sample in telemetry if start < sample.monotonic_ns <= end]
     after = [sample for sample in telemetry if sample.monotonic_ns > end]
     return inside[1:] or inside or after[:1]
 
 
 def _drift(duration: Int64) -> float:
-    """Growth from the first third of the steps to the last, of the median; 0 where the interval holds no growth."""
+    """Relative growth of the median from the first third of the steps to the last; 0 if it is not significant."""
     third = len(duration) // 3
     if len(duration) < LEAST_FOR_DRIFT:
         return 0.0

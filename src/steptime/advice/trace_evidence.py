@@ -1,8 +1,7 @@
-"""A case from a bare trace: what a file of torch's profiler says without a recording next to it.
+"""Case from a bare trace: the evidence in a file of torch's profiler without a recording.
 
-Its steps were all profiled, so its times hold for the profiled job; what only the watch knows (loader internals, lines,
-settings, other load) is not in the case, and the rules that need it say so.
-"""
+All its steps were profiled, so its times hold for the profiled job. What only the always-on timers know (loader
+internals, lines, settings, other load) is absent, and the rules that need it report that."""
 
 from __future__ import annotations
 
@@ -31,13 +30,13 @@ from steptime.trace.cached_per_trace import forget
 from steptime.trace.table import Trace
 
 WARM_UP = 1.5
-"""A first step this much longer than the median of the others is the profiler's or the job's start."""
+"""Length of a first step, as a multiple of the others' median, above which it is the profiler's or the job's start."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TraceCase:
-    """A case with what comparing ranks and looking at single steps needs. steps: the usual ones, and numbers: which of
-    all they are. later: all steps behind the warm-up, outliers among them. whole: the breakdown of all steps."""
+    """Case with the data for comparing ranks and for single steps. steps: the usual ones; numbers: their indices among
+    all. later: all steps after the warm-up, including outliers. whole: breakdown of all steps."""
 
     case: Case
     steps: StepContext
@@ -47,8 +46,8 @@ class TraceCase:
 
 
 def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = None, *, how: str = "") -> TraceCase:
-    """The case of the steps of a trace, and its steps. boundaries: (n, 2) ns, n at least 1; how: what they were found
-    by, in words."""
+    """Case of the steps of a trace, and its steps. boundaries: (n, 2) ns, n at least 1; how: how they were found, in
+    words."""
     everything = step_context(trace, boundaries, machine=machine)
     durations = everything.windows[:, 1] - everything.windows[:, 0]
     warm_up = int(len(durations) > 2 and durations[0] > WARM_UP * np.median(durations[1:]))
@@ -96,6 +95,6 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
 
 
 def _untraced(trace: Trace, windows: Int64) -> float:
-    """Calls for a device per step where the trace holds nothing that a device did."""
+    """Calls for a device per step, if the trace has none of the device's work; else 0."""
     inside = contains(union(windows[:, 0], windows[:, 1]), trace.events.start)
     return float((unseen_work(trace) & inside).sum()) / len(windows)

@@ -1,8 +1,7 @@
-"""The verdict: what a training step is bound by, where, and how sure that is.
+"""Verdict: the bottleneck of a training step, its line, and the confidence in it.
 
-The answer comes first. Doubt comes from what was measured outside of the job (other programs, too few steps, no
-profile), never from what the job itself does: that is a finding.
-"""
+The answer comes first. Doubts come from outside of the job (other programs, too few steps, no profile), never from what
+the job itself does: that is a finding."""
 
 from __future__ import annotations
 
@@ -23,34 +22,34 @@ BALANCED = "balanced"
 UNKNOWN = "unknown"
 CONFIDENT, LIKELY, UNCLEAR = "confident", "likely", "unclear"
 LEAST_SHARE = 0.15
-"""Fraction of the step: when no category can give back more, the step is not bound by any of them. Share of the run:
-another part that takes so much is named behind."""
+"""Fraction of the step that a category must give back to be its bottleneck. Also the fraction of the run from which on
+another activity is named after the headline."""
 MOST_OF_IT = 0.5
-"""Fraction of the step: when computing takes this much and nothing else can give back LEAST_SHARE, computing is the
-bottleneck."""
+"""Fraction of the step from which on computing is the bottleneck if nothing else can give back LEAST_SHARE. Also the
+fraction of a category that a finding must save to be its headline."""
 COMPUTE = "compute"
 COMMUNICATION = "communication"
 UNRECORDED, UNEXPLAINED = "unrecorded", "unexplained"
 WIDEST = 0.3
-"""Fraction of the step: an interval wider than this decides nothing when another category's interval overlaps it."""
+"""Fraction of the step: a wider interval that overlaps another category's decides nothing."""
 CLEARLY = 2
-"""Times the second category: the first one is the largest then, however much the steps differ."""
+"""Ratio to the second category from which on the first is the largest, however much the steps differ."""
 NOT_IN_TRACE = "unrecorded-work"
-"""The rule that doubts a trace in which the device was at work that it does not hold."""
+"""Rule that doubts a trace which lacks work of the device."""
 MADE_OF = "compute-share"
-"""The rule that says what computing is made of."""
+"""Rule that names the parts of computing."""
 FEW_STEPS, OTHER_LOAD, STRAGGLER = "few-steps", "background-load", "late-rank"
-"""Rules whose doubt leaves an answer likely: other steps would mostly say the same."""
+"""Rules whose doubt leaves an answer likely, because other steps would mostly agree; and the rule of stragglers."""
 CALM = 0.1
-"""Spread of the steps (interquartile range over median): other programs that leave them so even took little from
-them. On a quiet machine steps of equal work stay within 0.05."""
+"""Spread of the steps (interquartile range over median) below which other programs took little from them. On a quiet
+machine steps of equal work stay within 0.05."""
 FEWEST, EVEN = 6, 0.2
-"""Steps, and of the step: an interval of fewer steps, or a wider one, leaves the answer likely. Six are the fewest of
-which a binomial interval of the median exists at 95 %."""
+"""Least number of steps, and largest relative half-width of the interval, for confidence; else the answer is likely.
+Six is the least number with a 95 % binomial interval of the median."""
 MOST_OF_A_LINE = 0.4
-"""Fraction of the forward pass, in one line: a model of equal layers has none such."""
+"""Fraction of the forward pass from which on one line is named: a model of equal layers has no such line."""
 MOST_NAMED = 3
-"""Categories that are named together where several matter."""
+"""Most categories that are named together."""
 
 WORDS = {
     "compute": "computing",
@@ -70,20 +69,20 @@ WORDS = {
     "transfer": "moving the batch",
     "rest": "code outside of forward, backward and optimizer",
 }
-"""Words for a category in a sentence."""
+"""Words for a category or phase in a sentence."""
 
 
 def part_words(name: str) -> str:
-    """A phase or a category where others of the step are told; what is neither is the rest."""
+    """Words for a phase or a category; any other name is the rest of the step."""
     return WORDS[name] if name in WORDS and name != "rest" else "the rest of the step"
 
 
 LEAST_DECIDING = 0.03
-"""The same where the host decides the step, and nothing of the device's can give back anything."""
+"""Bound LEAST_SHARE if the host decides the step, and the device's part can give back nothing."""
 LEAST_REPORTED = 0.005
-"""Fraction of the step: a faster host or GPU that saves less saves nothing."""
+"""Fraction of the step: less savings by a faster host or GPU count as none."""
 RUN = {"rollout": "Rollouts take", "evaluation": "Evaluation takes", "checkpoint": "Writing checkpoints takes"}
-"""Words for what a run can be spent on besides training."""
+"""Words for activities of a run besides training."""
 NOTES = {"rollout": "rollout-share", "evaluation": "slow-evaluation", "checkpoint": "slow-checkpoint"}
 """Rules that say what to do about it."""
 LARGE_PART = "large-part"
@@ -93,7 +92,7 @@ LEAK, GROWTH = "memory-leak", "steps-changed"
 SOON = 86_400e9
 """ns: a leak that fills the memory within a day ends the training before it is over."""
 MOST_OF_THE_RUN = 0.5
-"""Faster steps change little beyond it: it is said before them."""
+"""Fraction of the run from which on such an activity is named first, because faster steps change little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +102,26 @@ class Verdict:
     bottleneck: str
     """Name of a category, "balanced", or "unknown" without a breakdown."""
     sentence: str
-    """The answer, for a person."""
+    """Answer for a person."""
     share: Estimate | None = None
     """Fraction of the step that could be saved in that category (unit "1")."""
     confidence: str = UNCLEAR
     """"confident", "likely" or "unclear"."""
     reason: str = ""
-    """Why it is not surer, or what the confidence rests on; a sentence without its full stop."""
+    """Reason for the confidence, or for its lack; a sentence without its full stop."""
     decides: str = ""
-    """Whose speed the length of the step hangs on, by the calibrated replay: "host", "device" or "both"; "" where no
-    kernels were recorded, and where that is not known."""
+    """Side that decides the length of the step by the calibrated replay: "host", "device" or "both"; "" without
+    recorded kernels, or if unknown."""
 
     @property
     def badge(self) -> str:
-        """ "Likely: only 5 of 12 steps were steady."; "" for a report that does not say."""
+        """Confidence with its reason: "Likely: only 5 of 12 steps were steady."; "" for a report without a reason."""
         return f"{self.confidence.capitalize()}: {self.reason[:1].lower()}{self.reason[1:]}." if self.reason else ""
 
 
 def with_savings(case: Case, findings: Iterable[Finding]) -> Case:
-    """Savings within computing, no breakdown knows: there it is the largest saving that a finding has in it."""
+    """Case whose computing can give back at least the largest savings of a finding in it: a breakdown alone does not
+    show savings within computing."""
     savings = [finding.savings for finding in findings if finding.savings and finding.category == COMPUTE]
     best = max(savings, key=lambda saving: saving.value, default=None)
     if best is None:
@@ -157,7 +157,8 @@ def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
 
 
 def _decided(found: Verdict, case: Case) -> Verdict:
-    """The verdict with who decides the step: a host that does comes first, as it says what not to buy or try."""
+    """Verdict with the side that decides the step. A host-bound step comes first, because it shows what not to buy or
+    try."""
     use = case.replay.calibration if case.replay is not None else None
     if use is None or case.step.untraced or found.bottleneck in (UNKNOWN, UNRECORDED, UNEXPLAINED):
         return found
@@ -191,7 +192,7 @@ def _saves(most: float, step: float) -> str:
 
 
 def outliers_text(use: OutlierUse) -> str:
-    """ "3 of 22 steps take 1.02 s, 10 times the usual 100 ms, and are left out of this: the forward pass"."""
+    """Sentence on outliers: "3 of 22 steps take 1.02 s, 10 times the usual 100 ms, left out here: the forward pass"."""
     takes = f"{use.count} of {use.steps} steps take{'s' if use.count == 1 else ''} {format_duration(use.duration)}"
     times = (
         f", {format_times(use.duration / use.usual)} times the usual {format_duration(use.usual)}" if use.usual else ""
@@ -200,7 +201,7 @@ def outliers_text(use: OutlierUse) -> str:
 
 
 def _run_text(case: Case) -> str:
-    """Sentence about what most of the run goes to, where that is no training: "Rollouts take 91 % of the run: …."."""
+    """Sentence on most of the run, if that is not training: "Rollouts take 91 % of the run: …."; else ""."""
     most = most_of_the_run(case)
     if most is None:
         return ""
@@ -229,12 +230,12 @@ def time_until_full(memory: MemoryUse, step: StepSummary) -> float | None:
 
 
 def most_of_the_run(case: Case) -> SegmentUse | None:
-    """Segments that most of the run goes to besides training, if anything does."""
+    """Segments that take most of the run besides training, if there are any."""
     return next((use for use in case.segments if use.kind in RUN and use.share >= MOST_OF_THE_RUN), None)
 
 
 def _besides(case: Case) -> str:
-    """Further segments that a good part of the run goes to: "Writing checkpoints takes 23 % of the run besides."."""
+    """Sentences on other segments with a good part of the run: "Writing checkpoints takes 23 % of the run besides."."""
     parts = [f"{_takes(use)} {format_share(use.share)} of the run besides{_at(use)}." for use in case.segments
              if use.kind in RUN and use.share >= LEAST_SHARE]  # fmt: skip
     return " ".join(parts)
@@ -247,7 +248,7 @@ def _compiling(case: Case, least: float) -> str:
 
 
 def _at(use: SegmentUse) -> str:
-    """Line where most of it is spent, if that is one line: ", most of it at ppo.py:21"."""
+    """Line with most of a segment's time, if there is one: ", most of it at ppo.py:21"; else ""."""
     return f", most of it at {line_place(use.lines[0])}" if use.lines and use.lines[0].share >= MOST else ""
 
 
@@ -294,7 +295,7 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
 
 
 def _host_alone(case: Case) -> Verdict:
-    """For a job whose device was not recorded."""
+    """Verdict on a job whose device was not recorded."""
     most = max(case.categories, key=lambda use: use.duration.value)
     amount = _amount(most, case)
     message = f"The device was not recorded. On the host, {amount[:1].lower()}{amount[1:]}."
@@ -302,8 +303,8 @@ def _host_alone(case: Case) -> Verdict:
 
 
 def _confidence(case: Case, findings: tuple[Finding, ...], varying: str) -> tuple[str, str]:
-    """How sure the answer is, and why: the gravest doubt first. varying: how sure it is where the steps differ so much
-    that the intervals of the two largest categories are wide and overlap, else ""."""
+    """(confidence, reason), from the gravest doubt. varying: confidence if the steps vary so much that the intervals of
+    the two largest categories are wide and overlap, else ""."""
     caveats = [(_grade(finding, case), finding.summary) for finding in findings if finding.weight is Weight.CAVEAT]
     if varying:
         caveats.append((varying, f"{steps_text(case.step)}; measure more of them"))
@@ -317,7 +318,7 @@ def _confidence(case: Case, findings: tuple[Finding, ...], varying: str) -> tupl
 
 
 def steps_text(step: StepSummary) -> str:
-    """Steps that the mean is made of: "58 steps, ± 3.1 ms"; of few steps the shortest and the longest one."""
+    """Steps behind the mean: "58 steps, ± 3.1 ms"; for few steps the shortest and the longest one."""
     if step.steady == 1:
         return "one step: others may differ"
     if step.steady < FEWEST and step.longest:
@@ -326,8 +327,7 @@ def steps_text(step: StepSummary) -> str:
 
 
 def disturbance(findings: Iterable[Finding]) -> Finding | None:
-    """The doubt that other programs used the CPUs: each of two runs may have waited for one the longer, so that their
-    times are not to be compared."""
+    """Caveat that other programs used the CPUs, so that the times of two runs cannot be compared; None without it."""
     return next((each for each in findings if each.name == OTHER_LOAD and each.weight is Weight.CAVEAT), None)
 
 
@@ -339,15 +339,15 @@ def _grade(caveat: Finding, case: Case) -> str:
 
 
 def _made_of(findings: tuple[Finding, ...]) -> str:
-    """Parts of computing, where a note says that; else ""."""
+    """Parts of computing from a note, "" without one."""
     return next((each.summary for each in findings if each.name == MADE_OF), "")
 
 
 def _nothing_to_recover(
     uses: tuple[CategoryUse, ...], first: Estimate, case: Case, findings: tuple[Finding, ...]
 ) -> tuple[str, str]:
-    """The longest phase where no step was profiled; computing, when it is most of the step; else nothing in
-    particular."""
+    """(bottleneck, sentence): the longest phase if no step was profiled; unexplained time or computing if that is most
+    of the step; else balanced."""
     unsplit = [use for use in uses if use.name in UNSPLIT_PHASES]
     if unsplit:
         largest = max(unsplit, key=lambda use: use.duration.value)
@@ -367,8 +367,8 @@ def _nothing_to_recover(
 
 
 def _worth_more(findings: tuple[Finding, ...], recoverable: Estimate, case: Case) -> str:
-    """The first finding, where it saves more than any category could give back by itself: what runs well, but need not
-    run, is above no roofline. "" where there is none."""
+    """Sentence of the first finding if it saves more than any category could give back by itself, "" otherwise: work
+    that runs well but is unnecessary is above no roofline."""
     first = next((each for each in findings if each.weight is Weight.FINDING and each.savings is not None), None)
     if first is None or first.savings is None:
         return ""
@@ -385,14 +385,15 @@ def _reported(finding: Finding) -> str:
 
 
 def _most_of(uses: list[CategoryUse], findings: tuple[Finding, ...]) -> bool:
-    """True if the first finding is about no category alone, and saves most of what they could give back together."""
+    """True if the first finding is about no single category, and saves most of what these could give back together."""
     first = next((each for each in findings if each.weight is Weight.FINDING), None)
     saved = first.savings.value if first is not None and first.savings is not None and not first.category else 0.0
     return saved >= MOST_OF_IT * sum(use.recoverable.value for use in uses)
 
 
 def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> str:
-    """Sentence of the first finding in the category, with its line, where that is most of it; else the category."""
+    """Sentence of the first finding in the category, with its line, if that is most of it; else one about the
+    category."""
     about = [each for each in findings if each.category in (use.name, "") and each.weight is Weight.FINDING]
     about += [each for each in findings if each.category == use.name and each.weight is Weight.NOTE]
     first = next(iter(about), None)
@@ -410,8 +411,8 @@ def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> st
 
 
 def _hottest_forward(case: Case) -> str:
-    """Text "; 92 % of the forward pass at model.py:27", where one line of the user's in the model takes most of it.
-    Backward's part of it has no line, and a model's only line tells nothing. On a device the host's lines say where it
+    """Text "; 92 % of the forward pass at model.py:27" if one user line in the model takes most of it, else "".
+    Backward's part has no line, and a model's only line shows nothing. On a device the host's lines show where it
     waits, not what takes long."""
     if case.step.device != "cpu":
         return ""
@@ -427,8 +428,8 @@ def _hottest_forward(case: Case) -> str:
 
 
 def _several(uses: list[CategoryUse], findings: tuple[Finding, ...], case: Case) -> str:
-    """ "Waiting for input: 59 ms of 178 ms per step (33 %). Next to it: computing 99 ms (56 %)." The first category is
-    told by its first finding, with the line, where that is most of it."""
+    """Headline for several categories: "Waiting for input: 59 ms of 178 ms per step (33 %). Next to it: computing 99 ms
+    (56 %)." The first one has its first finding, with the line, if that is most of it."""
     first, *others = uses
     parts = []
     for use in others:
@@ -440,7 +441,8 @@ def _several(uses: list[CategoryUse], findings: tuple[Finding, ...], case: Case)
 
 
 def _amount(use: CategoryUse, case: Case) -> str:
-    """ "Waiting for input: 70.1 ms of 91 ms per step (77 %)"; of a trace of one step, "in this step"."""
+    """Amount of a category: "Waiting for input: 70.1 ms of 91 ms per step (77 %)"; for a trace of one step, "in this
+    step"."""
     took, step = format_duration(use.duration.value), format_duration(case.step.duration.value)
     words, share = _words(use, case), format_share(_share(use.duration, case).value)
     return f"{words[:1].upper()}{words[1:]}: {took} of {step} {_per(case)} ({share})"
@@ -451,8 +453,8 @@ def _per(case: Case) -> str:
 
 
 def _share(part: Estimate, case: Case) -> Estimate:
-    """A part of the step, with its interval. The step is taken as known: both were measured in the same steps. With one
-    step, the measured value is all that there is."""
+    """Fraction of the step with its interval. The step counts as exact, because both were measured in the same steps.
+    With one step, the interval is the measured value."""
     step = case.step.duration.value
     if case.step.steady == 1:
         part = replace(part, low=part.value, high=part.value)
@@ -461,7 +463,7 @@ def _share(part: Estimate, case: Case) -> Estimate:
 
 
 def _words(use: CategoryUse, case: Case) -> str:
-    """Words for a category; communication of a rank that mostly waits for a straggler is that waiting."""
+    """Words for a category; communication of a rank that waits for a straggler is that waiting."""
     if use.name == COMMUNICATION and case.straggler is not None and case.rank not in case.straggler.ranks:
         return f"waiting for {straggler_name(case.straggler)}"
     return WORDS.get(use.name, use.name)

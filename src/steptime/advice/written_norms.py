@@ -1,8 +1,7 @@
-"""Norms over the last dimension that a model writes out in single operators, as a trace of a device shows them.
+"""Norms over the last dimension that a model computes in separate operators, from a trace of a device.
 
-The root of a reduced tensor is what gives them away. Around it, on its stream, stand the kernels that reduce the tensor
-and those that multiply it by the result; backward's are known by the operators of forward whose frames run them.
-"""
+The root of a reduced tensor identifies a norm. Next to it on its stream are the kernels that reduce the tensor and
+those that multiply it by the result; kernels of backward are found by their forward operators."""
 
 from __future__ import annotations
 
@@ -26,19 +25,19 @@ DEVIATIONS = frozenset({"var", "std", "var_mean", "std_mean"})
 BEFORE = MEANS | DEVIATIONS | {"pow", "square", "mul", "sub", "add", "copy", "to", "_to_copy"}
 AFTER = frozenset({"mul", "div", "add", "sub", "reciprocal", "copy", "to", "_to_copy"})
 MOST_BEFORE, MOST_AFTER = 7, 5
-"""Kernels on each side of the root: a layer norm has mean, difference, square, mean and epsilon before it, quotient,
-weight, bias and casts behind."""
+"""Most kernels on each side of the root: a layer norm has mean, difference, square, mean and epsilon before it,
+quotient, weight, bias and casts after it."""
 FORWARD_TENSORS, BACKWARD_TENSORS = 2, 3
-"""Tensors that one pass reads and writes: the input and the output; the input, the gradient and the one of the
-input."""
+"""Tensors that one pass reads and writes: forward the input and the output; backward the input, the output's gradient
+and the input's gradient."""
 SMALLEST = 1 << 16
-"""Numbers of a tensor: the root of a loss or of a gradient's norm is no norm of the model."""
+"""Least number of elements of a tensor: the root of a loss or of a gradient's norm is not a norm of the model."""
 Shape = tuple[int, ...]
 
 
 def written_norms(trace: Trace, links: Links, rows: Int64, steps: int) -> tuple[WrittenNormUse, ...]:
-    """The norms, the longest first. rows: kernels of the steps that an operator launched, without the optimizer's, by
-    stream and time. steps: how many they are."""
+    """Norms, longest first. rows: kernels of the steps that an operator launched, without the optimizer's, by stream
+    and time. steps: number of steps."""
     if not len(rows):
         return ()
     kernels = _Kernels(trace, links, rows)
@@ -50,7 +49,7 @@ def written_norms(trace: Trace, links: Links, rows: Int64, steps: int) -> tuple[
 
 
 class _Kernels:
-    """Kernels in a row with their operators' plain names and shapes."""
+    """Sequence of kernels with their operators' plain names and shapes."""
 
     def __init__(self, trace: Trace, links: Links, rows: Int64) -> None:
         self._trace, self._links, self._rows = trace, links, rows
@@ -60,20 +59,20 @@ class _Kernels:
         self._forward = links.forward[self._operators]
 
     def name(self, at: int) -> str:
-        """The plain name of the operator behind a kernel."""
+        """Plain name of the operator that launched a kernel."""
         return self._plain[int(self._trace.events.name[self._operators[at]])]
 
     def shapes(self, at: int) -> tuple[Shape, ...]:
-        """The tensors that it takes; none where shapes were not recorded."""
+        """Shapes of its input tensors; () if not recorded."""
         number = int(self._trace.events.shapes[self._operators[at]])
         return self._texts[number] if number != ABSENT else ()
 
     def shape(self, run: list[int]) -> Shape:
-        """The largest tensor that one of the kernels takes."""
+        """Largest input tensor of any of these kernels."""
         return max((shape for at in run for shape in self.shapes(at)), key=elements, default=())
 
     def norms(self) -> Iterator[list[int]]:
-        """Positions of the kernels of each norm, in order, those of one not overlapping the next."""
+        """Positions of the kernels of each norm, in order, without overlaps."""
         free, roots = 0, np.array([name in ROOTS for name in self._plain], np.bool_)
         forward = self._forward == UNKNOWN
         for at in np.flatnonzero(roots[self._trace.events.name[self._operators]] & forward).tolist():
@@ -90,7 +89,7 @@ class _Kernels:
                 yield run
 
     def _whole(self, at: int, free: int) -> Shape | None:
-        """The tensor that is reduced over its last dimension to what the root is taken of."""
+        """Tensor whose reduction over its last dimension is the root's input; None without one."""
         for place in range(at, max(free, at - MOST_BEFORE) - 1, -1):
             if self.name(place) in MEANS | DEVIATIONS and self.shapes(place):
                 whole = self.shapes(place)[0]
@@ -99,7 +98,7 @@ class _Kernels:
         return None
 
     def _side(self, at: int, places: range, names: frozenset[str], whole: Shape) -> list[int]:
-        """The kernels next to the root on one side that work on the tensor, or on what it is reduced to."""
+        """Kernels on one side of the root that work on the tensor or its reduction."""
         found: list[int] = []
         for place in places:
             shapes = self.shapes(place)
@@ -112,7 +111,7 @@ class _Kernels:
         return found
 
     def _place(self, at: int) -> tuple[int, int]:
-        """Stream and step of a kernel."""
+        """(stream, step) of a kernel."""
         return int(self._trace.events.stream[self._rows[at]]), int(self._links.step[self._rows[at]])
 
     def _is_norm(self, before: list[int], after: list[int], at: int, whole: Shape) -> bool:
@@ -120,7 +119,7 @@ class _Kernels:
         return scaled and any(self.name(place) in MEANS | DEVIATIONS for place in (*before, at))
 
     def use(self, shape: Shape, names: tuple[str, ...], runs: Int64, steps: int) -> WrittenNormUse:
-        """The norms of one kind. runs: (n, kernels) rows."""
+        """Norms of one kind. runs: (n, kernels) rows."""
         mine = runs.ravel()
         places = np.isin(self._rows, mine)
         own = self._operators[places]
@@ -141,7 +140,7 @@ class _Kernels:
         )
 
     def _item(self, kernel: int) -> int:
-        """Bytes of a number of the first tensor of a kernel's operator; four where it is not known."""
+        """Bytes per element of the first tensor of a kernel's operator; 4 if unknown."""
         types = int(self._trace.events.dtypes[self._links.operator[kernel]])
         parts = self._trace.dtypes[types].split('"') if types != ABSENT else []
         return next((ELEMENT_BYTES[part] for part in parts if part in ELEMENT_BYTES), 4)
@@ -152,6 +151,6 @@ class _Kernels:
 
 
 def _over_last(whole: Shape, reduced: Shape) -> bool:
-    """True if a tensor is another one summed over its last dimension, which may stay as 1."""
+    """True if `reduced` is `whole` reduced over its last dimension, which may remain as 1."""
     kept: tuple[Shape, Shape] = (whole[:-1], (*whole[:-1], 1))
     return len(whole) > 1 and reduced in kept

@@ -1,4 +1,4 @@
-"""Answer: what a verb has found, in the one form that every renderer shows."""
+"""Answer: the result of a verb, in the one form that every renderer shows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from steptime.answer.tables import Table
 from steptime.quantities import Estimate, format_share
 
 SURE = 0.1
-"""Half of an interval over its value: a wider one is worth a word."""
+"""Largest half-width of an interval, relative to its value, for confidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An entry of a list. right: what a terminal aligns at its right edge, such as the savings. summary: what it is;
-    place: the line of source; advice: what to do. lines: further ones, indented as they are given; details: those that
-    only documents have."""
+    """Entry of a list. right: text at a terminal's right edge, such as the savings. summary: the finding; place: source
+    line; advice: what to do. lines: further lines, indented as given; details: lines for documents only."""
 
     title: str
     right: str = ""
@@ -29,8 +28,8 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A list under a title, "" for none. first: items that a terminal shows, None for all; it says how many more there
-    are."""
+    """List under a title, "" for none. first: number of items that a terminal shows before "and … more", None for
+    all."""
 
     title: str
     items: tuple[Item, ...]
@@ -42,7 +41,7 @@ Part = Table | Section
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture of the page. identity: of its section. template: a file of `answer/page`, which shows `chart`."""
+    """Picture of the page. identity: of its section. template: file of `answer/page` that shows `chart`."""
 
     identity: str
     title: str
@@ -52,14 +51,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to what was asked. Every text may hold what strangers wrote: the renderers make it safe.
+    """Answer to the user's request. Every text may contain strangers' strings: the renderers make it safe.
 
-    title: of the page. headline: one or two sentences; badge: how sure it is and what is not known; head: what was
-    asked about (job, versions), a line each. parts: what supports the headline, in order; details: what only documents
-    show (Markdown, page), made when it is asked for. notes: what the parts do not say. more: command that shows what a
-    terminal leaves out. next_command: ready to paste. figures: of the page. data: for programs. exports: formats that
-    this answer renders in its own way, by file extension.
-    """
+    title: of the page. headline: one or two sentences; badge: how certain it is and what is unknown; head: subject of
+    the request (job, versions), a line each. parts: support of the headline, in order; details: parts for documents
+    only (Markdown, page), made on demand. notes: further sentences. more: command that shows what a terminal leaves
+    out. next_command: ready to paste. figures: of the page. data: for programs. exports: formats that this answer
+    renders itself, by file extension."""
 
     title: str
     headline: str
@@ -76,19 +74,19 @@ class Answer:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """All tables that have rows."""
+        """All non-empty tables."""
         every = (*self.parts, *self.details())
         return tuple(part for part in every if isinstance(part, Table) and part.rows)
 
 
 def with_confidence(data: Mapping[str, object], headline: str, badge: str) -> dict[str, object]:
-    """Data of an answer for programs, its headline first."""
+    """Data of an answer for programs, with the headline first."""
     return {"headline": headline, "confidence": badge, **data}
 
 
 def confidence(times: Iterable[Estimate], basis: str, busy: str = "", *, enough: bool = True) -> str:
-    """How sure an answer is that compares times. basis: how they were measured; busy: what disturbed them, "" for
-    nothing; enough: whether one process did not decide alone."""
+    """Confidence in an answer that compares times. basis: how they were measured; busy: what disturbed them, "" for
+    nothing; enough: False if a single process decided."""
     if busy:
         return f"Unclear: {busy} ({basis})."
     wide = max(((each.high - each.low) / 2 / each.value for each in times if each.value), default=0.0)

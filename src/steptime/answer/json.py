@@ -1,4 +1,4 @@
-"""An answer, or anything else, as JSON."""
+"""Answers and other values as JSON."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from steptime.answer.answer import Answer
 
 
 def as_json(answer: Answer) -> str:
-    """The data of an answer for programs."""
+    """Data of an answer for programs, as JSON."""
     return document(answer.data)
 
 
 def document(value: Any) -> str:
-    """Any value as one indented JSON document and a line feed. Halves of surrogate pairs, which no JSON can hold, are
+    """Any value as one indented JSON document with a line feed. Halves of surrogate pairs, which no JSON can hold, are
     escaped."""
     try:
         encoded = msgspec.json.encode(value)

@@ -1,4 +1,4 @@
-"""An answer as Markdown, in which nothing that strangers wrote is markup."""
+"""Answers as Markdown; strangers' strings are never markup."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from steptime.answer.printable import one_line, printable
 from steptime.answer.tables import Cell, Column, Table
 
 MOST_ROWS = 16
-"""Rows of a table; what is behind them is in the JSON."""
+"""Most rows of a table; the JSON has the rest."""
 
 
 def as_markdown(answer: Answer) -> str:
-    """The whole document, for an issue, a pull request or a wiki."""
+    """Whole document, for an issue, a pull request or a wiki."""
     lines = [f"# steptime: {prose(answer.title)}", ""] if answer.title else []
     lines += [f"**{prose(answer.headline)}** {prose(answer.badge)}".rstrip(), ""]
     lines += [f"- {prose(line)}" for line in answer.head]
@@ -53,8 +53,8 @@ def _item(item: Item) -> Iterator[str]:
 
 
 def titled_table(table: Table) -> Iterator[str]:
-    """A table under its title, with at most MOST_ROWS rows and without the columns that need much room; nothing where
-    it has no rows."""
+    """Lines of a table under its title, with at most MOST_ROWS rows and without wide columns; none for an empty
+    table."""
     if not table.rows:
         return
     displayed = [place for place, column in enumerate(table.columns) if column.room != "page"]
@@ -72,7 +72,7 @@ def titled_table(table: Table) -> Iterator[str]:
 
 
 def _displayed_rows(table: Table) -> list[tuple[Cell, ...]]:
-    """The first MOST_ROWS; of a tree, those that lie no deeper than leaves room for whole levels."""
+    """First MOST_ROWS rows; of a tree, only as many whole levels as fit."""
     rows = list(table.rows)
     if len(rows) > MOST_ROWS and table.depths:
         depths = sorted(table.depths)
@@ -91,12 +91,12 @@ def _cell(column: Column[Any], cell: Cell) -> str:
 
 
 def prose(text: str) -> str:
-    """A stranger's string as plain Markdown text: nothing in it is markup. Underscores inside words are none."""
+    """String of a stranger as plain Markdown text without markup. Underscores inside words are not escaped."""
     return re.sub(r"([\\`*\[\]<>|#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", one_line(text))
 
 
 def code(text: str) -> str:
-    """A stranger's string as a code span that also is in a table."""
+    """String of a stranger as a code span, also inside a table."""
     line = one_line(text).replace("|", "\\|")
     ticks = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
     space = " " if line.startswith("`") or line.endswith("`") else ""

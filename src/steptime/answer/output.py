@@ -1,4 +1,5 @@
-"""Answers on their way out: the name gives the format, only our own is overwritten unasked, no half file stays."""
+"""Output of answers to files: the name determines the format, only steptime's own files are overwritten without
+--force, and no half-written file remains."""
 
 from __future__ import annotations
 
@@ -30,24 +31,24 @@ RENDERERS: dict[str, Callable[[Answer], str | bytes]] = {
     ".json": as_json,
     ".html": _as_page,
 }
-"""Formats of every answer, by file extension; `Answer.exports` has what one answer can, too."""
+"""Formats of every answer, by file extension; `Answer.exports` has those of a particular answer."""
 FORMATS = tuple(RENDERERS)
 
 
 def rendered(answer: Answer, extension: str) -> str | bytes:
-    """The answer in a format: its own way of it, or else everybody's."""
+    """Answer in a format: by its own export, else by the common renderer."""
     export = answer.exports.get(extension)
     return export() if export is not None else RENDERERS[extension](answer)
 
 
 def check_all(destinations: Sequence[str], formats: Sequence[str] = FORMATS, *, force: bool) -> None:
-    """Refuses now what could not be written later, after the job has run. Raises OutputError."""
+    """Checks destinations before a job runs, so that its report can be written afterwards. Raises OutputError."""
     for destination in destinations:
         check(destination, formats, force=force)
 
 
 def check(destination: str, formats: Sequence[str] = FORMATS, *, force: bool) -> None:
-    """The same of one destination. Raises OutputError."""
+    """Checks one destination. Raises OutputError."""
     if destination == STANDARD_OUTPUT:
         return
     if extension_of(destination, formats) == ".png" and find_spec("resvg_py") is None:
@@ -67,7 +68,7 @@ def check(destination: str, formats: Sequence[str] = FORMATS, *, force: bool) ->
 
 
 def extension_of(destination: str, formats: Sequence[str] = FORMATS) -> str:
-    """The format that a name ends in. Raises OutputError for one that is none of these."""
+    """Format that a name ends in. Raises OutputError for any other name."""
     name = Path(destination).name.lower()
     for extension in sorted(formats, key=len, reverse=True):  # .speedscope.json before .json
         if name.endswith(extension) and name != extension:
@@ -79,7 +80,7 @@ def extension_of(destination: str, formats: Sequence[str] = FORMATS) -> str:
 
 
 def write(answer: Answer, destination: str, formats: Sequence[str] = FORMATS, *, force: bool) -> bool:
-    """Writes an answer to a file, in the format of its name, whole or not at all; whether something was there. Raises
+    """Writes an answer to a file, in the format of its name, atomically; returns True if it replaced a file. Raises
     OutputError."""
     check(destination, formats, force=force)
     there = Path(destination).exists()
@@ -94,7 +95,7 @@ def write(answer: Answer, destination: str, formats: Sequence[str] = FORMATS, *,
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Next to its place first, then moved there in one instant. Raises OSError."""
+    """Writes a temporary file next to the destination and moves it there atomically. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -1,7 +1,6 @@
-"""Strings of strangers (paths, names, source lines) made fit for a terminal.
+"""Conversion of strangers' strings (paths, names, source lines) for a terminal.
 
-One law: no control character of theirs reaches the screen, where it could move the cursor, hide text or reorder it.
-"""
+One law: no control character of theirs reaches the screen, where it could move the cursor, hide text or reorder it."""
 
 from __future__ import annotations
 
@@ -19,18 +18,18 @@ _PLAIN = str.maketrans(
 
 
 def printable(text: str) -> str:
-    """The text with every unprintable character written as an escape ("\\x1b"). Line feeds stay."""
+    r"""Text with every unprintable character as an escape ("\x1b"). Line feeds stay."""
     return _UNPRINTABLE.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
 def one_line(text: str) -> str:
-    """The text as one printable line: white space folded."""
+    """Text as one printable line, with white space folded."""
     return printable(" ".join(text.split()))
 
 
 def reachable(file: str) -> str:
-    """A file of the job as an editor opens it from where the user stands: relative below the current folder, where a
-    path of another machine is looked for by its last parts, too; "" where there is none."""
+    """Path of the job's file as an editor opens it from the current folder: relative below it, where a path of another
+    machine is searched by its last parts, too; "" if there is none."""
     parts = PurePosixPath(file.replace("\\", "/")).parts
     with contextlib.suppress(OSError):  # the current folder is gone, or the name is longer than any file's
         here, path = Path.cwd(), Path(file)
@@ -44,13 +43,13 @@ def reachable(file: str) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """The text cut to `width` columns, with an ellipsis where something is missing."""
+    """Text cut to `width` columns, with an ellipsis if something is missing."""
     return text if len(text) <= width else text[: max(width - 1, 0)].rstrip() + "…"
 
 
 def shorten_middle(text: str, width: int) -> str:
-    """The text cut to `width` columns in its middle, with an ellipsis there: of a command the program and the last
-    arguments stay."""
+    """Text cut to `width` columns in its middle, with an ellipsis: of a command, the program and the last arguments
+    remain."""
     if len(text) <= width:
         return text
     last = max(width - 1, 0) // 2
@@ -59,5 +58,5 @@ def shorten_middle(text: str, width: int) -> str:
 
 
 def plain(text: str) -> str:
-    """The text in ASCII, for a terminal that cannot show more: our own signs have equivalents, the rest is escaped."""
+    """Text in ASCII for a limited terminal: steptime's own signs have equivalents, the rest is escaped."""
     return text.translate(_PLAIN).encode("ascii", "backslashreplace").decode()

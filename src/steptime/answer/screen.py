@@ -1,4 +1,4 @@
-"""Text for a person: on a terminal wrapped to its width and coloured; in files and pipes as it is, nothing cut."""
+"""Output of text: on a terminal wrapped to its width and coloured; in files and pipes unchanged."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, TextIO
 from steptime.answer.printable import plain, printable
 
 USUAL, NARROWEST, WIDEST = 80, 40, 110
-"""Columns: where none are known, and those that bars and titles are laid out for."""
+"""Columns if the width is unknown, and limits for the layout of bars and titles."""
 HANGING = re.compile(r"\s*(?:→ |[A-Z][\w ]{1,12}: +)?")
-"""Indent of a sentence's further lines."""
+"""Pattern of the indent of a sentence's further lines."""
 PASTED = re.compile(r"\s*(?:Next|Apply it)\b")
-"""Commands: a line of them is never broken, so that it can be copied whole."""
+"""Pattern of lines with commands: these are never broken, so that they can be copied whole."""
 
 COLOURS = (
     (r"(?P<bar>█+)(?P<rest>░*)", {"bar": "cyan", "rest": "dim"}),
@@ -30,18 +30,18 @@ COLOURS = (
     (r"(?m) (?:(?P<good>shorter|less|adopt)|(?P<bad>longer|more))$", {"good": "green", "bad": "red"}),
     (r"(?m)^ .* (?P<late>late: .+)$", {"late": "bold red"}),
 )
-"""Colours of what is found in a text: patterns, and the styles of their groups."""
+"""Styles of parts of a text: patterns, and the styles of their groups."""
 UNIT, NO_BREAK = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|min|[kMGT]?i?B|[kMGT]FLOP)\b)|(?<=±) "), "\xa0"
-"""Between a number and its unit no line ends."""
+"""Pattern of the space between a number and its unit, and the space that prevents a line break there."""
 
 
 def columns(*, error: bool = False) -> int:
-    """Columns that text is laid out for: the terminal's own, within reason."""
+    """Columns for the layout of text: the terminal's width, within limits."""
     return min(max(_width(sys.stderr if error else sys.stdout), NARROWEST), WIDEST)
 
 
 def _width(stream: TextIO) -> int:
-    """Width of the terminal."""
+    """Width of the terminal, columns."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or USUAL
     except (OSError, ValueError):
@@ -49,7 +49,7 @@ def _width(stream: TextIO) -> int:
 
 
 def show(text: str, *, error: bool = False) -> None:
-    """Text on standard output or standard error. Colours are left out where NO_COLOR is set."""
+    """Prints text on standard output or standard error. Setting NO_COLOR disables colours."""
     stream = sys.stderr if error else sys.stdout
     if not stream.isatty():
         notify(text, error=error)
@@ -62,7 +62,7 @@ def show(text: str, *, error: bool = False) -> None:
 
 
 def notify(text: str, *, error: bool = False) -> None:
-    """Text on standard output or standard error, in what the stream can show."""
+    """Prints text on standard output or standard error, unwrapped, in characters that the stream can encode."""
     stream = sys.stderr if error else sys.stdout
     fits = "utf" in (getattr(stream, "encoding", None) or "").lower()
     stream.write(printable(text) if fits else plain(printable(text)))
@@ -70,7 +70,7 @@ def notify(text: str, *, error: bool = False) -> None:
 
 
 def _write(text: str, stream: TextIO) -> None:
-    """Lines for a terminal, as they are; without colours where NO_COLOR is set."""
+    """Prints lines on a terminal unchanged, without colours if NO_COLOR is set."""
     from rich.console import Console  # rich takes a while
 
     Console(file=stream, highlight=False).print(styled(text), soft_wrap=True, end="")
@@ -78,7 +78,7 @@ def _write(text: str, stream: TextIO) -> None:
 
 
 def styled(text: str) -> Any:
-    """The text with the styles of COLOURS, a `rich.text.Text`."""
+    """Text with the styles of COLOURS, a `rich.text.Text`."""
     from rich.text import Text  # rich takes a while
 
     displayed = Text(text)
@@ -90,8 +90,8 @@ def styled(text: str) -> Any:
 
 
 def folded(line: str, width: int) -> list[str]:
-    """A line in pieces of at most `width` columns, further ones behind its indent or label. Words are not broken: a
-    path stays one that can be opened."""
+    """Line in pieces of at most `width` columns; further ones are indented to its label. Words are not broken, so that
+    paths remain clickable."""
     if len(line) <= width or PASTED.match(line):
         return [line]
     match = HANGING.match(line)

@@ -1,4 +1,4 @@
-"""Tables, each described once as columns over rows of one kind, and shown by every renderer and as CSV."""
+"""Tables, each defined once as columns over rows of one kind, for every renderer and for CSV."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from steptime.quantities import format_bytes, format_duration, format_share
 Row = TypeVar("Row")
 
 MOST_ROWS = 400
-"""Rows that take longer to scroll through than to filter in the JSON."""
+"""Most rows that are shown; beyond that, filtering the JSON is faster than scrolling."""
 LONGEST = 300
-"""Characters of a name: templates of C++ have kilobytes of them."""
+"""Most characters of a name: C++ templates can have kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """text: for a reader. value: raw, for sorting and CSV, "" where it is unknown. short: the text where there is
-    little room, "" for the same. bar: percent of the column's largest value, None for no bar."""
+    """Cell of a table. text: for a reader. value: raw, for sorting and CSV, "" if unknown. short: text for narrow
+    places, "" for the same. bar: percent of the column's largest value, None for no bar."""
 
     text: str
     value: float | str
@@ -29,11 +29,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """raw: what the column is called in CSV, with its unit. number: aligned right, and sorted by value. kind: "code"
-    (names), "source" (the user's code), "category", "bound" or "". barred: a bar is drawn for each
-    value, of the column's largest, or of `whole` (values are shares of one whole). room: where
-    it is shown, "" for everywhere; "below": in a terminal on a line of its own; "document": not in a terminal; "page":
-    on a page and in CSV only."""
+    """Column of a table. raw: its name in CSV, with the unit. number: True if right-aligned and sorted by value. kind:
+    "code" (names), "source" (the user's code), "category", "bound" or "". barred: True for a bar per value, relative to
+    the column's largest, or absolute with `whole` (values are fractions of one whole). room: where it is shown, "" for
+    everywhere; "below": in a terminal on a line of its own; "document": not in a terminal; "page": on a page and in CSV
+    only."""
 
     title: str
     raw: str
@@ -47,9 +47,9 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """identity: unique on a page. note: a sentence under the title. hidden: rows that were left out; rest: those of
-    them that are known, for who wants all. depths: of a tree, how deep each row lies; the first column then has a name
-    as its text, and the whole path as its value. first: rows that a terminal shows, None for all."""
+    """Table of an answer. identity: unique on a page. note: sentence under the title. hidden: number of rows left out;
+    rest: these rows, as far as they are known. depths: level of each row in a tree; the first column then has a name as
+    its text, and the whole path as its value. first: rows that a terminal shows, None for all."""
 
     identity: str
     title: str
@@ -71,7 +71,7 @@ def table_of(
     most: int = MOST_ROWS,
     first: int | None = None,
 ) -> Table:
-    """The table, of which the first `most` rows are shown; columns without any text are left out."""
+    """Table that shows its first `most` rows; columns without any text are left out."""
     every = list(rows)
     made = [(column, [column.cell(row) for row in every]) for column in columns]
     kept = [(column, _barred(cells, column.whole) if column.barred else cells) for column, cells in made
@@ -82,7 +82,7 @@ def table_of(
 
 
 def values_of(table: Table) -> dict[str, list[float | str | None]]:
-    """All rows by column, under the names of CSV: raw numbers, None where one is not known."""
+    """All rows by column, under the names of CSV: raw numbers, None if unknown."""
     rows = (*table.rows, *table.rest)
     return {
         column.raw or column.title: [_value(column, row[place]) for row in rows]
@@ -111,7 +111,7 @@ def word(
     short: Callable[[str], str] | None = None,
     room: str = "",
 ) -> Column[Row]:
-    """A column of words. short: makes the text for where there is little room."""
+    """Column of words. short: function that shortens the text for narrow places."""
 
     def cell(row: Row) -> Cell:
         text = " ".join(get(row).split())
@@ -130,7 +130,7 @@ def number(
     barred: bool = False,
     room: str = "",
 ) -> Column[Row]:
-    """A column of numbers, empty where one is not known. words: of a number."""
+    """Column of numbers, empty if unknown. words: text of a number."""
 
     def cell(row: Row) -> Cell:
         value = get(row)
@@ -142,27 +142,27 @@ def number(
 def duration(
     title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False, room: str = ""
 ) -> Column[Row]:
-    """A column of ns."""
+    """Column of durations in ns."""
     return number(title, raw, get, format_duration, barred=barred, room=room)
 
 
 def share(title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False) -> Column[Row]:
-    """A column of fractions, shown as percent."""
+    """Column of fractions, shown as percent."""
     return replace(number(title, raw, get, format_share, barred=barred), whole=barred)
 
 
 def count(title: str, raw: str, get: Callable[[Row], float | None]) -> Column[Row]:
-    """A column of counts, which may be means."""
+    """Column of counts, which may be means."""
     return number(title, raw, get, lambda value: f"{value:.4g}")
 
 
 def integer(title: str, raw: str, get: Callable[[Row], int]) -> Column[Row]:
-    """A column of whole numbers."""
+    """Column of integers."""
     return number(title, raw, get, lambda value: f"{value:.0f}")
 
 
 def size(
     title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False, room: str = ""
 ) -> Column[Row]:
-    """A column of bytes."""
+    """Column of bytes."""
     return number(title, raw, get, format_bytes, barred=barred, room=room)

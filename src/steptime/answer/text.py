@@ -1,7 +1,6 @@
-"""An answer as text: the headline first, nothing cut but the ends of long lists, the next command last.
+"""Answers as text: headline first, only the ends of long lists cut, next command last.
 
-Lines are as long as what they say; a terminal wraps them (`screen`).
-"""
+Lines are unwrapped; a terminal wraps them (`screen`)."""
 
 from __future__ import annotations
 
@@ -13,12 +12,12 @@ from steptime.answer.tables import Cell, Table
 
 COLUMNS = 80
 BAR, LEAST_BAR = 30, 6
-"""Columns of a bar, at most and at least: where there is less room, there is none."""
+"""Limits for a bar's columns: with less room, there is none."""
 INDENT = "  "
 
 
 def as_text(answer: Answer, columns: int = COLUMNS) -> str:
-    """The whole text, with a line feed at its end. columns: for which bars and right edges are laid out."""
+    """Whole text with a final line feed. columns: width for the layout of bars and right edges."""
     blocks = [[one_line(each) for each in (answer.headline, answer.badge) if each], [*map(one_line, answer.head)]]
     blocks += [list(_part(part, answer.more, columns)) for part in answer.parts]
     blocks.append([*map(one_line, answer.notes)])
@@ -50,13 +49,13 @@ def _item(item: Item, columns: int) -> Iterator[str]:
 
 
 def and_more(count: int, command: str, indent: str = "") -> Iterator[str]:
-    """The end of a list of which `count` entries are left out."""
+    """Last line of a list from which `count` entries are left out."""
     if count > 0:
         yield f"{indent}and {count:,} more{f': {one_line(command)}' if command else ''}"
 
 
 def in_columns(table: Table, more: str = "", columns: int = COLUMNS) -> Iterator[str]:
-    """A table under its title; a bar behind rows that have one, and under a row what is too long to be in it."""
+    """Lines of a table under its title, with bars after the rows, and long texts below them."""
     first = len(table.rows) if table.first is None else table.first
     rows = table.rows[:first]
     places = [place for place, column in enumerate(table.columns) if not column.room]
@@ -85,7 +84,7 @@ def in_columns(table: Table, more: str = "", columns: int = COLUMNS) -> Iterator
 
 
 def _bar(percent: float, room: int, *, track: bool) -> str:
-    """A bar of so many percent of `room` columns; with a track where the whole means something."""
+    """Bar of `percent` of `room` columns; with a track if the percentage refers to a meaningful whole."""
     filled = round(room * percent / 100)
     if room < LEAST_BAR or not (percent or track):
         return ""

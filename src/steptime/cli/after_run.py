@@ -1,8 +1,7 @@
 """Work of verbs between the end of a job and its diagnosis: why it failed or was not measured, and the machine's peaks.
 
-The job's own traceback is above what is said of a job that ran out of memory: what was asked for, who held what,
-what to do first.
-"""
+After a job that ran out of memory, three lines follow its traceback: what was requested, what held the memory, and what
+to do first."""
 
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ from steptime.report.report import Report
 from steptime.report.sentences import place_text
 
 CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
-"""Signals of a program's own fault. A shell or a launcher passes them on as a status of 128 and more."""
+"""Signals of a program's own fault. A shell or a launcher passes them on as a status above 128."""
 
 
 def crashed_after_profile(outcome: Outcome, folder: Path) -> tuple[str, ...]:
-    """One sentence, or none where the job did not crash or no trace of it was begun."""
+    """One sentence, or () if the job did not crash or no trace of it was started."""
     found = next((crash for crash in CRASHES if outcome.status == 128 + crash), None)
     if found is None or not any(folder.glob("process-*/trace-*")):
         return ()
@@ -43,7 +42,7 @@ def crashed_after_profile(outcome: Outcome, folder: Path) -> tuple[str, ...]:
 
 
 def out_of_memory(outcome: Outcome, folder: Path) -> tuple[str, ...]:
-    """Three lines, or none where the job did not end for want of memory."""
+    """Three lines on a job that ran out of memory, or () for any other end."""
     if outcome.signal is None and outcome.status == 0:
         return ()
     leaks: list[LeakFacts] = []
@@ -76,7 +75,7 @@ def _at(site: SourceLine | None) -> str:
 
 
 def _first(process: Process, facts: OutOfMemoryFacts) -> str:
-    """The cheapest thing that can help."""
+    """Cheapest measure that can help."""
     if facts.asked is not None and facts.limit is not None and facts.asked > facts.limit:
         return f"make the request{_at(facts.site)} smaller, no memory of this machine could serve it."
     if process.leaks:
@@ -87,7 +86,7 @@ def _first(process: Process, facts: OutOfMemoryFacts) -> str:
 
 
 def _let_go(leak: LeakFacts) -> str:
-    """Advice about a leak."""
+    """Advice on a leak."""
     if leak.graphs or leak.nodes:
         what = f"keep {leak.name or 'it'}{_at(leak.site)} without its graph (.detach() or .item())"
     else:
@@ -98,7 +97,8 @@ def _let_go(leak: LeakFacts) -> str:
 def _of_kill(
     itself: bool, samples: Sequence[TelemetrySample], leaks: Sequence[LeakFacts], folder: Path
 ) -> tuple[str, ...]:
-    """itself: the job ended by that signal; else a launcher or a loader reported one of its processes, as a rule."""
+    """Three lines on a process that the kernel killed. itself: True if it was the job; else a launcher or a loader
+    usually reported one of its processes."""
     most = max((sample.resident_bytes for sample in samples), default=0)
     had = f" It had {format_bytes(most)} at the last look." if most else ""
     first = _let_go(leaks[0]) if leaks else "use a smaller batch, fewer loader workers, or more memory"
@@ -111,11 +111,11 @@ def _of_kill(
 
 
 MOST_EVENTS = 12
-"""Events of the compiler that are told one by one: what a screen holds next to the report."""
+"""Most events of the compiler that are listed one by one: as many as fit on a screen with the report."""
 
 
 def compiled_text(report: Report) -> Iterator[str]:
-    """Summary of torch.compile's work, an event a line, those that came most often first."""
+    """Lines on torch.compile's work, one per event, most frequent first."""
     reported = [each.case.compiler for each in report.processes if each.case.compiler is not None]
     if not reported:
         return
@@ -134,7 +134,7 @@ def compiled_text(report: Report) -> Iterator[str]:
 
 
 def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | None:
-    """Why there is nothing to report; None when a process trained."""
+    """Reason why there is nothing to report; None if a process trained."""
     if outcome.steps_seen:
         return None
     if outcome.signal:
@@ -163,8 +163,8 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
 
 
 def made_since(report: Report, start: int) -> Report:
-    """The report with what making it has taken since `start` (`time.perf_counter_ns`), next to the peaks, which are
-    told by themselves."""
+    """Report whose cost includes the time to make it since `start` (`time.perf_counter_ns`), without the peaks, which
+    are reported separately."""
     took = time.perf_counter_ns() - start
     processes = []
     for process in report.processes:
@@ -175,8 +175,8 @@ def made_since(report: Report, start: int) -> Report:
 
 
 def measure_peaks(folder: Path, *, quiet: bool) -> None:
-    """Puts this machine's peaks next to the recording, measured with the job's own interpreter if they are not known
-    yet. A failure is said and costs the peaks, not the diagnosis."""
+    """Stores this machine's peaks in the recording, measured with the job's own interpreter if they are not known yet.
+    A failure is reported, and the diagnosis continues without peaks."""
     trainer = next(walk(folder), None)
     if trainer is None:
         return
@@ -205,7 +205,8 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
 
 
 def _link(trainer: Process, folder: Path, notify: Callable[[str], None]) -> Link | None:
-    """Between so many processes as ranks of the job ran on the trainer's host, where that is this one."""
+    """Measured link between as many processes as the job had ranks on the trainer's host; None unless that is this
+    host."""
     facts, settings = trainer.facts, trainer.settings
     if settings is None or settings.distributed_backend is None or facts.host != socket.gethostname():
         return None

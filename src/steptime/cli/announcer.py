@@ -17,17 +17,17 @@ FIRST_SECONDS = 60.0
 
 
 class Announcer:
-    """Tells a notice and each stage once, then the step count after 1, 2, 4, 8 … minutes: few lines, and whole ones,
-    because the job writes to the same terminal and a line that redraws itself would tear the job's own."""
+    """Printer of a job's progress: each notice and each stage once, then the step count after 1, 2, 4, 8 … minutes. A
+    few whole lines, because the job writes to the same terminal, and a redrawn line would break the job's own."""
 
     def __init__(self, say: Callable[[str], None], end_bar: Callable[[], None] | None = None) -> None:
-        """end_bar: ends the line in which a bar of the job's stands."""
+        """Sets the output functions. end_bar: ends the line of the job's progress bar."""
         self._notify, self._end_bar = say, end_bar
         self._stage, self._notice = WAITING, ""
         self._next = FIRST_SECONDS
 
     def show(self, progress: Progress) -> None:
-        """Called twice a second by the supervisor."""
+        """Prints progress; the supervisor calls it twice a second."""
         if progress.notice != self._notice:
             self._notice = progress.notice
             self._say(progress, progress.notice)
@@ -47,8 +47,8 @@ class Announcer:
 
 
 def say_above(sentence: str) -> None:
-    """In a terminal, on the line that a progress bar of the job may be in: the bar draws itself again below. In a
-    file, on a line of its own, which its last byte tells."""
+    """Prints a sentence. In a terminal, it overwrites the line of the job's progress bar, which redraws itself below.
+    In a file, it starts a new line if the last byte is no line feed."""
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     elif last_byte(sys.stderr) not in (b"", b"\n"):
@@ -57,14 +57,13 @@ def say_above(sentence: str) -> None:
 
 
 def end_bar() -> None:
-    """Ends the line of a progress bar in a pipe, of which nobody else knows what was written last."""
+    """Ends the line of a progress bar in a pipe, whose last byte is unknown."""
     if not sys.stderr.isatty() and not last_byte(sys.stderr):
         sys.stderr.write("\n")
 
 
 def last_byte(stream: Any) -> bytes:
-    """Last byte that was written to a file; b"" where it is empty, or where nothing can be read: no file, or a closed
-    one."""
+    """Last byte that was written to a file; b"" if it is empty or cannot be read (no file, or a closed one)."""
     with contextlib.suppress(OSError, ValueError):
         number = stream.fileno()
         if stat.S_ISREG(os.fstat(number).st_mode):

@@ -1,9 +1,8 @@
-"""Answers for agents: what a report, a trial or a comparison says, as a small document that fits into a conversation.
+"""Answers for agents: a report, a trial or a comparison as a small document that fits into a conversation.
 
-Every answer has the keys of `answer`: the sentence, how sure it is, the line, what is to be saved, the codes of the
-fixes, and the exact next call of a tool. Lists and sentences are cut until the whole is below MOST_BYTES; what a call
-or a command needs never is.
-"""
+Every answer has the keys of `answer`: the sentence, the confidence, the line, the savings, the codes of the fixes, and
+the exact next call of a tool. Lists and sentences are cut until the whole is below MOST_BYTES; parts that a call or a
+command needs are never cut."""
 
 from __future__ import annotations
 
@@ -33,16 +32,16 @@ from steptime.trials.results import PatchResult, Results
 from steptime.trials.trial import Judgement, TrialVerdict
 
 MOST_BYTES = 4000
-"""Bytes of an answer: 1,500 tokens where a token is 2.7 bytes, which is little for JSON."""
+"""Most bytes of an answer: 1,500 tokens of 2.7 bytes, which is little for JSON."""
 SIZES = ((8, 1600), (6, 800), (5, 400), (4, 240), (3, 160), (2, 120), (1, 80))
-"""Entries of a list and characters of a sentence, cut one after the other until the answer fits."""
+"""(entries of a list, characters of a sentence), tried in order until the answer fits."""
 WHOLE = frozenset({"next", "recording", "folder", "apply", "patch_file", "code", "fixes"})
 """Keys whose values are never cut."""
 Call = Mapping[str, Any]
 
 
 def fitted(document: Mapping[str, Any]) -> str:
-    """The document as one line of JSON, cut to MOST_BYTES."""
+    """Document as one line of JSON, cut to MOST_BYTES."""
     text = ""
     for most, length in SIZES:
         text = json.dumps(_cut(document, most, length), ensure_ascii=False)
@@ -62,36 +61,36 @@ def _cut(value: Any, most: int, length: int) -> Any:
 
 
 def _reported(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry of a list without what is not known."""
+    """Entry of a list without empty values."""
     return {key: value for key, value in entry.items() if value not in ("", [])}
 
 
 def answer(
     sentence: str, confidence: str, line: str, saves: str, fixes: Sequence[str], next_: Call, **more: Any
 ) -> dict[str, Any]:
-    """Fields of every answer, and the special ones of one. line, saves: "" where nothing is known."""
+    """Fields of every answer, and the special ones of one. line, saves: "" if unknown."""
     frame = {"answer": one_line(sentence), "confidence": one_line(confidence), "line": line, "saves": saves}
     return {**frame, "fixes": list(fixes), **more, "next": dict(next_)}
 
 
 def call(tool: str, **arguments: Any) -> Call:
-    """A call of a tool, without what is empty."""
+    """Call of a tool, without empty arguments."""
     return {"tool": tool, "arguments": {name: value for name, value in arguments.items() if value}}
 
 
 NEEDED = frozenset({"input", "transfer", "forward", "backward", "optimizer"})
-"""Roles of lines that a training cannot do without."""
+"""Roles of lines that every training needs."""
 MOST_LINES = 2
-"""Lines that are named next to the findings."""
+"""Most lines that are named besides the findings."""
 LEAST_SHARE = 0.05
-"""Fraction of a step: a line that takes less is not worth an edit."""
+"""Fraction of a step below which a line is not worth an edit."""
 CHANGE = "change.patch"
-"""Where an agent is told to write a change of its own."""
+"""File name for an agent's own change."""
 HOW = f"Edit the line, `git diff > {CHANGE}`, take it back with `git apply -R {CHANGE}`, and judge the change."
 USUAL_BUDGET, LONGEST_BUDGET = 600, 3600
-"""Seconds of a trial: what `judge` takes where nothing is said, and what is asked for at once at the most."""
+"""Budget of a trial, s: the default of `judge`, and the most that an answer suggests."""
 ROOM = 1.5
-"""Times what further rounds are expected to take, for the rehearsals and for a machine that is busier then."""
+"""Safety factor on the expected time of further rounds, for rehearsals and a busier machine."""
 OPEN = frozenset({TrialVerdict.ADOPT.value, TrialVerdict.UNDECIDED.value})
 """Verdicts after which a fix may still pay."""
 
@@ -100,8 +99,8 @@ OPEN = frozenset({TrialVerdict.ADOPT.value, TrialVerdict.UNDECIDED.value})
 
 
 def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Report of where the time goes. job: arguments that name the job in a further call (its command, its folder),
-    empty where the client gave no command. path: of the recording or the trace."""
+    """Answer on where the time goes. job: arguments that name the job in a further call (its command, its folder),
+    empty if the client gave no command. path: of the recording or the trace."""
     process = report.processes[0]
     codes = to_try(report, job)
     found = [_finding(each, process, codes) for each in process.findings]
@@ -130,8 +129,8 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
 
 
 def dear_lines(process: ProcessReport) -> list[tuple[SourceLine, float]]:
-    """Lines that take a considerable part of a step next to input, model and optimizer, and that no finding names, with
-    their ns per step, the longest first: those of the loop, and those below it in functions that run no operators."""
+    """Expensive lines outside of input, model and optimizer that no finding names, with their ns per step, longest
+    first: lines of the loop, and lines below it in functions that run no operators."""
     case, spent = process.case, dict[SourceLine, float]()
     working = {function_of(use.source) for use in case.operators if use.source is not None}
     busy = working | {function_of(SourceLine(file, 0, name)) for file, name in loop_functions(case.lines)}
@@ -150,7 +149,7 @@ def dear_lines(process: ProcessReport) -> list[tuple[SourceLine, float]]:
 
 
 def _dear(line: SourceLine, taken: float, process: ProcessReport) -> dict[str, Any]:
-    """A line, in the place of a finding. taken: ns per step."""
+    """Entry for a line, in the form of a finding. taken: ns per step."""
     spent = _saving(taken, process)
     why = f"The line takes {spent}, and no rule knows why."
     do = "Do it less often, or once before the loop, if the training does not need it in every step."
@@ -159,8 +158,8 @@ def _dear(line: SourceLine, taken: float, process: ProcessReport) -> dict[str, A
 
 def to_try(report: Report, job: Mapping[str, Any]) -> dict[str, list[str]]:
     """Codes of the fixes that can be tried, by the finding that they answer, without those that a trial of this
-    recording has refused already, and those that its sources give no place to write. A trace has no job to try them
-    on."""
+    recording has rejected, and those that cannot be written into its sources. {} for a trace, which has no job to
+    run."""
     process = report.processes[0]
     if process.case.step.mode == "trace":
         return {}
@@ -176,7 +175,8 @@ def to_try(report: Report, job: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _proposals(process: ProcessReport, job: Mapping[str, Any]) -> tuple[Proposal, ...]:
-    """Proposals, with what is tried as it is written only where the job's sources can be written so."""
+    """Proposals; those that exist only as an edit remain applicable only if it can be written into the job's
+    sources."""
     found = propose(process.case, process.findings)
     if not job:
         return found
@@ -189,14 +189,14 @@ def _sure(process: ProcessReport) -> str:
 
 
 def _saving(taken: float, process: ProcessReport) -> str:
-    """ "57.5 ms per step (72 %)", of ns per step."""
+    """Time per step as text: "57.5 ms per step (72 %)"."""
     step = process.case.step.duration.value
     share = f" ({format_share(taken / step)})" if step else ""
     return f"{format_duration(taken)} per step{share}"
 
 
 def place(source: SourceLine | None) -> str:
-    """ "train.py:12: loss.item()"."""
+    """Place and text of a line: "train.py:12: loss.item()"."""
     if source is None:
         return ""
     return one_line(f"{source.file}:{source.line}{f': {source.text}' if source.text else ''}")
@@ -216,14 +216,14 @@ def _finding(finding: Finding, process: ProcessReport, codes: Mapping[str, list[
 
 
 def _first(found: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """(line, savings) of the finding with the most to be saved."""
+    """(line, savings) of the first finding, which has the largest savings; ("", "") without one."""
     return (found[0]["line"], found[0]["saves"]) if found else ("", "")
 
 
 def _after_diagnosis(
     process: ProcessReport, found: Sequence[Mapping[str, Any]], job: Mapping[str, Any], path: str
 ) -> Call:
-    """Trials of what can be tried; else the page of what has the most to be saved; else what is predicted."""
+    """Next call: trials of applicable fixes; else the page of the largest finding; else the predictions."""
     if job and any(each["fixes"] for each in found):
         return call("judge", recording=path, **job)
     first = next((each.code for each in process.findings if each.weight is Weight.FINDING), "")
@@ -236,7 +236,7 @@ def _after_diagnosis(
 
 
 def of_page(code: str, page: str, report: Report | None, job: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Meaning of a finding, a fix or a message, and its place in a recording, if there is one."""
+    """Answer on the meaning of a finding, a fix or a message, and its place in a recording, if there is one."""
     fix, rule = find_fix(code), find_rule(code)
     about = fix.addresses if fix is not None else {rule.code} if rule is not None else set()
     process = report.processes[0] if report is not None else None
@@ -273,7 +273,7 @@ def of_page(code: str, page: str, report: Report | None, job: Mapping[str, Any],
 
 
 def of_what_if(report: Report, job: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Predicted saving of each fix, and what the step would be with one kind of delay gone."""
+    """Answer on the predicted saving of each fix, and the step without one kind of delay."""
     process = report.processes[0]
     step = process.case.step.duration.value
     proposals = _proposals(process, job)
@@ -326,9 +326,9 @@ def _prediction(proposal: Proposal, step: float) -> dict[str, Any]:
 def of_trial(
     results: Results, folder: str, job: Mapping[str, Any], finding: str, applies: str = "", *, resumed: bool = False
 ) -> dict[str, Any]:
-    """Result of each change, and what to do with it. finding: code of the job's first one, "" for none.
-    applies: the command that applies a change of the client's own, if it is a diff. resumed: the trial had been ended
-    before, and went on."""
+    """Answer on the result of each change, and what to do with it. finding: code of the job's first one, "" for none.
+    applies: command that applies the client's own change, if it is a diff. resumed: the trial continued an interrupted
+    one."""
     judged = [judgement for stage, judgement in results.judgements if stage == 0]
     judged.sort(key=lambda each: (each.verdict is not TrialVerdict.ADOPT, -(each.speed.value if each.speed else 0.0)))
     patch = results.patch
@@ -390,7 +390,7 @@ def _decided(best: Judgement | None, results: Results) -> str:
 
 
 def _budget(results: Results, judged: Sequence[Judgement]) -> str:
-    """Budget for a trial that goes on: "14m"."""
+    """Budget for the continuation of a trial: "14m"."""
     further = [seconds_to_start(results), *(seconds_to_decide(each, results) for each in judged)]
     known = [ROOM * each for each in further if each is not None]
     wanted = min(LONGEST_BUDGET, max([USUAL_BUDGET, min(known, default=0.0)]))
@@ -412,7 +412,7 @@ def _candidate(judgement: Judgement, results: Results) -> dict[str, Any]:
 
 
 def _touched(diff: str) -> str:
-    """The first line that a diff changes, "" for none."""
+    """First line that a diff changes, "" for none."""
     found = re.search(r"^\+\+\+ b/(?P<file>.+)\n@@ -\d+(?:,\d+)? \+(?P<line>\d+)", diff, re.MULTILINE)
     if found is None:
         return ""
@@ -426,7 +426,7 @@ def _touched(diff: str) -> str:
 
 
 def patch_command(patch: PatchResult | None) -> str:
-    """Command that applies a patch, as a shell takes it."""
+    """Shell command that applies a patch."""
     if patch is None:
         return ""
     variables = [f"export {shlex.join(f'{name}={value}' for name, value in patch.environment)}"]
@@ -444,9 +444,9 @@ def _after_trial(
     *,
     resumed: bool,
 ) -> Call:
-    """The job again, once the change is applied; else more rounds, a change of the client's own, or what else helps. A
-    trial of our fixes that went on and is undecided all the same is left at that: what is left to be tried is worth
-    more than a small gain of theirs."""
+    """Next call: the job again, once the change is applied; else more rounds, a change of the client's own, or what
+    else helps. A trial of steptime's fixes that is still undecided after it was resumed ends there: other changes are
+    worth more than a small gain."""
     recording, metric = results.plan.recording, results.plan.metric
     if applicable and metric is None:
         return call("diagnose", **job)
@@ -477,7 +477,7 @@ _SURE = {
 
 
 def of_comparison(comparison: Comparison, after: Report, path: str) -> dict[str, Any]:
-    """Differences between runs, beyond noise, and the likely cause. after: the last of them."""
+    """Answer on the differences between runs, beyond noise, and the likely cause. after: the last of them."""
     step = comparison.step
     change = step.change
     line = next((each.name for each in comparison.pieces if each.kind == "line"), "")

@@ -1,4 +1,4 @@
-"""`steptime attach PID`: a job that runs already, measured without a restart."""
+"""`steptime attach PID`: measures a running job without restarting it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def command(
 
 
 def _look(pid: int, *, stay: bool, wants_report: bool) -> int:
-    """The lines of a process that cannot be entered. Raises UsageError where more is wanted."""
+    """Prints the lines of a process that cannot be entered. Raises UsageError if a report or a recording is wanted."""
     from steptime.answer.text import as_text
     from steptime.cli.outside import answer_of
     from steptime.launcher.attach import command_of

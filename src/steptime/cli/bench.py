@@ -1,4 +1,4 @@
-"""`steptime bench FILE:CALLABLE…`: callables on the same inputs, timed as they should be."""
+"""`steptime bench FILE:CALLABLE…`: times callables on the same inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_SETTINGS = 64
 
 
 def shapes_of(text: str) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """ "64x64,128x64+64x32": of each setting, a shape for each argument. Raises UsageError."""
+    """Settings from text such as "64x64,128x64+64x32": for each setting, a shape per argument. Raises UsageError."""
     settings = []
     for words in filter(None, text.split(",")):
         shapes = words.strip().lower().split("+")
@@ -35,7 +35,7 @@ def shapes_of(text: str) -> tuple[tuple[tuple[int, ...], ...], ...]:
 
 
 def listed(given: str, known: Sequence[str], option: str) -> tuple[str, ...]:
-    """Words of a list with commas, each once. Raises UsageError for one that is not known."""
+    """Distinct words of a comma-separated list. Raises UsageError for an unknown one."""
     found = tuple(filter(None, (each.strip() for each in given.split(","))))
     strange = [each for each in found if each not in known]
     if strange:

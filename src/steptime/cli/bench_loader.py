@@ -1,4 +1,4 @@
-"""`steptime bench-loader FILE:LOADER`, or of a job: a loader alone, with other workers and settings."""
+"""`steptime bench-loader FILE:LOADER`, or of a job: times a loader alone, with other workers and settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHARING = ("file_descriptor", "file_system")
 
 
 def duration_ns(context: click.Context, option: click.Parameter, value: str | None) -> float:
-    """The callback of --step: ns, from "30ms", "1.5s" or a number of ms. Raises click.BadParameter."""
+    """Callback of --step: ns, from "30ms", "1.5s" or a number of ms. Raises click.BadParameter."""
     if value is None:
         return 0.0
     text = value.strip().lower()
@@ -133,13 +133,14 @@ def command(
 
 INTERPRETER = re.compile(r"python[\d.]*(\.exe)?")
 WITH_VALUE = ("-X", "-W")
-"""Options of an interpreter that take a word of their own."""
+"""Options of an interpreter that take a separate value."""
 
 
 def asked(
     target: Sequence[str], options: LoaderBenchOptions, python: str | None, *, uncontained: bool
 ) -> tuple[Ask, LoaderBenchOptions]:
-    """(who is asked about the loader, the wishes) of a place, a recording or a command. Raises UsageError."""
+    """(function that runs requests about the loader, options completed from the recording) for a place, a recording or
+    a command. Raises UsageError."""
     only = target[0] if len(target) == 1 else ""
     folder = Path("workspace").absolute()  # each process gets its own
     if only and is_recording(Path(only)):
@@ -167,8 +168,8 @@ def asked(
 
 
 def script_of(words: Sequence[str]) -> tuple[str, ...]:
-    """Words behind the interpreter and its options: a script or "-m" and a module, then arguments. Raises
-    UsageError for what is no Python of that kind."""
+    """Words after the interpreter and its options: a script or "-m" and a module, then arguments. Raises UsageError for
+    any other command."""
     rest = list(words[1:])
     while rest and rest[0].startswith("-") and rest[0] != "-m":
         del rest[: 2 if rest[0] in WITH_VALUE else 1]

@@ -1,4 +1,4 @@
-"""`steptime compare A B`: what differs between runs, beyond noise; with --fail-on a gate for CI."""
+"""`steptime compare A B`: differences between runs, beyond noise; with --fail-on a gate for CI."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from steptime.errors import OutputError, UsageError
 from steptime.report.report import Report
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
-"""Where a step of GitHub Actions names the file that its summary is appended to."""
+"""Variable with the file to which a step of GitHub Actions appends its summary."""
 
 
 @click.command("compare", short_help="Compare recordings, traces or reports: what changed, beyond noise.")
@@ -101,7 +101,7 @@ def command(
 
 
 def _on_one_screen() -> bool:
-    """True if standard error goes where the text on standard output has said it already."""
+    """True if standard error goes to the same place as standard output, where the text already is."""
     try:
         return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
     except (OSError, ValueError):
@@ -117,14 +117,14 @@ def _report(path: str, max_size: int, cache: bool, no_source: bool) -> Report:
 
 
 def _next(paths: Sequence[str], outputs: Sequence[str], *, limited: bool) -> str:
-    """The page, where it was not written; else the last run by itself."""
+    """Next command: the page if it was not written; else the diagnosis of the last run."""
     if limited or any(output.endswith(".html") for output in outputs):
         return f"steptime diagnose {shlex.quote(paths[-1])}"
     return f"steptime compare {' '.join(map(shlex.quote, paths))} -o compare.html"
 
 
 def _summarize(answer: Answer) -> None:
-    """Into the summary of the step of GitHub Actions that this is, if it is one. Raises OutputError."""
+    """Appends the answer to the step summary of GitHub Actions, if this runs there. Raises OutputError."""
     from steptime.answer.markdown import as_markdown
 
     path = os.environ.get(SUMMARY)

@@ -1,8 +1,7 @@
-"""Reports on the command line: remembered or made now, then on the screen, on standard output or in files.
+"""Delivery of reports on the command line: cached or new, to the screen, standard output or files.
 
-Not imported before the job of `run` has begun: it is heavy. The analysis is imported only where it is needed, which
-takes as long as all the rest of a second look.
-"""
+This module is heavy, so it is not imported before the job of `run` has started. The analysis is imported only when
+needed, because that takes as long as everything else of a cached answer."""
 
 from __future__ import annotations
 
@@ -33,7 +32,8 @@ def diagnosed(
     engine: str | None = None,
     workers: int | None = None,
 ) -> Report:
-    """As `diagnosis.diagnose_anywhere`, of one trace from the cache where it was asked the same before."""
+    """Report as by `diagnosis.diagnose_anywhere`; for one trace from the cache, if the same question was asked
+    before."""
     plain = cache and len(paths) == 1 and compile_logs is None and ncu is None and engine is None and workers is None
     question = question_about(paths[0], pictures=pictures, max_size=max_size) if plain else None
     if question is not None and (report := recall(question)) is not None:
@@ -55,8 +55,8 @@ def diagnosed(
 
 
 def deliver(report: Report, delivery: Delivery, *, text_to_stderr: bool | None) -> None:
-    """Writes the report wherever it was asked for, and says so. The text goes to standard error, standard output
-    (False) or nowhere (None); not at all where standard output gets the report in another way."""
+    """Writes the report to all destinations, and reports each file. The text goes to standard error (True), standard
+    output (False, or the output `-`) or nowhere (None); nowhere also if JSON goes to standard output."""
     if delivery.no_source:
         report = without_sources(report)
     if delivery.price is not None:
@@ -79,8 +79,8 @@ def hand_over(
     force: bool,
     error: bool = False,
 ) -> None:
-    """Prints what a verb has found, as text or as JSON, and writes the files that were asked for. error: the text goes
-    to standard error. Raises OutputError."""
+    """Prints an answer, as text or as JSON, and writes the requested files. error: the text goes to standard error.
+    Raises OutputError."""
     if as_json:
         notify(str(rendered(answer, ".json")))
     else:
@@ -89,7 +89,7 @@ def hand_over(
 
 
 def write_all(answer: Answer, outputs: Sequence[str], formats: Sequence[str] = FORMATS, *, force: bool) -> None:
-    """Writes the files that were asked for, and says so. Raises OutputError."""
+    """Writes the requested files, and reports each. Raises OutputError."""
     for output in outputs:
         if output != STANDARD_OUTPUT:
             there = write(answer, output, formats, force=force)

@@ -1,4 +1,4 @@
-"""`steptime diagnose PATH…`: the account of recordings and traces that exist already."""
+"""`steptime diagnose PATH…`: diagnoses existing recordings and traces."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def command(
 
 
 def _check_annotation(paths: tuple[str, ...], destination: str, *, force: bool) -> None:
-    """Refuses before the work what could not be written after it. Raises UsageError and OutputError."""
+    """Checks the destination of --annotate before the work. Raises UsageError and OutputError."""
     from steptime.analysis.what_if.annotate import check_destination
 
     _check_one_trace(paths, "--annotate writes one trace again")

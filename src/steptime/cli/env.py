@@ -1,4 +1,4 @@
-"""`steptime env`: this machine, what is installed, and the peaks that a training step is judged against."""
+"""`steptime env`: this machine, installed versions, and the peaks that a training step is compared with."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = tuple[str, str]
 
 
 def answer_of(environment: Environment) -> Answer:
-    """The machine, then the peaks of each device."""
+    """Answer on the machine and the peaks of each device."""
     identity = environment.identity
     rows = [
         ("host", f"{identity.host}, {identity.system}"),
@@ -93,7 +93,7 @@ def _spread(estimate: Estimate, median: str) -> str:
 
 
 def _scaled(value: float, unit: str) -> str:
-    """With a decimal prefix, as rates are given: "1.23 TFLOP/s"."""
+    """Rate with a decimal prefix: "1.23 TFLOP/s"."""
     for prefix, size in (("T", 1e12), ("G", 1e9)):
         if value >= size:
             return f"{value / size:.3g} {prefix}{unit}"
@@ -159,7 +159,8 @@ def _sweep(
     as_json: bool,
     force: bool,
 ) -> int:
-    """The sweep of the accelerator, where there is one, else of the CPU; the operators of a recording among it."""
+    """Runs the sweep on the accelerator if there is one, else on the CPU, and places the operators of a recording on
+    it."""
     from steptime.answer.output import check_all
     from steptime.callables.sweep import SweepOptions, answer_of_sweep, operators_of, sweep
     from steptime.cli.delivery import hand_over

@@ -1,8 +1,7 @@
-"""The boundary between steptime and its user: whatever goes wrong ends here, as one sentence and an exit status.
+"""Boundary between steptime and its user: every error becomes one sentence and an exit status here.
 
-Exit statuses: 0 fine; 1 refused; 2 the command line cannot be followed; 70 a bug of steptime (EX_SOFTWARE of
-sysexits.h); 130 interrupted. `run` ends as the job did.
-"""
+Exit statuses: 0 done; 1 refused; 2 invalid command line; 70 a bug of steptime (EX_SOFTWARE of sysexits.h); 130
+interrupted. `run` ends as the job did."""
 
 from __future__ import annotations
 
@@ -23,11 +22,11 @@ OUTSIDE = frozenset({
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE,
     errno.ENFILE, errno.ENOMEM, errno.EAGAIN,
 })  # fmt: skip
-"""Rights, room, and what else a system may lack at any place: no bug of ours."""
+"""Errors of the system (permissions, space, other limits) that can occur anywhere and are no bug of steptime."""
 
 
 def shield(action: Callable[[], int]) -> int:
-    """Does it and returns its exit status; an error becomes a sentence on standard error, never a traceback."""
+    """Runs an action and returns its exit status; an error becomes a sentence on standard error, never a traceback."""
     try:
         return action()
     except SteptimeError as error:
@@ -59,7 +58,7 @@ def _bug(error: Exception) -> int:
 
 
 def say(sentence: str) -> None:
-    """One line on standard error, under our name."""
+    """Prints a line on standard error, prefixed with steptime's name."""
     notify(f"steptime: {one_line(sentence)}\n", error=True)
 
 

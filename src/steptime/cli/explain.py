@@ -1,4 +1,4 @@
-"""`steptime explain CODE`: the page of a rule, of a fix, of a category or of a message."""
+"""`steptime explain CODE`: shows the page of a rule, a fix, a category or a message."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from steptime.answer.screen import notify
 from steptime.errors import UsageError
 
 MESSAGES = (Path(__file__).with_name("messages.md"), Path(__file__).parents[3] / "docs" / "messages.md")
-"""In an installed wheel, and in a working tree."""
+"""Places of the messages' texts: in an installed wheel, and in a working tree."""
 
 
 def codes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completions for a shell: codes of rules and fixes, with their titles where it shows any."""
+    """Shell completions: codes of rules and fixes, with their titles."""
     from steptime.advice.engine import all_rules
     from steptime.advice.fixes import CATALOGUE
 
@@ -55,7 +55,7 @@ def _known() -> list[tuple[str, str, str]]:
 
 
 def page_about(code: str) -> str:
-    """The page of a rule, a fix, a category or a message, as Markdown. Raises UsageError (unknown-code)."""
+    """Page of a rule, a fix, a category or a message, as Markdown. Raises UsageError (unknown-code)."""
     from steptime.advice.explain import find_fix, find_rule, page_of
 
     found = find_rule(code) or find_fix(code)
@@ -66,7 +66,7 @@ def page_about(code: str) -> str:
 
 
 def _category(name: str) -> str:
-    """Definition of a category's time, and the rules that look at it; "" for a name that is none."""
+    """Definition of a category's time; "" for any other name."""
     from steptime.analysis.categories import DEFINITIONS, Category
 
     category = {each.name: each for each in Category}.get(name.strip().upper())
@@ -81,7 +81,7 @@ def _category(name: str) -> str:
 
 
 def message_pages() -> dict[str, str]:
-    """The paragraphs of docs/messages.md by their slugs, headings included."""
+    """Paragraphs of docs/messages.md by slug, including headings."""
     path = next((path for path in MESSAGES if path.is_file()), None)
     text = path.read_text(encoding="utf-8") if path is not None else ""
     parts = re.split(r"^## (\S+)\s*$", text, flags=re.MULTILINE)
@@ -89,7 +89,7 @@ def message_pages() -> dict[str, str]:
 
 
 ALIKE = 0.75
-"""Fraction of two words (difflib's ratio), at least: a letter or two of a word were mistyped."""
+"""Least similarity of two words (difflib's ratio) for a suggestion: a letter or two of a word were mistyped."""
 
 
 def _unknown(code: str, words: list[str]) -> UsageError:
@@ -106,7 +106,7 @@ def _unknown(code: str, words: list[str]) -> UsageError:
 
 
 def _show(page: str) -> None:
-    """As Markdown; on a terminal, set for reading."""
+    """Prints a page as Markdown; on a terminal, formatted."""
     if not sys.stdout.isatty():
         notify(page)
         return

@@ -1,4 +1,4 @@
-"""`steptime hang DUMPS…`: which collective a hung job waits in, and for whom."""
+"""`steptime hang DUMPS…`: finds the collective in which a hung job waits, and the ranks that it waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`steptime history [FOLDER]`: the recordings in a folder, since when a job has been slow, and the end of old ones."""
+"""`steptime history [FOLDER]`: lists the recordings in a folder, finds since when a job has been slow, and removes old
+recordings."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from steptime.compare.history import History
 from steptime.errors import UsageError
 
 MOST_NAMED = 10
-"""Files of the user's in a recording that are named; the others are counted."""
+"""Most files of the user's in a recording that are named; others are counted."""
 
 
 @click.command("history", short_help="List recordings, and tell since when a job has been slow.")

@@ -1,4 +1,4 @@
-"""`steptime judge`: is a change of somebody else's faster, and is it still the same training?"""
+"""`steptime judge`: checks whether a change is faster, and still the same training."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from steptime.trials.until_loss import LossTarget
 
 WORSE = NEVER | {TrialVerdict.SLOWER}
 NOT_SURE = 3
-"""Exit status where nothing is known to be worse, and something may be."""
+"""Exit status if no candidate is known to be worse, but one may be."""
 
 
 def _pattern(pattern: str | None) -> str | None:
-    """Value of --metric. Raises UsageError."""
+    """Validated value of --metric. Raises UsageError."""
     if pattern is None:
         return None
     try:
@@ -58,7 +58,7 @@ def _pattern(pattern: str | None) -> str | None:
 
 
 def _target(loss: float | None) -> LossTarget | None:
-    """Value of --until-loss. Raises UsageError."""
+    """Validated value of --until-loss. Raises UsageError."""
     if loss is not None and not isfinite(loss):
         raise UsageError("usage", f"--until-loss takes a finite number, not {loss}.")
     return LossTarget(loss) if loss is not None else None
@@ -77,7 +77,7 @@ class Candidates:
     low_precision: bool
 
     def variants(self, command: Sequence[str], directory: Path) -> tuple[Variant, tuple[Variant, ...]]:
-        """(what they are compared with, the candidates). Raises UsageError."""
+        """(baseline, candidates). Raises UsageError."""
         baseline = Variant(BASELINE)
         found = [candidates.from_diff(path, directory, f"diff-{n}") for n, path in enumerate(self.diffs, 1)]
         for number, revisions in enumerate(self.revisions, 1):
@@ -213,7 +213,7 @@ def command(
 def _start(
     target: Sequence[str], asked: Candidates, options: TrialOptions, until_loss: LossTarget | None
 ) -> tuple[Path, Variant]:
-    """The folder of a new judgement. A change that cannot be tried is refused before the job is measured."""
+    """Folder of a new judgement. A change that cannot be tried is refused before the job is measured."""
     recorded = len(target) == 1 and Path(target[0]).is_dir()
     sources = () if recorded else asked.variants(target, Path.cwd())[0].sources  # measured is what they are beside
     recording = recording_of(target, options, sources)
@@ -226,7 +226,7 @@ def _start(
 def _start_plain(
     target: Sequence[str], asked: Candidates, options: TrialOptions, metric: Metric
 ) -> tuple[Path, Variant]:
-    """The folder of a new judgement by what the command prints, which is not measured before."""
+    """Folder of a new judgement by a number that the command prints; the job is not measured before."""
     command, directory = tuple(target), Path.cwd()
     if len(target) == 1 and Path(target[0]).is_dir():
         manifest = load(Path(target[0])).manifest

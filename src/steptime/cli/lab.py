@@ -1,4 +1,5 @@
-"""`steptime lab RECORDING` or `steptime lab -- CMD…`: precision, compilation, no input, batch sizes, as one table."""
+"""`steptime lab RECORDING` or `steptime lab -- CMD…`: compares precision, compilation, no input and batch sizes in one
+table."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ def command(
 
 
 def _sizes(text: str) -> tuple[tuple[int, ...], bool]:
-    """(the sizes, whether they go on); from the job's own on where they go on without any."""
+    """(sizes, True to continue by doubling); without sizes, doubling starts from the job's own."""
     if text.strip() == AUTO:
         return (), True
     words = [word.strip() for word in text.replace("…", "...").split(",") if word.strip()]
@@ -116,7 +117,7 @@ def _start(recording: Path, options: TrialOptions, compile_modes: bool, *, from_
 
 
 def _run_lab(folder: Path, options: TrialOptions, sizes: tuple[int, ...], go_on: bool) -> TrialOutput:
-    """The batch sizes, which were asked for, until more of them make no difference; then the lab's variants."""
+    """Runs the requested batch sizes, until larger ones make no difference; then the lab's variants."""
     plan = read_results(folder).plan
     recording, variants = Path(plan.recording), plan.variants
     case, _ = case_and_findings(recording)

@@ -1,4 +1,4 @@
-"""The live view on a terminal. Imported where one is: rich takes a while."""
+"""Live view on a terminal. Imported only for a terminal, because rich is slow to import."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ from steptime.live.view import LiveView
 
 
 def screen(view: LiveView, foot: str, width: int) -> Group:
-    """All of it. foot: what keys there are, or what was just done."""
+    """Whole screen. foot: the keys, or the result of the last one."""
     lines = (piece for line in as_text(answer_of(view), width).splitlines() for piece in folded(line, width))
     return Group(styled("\n".join(lines)), Text(f"\n{one_line(foot)}", style="dim"))

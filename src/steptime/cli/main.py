@@ -1,11 +1,11 @@
-"""The door: `steptime VERB …`. One module per verb.
+"""Entry point: `steptime VERB …`, one module per verb.
 
-`run` and what it imports bring no more than click: a job must not wait for numpy.
+`run` and its imports need only click, because a job must not wait for numpy.
 
-The standard streams cannot fail: a closed, full or hung-up one costs its text, never the exit status. One law: a job
-sees the descriptors that the user gave us. Where one of the three is closed, something holds its number here, so that
-no file of ours gets it; that goes when a job is started, which finds it closed as it would have alone.
-"""
+The standard streams cannot fail: a closed, full or hung-up one loses its text, but does not change the exit status of a
+job. One law: a job gets the user's own descriptors. If one of the three is closed, a placeholder holds its number here,
+so that no file of steptime's gets it; the placeholder is closed when a job starts, which then finds the descriptor
+closed, as without steptime."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
 
 class Outlet(io.FileIO):
-    """A descriptor that is written to until that fails; what comes after is dropped. failure: why."""
+    """Descriptor that is written to until that fails; later output is dropped. failure: the error."""
 
     failure: OSError | None = None
     taken = False
-    """True if a reader was there for some of it."""
+    """True if a reader took some of the output."""
 
     def write(self, data: Any, /) -> int:
-        """Takes all of it, or a part; waits where a pipe that does not block is full."""
+        """Writes all of the data, or a part; waits while a non-blocking pipe is full."""
         try:
             while self.failure is None:
                 written = super().write(data)
@@ -65,14 +65,14 @@ def secure() -> Outlet:
 
 
 def _text(outlet: Outlet, before: TextIO | None, *, lines: bool = False) -> TextIO:
-    """Text as the interpreter would have written it."""
+    """Text stream with the interpreter's settings for the original one."""
     lines |= bool(getattr(before, "line_buffering", False))
     encoding, errors = getattr(before, "encoding", "utf-8"), getattr(before, "errors", "backslashreplace")
     return io.TextIOWrapper(io.BufferedWriter(outlet), encoding, errors, line_buffering=lines)
 
 
 def lost(outlet: Outlet) -> str:
-    """Why text that was to be written is missing; "" where it is not, or its reader had seen enough."""
+    """Reason why output is missing; "" if none is, or its reader had stopped reading."""
     if outlet.failure is None or (outlet.failure.errno == errno.EPIPE and outlet.taken):
         return ""
     reasons = {errno.EPIPE: "nobody reads it", errno.EBADF: "it is closed"}
@@ -102,33 +102,33 @@ VERBS = (
     "skill",
     "new",
 )
-"""In the order of work."""
+"""Verbs in the order of work."""
 LOST = 1
-"""Exit status where standard output took no more, as that of a report that cannot be written."""
+"""Exit status if standard output failed, the same as for a report that cannot be written."""
 MODULES = {"try": "trial", "bench-loader": "bench_loader"}
-"""Modules of verbs that are no names in Python."""
+"""Modules of verbs that are not valid Python names."""
 READING = frozenset({"diagnose", "explain", "report", "compare", "history", "memory", "hang"})
-"""Verbs that start no job: what their environment says is theirs alone."""
+"""Verbs that start no job, so that changes of their environment affect no other process."""
 
 
 class Verbs(click.Group):
-    """Imports the module of the verb that was asked for."""
+    """Command group that imports only the module of the requested verb."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of work, not of the alphabet."""
+        """Verbs in the order of work, not alphabetically."""
         return list(VERBS)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """With a suggestion where there is no such verb: the verb that is written alike, or the one that takes what was
-        given."""
+        """Resolves a verb; an unknown one raises an error with a suggestion: a similar verb, or one for the given
+        argument."""
         if args[0] in VERBS or args[0].startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         raise click.UsageError(f"No such command {args[0]!r}.{_meant(args)}", ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb's command, from the module of its name."""
+        """Command of a verb, from the module of its name."""
         if cmd_name not in VERBS:
             return None
         if cmd_name in READING:  # numpy starts a thread for each CPU, which nothing here needs: half of its import
@@ -138,7 +138,7 @@ class Verbs(click.Group):
 
 
 def _meant(words: Sequence[str]) -> str:
-    """Most similar word, for a mistyped one; "" where that is anybody's guess."""
+    """Suggestion for an unknown verb; "" without one."""
     import difflib
 
     near = difflib.get_close_matches(words[0].lower(), VERBS, n=1)
@@ -168,12 +168,12 @@ def steptime(context: click.Context) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Follows a command line and returns the exit status."""
+    """Runs a command line and returns the exit status."""
     return shield(lambda: int(steptime.main(list(argv), prog_name="steptime", standalone_mode=False) or 0))
 
 
 def entry() -> NoReturn:
-    """The console script."""
+    """Runs the console script."""
     gc.set_threshold(100_000)  # ours makes few cycles, and looking for them takes a twentieth of a diagnosis
     output = secure()
     status = main(sys.argv[1:])

@@ -1,9 +1,8 @@
 """`steptime mcp`: steptime's tools for coding agents, by the Model Context Protocol over standard input and output.
 
-Two laws: nothing is executed but the command that the client gave in the same call (a recording's own command is never
-taken on trust), and every answer is short (`answers.fitted`). A tool that runs a job starts a `steptime` of its own,
-whose sentences are the progress that the client gets.
-"""
+Two laws: only the command that the client gave in the same call is executed (never a recording's own command), and
+every answer is short (`answers.fitted`). A tool that runs a job starts a `steptime` process, whose messages are the
+progress that the client receives."""
 
 from __future__ import annotations
 
@@ -38,13 +37,13 @@ from steptime.trials.results import Results, is_our_trial, read_results
 from steptime.trials.trial import TrialVerdict
 
 LONGEST_COMMAND = 2000
-"""Characters: it is a part of the answers, which are short."""
+"""Most characters of a command: the answers, which are short, contain it."""
 INSTRUCTIONS = (
     "steptime measures PyTorch training jobs. Start with diagnose(command=[…]), follow the `next` call of each answer, "
     "and run `apply` yourself where there is one: the patch was run by itself and judged faster and the same training."
 )
 SLUG = re.compile(r"(?P<sentence>.+) \((?P<slug>[a-z0-9-]+)\)")
-"""How a refusal ends."""
+"""Pattern of an error message with its slug."""
 Notify = Callable[[str], Awaitable[None]]
 Words = Annotated[
     list[str],
@@ -119,7 +118,7 @@ class Compare(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 async def diagnose(given: Diagnose, notify: Notify) -> dict[str, Any]:
-    """See Diagnose."""
+    """Answers a `Diagnose` call."""
     if bool(given.command) == bool(given.path):
         raise UsageError("usage", "Give a command, or the path of a recording or a trace.")
     path = _within(given.directory, given.path)
@@ -131,7 +130,7 @@ async def diagnose(given: Diagnose, notify: Notify) -> dict[str, Any]:
 
 
 async def explain(given: Explain, notify: Notify) -> dict[str, Any]:
-    """See Explain."""
+    """Answers an `Explain` call."""
     page = page_about(given.code)
     path = _within(given.directory, given.path)
     report = await _report(path) if given.path else None
@@ -139,7 +138,7 @@ async def explain(given: Explain, notify: Notify) -> dict[str, Any]:
 
 
 async def judge(given: Judge, notify: Notify) -> dict[str, Any]:
-    """See Judge."""
+    """Answers a `Judge` call."""
     own = [name for name in ("diff", "ref", "env", "args") if getattr(given, name)]
     if given.fixes and own:
         raise UsageError("usage", f"Give fixes, or a change of yours ({own[0]}), not both.")
@@ -174,13 +173,13 @@ async def judge(given: Judge, notify: Notify) -> dict[str, Any]:
 
 
 async def what_if(given: WhatIf, notify: Notify) -> dict[str, Any]:
-    """See WhatIf."""
+    """Answers a `WhatIf` call."""
     path = _within(given.directory, given.path)
     return answers.of_what_if(await _report(path), _job(given.command, given.directory), path)
 
 
 async def compared(given: Compare, notify: Notify) -> dict[str, Any]:
-    """See Compare."""
+    """Answers a `Compare` call."""
     paths = [_within(given.directory, each) for each in (given.before, given.after)]
     before, after = [await _report(path) for path in paths]
     return answers.of_comparison(compare([before, after], labels_of(paths)), after, paths[1])
@@ -196,7 +195,7 @@ TOOLS: Mapping[str, tuple[type[msgspec.Struct], Callable[[Any, Notify], Awaitabl
 
 
 async def answered(name: str, arguments: Mapping[str, Any], notify: Notify) -> str:
-    """A tool's answer, as JSON. Raises SteptimeError, whose sentence is for the client."""
+    """Answer of a tool, as JSON. Raises SteptimeError, whose sentence is for the client."""
     if name not in TOOLS:
         raise UsageError("usage", f"There is no tool {name!r}: name one of {', '.join(TOOLS)}.")
     kind, function = TOOLS[name]
@@ -220,7 +219,7 @@ async def answered(name: str, arguments: Mapping[str, Any], notify: Notify) -> s
 
 
 def input_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Types of a tool's arguments."""
+    """JSON Schema of a tool's arguments."""
     _, components = msgspec.json.schema_components([kind])
     schema: dict[str, Any] = components[kind.__name__]
     return {key: value for key, value in schema.items() if key not in ("title", "description")}
@@ -230,14 +229,14 @@ def input_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _within(directory: str, path: str) -> str:
-    """A path that was given in a folder, wherever it is used; "" stays "", and a URL or a pattern what it is."""
+    """Absolute form of a path that was given relative to a folder; "", URLs and patterns are kept."""
     if not path or "://" in path:
         return path
     return os.path.normpath(Path(directory or ".").absolute() / Path(path).expanduser())
 
 
 def _job(command: Sequence[str], directory: str) -> dict[str, Any]:
-    """The arguments that name the job in a further call; none without a command."""
+    """Arguments that name the job in a further call; {} without a command."""
     return {"command": list(command), "directory": directory} if command else {}
 
 
@@ -246,7 +245,7 @@ def _uncontained(wanted: bool) -> list[str]:
 
 
 def _change(given: Judge, scratch: Path) -> tuple[str, list[str]]:
-    """The verb and the options that say what is judged. A diff that is given as text becomes a file."""
+    """Verb and options for the change to judge. A diff given as text is written to a file."""
     words = []
     if given.diff:
         diff = given.diff
@@ -267,9 +266,9 @@ def _change(given: Judge, scratch: Path) -> tuple[str, list[str]]:
 
 
 def judged_diff(results: Results, folder: Path) -> str:
-    """The command that applies the best of the client's own changes that won, from a file in the trial's folder: what
-    was judged, whatever became of the client's own file since. "" where none won, or where it is no change of the files
-    that are there: one that adds a file, or that was compared with an earlier commit."""
+    """Command that applies the best of the client's own winning changes from a file in the trial's folder: the state
+    that was judged, even if the client's file has changed since. "" if none won, or if it does not apply to the present
+    files: one that adds a file, or was compared with an earlier commit."""
     won = [each for stage, each in results.judgements if stage == 0 and each.verdict is TrialVerdict.ADOPT]
     own = [each for each in won if each.variant.sources and not each.variant.proposal and each.speed is not None]
     if not own or results.plan.baseline.sources:
@@ -293,7 +292,7 @@ def _is_text(diff: str) -> bool:
 
 
 def _same_job(given: Judge) -> str:
-    """The recording, which must be of the command that the client gave. Raises UsageError."""
+    """Path of the recording, checked to be of the client's command. Raises UsageError."""
     path = _within(given.directory, given.recording)
     manifest = load(Path(path)).manifest
     _check_command(manifest.command, manifest.directory, given, given.recording)
@@ -331,9 +330,9 @@ async def _report(path: str) -> Report:
 
 
 async def _steptime(words: Sequence[str], directory: str, notify: Notify, wanted: Path | None = None) -> str:
-    """Output of our own command line. wanted: a folder in which it leaves its answer, whatever its exit status. Each
-    sentence of it is told. Raises UsageError with its last sentence where there is no answer; where the client waits no
-    longer, it is interrupted, and with it the job."""
+    """Output of a steptime command line. wanted: folder in which it leaves its answer, whatever its exit status. Each
+    of its messages goes to `notify`. Raises UsageError with its last message if there is no answer. If the client
+    cancels, it is interrupted, and the job with it."""
     anyio = importlib.import_module("anyio")
     process = await anyio.open_process(
         own_python("steptime", *words), cwd=directory or None, stdin=-3, start_new_session=True
@@ -369,7 +368,7 @@ async def _steptime(words: Sequence[str], directory: str, notify: Notify, wanted
 
 
 def import_mcp() -> Any:
-    """The protocol's package. Raises UsageError (mcp-missing)."""
+    """Package `mcp`. Raises UsageError (mcp-missing)."""
     try:
         importlib.import_module("mcp.server.stdio")
         return importlib.import_module("mcp")
@@ -381,7 +380,7 @@ def import_mcp() -> Any:
 
 
 def new_server() -> Any:
-    """A server that has the tools."""
+    """Server with all tools."""
     mcp = import_mcp()
     types = mcp.types
 

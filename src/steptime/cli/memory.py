@@ -1,4 +1,4 @@
-"""`steptime memory PATH`: who owns the bytes, what leaks, what would free them."""
+"""`steptime memory PATH`: shows the owners of memory, leaks, and what would free it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`steptime nan -- CMD…`: the first value that is not finite, with the operator and the line that made it."""
+"""`steptime nan -- CMD…`: finds the first value that is not finite, with the operator and the line that produced it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from steptime.trials.containment import Workspace, contained, leave, refuse_unco
 from steptime.trials.plan import ours_in, with_outputs
 
 FOUND = 1
-"""Exit status where something was not finite."""
+"""Exit status if something was not finite."""
 LONGEST, SLOWER = 900.0, 3.0
-"""An instrumented run may take so many seconds, and so many times what the watched one took, before it is ended."""
+"""Longest time of an instrumented run: LONGEST seconds plus SLOWER times the duration of the first run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class NanOptions:
 
 @dataclass(frozen=True, slots=True)
 class WatchedRun:
-    """The first run; no outcome where none was wanted. started, ended: epoch, ns."""
+    """First run of the job. outcome: None if it was skipped (--at). started, ended: ns since the epoch."""
 
     outcome: Outcome | None
     processes: tuple[ProcessNumerics, ...]
@@ -61,7 +61,7 @@ class WatchedRun:
 
 
 def _hunt(options: NanOptions, folder: Path) -> int:
-    """The exit status. Does not return where the job failed by itself."""
+    """Searches for the fault, and returns the exit status. Does not return if the job failed by itself."""
     seed = secrets.randbelow(1 << 31)
     watched = _monitored(options, folder, seed)
     sign = _sign(options, watched)
@@ -101,7 +101,8 @@ def _monitored(options: NanOptions, folder: Path, seed: int) -> WatchedRun:
 
 
 def _sign(options: NanOptions, watched: WatchedRun) -> Trigger | None:
-    """What to look for: a job that failed by itself may have seen a loss before we did."""
+    """Sign to look for. A job that failed by itself may have seen a bad loss before steptime did. None without a
+    sign."""
     if options.at is not None:
         return Trigger("loss", options.at)
     found = first_sign(watched.processes)
@@ -116,7 +117,7 @@ def _sign(options: NanOptions, watched: WatchedRun) -> Trigger | None:
 def _instrument(
     options: NanOptions, folder: Path, seed: int, watched: WatchedRun, sign: Trigger
 ) -> tuple[ProcessNumerics, ...]:
-    """A second run, contained, in which what the first one has written is as it was left."""
+    """Results of a second, contained run, which finds the files as they were before the first run."""
     more = 0 if sign.kind == "skipped" else options.max_steps
     first = max(1, sign.step - sign.steps_before)
     numerics = NumericsOptions("instrument", seed, False, first, sign.step + more, sign.kind)

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what they mean."""
+"""Options that several verbs share, and their values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d"
 
 
 def seconds(context: click.Context, option: click.Parameter, value: str, *, zero: bool = False) -> float:
-    """An option's callback: seconds, from a number with a unit or without any. zero: whether no time at all may be
-    given. Raises click.BadParameter."""
+    """Callback of an option: seconds, from a number with or without a unit. zero: True if 0 is allowed. Raises
+    click.BadParameter."""
     found = DURATION.fullmatch(value)
     length = float(found[1]) * UNITS[(found[2] or "").lower()] if found is not None else -1.0
     if not 0 <= length <= LONGEST or (length == 0 and not zero):
@@ -37,10 +37,9 @@ SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
 def size(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    """An option's callback: bytes, from a number with a unit of powers of 1000 (GB) or 1024 (GiB), or without any.
+    """Callback of an option: bytes, from a number with a unit of powers of 1000 (GB) or 1024 (GiB), or without one.
 
-    Raises click.BadParameter.
-    """
+    Raises click.BadParameter."""
     if value is None:
         return None
     found = SIZE.fullmatch(value)
@@ -54,7 +53,7 @@ def size(context: click.Context, option: click.Parameter, value: str | None) -> 
 
 
 def numbers_of(text: str, option: str, least: int = 1) -> tuple[int, ...]:
-    """Whole numbers from a list with commas, ascending, each once. Raises UsageError."""
+    """Distinct integers of a comma-separated list, ascending. Raises UsageError."""
     try:
         found = sorted({int(word) for word in text.split(",") if word.strip()})
     except ValueError:
@@ -65,7 +64,7 @@ def numbers_of(text: str, option: str, least: int = 1) -> tuple[int, ...]:
 
 
 def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completions for a shell where a path or a command is expected: names of files."""
+    """Shell completions for a path or a command: file names."""
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -75,7 +74,7 @@ STANDARD_OUTPUT = "-"
 
 
 def outputs_option(help: str, *, required: bool = False) -> Callable[[Function], Function]:
-    """-o: outputs."""
+    """Option -o: outputs."""
     return click.option(
         "-o", "--output", "outputs", multiple=True, required=required, metavar="FILE", shell_complete=files, help=help
     )
@@ -101,7 +100,7 @@ OF_A_REPORT = (
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Destinations and contents of a report. full: JSON has everything that is known. price: $ an hour of a GPU."""
+    """Destinations and contents of a report. full: the JSON holds everything. price: $ per hour of a GPU."""
 
     outputs: tuple[str, ...]
     as_json: bool
@@ -111,7 +110,7 @@ class Delivery:
     price: float | None = None
 
     def check(self) -> None:
-        """Refuses before the work what could not be written after it. Raises OutputError."""
+        """Checks the destinations before the work. Raises OutputError."""
         if self.outputs:
             from steptime.answer.output import check_all  # brings numpy, for which no job should wait unasked
 
@@ -119,7 +118,7 @@ class Delivery:
 
 
 def output_options(function: Callable[..., int]) -> Callable[..., int]:
-    """-o, --json, --full, --no-source, --price and --force, together: delivery."""
+    """Options -o, --json, --full, --no-source, --price and --force, passed together as `delivery`."""
 
     @wraps(function)
     def gathered(
@@ -139,7 +138,7 @@ def output_options(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def price_option(function: Function) -> Function:
-    """--price: price."""
+    """Option --price: price."""
     return click.option(
         "--price",
         type=click.FloatRange(0, 1e6, min_open=True),
@@ -150,7 +149,7 @@ def price_option(function: Function) -> Function:
 
 
 def trace_options(function: Function) -> Function:
-    """--max-size and --no-cache: max_size and cache."""
+    """Options --max-size and --no-cache: max_size and cache."""
     function = click.option(
         "--no-cache",
         "cache",
@@ -170,7 +169,7 @@ def trace_options(function: Function) -> Function:
 
 
 def companion_options(function: Function) -> Function:
-    """--compile-logs and --ncu: compile_logs, the folder of torch.compile's records, and ncu."""
+    """Options --compile-logs and --ncu: compile_logs, the folder of torch.compile's logs, and ncu."""
     function = click.option(
         "--ncu",
         type=click.Path(path_type=Path),
@@ -188,7 +187,7 @@ def companion_options(function: Function) -> Function:
 
 
 def _compile_logs_in(folder: str | None) -> Path | None:
-    """The folder of torch.compile's records. Raises UsageError where it holds none."""
+    """Folder of torch.compile's logs. Raises UsageError if it has none."""
     if folder is None:
         return None
     from steptime.trace.compile_logs import DEBUG, find_logs
@@ -207,7 +206,7 @@ def _compile_logs_in(folder: str | None) -> Path | None:
 
 
 def variant_options(function: Function) -> Function:
-    """--uncontained, --executor, -q, --force, --json, and the target: of the verbs that run variants of a job."""
+    """Options --uncontained, --executor, -q, --force, --json, and the target, for verbs that run variants of a job."""
     for add in (
         click.argument(
             "target",
@@ -237,11 +236,11 @@ def variant_options(function: Function) -> Function:
 
 
 class RecordingOrCommand(click.Command):
-    """Options may follow a recording, which is no program and has none of its own; after a program's name they are the
+    """Command whose options may follow a recording, which has none of its own; options after a program's name are the
     program's."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """As click does, options on both sides of a recording."""
+        """Parses like click, with options on both sides of a recording."""
         from steptime.launcher.command import is_recording
 
         target = self.make_parser(context).parse_args(list(args))[0].get("target")

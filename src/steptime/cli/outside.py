@@ -1,4 +1,4 @@
-"""The answer of a look at a process from outside: where its main thread was."""
+"""Answer on a process that is sampled from outside: the lines of its main thread."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from steptime.quantities import format_bytes, format_share
 from steptime.report.sentences import place_text
 
 DISPLAYED = 10
-"""Lines that a terminal shows."""
+"""Most lines that a terminal shows."""
 
 
 def answer_of(pid: int, command: str, found: LinesFromOutside) -> Answer:
-    """The most frequent line first."""
+    """Answer with the most frequent line first."""
     lines = [
         (f"{place_text(source)}: {linecache.getline(source.file, source.line).strip() or source.function}", looks)
         for source, looks in found.lines

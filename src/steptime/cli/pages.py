@@ -1,4 +1,4 @@
-"""The page of the site with the help of every verb."""
+"""Page of the site with the help of every verb."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _STEPTIME_COMPLETE=fish_source steptime | source     # fish: ~/.config/fish/comp
 
 
 def page() -> str:
-    """The whole page, as Markdown."""
+    """Whole page, as Markdown."""
     parts = [_HEAD, _block("steptime", steptime)]
     top = click.Context(steptime, info_name="steptime", **steptime.context_settings)
     for verb in VERBS:

@@ -1,4 +1,4 @@
-"""`steptime report PATH -o FILE`: the full report of a recording or a trace, in a file."""
+"""`steptime report PATH -o FILE`: writes the full report of a recording or a trace to a file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`steptime run -- CMD…`: a job as it is, measured; its recording; its diagnosis.
+"""`steptime run -- CMD…`: measures an unchanged job, and writes its recording and its diagnosis.
 
-The job starts before anything heavy is imported, its own output is never touched, and this command ends as the job did.
-"""
+The job starts before anything heavy is imported, its own output is never touched, and this command ends as the job
+did."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def ranks(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    """The callback of an option. Raises click.BadParameter for what is neither a number nor a word that is known."""
+    """Callback of --trace-ranks. Raises click.BadParameter for a word that is neither a number nor known."""
     given = tuple(word.strip() for word in value.split(",") if word.strip())
     wrong = next((word for word in given if word not in WORDS and not NUMBER.fullmatch(word)), None)
     if wrong is not None or not given:
@@ -50,7 +50,7 @@ EVERY = re.compile(r"every\s+(\d{1,9})")
 
 
 def slow_steps(context: click.Context, parameter: click.Parameter, value: str | None) -> CatchOptions | None:
-    """The callback of --catch. Raises click.BadParameter."""
+    """Callback of --catch. Raises click.BadParameter."""
     if value is None:
         return None
     words = value.strip().lower()
@@ -66,7 +66,7 @@ def slow_steps(context: click.Context, parameter: click.Parameter, value: str | 
 
 
 UNTIL_MEASURED = 600.0
-"""Seconds, of which half may pass until the steps are known."""
+"""Budget of --until-measured, s, half of which may pass until the steps are known."""
 
 
 AFTERWARDS = (
@@ -77,7 +77,7 @@ AFTERWARDS = (
     "numpy.fft",
     "numpy.random",
 )
-"""Modules that the end of a run needs. numpy loads its own of these when they are first asked for."""
+"""Modules that the end of a run needs. numpy imports its own of these on first use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ def command(**given: Any) -> int:
 
 
 def _run_until_measured(options: RunOptions) -> int:
-    """The job in a copy, as trials measure it."""
+    """Measures the job in a copy, as trials do."""
     for given, option in (
         (is_url(options.recording or ""), "A URL"),
         (options.join, "--join"),
@@ -257,7 +257,7 @@ NO_STEP = 1
 
 
 def _take_place(made: Path, reported: Path, wanted: Path) -> int:
-    """With --force a recording takes the place of an earlier one when it holds a step; NO_STEP where it does not."""
+    """Replaces an earlier recording, with --force, if the new one holds a step; else returns NO_STEP."""
     from steptime.live.watching import still_recorded
     from steptime.recording.inventory import replaceable, take_place
 
@@ -300,7 +300,7 @@ def _default_folder(job: tuple[str, ...]) -> Path:
 
 
 def _destination(url: str) -> str | None:
-    """The URL that the recording is copied to at the end; None where it cannot be, which is said."""
+    """URL to which the recording is copied at the end; None if that is impossible, which is reported."""
     try:
         check(url)
     except OutputError as refusal:
@@ -310,7 +310,7 @@ def _destination(url: str) -> str | None:
 
 
 def _end(outcome: Outcome, status: int) -> int:
-    """The exit status: ours where the job went well. Where it did not, this ends as the job did."""
+    """Exit status: `status` if the job succeeded, else this process ends as the job did."""
     if outcome.status == 0 and outcome.signal is None:
         return status
     exit_as(outcome)
@@ -323,8 +323,8 @@ def _copy(outcome: Outcome, url: str) -> int:
 
 
 def _meanwhile(announcer: Announcer | None) -> Callable[[Progress], None]:
-    """Work while the job runs: to say how far it is, and, once it trains, to load what its end needs. That takes
-    0.4 s, for which the user would have to wait then."""
+    """Callback while the job runs: it prints progress, and, once the job trains, imports the modules that the end
+    needs. Importing them takes 0.4 s, for which the user would otherwise wait."""
 
     def show(progress: Progress) -> None:
         if announcer is not None:
@@ -337,8 +337,8 @@ def _meanwhile(announcer: Announcer | None) -> Callable[[Progress], None]:
 
 
 def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
-    """Everything after the job. Nothing to account for is said, and fails only where a report was asked for: the job
-    itself went well."""
+    """Does everything after the job. If there is nothing to report, it says so, and fails only if a report was
+    requested, because the job itself succeeded."""
     from steptime.cli.after_run import (
         compiled_text,
         crashed_after_profile,
@@ -374,8 +374,8 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
 
 
 def _compile_logs(folder: Path, options: RunOptions) -> Path | None:
-    """Compile logs, where they were asked for: in a folder that the user named, or in the recording. None where it
-    compiled nothing, which is said."""
+    """Folder of the requested compile logs, which the user named or which is in the recording. None if they were not
+    requested, or nothing was compiled, which is reported."""
     if not options.explain_compile:
         return None
     written = Path(os.environ.get("TORCH_TRACE") or folder / COMPILE_LOGS)
@@ -386,8 +386,8 @@ def _compile_logs(folder: Path, options: RunOptions) -> Path | None:
 
 
 def _leave_nothing(recording: Path, parent: Path | None) -> None:
-    """Message for a job without torch, unless a process that it left running records yet. parent: the recording's
-    folder, if it is new."""
+    """Removes the recording of a job without torch, unless a process that it left running still records. parent: the
+    recording's folder, if it is new."""
     from steptime.live.watching import still_recorded
 
     if still_recorded(recording):
@@ -399,7 +399,7 @@ def _leave_nothing(recording: Path, parent: Path | None) -> None:
 
 
 def _remove_recording(folder: Path) -> None:
-    """A folder in which there is anything else stays as it is."""
+    """Removes a recording; a folder with other content stays as it is."""
     from steptime.recording.inventory import remove, replaceable
 
     try:

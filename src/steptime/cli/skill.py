@@ -1,4 +1,4 @@
-"""`steptime skill`: how a coding agent makes a training job faster with steptime, as a file for agents."""
+"""`steptime skill`: prints a file that teaches coding agents to make a training job faster with steptime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`steptime try RECORDING` or `steptime try -- CMD…`: the fixes for what was found, tried on the job itself."""
+"""`steptime try RECORDING` or `steptime try -- CMD…`: tries the fixes for the findings on the job itself."""
 
 from __future__ import annotations
 
@@ -90,15 +90,15 @@ from steptime.trials.working_copy import offline_environment
 
 
 class TrialAnnouncer:
-    """Tells each process that starts, and, in a terminal, draws the step that it is at in place: the variants' own
-    output goes to files."""
+    """Printer of a trial's progress: each process that starts, and, in a terminal, its current step, redrawn in place.
+    The variants' own output goes to files."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._drawn = 0
 
     def show(self, notice: Notice | None) -> None:
-        """Called when a process starts, twice a second, and with None when none runs any more."""
+        """Prints progress. Called when a process starts, twice a second, and with None when none runs any more."""
         if notice is not None and not notice.starts:
             if sys.stderr.isatty():
                 endless = notice.scheduled.options.until_loss is not None or notice.scheduled.options.switched
@@ -140,9 +140,9 @@ def _to_go(notice: Notice) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
-    """Options of the command line. min_gain: a fraction. executor: "local" or "ray". goal: of a new trial.
-    fixes: codes or names of those to try, () for what answers the findings. workers: numbers to try instead. separate:
-    nothing is switched within a process."""
+    """Options of the command line. min_gain: a fraction. executor: "local" or "ray". goal: of a new trial. fixes: codes
+    or names of those to try, () for those that answer the findings. workers: values of num_workers to try instead.
+    separate: switch no fix within a process."""
 
     budget: Budget
     quiet: bool
@@ -159,13 +159,13 @@ class TrialOptions:
 
 
 MEASURED_STEPS, MEASURED_SECONDS = 20, 8.0
-"""After the profile: steps without it, and the time in which the watch measures its own cost."""
+"""Unprofiled steps after the profile, and seconds in which the always-on timers measure their own cost."""
 SHARE = 0.5
-"""Fraction of the budget: a job that has not come to its steady steps then leaves no time to try anything."""
+"""Fraction of the budget after which a job without steady steps leaves no time for trials."""
 
 
 def enough(announcer: Announcer | None) -> Callable[[Progress], bool]:
-    """Decides, twice a second, whether the job has run long enough to be measured."""
+    """Callback that decides, twice a second, whether the job has run long enough to be measured."""
     since: Progress | None = None
 
     def seen(progress: Progress) -> bool:
@@ -189,14 +189,13 @@ def measure(
     peaks: bool = True,
     sources: Sequence[tuple[str, str]] = (),
 ) -> Path:
-    """Runs the command until it has been measured, and returns the recording (in `runs`, where none was named). Where
-    the system permits no overlays it runs in its own folder, with --uncontained only: source lines of a copy would
-    belong to no file of the user's. peaks: whether the machine's are measured behind it. sources: files with another
-    text, by their path relative to the folder, where there are overlays.
+    """Runs the command until it is measured, and returns the recording (by default in `runs`). If the system permits no
+    overlays, it runs in its own folder, and only with --uncontained: lines of a copy would belong to none of the user's
+    files. peaks: also measure the machine's peaks. sources: (path relative to the folder, new text) of files, with
+    overlays only.
 
     Its input is empty and its output goes next to the recording. Raises what `run_variant` raises, and
-    NothingMeasuredError.
-    """
+    NothingMeasuredError."""
     folder = (recording or default_recording(command)).absolute()
     workspace = own_folder(folder.parent, f"workspace-{os.getpid()}")
     contained_workspace = Workspace(tuple(command), workspace, Path.cwd(), uncontained=options.uncontained)
@@ -243,7 +242,7 @@ def _watched(
 
 
 def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredError:
-    """Why there is nothing to try."""
+    """Reason why there is nothing to try."""
     if any(problem.startswith(DEADLINE_PASSED) for problem in outcome.problems):
         return NothingMeasuredError(
             "no-steps",
@@ -260,8 +259,8 @@ def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredEr
 
 @dataclass(frozen=True, slots=True)
 class TrialOutput:
-    """Outcome of a trial. folder: None where there was nothing to try. by_steps: whether steps were compared, of
-    which a report can be made."""
+    """Outcome of a trial. folder: None if there was nothing to try. by_steps: True if steps were compared, so that
+    there is a report."""
 
     folder: Path | None
     answer: Answer
@@ -269,7 +268,7 @@ class TrialOutput:
     by_steps: bool = True
 
     def whole(self) -> Answer:
-        """The answer with the formats that the files of the trial are needed for."""
+        """Answer with the formats that need the files of the trial."""
         folder, text = self.folder, as_text(self.answer)
         exports: dict[str, Callable[[], str | bytes]] = {}
         if folder is None:
@@ -294,7 +293,7 @@ def _page(folder: Path) -> str:
 
 
 def start(target: Sequence[str], options: TrialOptions) -> TrialOutput:
-    """A new trial."""
+    """Starts a new trial."""
     named = [named_fix(word) for word in options.fixes]  # before the job is measured
     recording = recording_of(target, options)
     case, findings = case_and_findings(recording)
@@ -314,7 +313,7 @@ def start(target: Sequence[str], options: TrialOptions) -> TrialOutput:
 
 
 def named_fix(word: str) -> Fix:
-    """The fix of a code or a name. Raises UsageError for what is none."""
+    """Fix of a code or a name. Raises UsageError if there is none."""
     fix = find_fix(word)
     if fix is None:
         raise UsageError("unknown-code", f"There is no fix {word!r}: steptime explain lists them (RM101 …).")
@@ -322,8 +321,8 @@ def named_fix(word: str) -> Fix:
 
 
 def only(named: Sequence[Fix], proposals: Sequence[Proposal], case: Case) -> tuple[Proposal, ...]:
-    """The proposals of these fixes, in that order; of one that answers no finding, all that fits the case. Raises
-    UsageError for what does not fit."""
+    """Proposals of these fixes, in that order; all options that fit the case if a fix answers no finding. Raises
+    UsageError for one that does not fit."""
     found: list[Proposal] = []
     for fix in named:
         fitting = [each for each in proposals if each.fix is fix]
@@ -339,13 +338,13 @@ def only(named: Sequence[Fix], proposals: Sequence[Proposal], case: Case) -> tup
 
 
 def far_end_first(numbers: Sequence[int]) -> list[int]:
-    """The largest, then the others from the smallest on: where the budget does not pay for all, both ends are known."""
+    """Largest number, then the others ascending: if the budget does not pay for all, both ends are known."""
     largest, *others = sorted(set(numbers), reverse=True)
     return [largest, *reversed(others)]
 
 
 def sweep(workers: Sequence[int], case: Case) -> tuple[Proposal, ...]:
-    """The numbers of workers as proposals; the job's own is tried anyway. Raises UsageError where none can be."""
+    """Numbers of workers as proposals; the job's own is tried anyway. Raises UsageError if none can be tried."""
     options = (worker_option(case, number) for number in far_end_first(workers))
     found = tuple(Proposal(fitting_workers, option, "") for option in options if option is not None)
     if not found:
@@ -356,7 +355,7 @@ def sweep(workers: Sequence[int], case: Case) -> tuple[Proposal, ...]:
 
 
 def go_on(folder: Path, options: TrialOptions) -> TrialOutput:
-    """A trial that was interrupted, or whose budget was too small."""
+    """Continues a trial that was interrupted, or whose budget was too small."""
     plan = read_results(folder).plan
     proposals = propose(*case_and_findings(Path(plan.recording)), goal=plan.goal)
     return _conduct(folder, writable(proposals, Path(plan.directory), plan.command), options)
@@ -371,7 +370,7 @@ def new_trial(
     baseline: Variant = AS_IT_IS,
     until_loss: LossTarget | None = None,
 ) -> Path:
-    """The folder of a trial, with its plan in it."""
+    """Folder of a new trial, with its plan."""
     known = load(recording)
     folder = default_recording((f"{job_name(known.manifest.command)}-{kind}",), recording.absolute().parent)
     plan = plan_for(known, recording, variants, case.step, options.min_gain, goal=options.goal)
@@ -383,7 +382,7 @@ def new_trial(
 
 
 def _measured_on(known: Recording, case: Case) -> Iterator[str]:
-    """The machine, the versions and the commit of a recording, a line each."""
+    """Machine, versions and commit of a recording, a line each."""
     first = next(iter(known.processes), None)
     machine = case.machine.name if case.machine is not None else ""
     if first is not None:
@@ -398,7 +397,7 @@ def _measured_on(known: Recording, case: Case) -> Iterator[str]:
 
 @contextmanager
 def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
-    """Runner of the trial in a folder, ready to go on."""
+    """Context manager with the runner of the trial in a folder."""
     known = read_results(folder)
     plan, path = known.plan, Path(known.plan.recording)
     recording = load(path) if plan.recording else None
@@ -432,7 +431,7 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
 
 
 def _one_process(recording: Recording) -> bool:
-    """True if a single process trains, on a device that says when it has nothing to do."""
+    """True if a single process trains, on a device that reports when it is idle."""
     return len(recording.processes) == 1 and recording.processes[0].facts.device in ("", "cpu", "cuda")
 
 
@@ -458,7 +457,7 @@ def _executor(recording: Recording | None, options: TrialOptions) -> Executor:
 
 
 def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
-    """Where the budget pays for too few processes to prove a change, or to time all that somebody handed in."""
+    """Warns if the budget pays for too few processes to prove a change, or to time all of the user's own changes."""
     each = plan.start_seconds + max(SECONDS, FEWEST * plan.step_seconds)
     if budget.left() < PROOF * each:
         say(
@@ -478,19 +477,19 @@ def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
 
 
 def longer(plan: Plan, budget: Budget) -> int:
-    """Minutes of a budget for what this one is too short for: twice as long, and enough to prove a change."""
+    """Sufficient budget in minutes if this one is too short: at least twice as long, and enough to prove a change."""
     return ceil(max(2 * budget.seconds, PROOF * (plan.start_seconds + SECONDS)) / 60)
 
 
 def go_on_command(verb: str, folder: Path, options: TrialOptions, minutes: int | None = None) -> str:
-    """Command that goes on with a trial. minutes: of the budget."""
+    """Command that continues a trial. minutes: of the budget."""
     lifted = "--uncontained " if options.uncontained else ""
     budget = f"--budget {minutes}m " if minutes is not None else ""
     return f"steptime {verb} {lifted}{budget}--resume {shlex.quote(str(folder))}"
 
 
 def recording_of(target: Sequence[str], options: TrialOptions, sources: Sequence[tuple[str, str]] = ()) -> Path:
-    """The recording that was named, or one that is made now of the command, with these files in place of its own."""
+    """Recording that was named, or a new one of the command, with these source files in place of its own."""
     if options.executor == "ray":
         import_ray("--executor ray")  # before anything is written
     if is_recording(Path(target[0])):
@@ -530,8 +529,8 @@ def _nothing_to_try(proposals: Sequence[Proposal], recording: Path, goal: Goal) 
 
 
 def advice_of(proposal: Proposal) -> str:
-    """Advice that only the user can follow: the line, what to do there, and the most that it could save (Amdahl's upper
-    bound)."""
+    """Advice that only the user can follow: the line, what to do there, and the largest possible saving (Amdahl's
+    law)."""
     edit = proposal.option.edit
     place = f"{place_text(edit.site)}: " if isinstance(edit, Snippet) and edit.site is not None else ""
     advice, most = proposal.option.advice, ""
@@ -555,8 +554,9 @@ def _conduct(folder: Path, proposals: Sequence[Proposal], options: TrialOptions)
 
 
 def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialOptions) -> tuple[Judgement, ...]:
-    """All variants, judged: what one process can switch is measured there, the rest by processes, and what is taken is
-    proved by processes as a whole. Where its training is not what it promises, each part of it is tried by itself."""
+    """Judgements of all variants. Those that can be switched are measured in one process, the rest in separate ones,
+    and the combination that is taken is proved as a whole. If its training breaks its promise, each part is tried by
+    itself."""
     switched = in_one_process(runner)
     known = [each for each in runner.plan.variants if switched is not None and switched.proved(each)]
     others = [each for each in runner.plan.variants if each not in known]
@@ -583,8 +583,9 @@ def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialO
 
 
 def _tried_apart(runner: TrialRunner, others: Sequence[Variant], best: Judgement | None) -> tuple[Judgement, ...]:
-    """Variants that processes try. best: what one process has shown to pay, which is to be proved: the others get what
-    that leaves; where one process has used the budget up, nothing is begun that could not end."""
+    """Judgements of the variants that run in separate processes. best: the combination from one process, still to be
+    proved: the others get the remaining budget. If one process has used the budget up, nothing starts that could not
+    end."""
     proof = PROOF if best is not None else 0
     needed = (proof + LEAST_ROUNDS * processes_of(1) + 1) * (runner.plan.start_seconds + SECONDS)
     if any(run.switched_names for run in runner.runs) and runner.budget.left() < needed:
@@ -593,8 +594,8 @@ def _tried_apart(runner: TrialRunner, others: Sequence[Variant], best: Judgement
 
 
 def keeping(runner: TrialRunner, run: Callable[[], None]) -> int:
-    """Runs a trial; whatever ends it early, what was run is judged and shown. Returns the exit status. Raises
-    NothingMeasuredError where the job as it is was not run at all."""
+    """Runs a trial; if it ends early, its finished runs are judged and shown. Returns the exit status. Raises
+    NothingMeasuredError if the unchanged job was never measured."""
     try:
         with _interruptible():
             run()
@@ -614,7 +615,8 @@ def keeping(runner: TrialRunner, run: Callable[[], None]) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a trial as Ctrl-C does: its processes are in sessions of their own, and would go on."""
+    """Context manager in which SIGTERM and SIGHUP end a trial like Ctrl-C: its processes are in sessions of their own,
+    and would continue otherwise."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -630,8 +632,8 @@ def _interruptible() -> Iterator[None]:
 def _patch(
     runner: TrialRunner, taken: Variant, proposals: Sequence[Proposal], options: TrialOptions, *, proving: bool = True
 ) -> Judgement | None:
-    """Writes what was adopted as a diff, runs that without any change of ours, and keeps both. proving: the
-    budget pays for that. Returns what it proved."""
+    """Writes the adopted edits as a diff, runs it without instrumented changes, and saves both. proving: the budget
+    pays for that run. Returns its judgement."""
     workspace = runner.workspace
     edits = edits_of(taken, runner.plan.variants, proposals)
     patch = make_patch(edits, workspace.directory, script_of(workspace.command), workspace.command)
@@ -654,8 +656,8 @@ def _patch(
 
 
 def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder: Path, options: TrialOptions) -> str:
-    """The rest of the trial where the budget was too small for it or for its patch; else the page of what was adopted,
-    or of what was tried first."""
+    """Next command: the rest of the trial if the budget was too small for it or for its patch; else the page of the
+    adopted fix, or of the one that was tried first."""
     results = read_results(folder)
     go_on = go_on_command("try", folder, options, longer(results.plan, options.budget))
     patch = results.patch
@@ -674,7 +676,7 @@ TRIAL_FORMATS = (*FORMATS, ".jsonl")
 
 
 def check_output(outputs: Sequence[str], *, force: bool) -> None:
-    """Refuses before the work what could not be written after it. Raises OutputError."""
+    """Checks the destinations before the work. Raises OutputError."""
     for output in outputs:
         check(output, TRIAL_FORMATS, force=force)
         if not Path(output).absolute().parent.is_dir():
@@ -684,8 +686,8 @@ def check_output(outputs: Sequence[str], *, force: bool) -> None:
 def print_trial(
     reported: TrialOutput, outputs: Sequence[str], *, as_json: bool, force: bool, printed: str = ".jsonl"
 ) -> int:
-    """Prints what a trial came to, and writes it where that was asked for. printed: the format that --json prints.
-    Returns the exit status."""
+    """Prints the result of a trial, and writes the requested files. printed: the format that --json prints. Returns the
+    exit status."""
     answer = reported.whole()
     if as_json and reported.folder is not None:
         notify(str(rendered(answer, printed)))
@@ -697,7 +699,7 @@ def print_trial(
 
 
 def budget_option(default: str) -> Callable[[Function], Function]:
-    """--budget: budget, which runs from now on."""
+    """Option --budget: budget, which starts when the option is parsed."""
     return click.option(
         "--budget",
         callback=lambda *given: Budget(seconds(*given)),

@@ -1,4 +1,4 @@
-"""`steptime watch`: a job that runs, live: in the terminal, as lines, or as a page."""
+"""`steptime watch`: shows a running job live, in the terminal, as lines, or as a page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from steptime.live.view import LiveView
 from steptime.live.watching import Watcher, ask_for_profile, diagnosis_command, find_recording
 
 FAREWELL = 1.0
-"""Seconds that open pages have to take the last view."""
+"""Seconds for open pages to load the last view."""
 KEYS = "p: profile now   d: diagnose   q: leave"
 
 
@@ -114,7 +114,7 @@ def _as_lines(watcher: Watcher, every: float) -> LiveView:
 
 
 def _exported(watcher: Watcher, wanted: Exporter, every: float) -> None:
-    """All views, the last one too, at least `every` seconds apart."""
+    """Exports all views, including the last one, at least `every` seconds apart."""
     due = 0.0
     while True:
         view = watcher.look()
@@ -145,7 +145,7 @@ def _served(watcher: Watcher, port: int) -> LiveView:
 
 
 def _in_terminal(watcher: Watcher) -> LiveView | None:
-    """The last view; None where the user has left before the end."""
+    """Last view; None if the user left before the end."""
     from rich.console import Console
     from rich.live import Live
 
@@ -184,7 +184,7 @@ def _profile(recording: Path) -> str:
 
 
 def _key(keys: int | None, timeout: float) -> str:
-    """The key that is pressed in so many seconds; "" for none."""
+    """Key pressed within `timeout` seconds; "" for none."""
     if keys is None:
         time.sleep(timeout)
         return ""
@@ -195,7 +195,7 @@ def _key(keys: int | None, timeout: float) -> str:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[int | None]:
-    """The terminal's input, key by key, without their echo; None where the input is no terminal."""
+    """Descriptor of the terminal's input in unbuffered mode without echo; None if the input is no terminal."""
     import termios
     import tty
 

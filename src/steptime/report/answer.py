@@ -1,4 +1,4 @@
-"""The answer of a report: where the time of a step goes, what to change, and how sure that is."""
+"""Answer of a report: where the time of a step goes, what to change, and how certain that is."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ from steptime.report.tables import (
 )
 
 PICTURES = (".speedscope.json", ".html", ".svg", ".png")
-"""Formats that show a step's timeline and memory over time."""
+"""File endings of formats that show a step's timeline and memory over time."""
 ASKED_FOR = "caught-steps"
-"""A note on what was asked for (run --catch) comes before the others."""
+"""Note on an explicit request (run --catch), which comes before the others."""
 PROFILER = "ProfilerStep"
-"""In words on how steps were found: nothing that needs to be said."""
+"""Usual way to find steps, which needs no mention."""
 FIRST, FIRST_ASIDES, FIRST_KERNELS = 5, 4, 3
 """Findings, notes and kernels that a terminal shows."""
 LEAST_COMPUTE = 0.2
-"""Fraction of the step: where the device computes less, its roofline is not what to look at."""
+"""Fraction of the step that computing must take for its roofline to be shown."""
 
 
 def show_pictures(outputs: Iterable[str], *, full: bool) -> bool:
-    """True if one of the formats shows a step's timeline and memory over time."""
+    """True if an output format shows a step's timeline and memory over time."""
     return full or any(each.lower().endswith(PICTURES) for each in outputs)
 
 
 def answer_of(report: Report, *, full: bool = False) -> Answer:
-    """full: JSON with everything that is known, which can be read back."""
+    """Answer of a report. full: the JSON holds everything and can be read back."""
     process = placed(report.processes[0])
     return Answer(
         title=one_line(report.environment.command or report.source),
@@ -129,7 +129,7 @@ def _png(report: Report) -> bytes:
 
 
 def _header(report: Report) -> str:
-    """The job as it was typed, and what ran it."""
+    """The job's command line, versions and device."""
     environment = report.environment
     facts = [f"steptime {environment.steptime}", environment.command or report.source]
     facts += [f"torch {environment.torch}" if environment.torch else "", environment.device, environment.ended]
@@ -139,7 +139,8 @@ def _header(report: Report) -> str:
 
 
 def _step(report: Report, process: ProcessReport) -> Iterator[str]:
-    """The step, and what the steps of a trace were found by, where it does not mark them."""
+    """Lines on the step, on how the steps of a trace were found if it does not mark them, and on throughput and
+    price."""
     step = process.case.step
     left_out = left_out_text(process)
     yield f"Step {step_text(step)}{f' (left out: {left_out})' if left_out else ''}"
@@ -153,7 +154,7 @@ def _step(report: Report, process: ProcessReport) -> Iterator[str]:
 
 
 def _displayed_categories(process: ProcessReport) -> Table:
-    """The categories that take time, the longest first."""
+    """Table of the categories that take time, longest first."""
     spent = [use for use in process.case.categories if use.duration.value > 0]
     ordered = tuple(sorted(spent, key=lambda use: -use.duration.value))
     made = category_tables(replace(process.case, categories=ordered, phases=()))
@@ -168,7 +169,7 @@ NO_TABLE = Table("none", "", "", (), ())
 
 
 def _computing(process: ProcessReport) -> Iterator[str]:
-    """Bound of the device's computing, its rates and its kernels, where that is a considerable part of the step; then
+    """Sentences on the device's computing, its rates and its kernels, if that is a considerable part of the step; then
     the replay's predictions, and the step on other devices."""
     case, step = process.case, process.case.step.duration.value
     compute = next((use.duration.value for use in case.categories if use.name == "compute"), 0.0)
@@ -186,14 +187,14 @@ def _computing(process: ProcessReport) -> Iterator[str]:
 
 
 def _reported(process: ProcessReport) -> list[Finding]:
-    """Findings with their advice; a note where it comes first; and the largest parts of the step."""
+    """Findings with their advice, a note if it comes first, and the parts of computing."""
     first = [each for each in process.findings[:1] if each.weight is Weight.NOTE and each.name != MADE_OF]
     found = first + [each for each in process.findings if each.weight is Weight.FINDING]
     return found + [each for each in process.findings if each.name == MADE_OF]
 
 
 def _finding(finding: Finding, process: ProcessReport) -> Item:
-    """A finding with what it would save; what the headline has said is not said again."""
+    """Item for a finding with its savings, without repeating the headline."""
     saving, step = finding.savings, process.case.step
     worth = f"up to {in_step(saving.value, step)}" if saving is not None else ""
     return Item(
@@ -208,7 +209,7 @@ def _finding(finding: Finding, process: ProcessReport) -> Item:
 
 
 def _asides(report: Report, process: ProcessReport) -> Iterator[Item]:
-    """Doubts, then notes that no headline has told; what was asked for comes first."""
+    """Caveats, then notes that no headline contains; explicitly requested ones come first."""
     reported, verdict = _reported(process), process.verdict
     message = f"{verdict.reason} {verdict.sentence}".lower()
     asides = [each for each in process.findings if each.weight is not Weight.FINDING and each not in reported
@@ -237,7 +238,7 @@ def _notes(report: Report, process: ProcessReport) -> Iterator[str]:
 
 
 def _details(report: Report) -> Iterator[Part]:
-    """All that is known, for documents."""
+    """Parts with all details, for documents."""
     yield _environment(report)
     several = len(report.processes) > 1
     if several:

@@ -1,9 +1,8 @@
-"""The report in short, for programs: what a person is shown, as a document of a few kilobytes.
+"""Compact report for programs: what a person is shown, as a document of a few kilobytes.
 
-It is the public document: its records are here alone, so that a type within steptime may be renamed without a change
-of it, and a field goes, or gets another meaning, with another version only. Its JSON Schema is
-docs/compact-schema.json. Only `steptime watch` reads it back: it does not hold what a page or a comparison needs.
-"""
+This is the public format. Its records are defined here alone, so that renaming a type within steptime does not change
+it; removing a field or changing its meaning requires a new version. Its JSON Schema is docs/compact-schema.json. Only
+`steptime watch` reads it back: it does not hold what a page or a comparison needs."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from steptime.report.sentences import price_rate
 
 COMPACT_VERSION = 2
 MOST_FINDINGS, MOST_PROBLEMS, MOST_MODULES = 12, 8, 6
-"""The others are in the full document, and counted here."""
+"""Most entries; the others are in the full document, and counted here."""
 LARGEST = 8_000
 """Characters."""
 LEAK = "ST702"
@@ -33,7 +32,7 @@ LEAK = "ST702"
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Nanoseconds, with the ends of a 95 % interval."""
+    """Time in nanoseconds with a 95 % interval."""
 
     value: int
     low: int
@@ -42,7 +41,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class CompactJob:
-    """The job, and where it ran. ranks: processes that trained; shown: the one that the document is about."""
+    """Job, and where it ran. ranks: processes that trained; shown: the one that the document is about."""
 
     command: str
     device: str
@@ -54,7 +53,7 @@ class CompactJob:
 
 @dataclass(frozen=True, slots=True)
 class CompactStep:
-    """duration_ns: of a usual step, the mean of so many. warm_up, excluded: steps that were left out."""
+    """Step of the job. duration_ns: mean of `steps` usual steps. warm_up, excluded: numbers of steps left out."""
 
     duration_ns: Interval
     steps: int
@@ -64,7 +63,7 @@ class CompactStep:
 
 @dataclass(frozen=True, slots=True)
 class CompactCategory:
-    """share: of the step."""
+    """Category of the step. share: fraction of the step."""
 
     name: str
     duration_ns: Interval
@@ -73,7 +72,7 @@ class CompactCategory:
 
 @dataclass(frozen=True, slots=True)
 class CompactLine:
-    """text: as it is in the file, "" where it could not be read."""
+    """Source line. text: as in the file, "" if it could not be read."""
 
     file: str
     line: int
@@ -83,9 +82,9 @@ class CompactLine:
 
 @dataclass(frozen=True, slots=True)
 class CompactFinding:
-    """weight: "finding", "note" or "caveat". savings_ns: per step, what a perfect fix of this alone could save; share:
-    of the step. evidence: the sentence with its numbers. fixes: codes of what steptime try can try. next: the command
-    that helps, ready to paste."""
+    """Finding of a rule. weight: "finding", "note" or "caveat". savings_ns: per step, what a perfect fix of this alone
+    could save; share: fraction of the step. evidence: sentence with its numbers. fixes: codes of the fixes that
+    steptime try can test. next: command that helps, ready to paste."""
 
     code: str
     name: str
@@ -101,7 +100,7 @@ class CompactFinding:
 
 @dataclass(frozen=True, slots=True)
 class CompactModule:
-    """A module of the model, with all inside it, per step. kept_bytes: what its forward leaves allocated."""
+    """Module of the model, including submodules, per step. kept_bytes: memory that its forward leaves allocated."""
 
     path: str
     type: str
@@ -115,9 +114,9 @@ class CompactModule:
 
 @dataclass(frozen=True, slots=True)
 class CompactCost:
-    """Cost of steptime itself. per_step_ns: of the always-on timers, measured, else from the number of records;
-    measured says which. once_ns: of looking closely at some steps; once_share: of the run; peaks_ns: of measuring the
-    machine's peaks after it."""
+    """Cost of steptime itself. per_step_ns: of the always-on timers; measured: False if estimated from the number of
+    records. once_ns: of examining some steps closely; once_share: fraction of the run; peaks_ns: of measuring the
+    machine's peaks afterwards."""
 
     per_step_ns: int | None
     measured: bool
@@ -128,9 +127,9 @@ class CompactCost:
 
 @dataclass(frozen=True, slots=True)
 class CompactThroughput:
-    """samples: that a step reads. rate: samples per second in a steady step; run_rate: over the whole run, with its
-    warm-up, its evaluations and what steptime took. tokens: of a step, the padding included, None where its batches are
-    no token ids. counted_from: "loader", or "inputs of" the model whose calls tell how large a batch is."""
+    """Throughput of the job. samples: per step. rate: samples per second in a steady step; run_rate: over the whole
+    run, with its warm-up, its evaluations and steptime's own time. tokens: per step, including padding, None if its
+    batches are not token ids. counted_from: "loader", or "inputs of" the model whose calls show the batch size."""
 
     samples: float
     rate: float
@@ -156,11 +155,10 @@ class CompactGpu:
 
 @dataclass(frozen=True, slots=True)
 class CompactElsewhere:
-    """The step on another device, or with a link so many times as fast, as `diagnose --on` and `--link` predict it,
-    with as many ranks as here. device: "" for the same. kernels_ns: of the device, per step; kernels_here_ns: as they
-    are in the trace. communication: share of these in kernels that communicate. checked: whether such predictions were
-    held against traces of both devices; otherwise nobody knows how far it is off. peaks: where those of both are
-    from."""
+    """Predicted step on another device, or with a link that is `link` times as fast (`diagnose --on`, `--link`), with
+    as many ranks as here. device: "" for the same. kernels_ns: of the device, per step; kernels_here_ns: in the trace.
+    communication: fraction of these in kernels that communicate. checked: such predictions were compared with traces of
+    both devices; otherwise their error is unknown. peaks: sources of the peaks of both."""
 
     device: str
     link: float
@@ -174,11 +172,11 @@ class CompactElsewhere:
 
 @dataclass(frozen=True, slots=True)
 class CompactReport:
-    """headline: the answer, for a person. confidence: "confident", "likely" or "unclear", for this reason. bottleneck:
-    a category, "balanced" or "unknown". findings: those with the most to be saved first; modules: those with most time;
-    more_findings, more_problems, more_modules: how many are in the full document only. next: the command that helps
-    most, ready to paste. elsewhere: where that was asked for. decides: whose speed the step's length hangs on, "host",
-    "device" or "both"; "" where that is not known."""
+    """Compact report of a job. headline: answer for a person. confidence: "confident", "likely" or "unclear"; reason:
+    why. bottleneck: a category, "balanced" or "unknown". findings: those with the largest savings first; modules:
+    longest first; more_findings, more_problems, more_modules: numbers of those in the full document only. next: command
+    that helps most, ready to paste. elsewhere: predictions, if requested. decides: side that decides the step's length,
+    "host", "device" or "both"; "" if unknown."""
 
     schema: str
     schema_version: int
@@ -205,7 +203,7 @@ class CompactReport:
 
 
 def render(report: Report) -> str:
-    """The document as JSON; of one that gets too large the modules go first."""
+    """Document as JSON; modules are dropped from one that gets too large."""
     made = compact(report)
     while len(text := document(made)) > LARGEST and made.modules:
         made = replace(made, modules=made.modules[:-1], more_modules=made.more_modules + 1)
@@ -213,7 +211,7 @@ def render(report: Report) -> str:
 
 
 def compact(report: Report) -> CompactReport:
-    """Compact form of the process in front."""
+    """Compact form of the first process."""
     process, environment = report.processes[0], report.environment
     step, verdict = process.case.step, process.verdict
     return CompactReport(
@@ -275,7 +273,7 @@ def _elsewhere(found: Elsewhere) -> CompactElsewhere:
 
 
 def _modules(modules: Sequence[ModuleUse]) -> tuple[CompactModule, ...]:
-    """Those with most time, parents among them."""
+    """Modules with most time, including parents."""
     longest = sorted(modules, key=lambda use: -(use.forward + use.backward))[:MOST_MODULES]
     return tuple(
         record_of(

@@ -1,4 +1,4 @@
-"""From what was found to a report: which process is shown first, and what the reader is to do next."""
+"""Composition of a report from the processes' results: which process is shown first, and the next command."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ WORKERS = "loader workers"
 IN_PROCESS = "0 (read in the training process)"
 IN_WORKERS = "worker processes"
 _ITERATOR = re.compile(r"^enumerate\(DataLoader\)#_(SingleProcess|MultiProcessing)DataLoaderIter\b")
-"""How torch's profiler names the loader's next(): the class of the iterator says whether there are workers."""
+"""Name of the loader's next() in torch's profiler: the class of the iterator shows whether there are workers."""
 
 
 def facts_of_process(process: Process) -> Facts:
-    """Switches of a recorded process, its modules and the changes of a trial that were live in it."""
+    """Switches of a recorded process, its modules and the changes of a trial that were in force."""
     top_modules = ", ".join(
         f"{model.type} of {model.parameters} parameter tensors{', compiled' if model.compiled else ''}"
         for model in process.top_modules
@@ -101,7 +101,7 @@ def _word(value: object) -> str:
 
 
 def facts_of_trace(trace: Trace) -> Facts:
-    """Facts of a bare trace: how its loader reads, as far as names tell, and its devices."""
+    """Facts of a bare trace: kind of its loader, as far as names show it, and its devices."""
     found = []
     kinds = {match[1] for match in map(_ITERATOR.match, trace.symbols) if match}
     if kinds:
@@ -134,7 +134,7 @@ def environment_of(recording: Recording) -> JobEnvironment:
 
 
 def end_of(manifest: Manifest) -> Facts:
-    """How the job ended where it did not end well. One that was interrupted or terminated was ended by somebody."""
+    """End of a failed job, as a fact. An interrupted or terminated one counts as ended by the user."""
     status, signal = manifest.exit_status, manifest.ended_by_signal
     if signal is not None and signal not in (SIGINT, SIGTERM):
         return ((ENDED, f"signal {signal}"),)
@@ -142,15 +142,15 @@ def end_of(manifest: Manifest) -> Facts:
 
 
 RECORD_OPERATORS = 3.3
-"""Cost of one record for the job, patches and clock readings included, in tiny operators of the machine: both are steps
-of the interpreter. Measured: 10.1 µs for the three of a small model's step, 15.1 µs for the four with a loader
+"""Cost of one record for the job, including patches and clock readings, in tiny operators of the machine: both depend
+on the interpreter's speed. Measured: 10.1 µs for the three of a small model's step, 15.1 µs for the four with a loader
 (benchmarks/results/overhead-epyc-2cpu.md), where an operator takes 1.05 µs."""
 RECORD_COST = 3500.0
-"""The same in ns, where the machine was not measured."""
+"""Cost of one record on an unmeasured machine, ns."""
 LEAST_SAMPLES = 3
-"""Samples of the machine over time, for a plot."""
+"""Least number of samples over time for a plot."""
 LEAST_TURNS = 2
-"""For a difference with an interval."""
+"""Least number of turns for a difference with an interval."""
 
 
 def cost_of(
@@ -161,9 +161,9 @@ def cost_of(
     tracer: Estimate | None = None,
     manifest: Manifest | None = None,
 ) -> Cost:
-    """The cost of the watch and of the profiler in one process, and of measuring the machine's peaks behind it. Where
-    other programs took CPUs from the job, turns differ by their doing, and no difference passes for our cost. tracer:
-    as of `Cost`. manifest: of the job that the process was started by, or is."""
+    """Cost of the always-on timers and of the profiler in one process, and of measuring the machine's peaks afterwards.
+    If other programs took CPUs from the job, turns differ because of them, so no difference counts. tracer: as in
+    `Cost`. manifest: of the job's recording, None without one."""
     dispatch = machine.dispatch if machine is not None else None
     each = RECORD_COST if dispatch is None else RECORD_OPERATORS * dispatch.value
     steady = np.flatnonzero(steps.steady)
@@ -198,8 +198,8 @@ def _span(steps: Steps) -> int:
 
 
 def _slowed(process: Process, steps: Steps, steady: Int64) -> int:
-    """ns by which all steps together took longer that a window of the probe's lies in. A step of the warm-up, which is
-    slow by itself, counts as a usual step at most: discovery slows by half, and nothing else comes that early."""
+    """Extra time of all steps that contain a window of the probe, ns. A warm-up step, which is slow by itself, counts
+    as at most one usual step: discovery slows by half, and nothing else comes that early."""
     chosen = np.isin(process.intervals.kind, [int(Kind.PROFILED), int(Kind.DISCOVERY), int(Kind.LINES)])
     windows = union(process.intervals.start[chosen], process.intervals.end[chosen])
     close = measure(windows, steps.start, steps.end) > PART * (steps.end - steps.start)
@@ -214,14 +214,14 @@ def _slowed(process: Process, steps: Steps, steady: Int64) -> int:
 
 
 MOST_SAMPLES = 240
-"""Samples of the machine over time: a plot is no wider."""
+"""Most samples of the machine over time: a plot is no wider."""
 
 
 def machine_over_time(
     telemetry: Sequence[TelemetrySample], own: Sequence[DeviceFacts], case: Case, start: int
 ) -> MachineOverTime | None:
-    """From the launcher's telemetry. own: the process's devices. start: monotonic ns, the first step's. A series that
-    one of the samples lacks is left out, and the time before the process has told its devices."""
+    """Machine over time from the launcher's telemetry. own: the process's devices. start: monotonic ns of the first
+    step. Left out: a series that any sample lacks, and the time before the process has reported its devices."""
     cpus = case.settings.usable_cpus if case.settings is not None else 0
     reported = next(
         (number for number, each in enumerate(telemetry) if any(device.of(own) for device in each.devices)), 0
@@ -244,7 +244,7 @@ def machine_over_time(
 
 
 UNSEEN = DeviceSample()
-"""Value for a device that a sample does not have."""
+"""Stand-in for a device that a sample does not have."""
 
 
 def _device_over_time(name: str, samples: Sequence[DeviceSample]) -> dict[str, list[float | None]]:
@@ -262,13 +262,13 @@ def _percent(part: float | None, whole: float | None) -> float | None:
 
 
 def _held_back(reasons: int | None) -> float | None:
-    """100 while the driver lowers the clock for heat or power."""
+    """100 while the driver lowers the clock for heat or power, else 0."""
     return None if reasons is None else 100.0 * bool(reasons & (SLOWED | POWER_CAP))
 
 
 def throughput_of(case: Case, steps: Steps, left_out: int = 0) -> Throughput | None:
-    """From the loader's batches, else what the model is called with, and the steps; None where nothing says how large a
-    batch is. left_out: steps of the run that are not among `steps`."""
+    """Throughput from the loader's batch size or else the model's inputs; None if neither is known. left_out: steps of
+    the run that are not among `steps`."""
     samples, step, inputs = samples_per_step(case), case.step.duration.value, case.inputs
     if not samples or step <= 0:
         return None
@@ -288,9 +288,9 @@ def _time_of(process: Process, kind: Kind) -> int:
 
 
 def _turns(steps: Steps, unwatched: Bool) -> Float64:
-    """For each turn, how much longer the watched steps behind it took than its own, in the median. Steps of one turn
-    are alike, so that a turn, and not a step, is what the interval counts; and a machine that drifts over the run must
-    not pass for our cost. Where every k-th step is longer, steps of a turn are no measure of those behind it."""
+    """Extra time of timed steps, ns, one value per turn: the median by which the timed steps after its untimed ones
+    were longer. Steps of one turn are alike, so the interval counts turns, not steps; and drift of the machine must not
+    count as steptime's cost."""
     off = np.flatnonzero(unwatched)
     blocks = [block for block in np.split(off, np.flatnonzero(np.diff(off) > 1) + 1) if len(block)]
     differences = []
@@ -304,7 +304,7 @@ def _turns(steps: Steps, unwatched: Bool) -> Float64:
 
 
 EXPLODING = "ST605"
-"""A result that is lost comes before how long it takes."""
+"""Rule of exploding gradients: a lost result comes before slow steps."""
 
 
 def compose(
@@ -314,11 +314,10 @@ def compose(
     problems: tuple[str, ...] = (),
     ranks: RankComparison | None = None,
 ) -> Report:
-    """The report of a recording or of traces. source: the path as the user gave it. processes: at least one.
+    """Report of a recording or of traces. source: the path as the user gave it. processes: at least one.
 
-    The rank that the others wait for comes first, else the slowest training process; it alone keeps its step view and
-    its traces, and of small ones what is in them.
-    """
+    The straggler comes first, else the slowest training process; it alone keeps its step view and its traces, and the
+    content of small traces."""
     ordered = sorted(processes, key=lambda process: (-process.case.step.duration.value, process.rank or 0))
     if _alike(processes):
         ordered = sorted(processes, key=lambda process: (process.rank is None, process.rank or 0))
@@ -332,7 +331,7 @@ def compose(
 
 
 def with_trials(report: Report, folder: Path | None) -> Report:
-    """The report with what the trial in a folder proved; one that cannot be read is a problem in words."""
+    """Report with the results of the trial in a folder; an unreadable trial becomes a problem."""
     if folder is None:
         return report
     try:
@@ -349,8 +348,8 @@ def _failures(processes: tuple[ProcessReport, ...]) -> tuple[str, ...]:
 
 
 def of_copies(report: Report, source: str) -> Report:
-    """A report of copies that are deleted again, told as what they were copied from: of its traces the names stay.
-    source: what the user gave."""
+    """Report of temporary copies under the name of their original; its traces keep only their names. source: what the
+    user gave."""
     processes = (
         replace(process, traces=tuple(replace(each, path=Path(each.path).name) for each in process.traces))
         for process in report.processes
@@ -359,9 +358,9 @@ def of_copies(report: Report, source: str) -> Report:
 
 
 def next_command(source: str, environment: JobEnvironment, process: ProcessReport) -> str:
-    """Command that helps most now, ready to paste: a search for the first value that is lost, where the gradients run
-    away; trials of the fixes for what was found, or the page of the finding with the most to be saved, or of what most
-    of the step is made of; the page of what makes the measurement doubtful; else the whole report."""
+    """Command that helps most now, ready to paste: a search for the first lost value if the gradients explode; trials
+    of the fixes for the findings; the page of the largest finding, or of the parts of computing; the page of a caveat;
+    else the whole report."""
     if environment.command and any(finding.code == EXPLODING for finding in process.findings):
         return f"steptime nan -- {environment.command}"
     if _can_be_tried(process):
@@ -382,7 +381,7 @@ def confirming(source: str, command: str) -> str:
 
 
 def _can_be_tried(process: ProcessReport) -> bool:
-    """True if there is a job to run again and a fix that steptime can apply to it by itself."""
+    """True if there is a job to run again and a fix that steptime can apply to it."""
     if process.case.step.mode == "trace":
         return False
     from steptime.advice.propose import propose  # and with it all fixes, which a trace has no use for
@@ -391,6 +390,7 @@ def _can_be_tried(process: ProcessReport) -> bool:
 
 
 def _alike(processes: tuple[ProcessReport, ...]) -> bool:
-    """True if the steps take equally long, as far as their intervals tell: then rank 0 is the one that people know."""
+    """True if all processes' steps are equally long within their intervals; then rank 0, which users expect, comes
+    first."""
     durations = [process.case.step.duration for process in processes]
     return max(each.low for each in durations) <= min(each.high for each in durations)

@@ -1,9 +1,8 @@
-"""A step as a flame graph: stacks of the user's functions, modules, operators and, on a device, kernels, each with the
-time that it took itself. Equal stacks are one, in the order in which they first came.
+"""Flame graph of a step: stacks of the user's functions, modules, operators and, on a device, kernels, each with its
+own time. Equal stacks are merged, in order of their first appearance.
 
-A thread's times sum to the step; what is in no recorded call is the root's own. A stream's are those of its kernels,
-below the stack that launched them.
-"""
+A thread's times sum to the step; time in no recorded call is the root's own. A stream's times are those of its kernels,
+below the stack that launched them."""
 
 from __future__ import annotations
 
@@ -24,13 +23,14 @@ from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import COMMUNICATION_KERNEL
 
 MOST_STACKS = 3_000
-"""Stacks of a thread: what is in smaller ones counts as the time of whoever called them."""
+"""Most stacks of a thread: the time of smaller ones counts for their callers."""
 MOST_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class FlameLabel:
-    """kind: "python", "range", "operator", "call", "compute", "communication", "copy" or "thread" (a root)."""
+    """Label of a stack's innermost call. kind: "python", "range", "operator", "call", "compute", "communication",
+    "copy" or "thread" (a root)."""
 
     name: str
     kind: str
@@ -39,8 +39,8 @@ class FlameLabel:
 
 @dataclass(frozen=True, slots=True)
 class FlameThread:
-    """kind: "thread" or "stream". Columns of numbers, stack by stack, callers before what they call: the stack of the
-    caller (-1 for the first, the root), the label, ns of its own."""
+    """Stacks of a thread or stream. kind: "thread" or "stream". Columns of numbers, callers before callees: position of
+    the caller (-1 for the first stack, the root), label, own ns."""
 
     name: str
     kind: str
@@ -49,8 +49,8 @@ class FlameThread:
     self_column: str
 
     def __post_init__(self) -> None:
-        """Raises ValueError where a column holds no whole numbers, or a stack has no caller before it: a report's file
-        may be anybody's."""
+        """Raises ValueError if a column holds anything but integers, or a stack has no caller before it: a report's
+        file may come from anybody."""
         parent, label, own = stacks_of(self)
         if not len(parent) == len(label) == len(own):
             raise ValueError("the columns of a flame graph have different lengths")
@@ -60,21 +60,21 @@ class FlameThread:
 
 @dataclass(frozen=True, slots=True)
 class FlameGraph:
-    """stacks: whether the user's functions were recorded, which slows a step."""
+    """Flame graph of one step. stacks: True if the user's functions were recorded, which slows a step."""
 
     stacks: bool
     labels: tuple[FlameLabel, ...]
     threads: tuple[FlameThread, ...]
 
     def __post_init__(self) -> None:
-        """Raises ValueError where a thread has a stack without a label."""
+        """Raises ValueError if a stack's label does not exist."""
         for thread in self.threads:
             if any(not 0 <= label < len(self.labels) for label in stacks_of(thread)[1]):
                 raise ValueError("a stack of a flame graph has no label")
 
 
 def stacks_of(thread: FlameThread) -> tuple[list[int], list[int], list[int]]:
-    """Callers, labels and ns of a thread's stacks."""
+    """(callers, labels, own ns) of a thread's stacks."""
     parent, label, own = (
         [int(number) for number in column.split()]
         for column in (thread.parent_column, thread.label_column, thread.self_column)
@@ -83,14 +83,14 @@ def stacks_of(thread: FlameThread) -> tuple[list[int], list[int], list[int]]:
 
 
 def flame_of_process(recorded: RecordedBreakdown) -> FlameGraph | None:
-    """Flame graph of the step with stacks, where there is one; None where nothing was profiled."""
+    """Flame graph of a step with Python stacks if there is one; None if nothing was profiled."""
     stacked = [window for window in recorded.windows if window.stacks and len(window)]
     steps = stacked[-1] if stacked else recorded.profiled
     return flame_of(steps) if steps is not None else None
 
 
 def flame_of(steps: StepContext) -> FlameGraph:
-    """The usual one of the steps, of which there is at least one."""
+    """Flame graph of the most usual of the steps, at least one."""
     at = usual(steps.windows[:, 1] - steps.windows[:, 0])
     labels: dict[FlameLabel, int] = {}
     named = _Names(steps.trace, labels)
@@ -115,7 +115,7 @@ def flame_of(steps: StepContext) -> FlameGraph:
 
 
 def _tree(steps: StepContext, at: int, track: int) -> CallTree:
-    """Events of a thread in the step, cut to it."""
+    """Call tree of a thread in the step, cut to it."""
     trace, roles = steps.trace, roles_of(steps.trace)
     events = trace.events
     start, end = steps.boundaries[at].tolist()
@@ -137,14 +137,14 @@ _KINDS = {
 
 
 class _Names:
-    """The labels of a trace's events. labels: the pool of the graph, which grows."""
+    """Labels of a trace's events. labels: pool of the graph, which grows."""
 
     def __init__(self, trace: Trace, labels: dict[FlameLabel, int]) -> None:
         self._trace, self._labels = trace, labels
         self._known: dict[tuple[int, int], int] = {}
 
     def of(self, row: int) -> int:
-        """The number of an event's label."""
+        """Number of an event's label."""
         events = self._trace.events
         key = int(events.name[row]), int(events.event_kind[row])
         if key not in self._known:
@@ -164,7 +164,7 @@ class _Names:
 
 
 class _Merged:
-    """Stacks, each once. own: ns of each itself."""
+    """Merged stacks. own: own time of each, ns."""
 
     def __init__(self, labels: dict[FlameLabel, int], name: str) -> None:
         self.name = name
@@ -172,7 +172,7 @@ class _Merged:
         self._known: dict[tuple[int, int], int] = {}
 
     def below(self, parent: int, label: int) -> int:
-        """The stack of a label below another stack."""
+        """Position of the stack with a label below another stack, added if new."""
         found = self._known.setdefault((parent, label), len(self.own))
         if found == len(self.own):
             self.parent.append(parent)
@@ -181,7 +181,7 @@ class _Merged:
         return found
 
     def thread(self, kind: str) -> FlameThread:
-        """With the largest stacks; whoever is there has its callers there."""
+        """Thread with the largest stacks; each of them has its callers."""
         total = self.own.copy()
         for stack in range(len(total) - 1, 0, -1):
             total[self.parent[stack]] += total[stack]
@@ -201,7 +201,7 @@ class _Merged:
 
 
 def _stacks(tree: CallTree, named: _Names, merged: _Merged) -> list[int]:
-    """The stack of each member of a tree."""
+    """Position of the stack of each member of a tree."""
     found: list[int] = []
     for row, parent in zip(tree.rows.tolist(), tree.parent.tolist(), strict=True):
         found.append(merged.below(found[parent] if parent != ROOT else 0, named.of(row)))
@@ -211,7 +211,7 @@ def _stacks(tree: CallTree, named: _Names, merged: _Merged) -> list[int]:
 def _streams(
     steps: StepContext, at: int, trees: dict[int, CallTree], named: _Names, labels: dict[FlameLabel, int]
 ) -> Iterator[FlameThread]:
-    """Activities that the step launched, stream by stream."""
+    """Threads of the flame graph for the device activities that the step launched, one per stream."""
     trace = steps.trace
     events, launch = trace.events, launches_of(trace)
     rows = np.flatnonzero(np.isin(events.event_kind, DEVICE) & (steps.links.step == at))

@@ -1,5 +1,5 @@
-"""The whole report as JSON: every field of `Report`, versioned, to be read back. Its JSON Schema is
-docs/report-schema.json; `report.compact` is what programs want."""
+"""Whole report as JSON: every field of `Report`, versioned, to be read back. Its JSON Schema is
+docs/report-schema.json; programs should use `report.compact`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from steptime.report.report import SCHEMA_VERSION, Report
 from steptime.report.trials import TrialReport
 
 COMPACT = "steptime-compact"
-"""Names by which a document says that it is no whole report (`report.compact`)."""
+"""Schema name of compact documents (`report.compact`), which are no whole reports."""
 LEFT_OUT = "…"
 _SHORTEST = 5
-"""Characters: a shorter line of source ("pass") says nothing of its program, but may be in many sentences."""
+"""Least characters of a secret source line: a shorter one ("pass") reveals nothing, but may occur in many sentences."""
 _PATH = re.compile(
     r"(?<![\w:.])(?:~|\.{1,2}|[A-Za-z]:)?(?:[\\/][^\s\\/:;,()\[\]<>\"'|]+){2,}[\\/]?(?:[:(]\d+\)?)?"  # /home/ada/x:12
     r"|(?<![\w./\\-])[\w./\\-]{1,300}\.(?:pyx?|ipynb|sh)\b(?:[:(]\d+\)?)?"  # train.py:12, models/net.py(12)
@@ -32,8 +32,8 @@ _NOTHING = object()
 
 
 def without_sources(report: Report) -> Report:
-    """The report with every source line left out, what cannot be told without one, and paths; of commands and of the
-    recording, the last parts of their paths stay: the names of the programs."""
+    """Report without source lines, paths, and what depends on them. Commands and the recording keep their file
+    names."""
     known = {text for source in sources_of(report) for text in (source.file, source.text, format_source(source))}
     secret = sorted((text for text in known if len(text) >= _SHORTEST), key=len, reverse=True)
     cleaned: Report = _clean(report, re.compile("|".join(map(re.escape, secret))) if secret else None)
@@ -48,7 +48,7 @@ def without_sources(report: Report) -> Report:
 
 
 def _without_patch(cleaned: TrialReport | None, trials: TrialReport | None) -> TrialReport | None:
-    """Without the diff, which is source, and without what the job itself said as it failed."""
+    """Trials without the diff, which is source, and without the job's own error messages."""
     if cleaned is None or trials is None:
         return None
     variants = tuple(
@@ -60,7 +60,7 @@ def _without_patch(cleaned: TrialReport | None, trials: TrialReport | None) -> T
 
 
 def sources_of(value: object) -> Iterator[SourceLine]:
-    """Every source line that a record names, in whatever part of it."""
+    """All source lines in a record, at any depth."""
     if isinstance(value, SourceLine):
         yield value
     elif isinstance(value, tuple):
@@ -72,7 +72,7 @@ def sources_of(value: object) -> Iterator[SourceLine]:
 
 
 def _clean(value: _Any, secret: re.Pattern[str] | None) -> Any:
-    """The value without them; _NOTHING for what is about a source line and nothing else."""
+    """Value without secrets and paths; _NOTHING for a record that is only about a source line."""
     if isinstance(value, str):
         return _PATH.sub(LEFT_OUT, secret.sub(LEFT_OUT, value) if secret is not None else value)
     if isinstance(value, tuple):
@@ -88,24 +88,24 @@ def _clean(value: _Any, secret: re.Pattern[str] | None) -> Any:
 
 
 def _names(command: str) -> str:
-    """Every word without the folders in it."""
+    """Every word of a command without its folders."""
     return " ".join(re.sub(r"^.*[\\/](?=[^\\/'\"])", "", word) for word in command.split())
 
 
 FARTHEST = 1e140
-"""Largest factor of a number from 1: real reports are far nearer, whatever the unit."""
+"""Largest factor of a number from 1: real reports stay far below, whatever the unit."""
 LARGEST = 256 << 20
-"""Bytes of a report; that of a large job has a few million."""
+"""Most bytes of a report; that of a large job has a few million."""
 
 
 def render(report: Report) -> str:
-    """One indented JSON document and a line feed, without what is in the traces. Halves of surrogate pairs, which no
-    JSON can hold, are escaped."""
+    """Report as one indented JSON document with a line feed, without the traces' contents. Halves of surrogate pairs,
+    which no JSON can hold, are escaped."""
     return document(without_contents(report))
 
 
 def without_contents(report: Report) -> Report:
-    """The report without what is in its traces."""
+    """Report without the contents of its traces."""
     processes = (
         replace(process, traces=tuple(replace(each, content=None) for each in process.traces))
         for process in report.processes
@@ -114,7 +114,7 @@ def without_contents(report: Report) -> Report:
 
 
 def read(text: bytes, path: str) -> Report:
-    """The report that `render` wrote. Raises RecordingError where the text is none, or of another version."""
+    """Report that `render` wrote. Raises RecordingError for any other text, or another version."""
     try:
         head = msgspec.json.decode(text, type=_ReportHead)
         if head.schema == COMPACT:
@@ -150,19 +150,19 @@ def read(text: bytes, path: str) -> Report:
 
 
 def _measurable(value: object) -> bool:
-    """True if sums, squares and shares of all its numbers are numbers, too."""
+    """True if sums, squares and ratios of all its numbers stay finite."""
     if isinstance(value, dict | list):
         return all(map(_measurable, value.values() if isinstance(value, dict) else value))
     return not isinstance(value, int | float) or value == 0 or FARTHEST > abs(value) > 1 / FARTHEST
 
 
 def read_file(path: Path, name: str) -> Report:
-    """The report in a file, which the user calls `name`. Raises RecordingError like `read`, and like `content`."""
+    """Report in a file, which the user calls `name`. Raises RecordingError like `read`, and like `content`."""
     return read(content(path, name), name)
 
 
 def content(path: Path, name: str) -> bytes:
-    """All of a document's file. Raises RecordingError where it is larger than any, or cannot be read."""
+    """Content of a document's file. Raises RecordingError if it is larger than LARGEST, or cannot be read."""
     try:
         with path.open("rb") as file:
             text = file.read(LARGEST + 1)
@@ -174,7 +174,7 @@ def content(path: Path, name: str) -> bytes:
 
 
 def is_report(path: Path) -> bool:
-    """True if a file starts as a report does: a trace is a JSON object too. False where it cannot be read."""
+    """True if a file starts like a report, which distinguishes it from a trace in JSON. False if it cannot be read."""
     if path.is_fifo():
         return False
     try:
@@ -185,7 +185,7 @@ def is_report(path: Path) -> bool:
 
 
 def schema_text(document_type: type = Report) -> str:
-    """The JSON Schema (2020-12) of a document, as docs/report-schema.json has that of a report."""
+    """JSON Schema (2020-12) of a document type, as in docs/report-schema.json."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(document_type)}
     return msgspec.json.format(msgspec.json.encode(schema), indent=1).decode() + "\n"
 

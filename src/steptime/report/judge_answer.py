@@ -1,4 +1,4 @@
-"""The answer of `steptime judge`: what each candidate came to; and the same for programs."""
+"""Answer of `steptime judge`: the verdict on each candidate, also as a document for programs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ VERSION = 1
 """Version of the document."""
 HOPELESS = "More rounds would hardly decide it here: a quieter machine would, or another --min-gain"
 LONG_COMPILATION = 0.5
-"""Seconds."""
+"""Least compilation time that is reported, s."""
 
 
 def answer_of(results: Results, folder: str, next_command: str = "") -> Answer:
-    """folder: that the results are in."""
+    """Answer of a trial. folder: of the results."""
     trials = trial_report(results, folder)
     every = judged(results)
     return Answer(
@@ -71,7 +71,7 @@ def _table(results: Results, every: Sequence[Judgement]) -> Table:
 
 
 def as_document(results: Results) -> dict[str, Any]:
-    """The verdicts for programs: speed-ups with 95 % intervals, steps in ns."""
+    """Verdicts as a document for programs: speed-ups with 95 % intervals, steps in ns."""
     step = usual_step(results.runs)
     return {
         "version": VERSION,
@@ -115,7 +115,7 @@ def _until_loss(results: Results) -> dict[str, Any] | None:
 
 
 def _compared(results: Results) -> list[str]:
-    """Name of the compared value where that is no step."""
+    """Sentence on the compared quantity, if that is not the step time."""
     if results.plan.until_loss is None:
         return []
     return [
@@ -126,7 +126,7 @@ def _compared(results: Results) -> list[str]:
 
 
 def _patch(patch: PatchResult) -> dict[str, Any]:
-    """Patch of the adopted fixes, as it was run by itself."""
+    """Patch of the adopted fixes, with the judgement of its own run."""
     proved = patch.judgement
     return {
         "diff": patch.diff,
@@ -143,7 +143,7 @@ def _interval(estimate: Estimate | None) -> dict[str, float] | None:
 
 
 def _items(judgement: Judgement, step: Estimate | None) -> dict[str, Any]:
-    """Row of a batch size: its name, and its items per second."""
+    """Fields of a batch size: its size, and its samples per second."""
     size, speed = batch_of(judgement.variant), judgement.speed
     if size is None:
         return {}

@@ -1,8 +1,7 @@
-"""Facts of a judgement for the reviewer of a pull request: what was compared and with which numbers, what was not seen,
-where the gain lies, and on what it was measured. Documents show it behind the verdicts.
+"""Details of a judgement for the reviewer of a pull request: compared numbers, what was not seen, where the gain is,
+and on what machine. Documents show them after the verdicts.
 
-Facts of the runs, no verdicts: these are `trials.judge`'s.
-"""
+They are facts of the runs; verdicts come from `trials.judge`."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ MEANS = "Means over the steps that were timed; how sure the whole is, the speed-
 
 
 def details_of(results: Results, judgements: Sequence[Judgement]) -> Iterator[Part]:
-    """Parts of the document, those that have something to show."""
+    """Parts of the document with content."""
     for number, each in enumerate(judgements, 1):
         label = each.variant.label or each.variant.name
         yield table_of(
@@ -67,7 +66,7 @@ def _compared(variant: Variant, runs: Sequence[Run]) -> Iterator[tuple[str, str]
 
 
 def _alongside(run: Run, plain: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """A timed run and one of the job as it is from the same seed, where there is one."""
+    """Pair of a timed run and a run of the unchanged job from the same seed, if there is one."""
     alike = [each for each in plain if not each.rehearsal and each.work and each.seed == run.seed]
     return [(run, alike[0])] if alike else []
 
@@ -139,7 +138,7 @@ def _passes(pairs: Sequence[tuple[Run, Run]]) -> str:
 
 
 def _losses(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> str:
-    """Means of the last quarter of the steps."""
+    """Mean losses over the last quarter of the steps, as text."""
     mine, theirs = ([run for run in runs if not run.rehearsal and parity.seen(run.losses)] for runs in (own, plain))
     if not mine or not theirs:
         return NOT_SEEN
@@ -175,7 +174,7 @@ def _times(judgement: Judgement, runs: Sequence[Run]) -> Iterator[tuple[str, str
 
 _PLAIN = (BASELINE, CONTROL)
 SMALLEST = 0.01
-"""Fraction of a step: smaller parts are not shown."""
+"""Fraction of a step below which a part is not shown."""
 
 
 def _change(before: float, after: float) -> tuple[str, str, str]:
@@ -184,8 +183,8 @@ def _change(before: float, after: float) -> tuple[str, str, str]:
 
 
 def _samples(run: Run) -> int:
-    """Batch sizes of a step: first dimensions of the model's inputs, where it is called as often as backward is; 0
-    else."""
+    """Samples per step, from the first dimension of the model's inputs, if it is called as often as backward; else
+    0."""
     found = {
         sum(int(size) for call in step.inputs if (size := call.split("x")[0]).isdigit()) if len(step.inputs) == n else 0
         for step, n in zip(run.work, run.backwards, strict=False)

@@ -1,4 +1,4 @@
-"""The answer of `steptime lab`: what precision, compilation, a perfect input and other batch sizes would bring."""
+"""Answer of `steptime lab`: the gains of precision, compilation, a perfect input and other batch sizes."""
 
 from __future__ import annotations
 
@@ -98,14 +98,14 @@ def _row(label: str, timed: Sequence[Run], variants: Sequence[str], speed: str, 
 
 
 def _reasons(judgements: Sequence[Judgement], timed: Sequence[Run]) -> Iterator[str]:
-    """Why variants came to nothing; what the headline says of all is not said again."""
+    """Reasons why variants failed, without repeating the headline."""
     for each in judgements:
         if each.verdict in EXPLAINED and (timed or "nothing was timed" not in each.sentence):
             yield f"{each.variant.label}: {each.verdict.value}: {each.sentence}"
 
 
 def _by_size(points: Sequence[BatchSizePoint]) -> Table:
-    """Items per second by batch size; out of memory is one of the results."""
+    """Table of samples per second by batch size; out of memory is one of the results."""
 
     def rate(point: BatchSizePoint) -> Cell:
         if point.rate is None:
@@ -128,13 +128,13 @@ def _by_size(points: Sequence[BatchSizePoint]) -> Table:
 
 
 def _mean_step(runs: Sequence[Run]) -> float:
-    """ns."""
+    """Mean step time, ns."""
     return fmean(fmean(run.step_ns) for run in runs)
 
 
 def _drifted(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[str]:
-    """A sentence for rows whose speed-up says another thing than their steps: it compares each run with the runs of the
-    job as it is right before and after it, and the machine's pace has changed in between."""
+    """Sentence on rows whose speed-up contradicts their mean steps: it compares each run with those of the unchanged
+    job right before and after it, and the machine's speed changed in between."""
     base = [run for run in timed if run.variant in (BASELINE, CONTROL)]
     rows = []
     for each in judgements:
@@ -159,7 +159,7 @@ def _spread(values: Sequence[int]) -> float:
 
 
 def _compilation(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[str]:
-    """One-time cost of compiling, and after how many steps that is paid back."""
+    """Sentences on the one-time cost of compiling, and after how many steps it pays."""
     base = usual_step(timed)
     lines = []
     for judgement in judgements:
@@ -177,7 +177,7 @@ def _compilation(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[
 
 
 def size_points(results: Results, batch_size: int | None) -> tuple[BatchSizePoint, ...]:
-    """The batch sizes of a lab, the job's own among them; nothing where none other was tried."""
+    """Batch sizes of a lab, including the job's own; () if no other was tried."""
     timed = [run for run in results.runs if not run.rehearsal and run.step_ns]
     sizes = [each for _, each in results.judgements if batch_of(each.variant) is not None]
     base = usual_step(timed)
@@ -201,7 +201,7 @@ def reading(
 
 
 def _peaks(judgements: Sequence[Judgement]) -> list[str]:
-    """Gain without any input, and on CUDA without launches."""
+    """Text on the gain by a perfect input."""
     upper_bound = next((each.speed for each in judgements if each.variant.name == NO_INPUT), None)
     if upper_bound is None:
         return []
@@ -252,7 +252,7 @@ def _sizes(points: Sequence[BatchSizePoint]) -> list[str]:
 
 
 def _margin(points: Sequence[BatchSizePoint], capacity: int | None) -> list[str]:
-    """How much of the memory the largest size leaves that fits."""
+    """Text on the memory that the largest timed batch leaves free."""
     largest = next((point for point in reversed(points) if point.rate is not None and point.peak), None)
     if len(points) < 2 or largest is None or largest.peak is None or not capacity:
         return []

@@ -1,9 +1,8 @@
-"""The second look at a large trace: what was said of it, in the user's cache folder, so that nothing is analysed again.
+"""Cached report of a large trace, in the user's cache folder, so that it is analysed only once.
 
-An answer counts only for the same question: the very file, called by the same name, asked of the very same code with
-the same peaks, while no other tool's records lie next to it. It is a checksum and the report as JSON; where it is
-damaged, or no report, the trace is diagnosed anew.
-"""
+A cached report counts only for the same question: the same file under the same name, the same code and the same peaks,
+without records of other tools next to it. It is a checksum and the report as JSON; if it is damaged, the trace is
+diagnosed anew."""
 
 from __future__ import annotations
 
@@ -30,9 +29,9 @@ MAGIC = b"steptime-answer 1 "
 
 
 class Question(msgspec.Struct, frozen=True):
-    """All that an answer depends on. called: the path as it was given, which the report repeats. code: what answers,
-    in a digest. pictures: whether the report has them; max_size: bytes of JSON that are read at most. started: when it
-    was asked, time.time_ns()."""
+    """Everything that a cached report depends on. called: path as given, which the report repeats. code: digest of the
+    code. pictures: True if the report has them; max_size: most bytes of JSON that are read. started: time of the
+    question, time.time_ns()."""
 
     stamp: Stamp
     called: str
@@ -49,8 +48,8 @@ class _KeptReport(msgspec.Struct, frozen=True):
 
 
 def question_about(path: str, *, pictures: bool, max_size: int) -> Question | None:
-    """Key of a trace; None where nothing is remembered: for a path that is no file, and where records of other tools
-    lie next to it, which may change."""
+    """Question for a trace; None if nothing is cached: for a path that is no file, and next to records of other tools,
+    which may change."""
     try:
         stamp = stamp_of(Path(path)) if Path(path).is_file() else None
         if stamp is None or find_logs(Path(path)) is not None or find_counters(Path(path)):
@@ -61,7 +60,7 @@ def question_about(path: str, *, pictures: bool, max_size: int) -> Question | No
 
 
 def recall(question: Question) -> Report | None:
-    """The report that was remembered for a question, None where there is none."""
+    """Cached report for a question; None without one."""
     entry = _entry(question)
     try:
         with entry.open("rb") as file:
@@ -80,8 +79,8 @@ def recall(question: Question) -> Report | None:
 
 
 def remember(question: Question, report: Report) -> None:
-    """Remembers the report about a trace whose columns are in the cache, unless it would come back as another one,
-    plug-ins had a part in it, or what it depends on is not what it was when it was asked for."""
+    """Caches the report of a trace whose columns are cached, unless it does not survive JSON, plug-ins contributed to
+    it, or its inputs have changed since the question."""
     from steptime.advice.engine import all_rules  # which is there where something was diagnosed
     from steptime.advice.rules import CATALOGUE
 
@@ -101,7 +100,7 @@ def remember(question: Question, report: Report) -> None:
 
 
 def _same(one: Question, other: Question) -> bool:
-    """True if both ask the same, whenever it was."""
+    """True if both are the same except for their time."""
     return msgspec.structs.replace(one, started=other.started) == other
 
 
@@ -119,8 +118,8 @@ def _with_contents(report: Report) -> Report:
 
 
 def _code() -> str:
-    """All of our own code by its files' sizes and times, Python, and where it looks for other packages: plug-ins bring
-    rules, and another numpy may round in another way."""
+    """Digest of steptime's own files by size and time, the Python version, and the folders of other packages: plug-ins
+    add rules, and another numpy may round differently."""
     own = sorted(_sources(str(Path(steptime.__file__).parent)))
     elsewhere = [(folder, Path(folder).stat().st_mtime_ns) for folder in sys.path if Path(folder).exists()]
     known = "\n".join(map(str, (sys.version, *own, *elsewhere)))
@@ -138,7 +137,7 @@ def _sources(folder: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _peaks() -> Iterator[tuple[str, int, int]]:
-    """Peaks that were measured on this machine: its reports are about them."""
+    """Files of the peaks measured on this machine, on which its reports depend."""
     for file in sorted(cache_folder().glob("peaks-*.json")):
         status = file.stat()
         yield file.name, status.st_size, status.st_mtime_ns

@@ -1,4 +1,4 @@
-"""A report: all that a person or a program is shown, as plain versioned data. The room's central type."""
+"""Report: everything that a person or a program is shown, as plain versioned data."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from steptime.report.trials import TrialReport
 
 SCHEMA_VERSION = 3
 ENDED = "ended with"
-"""Name of the fact on how a job ended that did not end well."""
+"""Name of the fact on how a failed job ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of steptime itself. Always: watch, ns per step, on minus off, measured in this run (None: too few steps);
-    computed, ns per step from the number of records. Once: pause_ns, that the probe held the job between steps, and
-    slowed_ns, by which steps took longer than a steady one while functions were looked for, lines timed and
-    operators profiled. The job was held in its start and its end, too. profile_ns: of the profiled windows in all.
-    run_ns: from the start of the job to its end; of a job that steptime did not start, from the first step to the
-    end of the last. Next to the job: before_ns, by which steptime has put off its start, after_ns, of packing the
-    recording and of making this report after its end, peaks_ns, of measuring the machine's peaks then. span_ns: from
-    the end of one steady step to the end of the next, with what lies between them (a rollout): its records count,
-    too. tracer: ns by which steps are longer since a device's tracer was attached, which it stays. 0 or None where
-    it is not known."""
+    """Cost of steptime itself; 0 or None if unknown. Always: instrumentation, always-on timers on minus off, ns per
+    step, measured in this run, None for too few steps; computed, ns per step from the number of records. Once:
+    pause_ns, in which the probe held the job between steps, at its start and at its end; slowed_ns, by which steps were
+    slower than steady ones during function discovery, line timing and profiling. profile_ns: length of the profiled
+    windows. run_ns: from the start of the job to its end; for a job that steptime did not start, from the first step to
+    the end of the last. Outside of the job: before_ns, delay of its start; after_ns, packing the recording and making
+    this report; peaks_ns, measuring the machine's peaks. span_ns: from the end of one steady step to the end of the
+    next, including what is between them (a rollout), whose records count, too. tracer: extra ns per step since a
+    device's tracer was attached, which remains."""
 
     instrumentation: Estimate | None
     computed: float | None
@@ -51,7 +50,7 @@ class Cost:
 
     @property
     def measured(self) -> bool:
-        """True if the always-on timers' cost is more than noise in this run."""
+        """True if the always-on timers' cost exceeds the noise of this run."""
         return self.instrumentation is not None and self.instrumentation.low > 0
 
     @property
@@ -61,16 +60,16 @@ class Cost:
 
     @property
     def once_ns(self) -> int:
-        """Cost of profiling and line timing in all, ns."""
+        """Total cost of profiling and line timing, ns."""
         return self.pause_ns + self.slowed_ns
 
 
 @dataclass(frozen=True, slots=True)
 class MachineOverTime:
-    """The machine over time, as the launcher saw it about once a second. times: ns from the first step on. series:
-    names and percent of their own whole at each time: CPUs of the job and of other programs, of those that the job may
-    use; time in which a task waited for a CPU; utilisation of the GPUs, their clock against its highest, memory, power
-    against its limit, and 100 while the driver held them back for heat or power."""
+    """Machine over time, sampled by the launcher about once a second. times: ns since the first step. series: (name,
+    percent of its own maximum at each time): CPUs of the job and of other programs, as a fraction of those that the job
+    may use; time in which a task waited for a CPU; utilisation of the GPUs, their clock, memory and power, and 100
+    while the driver lowered the clock for heat or power."""
 
     times: tuple[int, ...]
     series: tuple[tuple[str, tuple[float, ...]], ...]
@@ -78,10 +77,9 @@ class MachineOverTime:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """How fast a process trains. samples: that a step reads. rate: samples per second in a steady step, of which there
-    are many alike; run_rate: over the whole run, with its warm-up, its evaluations and what steptime took. tokens: of a
-    step, the padding included, None where its batches are no token ids. model: the class of the model whose inputs tell
-    how large a batch is; "" for the job's loader."""
+    """Throughput of a process. samples: per step. rate: samples per second in a steady step; run_rate: over the whole
+    run, with its warm-up, its evaluations and steptime's own time. tokens: per step, including padding, None if its
+    batches are not token ids. model: class of the model whose inputs show the batch size; "" for the job's loader."""
 
     samples: float
     rate: float
@@ -97,9 +95,9 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
-    """The job, and where it ran. commit: of the job's working tree, "" outside of one; dirty: whether tracked
-    files differed from it, None where that is not known. facts: what else may differ between two runs, (name, value),
-    for comparisons."""
+    """Job, and where it ran. commit: of the job's working tree, "" outside of one; dirty: True if tracked files
+    differed from it, None if unknown. facts: (name, value) of what else may differ between two runs, for
+    comparisons."""
 
     command: str
     host: str
@@ -114,14 +112,16 @@ class JobEnvironment:
 
     @property
     def ended(self) -> str:
-        """ "ended with status 1", "ended with signal 9", "" for a job that ended well, runs on, or was ended."""
+        """ "ended with status 1" or "ended with signal 9"; "" for a job that succeeded, still runs, or was stopped by
+        the user."""
         how = dict(self.facts).get(ENDED, "")
         return f"{ENDED} {how}" if how else ""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """One training process (rank). Times: ns per step. ledger_steps: steps behind the categories."""
+    """Training process (rank). Times: ns per step. not_examined: (rule code, reason); failed: (rule or plug-in,
+    error)."""
 
     name: str
     rank: int | None
@@ -132,34 +132,34 @@ class ProcessReport:
     failed: tuple[tuple[str, str], ...]
     cost: Cost | None
     step_ns: tuple[int, ...]
-    """Durations of all steps in order, for the step series."""
+    """Durations of all steps in order, for the step series, ns."""
     steady: tuple[bool, ...]
     notes: tuple[str, ...] = ()
     throughput: Throughput | None = None
-    """None where the size of a batch is not known."""
+    """Throughput of the process; None if the batch size is unknown."""
     peak_bytes: int | None = None
-    """The most memory that was seen: allocated on its device, else resident; None where nobody looked."""
+    """Peak memory, bytes: allocated on its device, else resident; None if not measured."""
     series: StepSeries | None = None
     """Kinds and categories of the steps of `step_ns`."""
     step_view: StepView | None = None
     flame: FlameGraph | None = None
-    """One step as a timeline; of a job of several processes the one in front has it."""
+    """One step as a flame graph; in a job of several processes only the first has it."""
     memory: OverTime | None = None
-    """As the watch sampled it, over the whole run."""
+    """Memory over the whole run, as sampled by the probe."""
     memory_by_owner: OverTime | None = None
-    """Number of the steps in which a profiler wrote down every allocation."""
+    """Memory by owner over the steps in which a profiler recorded every allocation."""
     machine_over_time: MachineOverTime | None = None
-    """None for a trace, and where there are too few samples."""
+    """Load of CPUs and GPUs; None for a trace, and for too few samples."""
     traces: tuple[TraceFile, ...] = ()
-    """Sources of its figures, the one with the step view first; the process in front has them."""
+    """Trace files behind its figures, the one with the step view first; only the first process has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report of a recording or a set of traces. processes: the first is the one shown first (rank 0, or the slowest
-    trainer); of a large job those that tell most. next_command: ready to paste. problems: what was damaged or left out.
-    ranks: all ranks of the job next to one another, None for a single one. trials: the newest one of the recording.
-    price: $ an hour for each GPU (process), None where none was given."""
+    """Report of a recording or a set of traces. processes: the first is shown first (rank 0, or the slowest trainer);
+    of a large job only the most informative. next_command: ready to paste. problems: what was damaged or left out.
+    ranks: comparison of all ranks of the job, None for a single one. trials: newest trial of the recording. price: $
+    per hour for each GPU (process), None if not given."""
 
     schema_version: int
     source: str

@@ -1,5 +1,4 @@
-"""Findings for editors and code review, in SARIF 2.1.0 (OASIS): those that name a line of source, with the pages of
-their rules."""
+"""Findings with a source line for editors and code review, in SARIF 2.1.0 (OASIS), with the pages of their rules."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ LEVELS = {Weight.FINDING: "warning", Weight.NOTE: "note", Weight.CAVEAT: "note"}
 
 
 def render(report: Report) -> str:
-    """The document as JSON. Paths are relative to the current folder where they lie in it, so that it is to be written
-    at the root of a repository."""
+    """Document as JSON. Paths below the current folder are relative to it, so it should be written at the root of a
+    repository."""
     process = report.processes[0]
     found = [finding for finding in process.findings if finding.source is not None and finding.source.line > 0]
     codes = tuple(dict.fromkeys(finding.code for finding in found))
@@ -36,7 +35,7 @@ def render(report: Report) -> str:
 
 
 def _rule(code: str, name: str) -> dict[str, Any]:
-    """Description of a rule; for one of a plug-in that is not installed here, its name."""
+    """Description of a rule; only its name for a plug-in's rule that is not installed here."""
     rule = find_rule(code)
     if rule is None:
         return {"id": code, "name": name}
@@ -68,7 +67,7 @@ def _result(finding: Finding, source: SourceLine, codes: Sequence[str], step: fl
 
 
 def _artifact(file: str) -> dict[str, str]:
-    """The place of a file as a URI, relative where it lies below the current folder."""
+    """URI of a file, relative if it is below the current folder."""
     path = reachable(file) or file
     if PurePosixPath(path).is_absolute():
         return {"uri": f"file://{quote(path, errors='replace')}"}

@@ -1,5 +1,5 @@
-"""Figures of a report in words, as the terminal, Markdown and the page say them: lines of source, intervals, the
-roofline, predictions, and what steptime itself cost."""
+"""Texts on the figures of a report for the terminal, Markdown and the page: source lines, intervals, the roofline,
+predictions, and steptime's own cost."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ from steptime.report.report import Cost, ProcessReport, Report, Throughput
 from steptime.report.steps import DISTURBING, MOST_MARKS, THINNED
 
 MENTIONED = 0.05
-"""Fraction of the kernels' time: what is left out of the models for one reason is said from a twentieth on."""
+"""Fraction of the kernels' time from which on a reason for missing models is mentioned."""
 NEARLY_ALL = 0.95
-"""Fraction of the kernels' time: where less has a model, the sum of what has one is a lower bound only."""
+"""Fraction of the kernels' time with a model below which its sum is only a lower bound."""
 ONE_HALF = 0.5
-"""Fraction of the kernels' time, from which on graphs are why nothing has a model."""
+"""Fraction of the kernels' time in graphs from which on these explain the missing models."""
 BETWEEN = 1.1
-"""Times the step: from here on what lies between the steps has its own part of what steptime costs."""
+"""Time from step to step, as a multiple of the step, above which steptime's cost refers to that time."""
 SMALLEST = 0.005
-"""Half a percent, in predictions and shares: less is not shown."""
+"""Fraction of the step below which predictions and shares are not shown."""
 _BOUNDS = (("memory", "memory"), ("compute", "arithmetic"), ("latency", "latency"), ("unmodelled", "unmodelled"))
-"""Fields of `RooflineUse` and what they are called."""
+"""Fields of `RooflineUse` and their words."""
 
 
 def source_text(source: SourceLine) -> str:
-    """A source line for a reader: "train.py:12: loss.backward()"."""
+    """Source line for a reader: "train.py:12: loss.backward()"."""
     return one_line(place_text(source) + (f": {source.text}" if source.text else ""))
 
 
 def place_text(source: SourceLine) -> str:
-    """Location of a line, as an editor opens it from where the user stands: "deep/train.py:12"."""
+    """Place of a line, as an editor opens it from the current folder: "deep/train.py:12"."""
     return from_here(format_source(source), (source,))
 
 
 def placed(process: ProcessReport) -> ProcessReport:
-    """The process with each place in its sentences as an editor opens it."""
+    """Process with every place in its sentences as an editor opens it."""
     sources = tuple(sources_of(process))
 
     def here(text: str) -> str:
@@ -73,8 +73,8 @@ def placed(process: ProcessReport) -> ProcessReport:
 
 
 def from_here(text: str, sources: Iterable[SourceLine]) -> str:
-    """The text with each short place ("train.py:12") as an editor opens it from where the user stands; what may be in
-    several files of one name stays short."""
+    """Text with each short place ("train.py:12") as an editor opens it from the current folder; ambiguous file names
+    stay short."""
     paths: dict[str, set[str]] = {}
     for source in sources:
         if source.line and (short := format_source(source)) in text and (path := reachable(source.file)):
@@ -87,14 +87,14 @@ def from_here(text: str, sources: Iterable[SourceLine]) -> str:
 
 
 def interval_text(estimate: Estimate) -> str:
-    """ "95.1 ms to 97.3 ms", or that it is a single step's."""
+    """Interval as text: "95.1 ms to 97.3 ms"; "one step, no spread" for a single step."""
     if estimate.samples < 2:
         return "one step, no spread"
     return f"{format_duration(estimate.low)} to {format_duration(estimate.high)}"
 
 
 def step_text(step: StepSummary) -> str:
-    """The step and what it is the mean of: "70.6 ms ± 3.74 ms, mean of 34 steps"."""
+    """Step and its mean: "70.6 ms ± 3.74 ms, mean of 34 steps"."""
     duration, reported = format_duration(step.duration.value), steps_text(step)
     if step.steady == 1:
         return f"{duration}, one step"
@@ -105,8 +105,8 @@ def step_text(step: StepSummary) -> str:
 
 
 def left_out_text(process: ProcessReport) -> str:
-    """Steps that the mean leaves out, and why: "1 warm-up, 14 for measurements of steptime, 2 with evaluation"; ""
-    where it leaves out none."""
+    """Steps that the mean excludes, and why: "1 warm-up, 14 for measurements of steptime, 2 with evaluation"; "" for
+    none."""
     step, series = process.case.step, process.series
     outliers = process.case.outliers.left_out if process.case.outliers is not None else 0
     excluded = step.total - step.steady - step.warm_up - outliers - step.behind
@@ -137,8 +137,8 @@ def throughput_text(throughput: Throughput | None, device: str = "cpu", ranks: i
 
 
 def cost_text(cost: Cost, step: float) -> str:
-    """ "27 µs/step always (< 0.1 %); 1.5 s once, for 10 line-timed and 6 profiled steps (22 % of this 7 s run)". step:
-    ns."""
+    """Cost as text: "27 µs/step always (< 0.1 %); 1.5 s once, for 10 line-timed and 6 profiled steps (22 % of this 7 s
+    run)". step: ns."""
     always = "always-on timers not measured"
     if cost.always_ns is not None:
         about = "" if cost.measured else "about "
@@ -174,7 +174,7 @@ def own_cost_text(process: ProcessReport) -> str:
 
 
 def roofline_sentences(case: Case) -> tuple[str, ...]:
-    """Bounds of the computing, what it reached, and whose peaks these are."""
+    """Sentences on the bounds of the computing, its rates, and the origin of the peaks."""
     roofline, machine = case.roofline, case.machine
     if roofline is None:
         return ()
@@ -203,8 +203,8 @@ def roofline_sentences(case: Case) -> tuple[str, ...]:
 
 
 def bounds_text(roofline: RooflineUse, case: Case) -> str:
-    """The compute category by what bounds it: "compute bound by memory 61 %, arithmetic 30 %, unmodelled 9 %"; ""
-    where no peaks are known."""
+    """Compute category by bound: "compute bound by memory 61 %, arithmetic 30 %, unmodelled 9 %"; "" without known
+    peaks."""
     if not roofline.flops and not roofline.bytes:
         return f"kernels without a known work: {_why_unmodelled(case)}"
     if case.machine is None:
@@ -216,7 +216,7 @@ def bounds_text(roofline: RooflineUse, case: Case) -> str:
 
 
 def _why_unmodelled(case: Case) -> str:
-    """Why no kernel has a model of its work."""
+    """Reason why no kernel has a model of its work."""
     computing = [use for use in case.kernels if use.bound != "communication"]
     if any(use.shapes for use in computing):
         return "steptime has no model of their operators"
@@ -228,8 +228,8 @@ def _why_unmodelled(case: Case) -> str:
 
 
 def reached_text(case: Case) -> str:
-    """Rate that the step reached: "12.3 TFLOP/s, 4 % of the bfloat16 peak (312 TFLOP/s, datasheet)"; "" where no kernel
-    has a model."""
+    """Rate of the step: "12.3 TFLOP/s, 4 % of the bfloat16 peak (312 TFLOP/s, datasheet)"; "" if no kernel has a
+    model."""
     roofline, step = case.roofline, case.step.duration.value
     if roofline is None or not roofline.flops or not step:
         return ""
@@ -245,7 +245,7 @@ def reached_text(case: Case) -> str:
 
 
 def _by_datasheet(roofline: RooflineUse, machine: MachineUse | None) -> str:
-    """ "; MFU 37 % of the datasheet's 494 TFLOP/s, HFU 45 %": the second where checkpointing computes again."""
+    """Text "; MFU 37 % of the datasheet's 494 TFLOP/s, HFU 45 %"; HFU only with recomputation for checkpointing."""
     if roofline.mfu is None or roofline.rated is None:
         return ""
     again = roofline.hfu is not None and roofline.hfu > roofline.mfu
@@ -296,11 +296,12 @@ def gpu_busy_text(case: Case) -> str:
 
 
 HOUR, THOUSAND = 3.6e12, 1_000
-"""ns; steps that a price is told of."""
+"""Nanoseconds per hour; number of steps that a price refers to."""
 
 
 def price_text(report: Report) -> str:
-    """ "$1.90 per 1,000 steps (8 GPUs at $2.50 an hour each); ST302 is worth up to $0.72 of it"; "" without a price."""
+    """Price as text: "$1.90 per 1,000 steps (8 GPUs at $2.50 an hour each); ST302 is worth up to $0.72 of it"; ""
+    without a price."""
     price, process = report.price, report.processes[0]
     if price is None:
         return ""
@@ -316,12 +317,13 @@ def price_text(report: Report) -> str:
 
 
 def price_rate(price: float, report: Report) -> float:
-    """$ for a nanosecond of each of a thousand steps, on all GPUs of the job. price: $ an hour for each."""
+    """Price in $ of a thousand steps per nanosecond of step time, on all GPUs of the job. price: $ per hour for
+    each."""
     return THOUSAND * max(1, report.environment.ranks) * price / HOUR
 
 
 def format_price(dollars: float) -> str:
-    """ "$1,234.50", "$0.0021": cents, and three digits of what is less than a dollar."""
+    """Price as text: "$1,234.50", "$0.0021"; cents, or three digits below a dollar."""
     if dollars >= 1 or not dollars:
         return f"${dollars:,.2f}"
     return f"${dollars:.{max(2, 2 - math.floor(math.log10(dollars)))}f}"
@@ -344,8 +346,8 @@ def _peak_origin(machine: MachineUse | None, dtype: str) -> str:
 
 
 def predictions(replay: ReplayUse | None, step: float) -> list[Prediction]:
-    """Those that matter, the largest first; one whose interval reaches down to nothing is left out, and the device as a
-    whole, of which the parts are told."""
+    """Predictions that matter, largest first, without insignificant ones and without the device as a whole, whose parts
+    are listed."""
     found = [each for each in replay.predictions if not each.change.startswith("device ")] if replay is not None else []
     sure = [each for each in found
             if each.saved.value >= SMALLEST * step and (each.saved.samples < 2 or each.saved.low > 0)]  # fmt: skip
@@ -353,7 +355,7 @@ def predictions(replay: ReplayUse | None, step: float) -> list[Prediction]:
 
 
 def prediction_text(prediction: Prediction, step: float) -> str:
-    """ "input free: 12 % shorter (10 to 14 %)"."""
+    """Prediction as text: "input free: 12 % shorter (10 to 14 %)"."""
     saved = prediction.saved
     if saved.samples < 2:
         return f"{prediction.change}: {format_share(saved.value / step)} shorter (one step)"
@@ -363,13 +365,14 @@ def prediction_text(prediction: Prediction, step: float) -> str:
 
 
 NOTABLE = 0.1
-"""Fraction of the kernels' time: where they gain so much, and most of it does not shorten the step, a reader asks
-why."""
+"""Fraction of the kernels' time: if they gain more than that, and most of it does not shorten the step, the text gives
+the reason."""
 
 
 def elsewhere_text(prediction: Elsewhere, step: float) -> str:
-    """ "On AMD Instinct MI300X: 42.5 ms per step, 14 % shorter (36 to 52 ms); kernels 45.1 to 29.8 ms". Where kernels
-    communicate, that no more ranks than here are meant: what more would cost could be checked on no traces."""
+    """Prediction for another device as text: "AMD Instinct MI300X: 42.5 ms per step, 14 % shorter (36 to 52 ms);
+    kernels 45.1 to 29.8 ms". With communication, it says that the number of ranks stays the same: the cost of more
+    could not be checked with traces."""
     times, kernels = prediction.step, prediction.kernels
     faster = f"a link {prediction.link:.3g} times as fast" if prediction.link != 1 else ""
     where = " and ".join(filter(None, (prediction.device, faster)))

@@ -1,5 +1,5 @@
-"""The flame graph in the file format of speedscope (https://www.speedscope.app/file-format-schema.json): a profile for
-each thread and stream, its stacks with their times in the order in which they first came."""
+"""Flame graph in the file format of speedscope (https://www.speedscope.app/file-format-schema.json): a profile for each
+thread and stream, with its stacks and times in order of their first appearance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def render(report: Report) -> str:
-    """The document. Raises OutputError where no step was profiled."""
+    """Document as JSON. Raises OutputError if no step was profiled."""
     flame = report.processes[0].flame
     if flame is None or not flame.threads:
         raise OutputError("no-flame-graph", "No step was profiled, so there is no flame graph to write.")

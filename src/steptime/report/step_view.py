@@ -1,8 +1,7 @@
-"""One step, cut out of a trace or a recording to be looked at: what ran where and when.
+"""View of one step from a trace or a recording: what ran where and when.
 
-Its columns are text, decimal numbers with a space between them, so that fifty thousand events are a few strings and not
-a quarter of a million objects.
-"""
+Its columns are texts of decimal numbers separated by spaces, so that fifty thousand events are a few strings instead of
+a quarter of a million objects."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ from steptime.trace.vendors import LOADER, SYNCHRONISATION, of_symbols
 
 @dataclass(frozen=True, slots=True)
 class ViewTrack:
-    """Events in one place. kind: "category" (what the time is posted to), "phase", "stream", "thread" or
-    "worker" (of a loader). rows: how many events lie in each row from the top; those of a row do not overlap."""
+    """Events in one place. kind: "category" (of the time), "phase", "stream", "thread" or "worker" (of a loader). rows:
+    numbers of events in each row from the top; those of a row do not overlap."""
 
     name: str
     kind: str
@@ -41,8 +40,8 @@ class ViewTrack:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Name of an event. kind: a category's name for what is posted to one, else "operator", "range", "call",
-    "python", "phase" or "other"."""
+    """Name of an event. kind: the category's name on a category track, else "operator", "range", "call", "python",
+    "phase" or "other"."""
 
     name: str
     kind: str
@@ -50,8 +49,8 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """Further facts about events. operator: that launched it, or in which it was called; shapes, formats: of the
-    operator's inputs; source: the user's line; note: a cause, in words."""
+    """Further facts about events. operator: the one that launched it, or in which it was called; shapes, formats: of
+    the operator's inputs; source: the user's line; note: cause, in words."""
 
     operator: str = ""
     shapes: str = ""
@@ -62,13 +61,13 @@ class Detail:
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """A step. step: its number in the report's series of steps, -1 where it is in none. how: why this one, in words.
+    """View of one step. step: its number in the report's series of steps, -1 if it is in none. how: why this one, in
+    words.
 
-    length: ns that are shown, from time 0. start, end: of the step itself on that scale; what was launched earlier or
-    is still running lies outside. Columns, event by event, row after row and track after track: gaps (ns from the end
-    of the event before in the same row; of the first, from time 0), durations (ns), labels and details (numbers in the
-    lists; detail 0 says nothing). left_out: events of the step that are not here, the shortest ones.
-    """
+    length: displayed ns, from time 0. start, end: of the step itself on that scale; earlier or still running work is
+    outside of them. Columns, by event, row and track: gaps (ns from the end of the previous event in the same row; of
+    the first, from time 0), durations (ns), labels and details (numbers in the lists; detail 0 is empty). left_out:
+    number of the step's events that are missing, the shortest ones."""
 
     step: int
     how: str
@@ -86,28 +85,28 @@ class StepView:
 
     @property
     def events(self) -> int:
-        """How many there are."""
+        """Number of events."""
         return sum(sum(track.rows) for track in self.tracks)
 
 
 Named = TypeVar("Named", Label, Detail)
 MOST_EVENTS = 50_000
-"""More would not be told apart, and would outgrow the page."""
+"""Most events of a step view: more could not be told apart, and would make the page too large."""
 MOST_BYTES = 1_150_000
-"""Bytes of the step view as JSON, about: a page is to stay below 2.5 MB with it."""
+"""Approximate limit on the step view as JSON, bytes: it keeps the page below 2.5 MB."""
 LONGEST = 300
-"""Characters of a name."""
+"""Most characters of a name."""
 MOST_ROWS = 64
-"""Rows of one track: deeper stacks are left out."""
+"""Most rows of a track; deeper stacks are left out."""
 _TRIES = 4
 FIRST = np.int64(1) << 60
-"""More than any duration in ns: what is weighed with it stays before what is not."""
+"""Weight above any duration in ns, for events that are kept before others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Strip:
-    """The events of a track, in any order; columns of one length. start, end: ns, absolute. label, detail: numbers in
-    `labels` and `details`, both of this strip alone. first: whether its events are kept before those of others."""
+    """Events of a track, in any order; columns of one length. start, end: absolute ns. label, detail: numbers in
+    `labels` and `details`, which are this strip's own. first: True if its events are kept before those of others."""
 
     name: str
     kind: str
@@ -123,7 +122,7 @@ class Strip:
         return len(self.start)
 
     def only(self, kept: Bool) -> Strip:
-        """The strip with the events of a mask."""
+        """Strip with the events of a mask."""
         return Strip(
             self.name, self.kind, self.start[kept], self.end[kept], self.label[kept], self.labels,
             self.detail[kept], self.details, self.first,
@@ -133,9 +132,9 @@ class Strip:
 def assemble(
     strips: Sequence[Strip], displayed: tuple[int, int], step: tuple[int, int], number: int, how: str, left_out: int = 0
 ) -> StepView:
-    """The step view of these tracks, in their order. displayed, step: (start, end) in ns, absolute; number, how: see
-    `Step view`; left_out: events that the strips lack already. The shortest events go where there are too many of them
-    or too many bytes."""
+    """Step view of these tracks, in order. displayed, step: (start, end), absolute ns; number, how: see `StepView`;
+    left_out: events that the strips already lack. The shortest events are dropped if there are too many events or
+    bytes."""
     count = sum(map(len, strips)) + left_out
     most = MOST_EVENTS
     for _ in range(_TRIES):
@@ -148,8 +147,8 @@ def assemble(
 
 
 def rows_of(start: Int64, end: Int64) -> Int64:
-    """The row of each event, by start and then by the longest: the first one that is free. A call lies below its
-    caller; streams whose kernels overlap get further rows. MOST_ROWS for what finds no free one among so many."""
+    """Row of each event, in order of start and then falling length: the first free one. A callee is below its caller;
+    overlapping kernels of a stream get further rows. MOST_ROWS if no row is free."""
     rows = np.empty(len(start), np.int64)
     ends: list[int] = []
     for index, (starts, stops) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
@@ -165,12 +164,12 @@ def rows_of(start: Int64, end: Int64) -> Int64:
 
 
 def text(name: str) -> str:
-    """A name of at most LONGEST characters."""
+    """Name cut to LONGEST characters."""
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
 def _longest(strips: Sequence[Strip], most: int) -> list[Strip]:
-    """The strips with at most so many events: those that come first, then the longest."""
+    """Strips cut to at most `most` events: those of `first` strips before others, longer before shorter."""
     if sum(map(len, strips)) <= most:
         return list(strips)
     weights = [each.end - each.start + FIRST * each.first for each in strips]
@@ -206,7 +205,7 @@ def _assembled(
 
 
 class _Laid:
-    """A strip in rows. labels, details: the pools of the whole step view, which grow."""
+    """Strip laid out in rows. labels, details: pools of the whole step view, which grow."""
 
     def __init__(self, strip: Strip, zero: int, labels: dict[Label, int], details: dict[Detail, int]) -> None:
         order = np.lexsort((-strip.end, strip.start))
@@ -224,7 +223,7 @@ class _Laid:
 
 
 def _pooled(numbers: Int64, own: Sequence[Named], pool: dict[Named, int]) -> Int64:
-    """The numbers of what is used in the pool of all."""
+    """Numbers in the pool instead of the strip's own; the pool gets what is used."""
     places = np.zeros(len(own), np.int64)
     for number in unique(numbers).tolist():
         places[number] = pool.setdefault(own[number], len(pool))
@@ -232,7 +231,7 @@ def _pooled(numbers: Int64, own: Sequence[Named], pool: dict[Named, int]) -> Int
 
 
 def _size(step_view: StepView) -> int:
-    """Bytes as JSON, about."""
+    """Approximate bytes as JSON."""
     columns = (step_view.gap_column, step_view.duration_column, step_view.label_column, step_view.detail_column)
     names = sum(len(each.name) + 30 for each in step_view.labels)
     known = sum(
@@ -245,9 +244,9 @@ def _size(step_view: StepView) -> int:
 Rows = Int64
 KINDS = ("operator", "range", "call", "python", "compute", "communication", "copy", "input", "sync", "other")
 MOST_PIECES = 12_000
-"""Fraction of the category: a step on a CPU alternates between computing and dispatching at every operator."""
+"""Most pieces of the category track: a step on a CPU alternates between computing and dispatch at every operator."""
 MOST_TRACKS = 64
-"""Tracks of streams, and of threads."""
+"""Most tracks of streams, and of threads."""
 _CATEGORIES = {
     EventKind.OPERATOR: "operator",
     EventKind.ANNOTATION: "range",
@@ -266,8 +265,8 @@ Sources = Mapping[str, SourceLine]
 def cut(
     steps: StepContext, at: int, number: int, how: str, sources: Sources | None = None, strips: Sequence[Strip] = ()
 ) -> StepView:
-    """One of the steps. at: which of them; number, how: as in `StepView`. sources: lines that the trace itself does not
-    say. strips: further tracks (a loader's workers)."""
+    """Step view of one of the steps. at: its index; number, how: as in `StepView`. sources: lines for a trace without
+    stacks. strips: further tracks (loader workers)."""
     known, step = sources or {}, _pair(steps.windows[at])
     displayed = (min(int(steps.boundaries[at, 0]), step[0]), max(int(steps.boundaries[at, 1]), step[1]))
     rows, left_out = _rows(steps.trace, displayed)
@@ -278,12 +277,12 @@ def cut(
 
 
 def usual(durations: Int64) -> int:
-    """Which of some steps is the usual one: the one next to the median."""
+    """Index of the duration closest to the median."""
     return int(np.abs(durations - np.median(durations)).argmin())
 
 
 def _category(steps: StepContext, at: int, sources: Sources) -> Strip:
-    """Category of each instant of the step, idle time with its cause."""
+    """Track with the category of each instant of the step, and the causes of idle time."""
     inside = tuple((category, clip(held, *_pair(steps.windows[at]))) for category, held in claims_of(steps))
     start, end, _, narrow = pieces_of(steps.windows[at : at + 1], EMPTY, inside)
     category = narrow.astype(np.int64)
@@ -296,7 +295,7 @@ def _category(steps: StepContext, at: int, sources: Sources) -> Strip:
 
 
 def _causes(steps: StepContext, start: Int64, sources: Sources) -> tuple[tuple[Detail, ...], Int64]:
-    """Causes of the pieces that start at these times."""
+    """(details, their numbers by piece): causes of the idle pieces that start at these times."""
     gaps = gaps_of(steps)
     details: dict[Detail, int] = {Detail(): 0}
     known = {gaps.start[at].item(): details.setdefault(_cause(steps, gaps, at, sources), len(details))
@@ -336,8 +335,8 @@ def _phases(displayed: tuple[int, int], phases: Mapping[Phase, Intervals]) -> li
 
 
 def _rows(trace: Trace, displayed: tuple[int, int]) -> tuple[Rows, int]:
-    """Events on threads and streams between two times, and how much of it is left out already: a step that is a
-    whole trace has millions of events."""
+    """(events on threads and streams between two times, number left out): a step that is a whole trace has millions of
+    events."""
     events = trace.events
     rows = np.flatnonzero(
         (events.start < displayed[1]) & ((events.end > displayed[0]) | (events.start >= displayed[0]))
@@ -351,8 +350,8 @@ def _rows(trace: Trace, displayed: tuple[int, int]) -> tuple[Rows, int]:
 
 
 def _tracks(steps: StepContext, rows: Rows, sources: Sources) -> list[Strip]:
-    """Streams by the time they were busy, the training thread, autograd's, then the others by theirs: MOST_TRACKS of
-    streams and of threads, as nobody looks at more."""
+    """Tracks in order: streams by busy time, the training thread, autograd's, the other threads by busy time; at most
+    MOST_TRACKS of streams and of threads."""
     trace, events = steps.trace, steps.trace.events
     device = np.isin(events.event_kind[rows], DEVICE)
     found = []
@@ -391,7 +390,7 @@ def _strip(steps: StepContext, rows: Rows, name: str, rank: int, sources: Source
 
 
 def _kinds(trace: Trace, rows: Rows) -> Int64:
-    """By row, a number in KINDS."""
+    """Position in KINDS, by row."""
     event_kind = trace.events.event_kind[rows]
     kinds = np.full(len(rows), KINDS.index("other"), np.int64)
     for each, name in _CATEGORIES.items():
@@ -408,7 +407,7 @@ def _kinds(trace: Trace, rows: Rows) -> Int64:
 
 
 def _details(trace: Trace, links: Links, rows: Rows, sources: Sources) -> tuple[tuple[Detail, ...], Int64]:
-    """Shapes, operator and line of each row; what says nothing is detail 0."""
+    """Shapes, operator and line of each row; detail 0 is empty."""
     events = trace.events
     operator = links.operator[rows].astype(np.int64)
     known = operator != UNKNOWN
@@ -445,7 +444,8 @@ def _pair(window: Int64) -> tuple[int, int]:
 
 
 def step_view_of_trace(steps: StepContext, numbers: Int64) -> StepView:
-    """steps: the steady ones, at least one. numbers: which of all they are."""
+    """Step view of the most usual steady step. steps: the steady ones, at least one. numbers: their indices among
+    all."""
     at = usual(steps.windows[:, 1] - steps.windows[:, 0])
     count = len(steps)
     how = "the only steady step" if count == 1 else f"of {count} steady steps the one next to their median"
@@ -458,7 +458,7 @@ MOST_WORKERS = 32
 
 
 def step_view_of_process(process: Process, series: Steps, recorded: RecordedBreakdown) -> StepView | None:
-    """The usual one of the profiled steps; None where none was profiled. series: all steps of the process."""
+    """Step view of the most usual profiled step; None if none was profiled. series: all steps of the process."""
     steps = recorded.profiled
     if steps is None:
         return None
@@ -474,7 +474,7 @@ def step_view_of_process(process: Process, series: Steps, recorded: RecordedBrea
 
 
 def _workers(table: IntervalTable, shift: int, start: int, end: int) -> Iterator[Strip]:
-    """Work of each loader worker between two times."""
+    """Tracks of the loader workers' work between two times."""
     starts, stops = table.start + shift, table.end + shift
     inside = (starts < end) & (stops > start) & np.isin(table.kind, [int(kind) for kind in _WORK])
     loaders = np.stack((table.identity.astype(np.int64), table.thread.astype(np.int64)), axis=1)

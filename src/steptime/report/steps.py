@@ -1,7 +1,6 @@
-"""Series of steps in a report: what kind it was, and what its time was posted to.
+"""Series of steps in a report: kind, duration and categories of each.
 
-One law: categories stand only next to steps whose categories are known; of the others the duration is all that is told.
-"""
+One law: categories are only given for steps whose categories are known; the others have only a duration."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ from steptime.analysis.timeline import SegmentKind, Steps, Timeline
 from steptime.arrays import Bool, Int64, quartiles, unique
 
 DISTURBING = ("with evaluation", "with checkpoint", "with compilation")
-"""Work of the job next to training leaves a step out of the mean; its rollouts and starts of a loader do not."""
+"""Work of the job besides training that excludes a step from the mean; rollouts and starts of a loader do not."""
 THINNED = "several, left out"
 KINDS = (
     "steady", "outlier", "warm-up", "profiled", "with evaluation", "with checkpoint", "with compilation",
     "with rollout", "with loader start", "paused", "timers off", "line-timed", "excluded", THINNED,
 )  # fmt: skip
-"""Kinds of steps. An outlier is marked, whether it is far enough out to be left out of the mean or not. "timers off":
-steps without the always-on timers, which tell what those cost. "disturbed": by whatever else steptime did, as looking
-for modules, or kept of a long run because they were slow."""
+"""Kinds of steps. An outlier is marked whether the mean excludes it or not. "timers off": steps without the always-on
+timers, which show the cost of these. "excluded": other work of steptime, such as the discovery of modules, or slow
+steps that were kept of a thinned recording."""
 _OF_SEGMENT = {
     SegmentKind.EVALUATION: "with evaluation",
     SegmentKind.CHECKPOINT: "with checkpoint",
@@ -35,15 +34,16 @@ _OF_SEGMENT = {
 FAR_OUT = 3.0
 """Interquartile ranges above the third quartile: Tukey's "far out" (Exploratory Data Analysis, 1977)."""
 LEAST_EXCESS = 1.25
-"""Times the median: on an even machine a quartile's distance is next to nothing, and a few percent are no event."""
+"""Least length of an outlier, as a multiple of the median: on an even machine the quartiles almost coincide, and a few
+percent are no event."""
 MOST_ROWS = 1000
-"""With categories of their own; of a longer job several neighbours share one."""
+"""Most rows with categories; in a longer job several neighbours share one."""
 MOST_MARKS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class StepMark:
-    """Time in a step, or before it, that is charged to none: "evaluation", "checkpoint", … duration: ns."""
+    """Time in or before a step that belongs to no step: kind "evaluation", "checkpoint", …; duration: ns."""
 
     step: int
     kind: str
@@ -52,9 +52,9 @@ class StepMark:
 
 @dataclass(frozen=True, slots=True)
 class StepSeries:
-    """kinds: of every step of the process, numbers in `names`. categories: names of the columns of `spent`; its rows
-    are ns by category, one for each `stride` steps, as a mean over those of them whose categories are known; empty
-    where none are. marks: the longest ones. step view of the process is of one of these steps."""
+    """Steps of a process. kinds: of every step, indices of `names`. categories: names of the columns of `spent`; each
+    row of `spent` is the mean ns by category of `stride` steps, over those with known categories; empty without any.
+    marks: the longest ones."""
 
     names: tuple[str, ...]
     kinds: tuple[int, ...]
@@ -64,8 +64,8 @@ class StepSeries:
     marks: tuple[StepMark, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ValueError where a kind has no name, a mark no step, or a row not its columns: a report's file may be
-        anybody's."""
+        """Raises ValueError for a kind without a name, a mark without a step, or a row of the wrong length: a report's
+        file may come from anybody."""
         if any(not 0 <= kind < len(self.names) for kind in self.kinds):
             raise ValueError("a step of a series is of no kind")
         if any(not 0 <= mark.step < len(self.kinds) for mark in self.marks):
@@ -92,7 +92,7 @@ def series_of_process(timeline: Timeline, breakdown: Breakdown) -> StepSeries:
 
 
 def series_of_trace(breakdown: Breakdown, warm_up: int) -> StepSeries:
-    """Steps of a trace. breakdown: of all of them; warm_up: how many are left out of statistics at its start."""
+    """Steps of a trace. breakdown: of all of them; warm_up: number of first steps that statistics exclude."""
     kinds = np.full(len(breakdown.wall), KINDS.index("steady"), np.int64)
     kinds[:warm_up] = KINDS.index("warm-up")
     kinds[_outliers(breakdown.wall, np.arange(len(breakdown.wall)) >= warm_up)] = KINDS.index("outlier")
@@ -109,7 +109,7 @@ def _outliers(duration: Int64, steady: Bool) -> Bool:
 
 
 def _series(kinds: Int64, known: Int64, breakdown: Breakdown, marks: tuple[StepMark, ...]) -> StepSeries:
-    """known: the steps that the breakdown's rows are of."""
+    """Series of steps. known: indices of the breakdown's steps."""
     stride = max(-(-len(kinds) // MOST_ROWS), 1)
     columns = np.flatnonzero(breakdown.entries.sum(axis=0)) if len(known) else np.zeros(0, np.int64)
     rows = known // stride
@@ -132,7 +132,7 @@ def _series(kinds: Int64, known: Int64, breakdown: Breakdown, marks: tuple[StepM
 
 
 def _marks(timeline: Timeline) -> tuple[StepMark, ...]:
-    """Segments by the step in which they end, the longest MOST_MARKS; what is behind the last step is in none."""
+    """Segments by the step in which they end, the longest MOST_MARKS; without those after the last step."""
     steps: Steps = timeline.steps
     longest = sorted(timeline.segments, key=lambda segment: segment.start - segment.end)
     found = []

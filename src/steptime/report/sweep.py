@@ -1,4 +1,4 @@
-"""The answer of traces of one job at several batch sizes: throughput over batch size."""
+"""Answer on traces of one job at several batch sizes: throughput over batch size."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from steptime.answer.tables import Table, duration, integer, number, share, tabl
 from steptime.quantities import Estimate, format_samples, format_share
 
 NEARLY_BEST = 0.95
-"""Fraction of the best throughput: from there on a larger batch brings little."""
+"""Fraction of the best throughput from which on a larger batch gains little."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweptBatch:
-    """One batch size. step: ns, over the trace's steps."""
+    """Result for one batch size. step: ns, over the trace's steps."""
 
     batch: int
     step: Estimate
@@ -30,7 +30,7 @@ class SweptBatch:
 
 
 def answer_of(points: Sequence[SweptBatch]) -> Answer:
-    """The smallest batch size that is nearly the best. points: at least one."""
+    """Smallest batch size with nearly the best throughput. points: at least one."""
     best = max(point.throughput for point in points)
     enough = next(point for point in points if point.throughput >= NEARLY_BEST * best)
     part = "" if enough.throughput == best else f"{format_share(enough.throughput / best)} of "
@@ -47,7 +47,7 @@ def answer_of(points: Sequence[SweptBatch]) -> Answer:
 
 
 def _table(points: Sequence[SweptBatch]) -> Table:
-    """A row for each batch size."""
+    """Table with a row for each batch size."""
     best = max(point.throughput for point in points)
     return table_of(
         "sweep", "Batch sizes", "", points,
@@ -77,7 +77,7 @@ def _row(point: SweptBatch) -> dict[str, object]:
 
 
 def _chart(points: Sequence[SweptBatch]) -> CurveChart | None:
-    """Throughput over batch size; None for one size."""
+    """Chart of throughput over batch size; None for one size."""
     if len(points) < 2:
         return None
     rates = [Estimate(each.throughput, each.batch / each.step.high * 1e9, each.batch / max(each.step.low, 1.0) * 1e9,

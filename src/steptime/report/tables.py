@@ -1,4 +1,4 @@
-"""The tables of a report."""
+"""Tables of a report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = TypeVar("Row")
 Work = TypeVar("Work", KernelUse, OperatorUse)
 
 MOST_RANKS = 16
-"""Ranks of a large job that are listed one by one, the slowest ones; all are in the JSON."""
+"""Most ranks of a large job that are listed one by one, slowest first; the JSON has all."""
 ELSEWHERE = (
     "Kernels as near to the peaks as here, the host and its copies as they are. The interval is as wide as predictions "
     "between an H100 and an MI300X were off. As many ranks as here: more are not predicted, as no traces of one job at "
@@ -69,7 +69,7 @@ def _with_rows(*tables: Table) -> tuple[Table, ...]:
 
 
 def case_tables(case: Case) -> tuple[Table, ...]:
-    """The tables of a case that have rows, in the order in which a reader needs them."""
+    """Non-empty tables of a case, in the order in which a reader needs them."""
     return _with_rows(
         _modules(case), _gaps(case), *_compiler(case), _kernel_names(case), _kernels(case), _operators(case),
         _lines(case), _functions(case), _copies(case), _collectives(case), _allocations(case), _chains(case),
@@ -78,7 +78,7 @@ def case_tables(case: Case) -> tuple[Table, ...]:
 
 
 def category_tables(case: Case) -> tuple[Table, ...]:
-    """Categories and phases with their intervals."""
+    """Tables of categories and phases with their intervals."""
     return _with_rows(
         _categories("categories", "Categories", "category", case.categories, case),
         _categories("phases", "Phases", "phase", case.phases, case),
@@ -98,7 +98,7 @@ def _categories(identity: str, title: str, name: str, uses: tuple[CategoryUse, .
 
 
 def findings_table(process: ProcessReport) -> Table:
-    """The findings, the largest savings first."""
+    """Table of the findings, largest savings first."""
     step = process.case.step.duration.value or 1.0
     return table_of(
         "findings", "Findings", "", process.findings,
@@ -119,8 +119,7 @@ def findings_table(process: ProcessReport) -> Table:
 
 
 def steps_table(process: ProcessReport) -> Table:
-    """Every step: how long it took, what kind it was, and by category, where that is known (of a long job as a mean
-    over neighbours)."""
+    """Table of every step: duration, kind, and categories if known (in a long job, means over neighbours)."""
     series = process.series
 
     def kind(step: int) -> str:
@@ -146,7 +145,7 @@ def steps_table(process: ProcessReport) -> Table:
 
 
 def trial_table(trials: TrialReport) -> Table:
-    """Every variant that was tried."""
+    """Table of every variant that was tried."""
     return table_of(
         "variants", "What was tried", "Speed: the job's time per step over the variant's.", trials.variants,
         word("variant", "variant", lambda each: f"{each.proposal} {each.label or each.name}".strip()),
@@ -166,11 +165,11 @@ def trial_table(trials: TrialReport) -> Table:
 
 
 WHO_DECIDES = frozenset({"device free", "device halved", "host free", "host halved"})
-"""Changes that are told where they save nothing, too: that is the answer."""
+"""Changes that are listed even if they save nothing, because that is the answer."""
 
 
 def replay_tables(case: Case) -> tuple[Table, ...]:
-    """Predicted savings of changes, and what the step's length hangs on."""
+    """Tables of predicted savings and of the critical path."""
     replay, step = case.replay, case.step.duration.value
     if replay is None:
         return ()
@@ -359,8 +358,8 @@ def _lines(case: Case) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class FunctionTime:
-    """A function of the user's in a step. own: ns in its own lines, with the operators that they call; cumulative: with
-    the user's functions that it calls, too. hottest: of its lines."""
+    """Time of a user's function in a step. own: ns in its own lines, including operators that they call; cumulative:
+    also including the user's functions that it calls. hottest: its hottest line."""
 
     own: float
     cumulative: float
@@ -368,8 +367,8 @@ class FunctionTime:
 
 
 def function_times(case: Case) -> list[FunctionTime]:
-    """Functions of the user's below the training loop, by their timed lines, the longest first. Steps in which lines
-    are timed are longer than others: no more than a step is told."""
+    """User's functions below the training loop, from their timed lines, by falling own time. Steps with line timing are
+    longer than others, so the times are limited to one step."""
     spent = sum(path.duration for path in case.paths)
     scale = min(1.0, case.step.duration.value / spent) if spent else 1.0
     own, cumulative = defaultdict[tuple[str, str], float](float), defaultdict[tuple[str, str], float](float)
@@ -399,7 +398,7 @@ def _functions(case: Case) -> Table:
 
 
 def _compiler(case: Case) -> tuple[Table, ...]:
-    """Compilations of the job, from torch.compile's logs."""
+    """Tables of the job's compilations, from torch.compile's logs."""
     reported = case.compiler
     if reported is None:
         return ()
@@ -497,7 +496,7 @@ def _segments(case: Case) -> Table:
 
 
 def process_table(report: Report) -> Table:
-    """The processes with the longest steps, behind the one that the others wait for."""
+    """Table of the processes with the longest steps, with the straggler first."""
     waits = {rank.rank: rank for process in report.processes for rank in process.case.ranks}
     late = max(waits.values(), key=lambda rank: rank.last, default=None)
 
@@ -527,7 +526,8 @@ def process_table(report: Report) -> Table:
 
 
 def rank_tables(ranks: RankComparison | None, displayed: int) -> Iterator[Table]:
-    """Nothing for a single rank. displayed: ranks that the document tells of one by one."""
+    """Tables over all ranks; nothing for a single rank. displayed: number of ranks that the document shows one by
+    one."""
     if ranks is None:
         return
     if len(ranks.rows) > displayed:

@@ -1,8 +1,7 @@
-"""The whole traces behind a report: where they lie, and, of those that are small, what is in them.
+"""Whole traces behind a report: their places, and the contents of small ones.
 
-Their contents are read here, where the figures were made, and never by a page from a path that a report names: a report
-may come from a stranger.
-"""
+Contents are read here, where the figures are made. A page never reads a path from a report, which may come from a
+stranger."""
 
 from __future__ import annotations
 
@@ -17,15 +16,15 @@ from steptime.trace.source import GZIP_MAGIC
 from steptime.trace.table import Trace
 
 MOST_CARRIED = 1_600_000
-"""Bytes of gzip, of all files of a report: a page of 2.5 MB has no room for more."""
+"""Most bytes of gzip of all files of a report: a page of 2.5 MB has no room for more."""
 MOST_PACKED = 30_000_000
-"""Bytes of a file that was not compressed: beyond it, it would not fit once it is (to about a fifteenth)."""
+"""Most bytes of an uncompressed file: a larger one would not fit even when compressed (to about a fifteenth)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """A file of torch's profiler. path: where it lay. what: what it holds, in words. size: bytes there. content:
-    the file as gzip, None where it is too large to be carried along; a report that was saved as JSON carries none."""
+    """File of torch's profiler. path: where it was. what: its content, in words. size: bytes there. content: the file
+    as gzip, None if too large to embed; a report saved as JSON has none."""
 
     path: str
     what: str
@@ -34,7 +33,7 @@ class TraceFile:
 
 
 def traces_of_process(process: Process) -> tuple[TraceFile, ...]:
-    """Traces of a recording: those of plain steps first, as the timeline is of one of them; slow ones last."""
+    """Traces of a recording: those of plain steps first, because the timeline shows one of them; slow ones last."""
     found = ((path_of(process, facts), _words(facts)) for facts in sorted(process.traces, key=_order))
     return tuple(TraceFile(str(path), words, path.stat().st_size) for path, words in found if path.exists())
 
@@ -44,14 +43,14 @@ def _order(facts: TraceFacts) -> tuple[bool, bool]:
 
 
 def path_of(process: Process, facts: TraceFacts) -> Path:
-    """Compressed, or (of a job that was killed) not yet."""
+    """Path of a trace: compressed, or (of a job that was killed) not yet."""
     path = process.folder / facts.path
     packed = path.with_name(f"{path.name}.gz")
     return packed if packed.exists() else path
 
 
 def traces_of(trace: Trace) -> tuple[TraceFile, ...]:
-    """Traces that somebody else recorded."""
+    """Traces that another tool recorded."""
     parts = trace.parts or ((trace.path, len(trace.events)),)
     return tuple(
         TraceFile(str(path), f"{count:,} events", path.stat().st_size) for path, count in parts if path.exists()
@@ -59,7 +58,7 @@ def traces_of(trace: Trace) -> tuple[TraceFile, ...]:
 
 
 def carried(files: Sequence[TraceFile]) -> tuple[TraceFile, ...]:
-    """The files with their contents, as long as there is room, from the first on."""
+    """Files with their contents, from the first on, as long as there is room."""
     left = MOST_CARRIED
     loaded = []
     for file in files:
@@ -70,7 +69,7 @@ def carried(files: Sequence[TraceFile]) -> tuple[TraceFile, ...]:
 
 
 def _packed(path: Path, room: int) -> bytes | None:
-    """The file as gzip; None where that is larger than the room, or the file cannot be read any more."""
+    """File as gzip; None if that is larger than the room, or the file cannot be read any more."""
     try:
         if path.stat().st_size > max(room, MOST_PACKED):
             return None

@@ -1,8 +1,7 @@
-"""The answer of `steptime try`: which fixes pay, by how much, and the patch.
+"""Answer of `steptime try`: the fixes that pay, their gains, and the patch.
 
-A gain is shown with its interval, or not at all; what trains something else (no input, other batches) is an upper bound
-or a throughput, never a win.
-"""
+A gain has an interval, or is not shown. A variant that trains something else (no input, other batches) shows an upper
+bound or a throughput, never a win."""
 
 from __future__ import annotations
 
@@ -38,11 +37,11 @@ ORDER = (
 AT = {Goal.SPEED: "at", Goal.MEMORY: "with peak"}
 FEWEST_PREDICTED = 2
 FIRST = 12
-"""Variants that a terminal shows."""
+"""Most variants that a terminal shows."""
 
 
 def answer_of(results: Results, folder: str, advice: Sequence[str] = (), next_command: str = "") -> Answer:
-    """advice: sentences on what only the user can do."""
+    """Answer of a trial. advice: sentences on what only the user can do."""
     goal, trials = results.plan.goal, trial_report(results, folder)
     singles = [judgement for stage, judgement in results.judgements if stage == 0]
     ordered = sorted(singles, key=lambda each: (ORDER.index(each.verdict), -_gain(each, goal)))
@@ -65,7 +64,7 @@ def answer_of(results: Results, folder: str, advice: Sequence[str] = (), next_co
 
 
 def _headline(results: Results, ordered: Sequence[Judgement]) -> str:
-    """Headline of a trial for memory: the candidate that took less."""
+    """Headline of a trial for memory: the candidate that needs less."""
     first = next((each for each in ordered if each.verdict is TrialVerdict.ADOPT), None)
     if first is None:
         return "Nothing that was tried takes less memory beyond doubt."
@@ -107,7 +106,7 @@ def _extra(judgement: Judgement, goal: Goal) -> str:
 
 
 def _predictions(judgements: Sequence[Judgement]) -> list[str]:
-    """How far the predictions were from what was measured, where there are several."""
+    """Sentence on the errors of the predictions, if there are several."""
     known = [(each.variant.predicted, each.speed) for each in judgements]
     errors = [predicted.value / speed.value - 1 for predicted, speed in known if predicted and speed]
     if len(errors) < FEWEST_PREDICTED:
@@ -118,8 +117,8 @@ def _predictions(judgements: Sequence[Judgement]) -> list[str]:
 
 
 def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:
-    """From which step on the time that it compiles is paid back, where that is considerable. The longest compilation
-    counts: the others found it in a cache."""
+    """Step from which on a considerable compilation pays, as text. The longest compilation counts, because the others
+    found it in a cache."""
     step, speed = usual_step([run for run in runs if run.stage == 0]), judgement.speed
     if step is None or speed is None or judgement.verdict is not TrialVerdict.ADOPT:
         return ""
@@ -133,7 +132,7 @@ def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:
 
 
 def trial_items(trials: TrialReport) -> tuple[Item, ...]:
-    """A trial in the report of its recording: what was tried and what came out, and the lines of the patch."""
+    """Items on a trial in the report of its recording: variants with their results, and the lines of the patch."""
     order = {verdict.value: place for place, verdict in enumerate(ORDER)}
     singles = [each for each in trials.variants if each.stage == 0 and each.name != PATCH]
     last = len(order)  # of a verdict that the file alone knows
@@ -152,19 +151,19 @@ def trial_items(trials: TrialReport) -> tuple[Item, ...]:
 
 
 def _came_out(variant: Tried) -> str:
-    """ "1.66× (1.60–1.73), adopt"."""
+    """Result of a variant: "1.66× (1.60–1.73), adopt"."""
     return f"{speed_text(variant.speed)}, {variant.verdict}" if variant.speed is not None else variant.verdict
 
 
 def _speeds_by_workers(results: Results) -> dict[int, Estimate]:
-    """Speed-ups by number of workers, of a sweep only."""
+    """Speed-ups by number of workers; {} if the trial is no sweep over workers."""
     tried = {workers_of(each.variant): each.speed for stage, each in results.judgements if stage == 0}
     speeds = {workers: speed for workers, speed in tried.items() if workers is not None and speed is not None}
     return {} if len(speeds) < 2 or None in tried else dict(sorted(speeds.items()))
 
 
 def _by_workers(results: Results) -> Table:
-    """Steps per second by number of workers."""
+    """Table of steps per second by number of workers."""
     step, speeds = usual_step([run for run in results.runs if run.stage == 0]), _speeds_by_workers(results)
     rate = 1e9 / step.value if step is not None else 0.0
     return table_of(
@@ -178,7 +177,7 @@ def _by_workers(results: Results) -> Table:
 
 
 def _optimum(results: Results) -> list[str]:
-    """Answer of a sweep: the smallest number of workers that no other one beats beyond doubt."""
+    """Answer of a sweep: the smallest number of workers that no other one significantly beats."""
     speeds = _speeds_by_workers(results)
     if not speeds:
         return []
@@ -191,7 +190,7 @@ def _optimum(results: Results) -> list[str]:
 
 
 def format_rate_of(value: float) -> str:
-    """ "1,234", "12.3": something per second."""
+    """Number per second as text: "1,234", "12.3"."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -222,7 +221,7 @@ def _patch(results: Results) -> Iterator[Item]:
 
 
 def _crowded(runs: Sequence[Run], goal: Goal) -> list[str]:
-    """Other load of the machine, where that was considerable."""
+    """Sentence on a considerable load by other processes, else on the peak memory."""
     busiest = max((run.load.other_cpu for run in runs), default=0.0)
     peak = max((run.peak_bytes or 0 for run in runs), default=0)
     lines = [f"Other load on the machine: up to {busiest:.1f} CPUs during a process"] if busiest > 0.25 else []

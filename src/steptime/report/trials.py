@@ -14,14 +14,14 @@ from steptime.trials.results import Results
 from steptime.trials.trial import BASELINE, CONTROL, MAX_ROUNDS, PATCH, Judgement, Run, TrialVerdict, Variant, batch_of
 
 MOST_LOSSES = 300
-"""Points of a curve: of a longer one every so many steps' mean is kept."""
+"""Most points of a curve; in a longer one, each point is the mean of several steps."""
 _CANDIDATE = re.compile(r"(?:diff|ref|args|against)-[0-9]+|env")
-"""Names that `steptime judge` gives."""
+"""Pattern of the names that `steptime judge` gives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Losses of one process. stride: steps behind each point, their mean; None where no loss was seen."""
+    """Losses of one process. stride: steps per point, whose mean it is; None if no loss was seen."""
 
     name: str
     seed: int
@@ -31,10 +31,9 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A variant and what it proved. speed: baseline's time over the variant's; predicted: the same, from before; noise:
-    the factor, 1 at least, by which the control may seem faster or slower. kept: whether the promise about the numbers
-    was kept, None where that is not known. stage: 0 for fixes one by one, then for what was taken together, and for the
-    patch."""
+    """Variant with its results. speed: baseline's time over the variant's; predicted: the prediction of it; noise:
+    factor, at least 1, by which the control may seem faster or slower. kept: True if the promise about the numbers was
+    kept, None if unknown. stage: 0 for single fixes, then for their combination, and for the patch."""
 
     name: str
     label: str
@@ -54,15 +53,15 @@ class Tried:
 
     @property
     def predicted_error(self) -> float | None:
-        """The predicted speed over the measured one, less 1; None where one of the two is not known."""
+        """Predicted over measured speed, less 1; None if one of them is unknown."""
         return self.predicted.value / self.speed.value - 1 if self.predicted and self.speed else None
 
 
 @dataclass(frozen=True, slots=True)
 class TrialReport:
-    """A trial of a recording. step_ns, peak_bytes: of the job as it is. curves: the baselines' first, then one of each
-    variant. diff: the patch that was run, "" for none; apply: the command that applies it. min_gain: relative, the
-    least gain that counts."""
+    """Trial of a recording. step_ns, peak_bytes: of the unchanged job. curves: the baselines' first, then one of each
+    variant. diff: the patch that was run, "" for none; apply: the command that applies it. min_gain: least gain that
+    counts, as a fraction."""
 
     folder: str
     command: str
@@ -78,15 +77,15 @@ class TrialReport:
 
     @property
     def kind(self) -> str:
-        """ "try", "judge" or "lab": fixes of steptime, candidates of somebody's, or the lab's own variants."""
+        """ "try", "judge" or "lab": steptime's fixes, a user's own candidates, or the lab's variants."""
         if any(_CANDIDATE.fullmatch(each.name) for each in self.variants):
             return "judge"
         return "try" if any(each.proposal for each in self.variants) else "lab"
 
     @property
     def next_command(self) -> str:
-        """Command that applies a patch that was timed by itself, else what goes on where something is undecided; "" for
-        nothing."""
+        """Command that applies a patch that was timed by itself, else one that continues the trial if anything is
+        undecided; "" otherwise."""
         timed = any(each.name == PATCH and each.rounds >= LEAST_ROUNDS for each in self.variants)
         if self.apply and timed:
             return self.apply
@@ -98,7 +97,7 @@ class TrialReport:
 
 
 def trial_report(results: Results, folder: str) -> TrialReport:
-    """The trial as a report holds it. folder: as the user gave it."""
+    """Trial in the form of a report. folder: as the user gave it."""
     timed = [run for run in results.runs if not run.rehearsal and not run.failure]
     base = [run for run in timed if run.variant in (BASELINE, CONTROL)]
     first = min((run.stage for run in base), default=0)
@@ -124,7 +123,7 @@ def trial_report(results: Results, folder: str) -> TrialReport:
 
 
 def _distinct(variants: Iterable[Tried]) -> tuple[Tried, ...]:
-    """Each once: the patch's judgement stands among the others', too."""
+    """Variants without repetitions: the patch's judgement is also among the others."""
     return tuple({(each.name, each.name != "patch" and each.stage): each for each in variants}.values())
 
 
@@ -150,7 +149,7 @@ def _tried(stage: int, judgement: Judgement) -> Tried:
 
 
 def _curves(runs: Sequence[Run]) -> list[Curve]:
-    """First run of each baseline seed, and of each variant."""
+    """Loss curves of the first run of each baseline seed, and of each variant."""
     found: dict[tuple[str, int], Curve] = {}
     for run in runs:
         if run.stage or not any(loss is not None for loss in run.losses):

@@ -1,4 +1,4 @@
-"""Verdicts of trials in words: of how a variant compares, why, and what would decide it."""
+"""Texts on verdicts of trials: how a variant compares, why, and what would decide it."""
 
 from __future__ import annotations
 
@@ -36,40 +36,40 @@ WORDS = {
     TrialVerdict.FAILED: "broken",
     TrialVerdict.UNDECIDED: "undecided",
 }
-"""In the words of `steptime judge`."""
+"""Verdicts in the words of `steptime judge`."""
 NOT_FASTER = "not faster"
-"""Nothing worth having is gained, and the interval does not exclude that something is lost."""
+"""Verdict without a worthwhile gain whose interval includes a loss."""
 NO_VERDICT = "no verdict"
-"""Headline about a candidate that is not decided."""
+"""Headline for an undecided candidate."""
 MOST_REPORTED = 3
-"""Variants that a headline names."""
+"""Most variants that a headline names."""
 
 
 def word_of(judgement: Judgement, min_gain: float) -> str:
-    """The verdict in a word or two. min_gain: relative, the least that matters, in either direction."""
+    """Verdict in a word or two. min_gain: least change that matters, in either direction, as a fraction."""
     return word_for(judgement.verdict, judgement.speed, min_gain)
 
 
 def word_for(verdict: TrialVerdict, speed: Estimate | None, min_gain: float) -> str:
-    """The word of a verdict on a candidate with such a speed-up."""
+    """Word for the verdict on a candidate with this speed-up."""
     if verdict is TrialVerdict.NO_EFFECT and speed is not None and speed.low < 1 / (1 + min_gain):
         return NOT_FASTER
     return WORDS[verdict]
 
 
 def speed_text(speed: Estimate) -> str:
-    """ "2.90× (2.70–3.10)"."""
+    """Speed-up with its interval: "2.90× (2.70–3.10)"."""
     return f"{speed.value:.2f}× ({speed.low:.2f}–{speed.high:.2f})"
 
 
 def memory_text(memory: Estimate) -> str:
-    """A ratio of peaks, the baseline's over the variant's, as what the peak changed by: "−38 % (−40 to −36)"."""
+    """Change of the peak memory from the ratio of peaks, baseline over variant: "−38 % (−40 to −36)"."""
     value, low, high = (format_change(1 / max(each, 1e-9) - 1) for each in (memory.value, memory.high, memory.low))
     return f"{value} ({low.removesuffix(' %')} to {high.removesuffix(' %')})"
 
 
 def gain_text(judgement: Judgement, goal: Goal) -> str:
-    """Gain at the goal, "" where that is not known."""
+    """Gain at the goal as text, "" if unknown."""
     gain = judgement.gain(goal)
     if gain is None:
         return ""
@@ -77,14 +77,14 @@ def gain_text(judgement: Judgement, goal: Goal) -> str:
 
 
 def reason_text(judgement: Judgement) -> str:
-    """Why a judgement is what it is; of one that stays open, that nothing further is run."""
+    """Reason of a judgement; for one that stays undecided after MAX_ROUNDS, also that no further round is run."""
     ended = judgement.verdict is TrialVerdict.UNDECIDED and judgement.rounds >= MAX_ROUNDS
     sentence = judgement.sentence.rstrip(".")
     return f"{sentence}; {MAX_ROUNDS} rounds, the most that are run, did not decide it" if ended else sentence
 
 
 def trial_headline(trials: TrialReport, variants: Sequence[Tried]) -> str:
-    """Headline of a trial: the patch where it pays, else each of these with its word, those of one stage."""
+    """Headline of a trial: the patch if it pays, else the variants of one stage with their verdicts."""
     patch = next((each for each in variants if each.name == PATCH and each.speed is not None), None)
     if patch is not None and patch.verdict == TrialVerdict.ADOPT.value and patch.speed is not None:
         return f"The patch pays: {speed_text(patch.speed)} as fast, proved by itself."
@@ -110,14 +110,14 @@ def _headline_word(variant: Tried, trials: TrialReport) -> str:
 
 
 def tried_word(variant: Tried, trials: TrialReport) -> str:
-    """The verdict, of a candidate in the words of `steptime judge`."""
+    """Word for a variant's verdict; for a candidate, in the words of `steptime judge`."""
     if trials.kind != "judge":
         return "pays" if variant.verdict == TrialVerdict.ADOPT.value else variant.verdict
     return word_for(TrialVerdict(variant.verdict), variant.speed, trials.min_gain)
 
 
 def judged(results: Results) -> list[Judgement]:
-    """Candidates by themselves; a lab's batch sizes behind the others."""
+    """Single candidates, followed by a lab's batch sizes."""
     own = [judgement for stage, judgement in results.judgements if stage == 0 and batch_of(judgement.variant) is None]
     return own + sorted(
         (judgement for _, judgement in results.judgements if batch_of(judgement.variant) is not None),
@@ -126,7 +126,7 @@ def judged(results: Results) -> list[Judgement]:
 
 
 def certainty(results: Results, judgements: Iterable[Judgement]) -> str:
-    """How sure the verdicts are, and what they rest on: "Confident: 12 processes in 3 rounds, 4 min."."""
+    """Confidence of the verdicts and its basis: "Confident: 12 processes in 3 rounds, 4 min."."""
     rounds = sum(run.variant == CONTROL and not run.rehearsal and not run.stage for run in results.runs)
     spent = format_duration(sum(run.seconds for run in results.runs) * 1e9)
     basis = f"{format_count(len(results.runs), 'process')} in {format_count(rounds, 'round')}, {spent}"
@@ -139,9 +139,8 @@ def certainty(results: Results, judgements: Iterable[Judgement]) -> str:
 
 
 def seconds_to_decide(judgement: Judgement, results: Results) -> float | None:
-    """How long further rounds would take until the interval leaves the least gain on one side; None where that is
-    decided, where nothing was timed, or where no further round is run, or all that may be run would hardly do. A
-    half-width shrinks with the root of the rounds."""
+    """Seconds of further rounds until the interval is on one side of the least gain; None if decided, if nothing was
+    timed, or if MAX_ROUNDS would hardly suffice. A half-width shrinks with the root of the rounds."""
     speed = judgement.speed
     if not may_go_on(judgement) or speed is None or speed.low <= 0 or not judgement.rounds:
         return None
@@ -158,8 +157,8 @@ def seconds_to_decide(judgement: Judgement, results: Results) -> float | None:
 
 
 def seconds_to_start(results: Results) -> float | None:
-    """How long the first rounds of a trial take of which none was run: without them nothing is known of any speed. None
-    where some were run, and where not even a process was."""
+    """Seconds of the first rounds of a trial that has run none, without which no speed is known; None if some were run,
+    or no process at all."""
     whole = [run.seconds for run in results.runs if run.stage == 0 and not run.failure]
     if not whole or any(not run.rehearsal for run in results.runs):
         return None
@@ -172,8 +171,8 @@ def may_go_on(judgement: Judgement) -> bool:
 
 
 def power_of(results: Results) -> str:
-    """Which difference of the losses would have been seen in every candidate that trains the same; "" where the losses
-    of none were compared."""
+    """Sentence on the smallest loss difference that would have been detected in every candidate that trains the same;
+    "" if no losses were compared."""
     same = [each for each in judged(results) if each.agreement in KEPT]
     if not same:
         return ""

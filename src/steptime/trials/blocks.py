@@ -1,8 +1,7 @@
 """Measurements of a process that runs several variants in blocks of steps, and verdicts from them.
 
-A variant is a bit of a mask: 1 the first one, 2 the second, 3 both together, 0 the job as it is. All that decides is a
-pure function of the blocks, so that who follows a process and who reads it later come to the same.
-"""
+A variant is a bit of a mask: 1 the first one, 2 the second, 3 both together, 0 the unchanged job. All decisions are
+pure functions of the blocks, so that the live follower of a process and a later reader reach the same verdicts."""
 
 from __future__ import annotations
 
@@ -19,21 +18,21 @@ from steptime.arrays import Float64
 from steptime.quantities import Estimate, student
 
 LOOKS = (8, 12, 18, 27, 40)
-"""Pairs of blocks at which a variant is looked at; undecided at the last, it stays so. Fewer than the ten looks that
-the interval is made for (`judge.LOOK`)."""
+"""Numbers of block pairs after which a variant is judged. One that is undecided at the last stays undecided. Fewer than
+the ten looks that the interval allows for (`judge.LOOK`)."""
 TRIMMED = 0.2
-"""Share of the ratios at either end that does not count (Yuen, Biometrika 61, 1974): what strangers do to a shared
-machine for a second hits single blocks, by any factor."""
+"""Fraction of the ratios trimmed at either end (Yuen, Biometrika 61, 1974): short foreign load on a shared machine
+distorts single blocks, by any factor."""
 DRAINING = 0.25
-"""Batches by which a block may shorten the queue of its loader, in the mean: beyond that it is faster than the loader,
-and would not stay so."""
+"""Mean number of batches by which a block may shorten its loader's queue: beyond that the variant is faster than the
+loader, and its speed would not last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Steps of a variant, from an idle device to an idle one. place: its number in the process. host_ns: until its last
-    step was launched, of `wall_ns`. apart: the job did something else in it, too (evaluated, saved, compiled). taken:
-    batches by which it has shortened the queue of its loader."""
+    """Steps of one variant, from an idle device to an idle device. place: position in the process. host_ns: time until
+    its last step was launched, part of `wall_ns`. apart: the job also evaluated, saved or compiled in it. taken: number
+    of batches by which it shortened its loader's queue."""
 
     block: int
     control: bool
@@ -47,13 +46,13 @@ class Block:
 
     @property
     def step_ns(self) -> float:
-        """ns."""
+        """Mean step time, ns."""
         return self.wall_ns / self.steps
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchedChange:
-    """Outcome of a change at its first steps."""
+    """Outcome of one change in a variant's first steps."""
 
     applied: bool
     exercised: bool
@@ -62,7 +61,8 @@ class SwitchedChange:
 
 @dataclass(frozen=True, slots=True)
 class FirstSteps:
-    """The first steps of a variant in a process, ns each: they compile, and choose algorithms."""
+    """First steps of a variant in a process, ns each, which include compilation and the choice of algorithms. first:
+    the variant's mask."""
 
     first: int
     step_ns: tuple[int, ...]
@@ -70,14 +70,14 @@ class FirstSteps:
 
     @property
     def preparing_ns(self) -> int:
-        """Their extra time over the shortest of them."""
+        """Extra time of these steps over the shortest of them, ns."""
         return sum(self.step_ns) - len(self.step_ns) * min(self.step_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRecord:
-    """Record that a process has left. begun: the variants that were switched on, the last one where it may have failed.
-    refused: why there are no blocks."""
+    """Parsed record that a process wrote. begun: masks of the variants that were switched on; the last one may have
+    failed. refused: reason why there are no blocks, else ""."""
 
     blocks: tuple[Block, ...] = ()
     first: tuple[FirstSteps, ...] = ()
@@ -85,7 +85,7 @@ class BlockRecord:
     refused: str = ""
 
     def first_of(self, mask: int) -> FirstSteps | None:
-        """The first steps of a variant."""
+        """First steps of a variant; None if it never started."""
         return next((each for each in self.first if each.first == mask), None)
 
 
@@ -93,8 +93,8 @@ NO_BLOCKS = BlockRecord()
 
 
 def read_blocks(path: Path) -> BlockRecord:
-    """Content of a file that a process writes, or has written. A line that was cut short, and what is none of ours, is
-    left out."""
+    """Reads the record that a process writes or has written. Skips truncated and foreign lines; without a file, returns
+    NO_BLOCKS."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError:
@@ -126,9 +126,9 @@ def _row(line: bytes) -> Block | FirstSteps | _Remark | None:
 
 
 def ratios(blocks: Sequence[Block], mask: int, *, control: bool = False) -> Float64:
-    """log(job as it is / variant) of each of a variant's blocks, in order: between the blocks of the job as it is right
-    before and after it, in the logarithm. Those in which the job did something else are left out where others are
-    there."""
+    """Log-ratios log(unchanged job / variant), one per block of the variant, in order. The unchanged job's time is
+    interpolated, in the logarithm, between its blocks right before and after. Ratios of blocks in which the job did
+    something else count only where they are the majority."""
     plain = [each for each in blocks if not each.block and not each.control]
     found: list[float] = []
     apart: list[float] = []
@@ -147,7 +147,7 @@ def ratios(blocks: Sequence[Block], mask: int, *, control: bool = False) -> Floa
 
 
 def ratios_between(blocks: Sequence[Block], one: int, other: int) -> Float64:
-    """log(one / other) of two variants, of each round in which both ran."""
+    """Log-ratios log(one / other) of two variants, one per round in which both ran."""
     times: list[dict[int, float]] = [
         {each.round: each.step_ns for each in blocks if each.block == mask and not each.control}
         for mask in (one, other)
@@ -160,10 +160,10 @@ def _place(block: Block) -> int:
 
 
 def speed_of(found: Float64, control: Float64) -> Estimate:
-    """The speed-up that these ratios show, with an interval of 95 % that stays one at every look, unit "1": the mean
-    without TRIMMED at either end, and Student's interval from the winsorized variance (Yuen 1974). How far blocks
-    differ is taken from the variant's and the control's, or from the variant's where they differ more. Infinitely wide
-    for fewer than LOOKS[0] ratios. Raises ValueError for none."""
+    """Speed-up that these log-ratios show, unit "1", with a 95 % interval that is valid at every look: the mean trimmed
+    by TRIMMED at either end, and Student's interval from the winsorized variance (Yuen 1974). The variance is the mean
+    of the variant's and the control's, or the variant's where that is larger. The interval is infinite for fewer than
+    LOOKS[0] ratios. Raises ValueError for none."""
     if not len(found):
         raise ValueError("a speed-up needs blocks")
     cut = int(TRIMMED * len(found))
@@ -182,8 +182,8 @@ def speed_of(found: Float64, control: Float64) -> Estimate:
 
 
 def noise_between(control: Float64) -> float:
-    """By what factor the control may still seem faster or slower, at least 1: twice its standard error about zero;
-    infinite without one."""
+    """Factor, at least 1, by which the control may still seem faster or slower: twice its standard error about zero;
+    infinite without control blocks."""
     if not len(control):
         return inf
     error = sqrt(float(np.mean(_winsorized(control) ** 2)) / len(control)) / (1 - 2 * TRIMMED)
@@ -191,7 +191,7 @@ def noise_between(control: Float64) -> float:
 
 
 def _winsorized(values: Float64) -> Float64:
-    """With those at either end as large as the next ones."""
+    """Values with the fraction TRIMMED at either end clipped to the nearest value inside."""
     cut = int(TRIMMED * len(values))
     if not len(values):
         return values
@@ -201,7 +201,7 @@ def _winsorized(values: Float64) -> Float64:
 
 
 def outruns_loader(blocks: Sequence[Block], mask: int) -> bool:
-    """True if a variant takes batches faster than its loader makes them: blocks that live on a queue prove nothing."""
+    """True if a variant takes batches faster than its loader makes them: blocks that drain a queue prove nothing."""
     taken = [each.taken for each in blocks if each.block == mask and not each.control]
     plain = [each.taken for each in blocks if not each.block]
     return bool(taken and plain) and float(np.mean(taken)) > DRAINING + max(0.0, float(np.mean(plain)))
@@ -209,15 +209,16 @@ def outruns_loader(blocks: Sequence[Block], mask: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """State of a variant at the look that settled it, or at the last that there was. won: faster beyond noise
-    and the least gain; None while that is open."""
+    """State of a variant at the look that decided it, or at the last one. won: True if faster beyond noise and the
+    least gain, None while undecided."""
 
     won: bool | None
     speed: Estimate | None
 
 
 def settled(found: Float64, control: Float64, needed: float) -> Settled:
-    """Looks at a variant's ratios as LOOKS says, until it is settled. needed: the speed-up that is worth it."""
+    """Judges a variant's log-ratios at each of LOOKS until they decide. needed: the least speed-up that counts as a
+    win."""
     last: Estimate | None = None
     for look in LOOKS:
         if len(found) < look:
@@ -232,23 +233,24 @@ def settled(found: Float64, control: Float64, needed: float) -> Settled:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Progress of a process. going: what it is to run on, nothing where all is settled. taken: the variants that pay
-    together, as a mask."""
+    """Next variants of a process. going: masks of the variants to run, empty when all are decided. taken: mask of the
+    variants that pay together."""
 
     going: tuple[int, ...]
     taken: int
 
 
 COMPILING = 2.0
-"""Times what a compilation took so far must be left for another one: it needs its blocks, too."""
+"""Required time for a further compilation, as a multiple of the longest one so far: the variant's blocks take time,
+too."""
 
 
 def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: float, left_ns: float = inf) -> Course:
-    """Variants that go on. rivals: for each variant, the mask of those that set the same thing; late: the compiled
-    ones, which run behind the others, one after the other, and are put into a set last, as each set compiles anew.
-    left_ns: the time that is left, ns; a compilation starts only where COMPILING times its duration is left. Singles
-    are settled first; then each further winner is tried on top of those taken, and is left out unless it makes these
-    faster beyond doubt."""
+    """Decides which variants go on. rivals: for each variant, the mask of those that set the same thing. late: mask of
+    the compiled ones, which run after the others, one at a time, and join a combination last, because each combination
+    compiles anew. left_ns: remaining time, ns; a compilation starts only where COMPILING times the longest one so far
+    is left. Single variants are decided first. Then each further winner is tried on top of those taken, and joins them
+    only if it makes them faster beyond noise."""
     longest = max((each.preparing_ns for each in record.first if each.first & late), default=0)
 
     def starts(mask: int) -> bool:
@@ -277,7 +279,7 @@ def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: floa
 
 
 def exercised(first: FirstSteps) -> bool:
-    """True if all changes of a variant acted."""
+    """True if every change of a variant was applied and had an effect."""
     return all(each.applied and each.exercised for each in first.changes)
 
 

@@ -1,7 +1,6 @@
-"""Changes of a job that somebody else made, as variants: a diff, a state of the repository, a variable, a command.
+"""A user's own changes of a job as variants: a diff, a revision of the repository, environment variables, a command.
 
-Diffs and states of the repository are read by `git` itself; nothing is checked out, and no file of the user's changes.
-"""
+`git` itself reads diffs and revisions. Nothing is checked out, and the user's files stay unchanged."""
 
 from __future__ import annotations
 
@@ -24,12 +23,12 @@ from steptime.trials.trial import BASELINE, Variant
 Sources = tuple[tuple[str, str], ...]
 OURS = "steptime"
 PLAIN = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=all")
-"""A diff of text, in which no program has a hand, and no repository in this one is looked into."""
+"""Options of `git diff` for plain text: no external programs, no submodules."""
 
 
 def from_diff(diff: Path, directory: Path, name: str) -> Variant:
-    """The job with a unified diff applied. directory: the job's; the diff's paths are relative to it, or to the root of
-    its repository. Raises UsageError for what is no diff, or does not apply."""
+    """Variant of the job with a unified diff applied. directory: the job's folder; the diff's paths are relative to it,
+    or to the root of its repository. Raises UsageError if the diff cannot be parsed or does not apply."""
     if not diff.is_file():
         raise UsageError("judge-diff", f"No such file: {diff}. Expected a unified diff, as `git diff` writes it.")
     diff = diff.absolute()
@@ -54,9 +53,9 @@ def from_diff(diff: Path, directory: Path, name: str) -> Variant:
 
 
 def from_revision(revision: str, directory: Path, name: str) -> Variant:
-    """The job with the files of a commit, where they differ from those in its folder. Files that the commit does not
-    have stay, and so do those that are no text, which the label counts. Raises UsageError for what git does not know,
-    and outside of a repository."""
+    """Variant of the job with the files of a commit that differ from those in its folder. Files that the commit lacks
+    stay, and so do binary files, which the label counts. Raises UsageError for an unknown revision, and outside of a
+    repository."""
     root = _root_of(directory)
     if root is None:
         raise UsageError("judge-revision", f"{directory} lies in no Git repository: give --diff instead of --ref.")
@@ -81,7 +80,8 @@ def from_revision(revision: str, directory: Path, name: str) -> Variant:
 
 
 def from_range(revisions: str, directory: Path, name: str) -> tuple[Variant | None, Variant]:
-    """(the job at the first commit of A..B, None where there is no first one; the job at the last one)."""
+    """Pair (variant of the job at commit A, variant at commit B) for a range A..B; the first is None for a single
+    revision."""
     first, dots, last = revisions.partition("..")
     if not dots:
         return None, from_revision(revisions, directory, name)
@@ -94,7 +94,7 @@ def from_range(revisions: str, directory: Path, name: str) -> tuple[Variant | No
 
 
 def from_variables(pairs: Sequence[str]) -> Variant:
-    """The job with variables of its environment set. Raises UsageError for what is no KEY=VALUE."""
+    """Variant of the job with environment variables set. Raises UsageError for a pair that is not KEY=VALUE."""
     split = [pair.partition("=") for pair in pairs]
     for pair, (key, sign, _) in zip(pairs, split, strict=True):
         if not key or not sign:
@@ -106,12 +106,12 @@ def from_variables(pairs: Sequence[str]) -> Variant:
 
 
 def from_words(words: str, command: Sequence[str], name: str) -> Variant:
-    """The job's command with further arguments."""
+    """Variant of the job's command with further arguments."""
     return _of_command((*command, *_split(words, "--args")), words, name)
 
 
 def from_command(words: str, name: str) -> Variant:
-    """Another command, in the job's folder."""
+    """Variant that runs another command in the job's folder."""
     return _of_command(_split(words, "--against"), words, name)
 
 
@@ -130,7 +130,7 @@ def _split(words: str, option: str) -> tuple[str, ...]:
 
 
 def suspicion_of(texts: Iterable[tuple[str, str]]) -> str:
-    """Signs in changed files that no honest change leaves, "" for none. texts: before and after."""
+    """Sentence on signs of cheating in changed files, "" for none. texts: (before, after) pairs."""
     if any(after.lower().count(OURS) > before.lower().count(OURS) for before, after in texts):
         return f"Its source speaks of {OURS}, which measures it"
     return ""
@@ -142,7 +142,7 @@ def _suspicion(sources: Sources, directory: Path) -> str:
 
 
 def _git(folder: Path, *words: str, what: str = "", topmost: Path | None = None) -> str:
-    """Output of Git. Raises UsageError."""
+    """Output of a `git` command. Raises UsageError if it fails, or prints bytes that are not UTF-8."""
     try:
         done = ask_git(folder, *words, topmost=topmost)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -157,7 +157,8 @@ def _git(folder: Path, *words: str, what: str = "", topmost: Path | None = None)
 
 
 def _named(listed: str, diff: Path) -> list[str]:
-    """The files that a diff touches, as `git apply --numstat -z` lists them."""
+    """Paths that a diff touches, from the output of `git apply --numstat -z`. Raises UsageError for unsupported
+    diffs."""
     rows = [row.split("\t") for row in listed.split("\0") if row]
     if not rows:
         raise UsageError("judge-diff", f"{diff} changes nothing: expected a unified diff, as `git diff` writes it.")
@@ -170,7 +171,7 @@ def _named(listed: str, diff: Path) -> list[str]:
 
 
 def _root_of(directory: Path) -> Path | None:
-    """The repository around a folder; None outside of one."""
+    """Root of the repository around a folder; None outside of one."""
     try:
         return Path(_git(directory, "rev-parse", "--show-toplevel").rstrip("\n"))
     except UsageError:

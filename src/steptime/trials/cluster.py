@@ -1,13 +1,12 @@
-"""The executor on a Ray cluster: each block of turns on a device of its own, several blocks at the same time.
+"""Executor on a Ray cluster: each block of turns has a device of its own, and several blocks run at the same time.
 
-Ray decides where; what runs there is a `records` in a process of its own, with the user's environment and not Ray's:
+Ray decides where. A worker there is a process of its own, with the user's environment and not Ray's:
 
     python -m steptime.trials.cluster [--detached]
 
-A line of JSON on its standard input is an `Order`, one on its standard output a `ClusterReply`. One law: when standard
-input ends, for whatever reason, what is running is ended with everything that it started, and so is the lane. The
-folders of job and trial are shared.
-"""
+A line of JSON on its standard input is an `Order`, one on its standard output a `ClusterReply`. When standard input
+ends, for whatever reason, the worker ends the running job with everything that it started, and then itself. The
+machines share the folders of job and trial."""
 
 from __future__ import annotations
 
@@ -37,11 +36,11 @@ from steptime.trials.executor import Block, Notify
 from steptime.trials.trial import BudgetExhausted, Run
 
 PATIENCE = 60.0
-"""Seconds in which a cluster must give us a device: one that others hold is not waited for."""
+"""Seconds in which a cluster must provide a device; devices that others hold are not waited for."""
 LOOK = 1.0
-"""Seconds between two looks for a signal while lanes work."""
+"""Seconds between two checks for a signal while workers are busy."""
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-"""The variable in which Ray names the devices of an actor."""
+"""Environment variables in which Ray names an actor's devices."""
 INTERRUPTED = 130
 DETACHED = "--detached"
 
@@ -51,7 +50,7 @@ DETACHED = "--detached"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Run to execute, and its place."""
+    """Request to a worker: the run to execute, and its workspace."""
 
     workspace: Workspace
     scheduled: ScheduledRun
@@ -59,7 +58,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReply:
-    """Reply to an order: a run; or the budget was spent; or why no turn can be run, as (slug, sentence)."""
+    """Reply to an order: a run; or `spent`, if the budget ran out; or `refusal`, (slug, sentence), if nothing can run
+    there."""
 
     run: Run | None = None
     spent: bool = False
@@ -70,12 +70,12 @@ Kind = TypeVar("Kind", Order, ClusterReply)
 
 
 def encode(document: Order | ClusterReply) -> bytes:
-    """As a line."""
+    """Encodes a message as one line of JSON."""
     return msgspec.json.encode(document, enc_hook=_text) + b"\n"
 
 
 def decode(line: bytes, kind: type[Kind]) -> Kind:
-    """Raises msgspec.DecodeError, as for a lane that died."""
+    """Decodes a line. Raises msgspec.DecodeError, also for the empty line of a worker that died."""
     return msgspec.json.decode(line, type=kind, dec_hook=_path)
 
 
@@ -92,7 +92,7 @@ def _path(kind: type, value: Any) -> Any:
 
 
 def answer(order: Order) -> ClusterReply:
-    """Runs an order."""
+    """Runs an order and returns the reply."""
     workspace = order.workspace
     for folder in (workspace.directory, workspace.folder):
         if not folder.is_dir():
@@ -117,8 +117,8 @@ def _listen(source: BinaryIO, orders: queue.SimpleQueue[bytes]) -> None:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Answers orders until there are none. Detached, it is no child of Ray's actor: Ray kills these before they can
-    end what they have started."""
+    """Answers orders until standard input ends. A detached worker is no child of Ray's actor, because Ray kills an
+    actor's children before they can end the processes that they have started."""
     if DETACHED in arguments and os.fork():
         os._exit(0)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 
 class ClusterWorker:
-    """An actor: a lane's process on a node of the cluster, and the pipes to it."""
+    """Actor on a node of the cluster, with a worker process and the pipes to it."""
 
     def __init__(self, environment: dict[str, str], on_device: bool) -> None:
         given = {name: os.environ[name] for name in VISIBLE if name in os.environ} if on_device else {}
@@ -157,11 +157,11 @@ class ClusterWorker:
         self._process.wait()  # it has detached a process, which answers
 
     def place(self) -> str:
-        """The node and its devices, which no two lanes share."""
+        """Name of the node and its devices, unique to this worker."""
         return f"{socket.gethostname()}/{self._devices or os.getpid()}"
 
     def run(self, order: bytes) -> bytes:
-        """The answer to an order; b"" from a lane that died."""
+        """Reply to an order as a line; b"" if the worker died."""
         pipes = self._process
         if pipes.stdin is None or pipes.stdout is None:
             return b""
@@ -172,12 +172,11 @@ class ClusterWorker:
 
 
 class RayExecutor:
-    """A Ray cluster: the one of RAY_ADDRESS, else one that runs on this machine, else one that is started here, for
-    this process, on the loopback address alone.
+    """Executor on a Ray cluster: the one of RAY_ADDRESS, else one that runs on this machine, else a new one for this
+    process, reachable on the loopback address only.
 
-    devices: accelerators of a block; 0 for jobs on the CPU, which have a node to themselves. Raises UsageError where
-    Ray is not installed, CommandError where no cluster can be reached or has no room.
-    """
+    devices: accelerators per block; 0 for jobs on the CPU, which get a node each. Raises UsageError if Ray is not
+    installed, CommandError if no cluster can be reached or has room."""
 
     def __init__(self, devices: int) -> None:
         self._ray = import_ray("--executor ray")
@@ -190,15 +189,15 @@ class RayExecutor:
 
     @property
     def width(self) -> int:
-        """See Executor."""
+        """Number of workers (see Executor)."""
         return len(self._workers)
 
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
-        """Never: a turn is a process on a device of its own."""
+        """Always False: each run is a process on a device of its own."""
         return False
 
     def run(self, workspace: Workspace, blocks: Sequence[Block], notify: Notify) -> Generator[Run, None, None]:
-        """See Executor."""
+        """Yields the runs (see Executor), each worker with its own queue of blocks."""
         queues: dict[str, deque[ScheduledRun]] = {place: deque() for place in self._workers}
         for number, block in enumerate(blocks):
             queues[list(queues)[number % len(queues)]].extend(block)
@@ -242,7 +241,7 @@ class RayExecutor:
         return replace(answer.run, place=place)
 
     def close(self) -> None:
-        """See Executor."""
+        """Ends the workers, and a Ray cluster of its own."""
         for worker in getattr(self, "_workers", {}).values():
             self._ray.kill(worker)
         self._workers = {}
@@ -251,7 +250,7 @@ class RayExecutor:
 
 
 def _make_workers(ray: Any, devices: int) -> dict[str, Any]:
-    """Actors by place, for as many as the cluster has free."""
+    """Actors by place, as many as the cluster has room for."""
     actor = ray.remote(ClusterWorker)
     environment = dict(os.environ)
     made = []
@@ -270,8 +269,8 @@ def _make_workers(ray: Any, devices: int) -> dict[str, Any]:
 
 
 def _rooms(nodes: Sequence[dict[str, Any]], devices: int) -> list[tuple[str, int, int]]:
-    """(node, CPUs of a lane, lanes) of the nodes that are there. A lane on the CPU takes all of its node: two jobs
-    would disturb each other's times."""
+    """Tuples (node, CPUs per worker, workers) of the nodes that are alive. A worker on the CPU takes its whole node,
+    because two jobs would disturb each other's times."""
     found: list[tuple[str, int, int]] = []
     for node in nodes:
         resources = node["Resources"] if node["Alive"] else {}

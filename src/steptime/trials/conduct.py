@@ -1,8 +1,7 @@
-"""Runs the variants of a trial in turns with baselines, within a budget, and keeps every result at once.
+"""Runs the variants of a trial in turns with baselines, within a budget, and saves every result at once.
 
-Two laws: what has been run (a process, or a round whose processes take turns) is on disk before anything else is begun,
-and a trial that is interrupted goes on from there; an executor decides where and when a turn runs, never what it means.
-"""
+Two laws: each finished run (a process, or a round whose processes take turns) is on disk before the next starts, so
+that an interrupted trial can go on from there; an executor decides where and when something runs, never its meaning."""
 
 from __future__ import annotations
 
@@ -56,8 +55,8 @@ from steptime.trials.until_loss import going_on, longest
 
 
 def combine(bench: TrialRunner, judgements: Sequence[Judgement]) -> Variant | None:
-    """The adopted variants that pay together; None where none was adopted. Each further one is tried on top of those
-    already taken; the last stage is all of them against the job as it is."""
+    """Combination of adopted variants that pays; None where none was adopted. Each further variant is tried on top of
+    those already taken; the last stage compares all of them with the unchanged job."""
     gains = [(each.gain(bench.plan.goal), each.variant) for each in judgements if each.verdict is TrialVerdict.ADOPT]
     ordered = sorted(((gain.value, variant) for gain, variant in gains if gain is not None), key=lambda pair: -pair[0])
     if not ordered:
@@ -81,7 +80,7 @@ def combine(bench: TrialRunner, judgements: Sequence[Judgement]) -> Variant | No
 
 
 def together(one: Variant, other: Variant) -> Variant:
-    """Both variants' changes at once, promising what the weaker one does."""
+    """Variant with the changes of both, and the weaker of their promises."""
     order = (Promise.SAME_BITS, Promise.SAME_CURVE, Promise.NEW_TRAINING)
     return Variant(
         name=f"{one.name}+{other.name}",
@@ -97,39 +96,41 @@ def together(one: Variant, other: Variant) -> Variant:
 
 
 SEEDS = tuple(range(13))
-"""Seeds of the rounds in order, so that each variant is compared with baselines and a control of its own seed; the last
-one is that of the first baseline of all, which is one more for the band of losses."""
+"""Seeds of the rounds, in order: each variant is compared with baselines and a control of its own seed. The last seed
+is that of the very first baseline, which adds one more run to the band of losses."""
 REHEARSED_STEPS = 5
 FINGERPRINTS = 2
-"""Steps of a rehearsal, and those of them whose gradients are written."""
+"""Steps of a rehearsal (REHEARSED_STEPS), and the steps of it whose gradients are written (FINGERPRINTS)."""
 SECONDS = 5.0
 """Seconds of steady steps in a timed process."""
 FEWEST, MOST = 24, 120
-"""Steady steps of a timed process: enough for a loss curve, and no more than a curve needs."""
+"""Bounds on a timed process's steady steps: enough for a loss curve, and no more than a curve needs."""
 MOST_SLICED = 600
-"""Steady steps of a process that takes turns, or is long in starting: the machine's changes average out in them."""
+"""Upper bound on steady steps of a process that takes turns or starts slowly: they average out the machine's
+changes."""
 START_SHARE = 0.5
-"""Fraction of what a process takes to its first step: so long it may well be timed. On a virtual machine with an H200
-processes that started for 9 s were timed for 0.6, in which the host alone made them differ by 6 %."""
+"""Steady time of a process as a fraction of its start-up time, so that a slow start is worth it. On a virtual machine
+with an H200, processes that started for 9 s were timed for 0.6 s, in which the host alone made them differ by 6 %."""
 ELSEWHERE = 2.0
-"""Times as long as recorded is a step of another machine: on one, a rehearsal's five differ by less."""
+"""Ratio of rehearsed to recorded step time that shows another machine: on the same machine, five steps differ by
+less."""
 LIMIT = 60.0
-"""Seconds after which a process ends with the steps that it has, where these are FEWEST_STEPS at least."""
+"""Seconds after which a process ends with the steps that it has, if these are at least FEWEST_STEPS."""
 DEADLINE = 300.0
-"""Seconds, or DEADLINE_FACTOR times what a baseline takes, after which a process is ended: compilers take minutes."""
+"""Seconds, or DEADLINE_FACTOR times a baseline's duration, after which a process is killed: compilers take minutes."""
 DEADLINE_FACTOR = 10.0
 DECIDED = frozenset({TrialVerdict.ADOPT, TrialVerdict.NO_EFFECT, TrialVerdict.SLOWER, TrialVerdict.MORE_MEMORY})
 SHARE = 1 / 3
-"""Fraction of the budget, at most: what the fixes one by one leave to their combination and to the patch."""
+"""Upper bound on the fraction of the budget that single fixes leave to their combination and to the patch."""
 PROOF = 9
-"""Processes that the patch is proved with, at least: two rehearsals and two rounds."""
+"""Least number of processes that prove the patch: two rehearsals and two rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Notice about a run that starts or goes on: `done` of `steps` steps are over. eta: seconds, as far as is known,
-    until every variant has been through the rounds that it needs to be decided; after those, until the end of this
-    round."""
+    """Progress notice about a run: `done` of `steps` steps are over. eta: expected seconds until every variant has been
+    through the rounds that can decide it, afterwards until this round ends; None if unknown. starts: True if the run
+    has just started."""
 
     scheduled: ScheduledRun
     steps: int
@@ -139,8 +140,8 @@ class Notice:
 
 
 def held_ahead(variant: Variant) -> int:
-    """Batches that the workers of a variant's loader make in advance. Steps that are served from these say
-    nothing of how fast workers are, so they pass before steps are timed."""
+    """Number of batches that a variant's loader workers prefetch. Steps served from these do not show how fast the
+    workers are, so they are warm-up."""
 
     def number(change: Change, name: str, otherwise: int) -> int:
         value = change.argument(name)
@@ -151,12 +152,12 @@ def held_ahead(variant: Variant) -> int:
 
 
 TOO_SHORT, BUDGET_EXHAUSTED = "The rest of the budget is too short for it", "The budget was spent before it was tried"
-"""Why a variant was not run at all."""
+"""Reasons why a variant was not run at all."""
 
 
 class TrialRunner:
-    """A trial while it runs. runs: all that is known, those of an earlier attempt among them. notify: called with None
-    when nothing runs any more. switching: what can be is tried in one process (`switched`)."""
+    """Runner of a trial. runs: all known runs, also those of an earlier attempt. notify: callback, called with None
+    when nothing runs any more. switching: True if suitable variants are tried in one process (`switched`)."""
 
     def __init__(
         self,
@@ -175,7 +176,8 @@ class TrialRunner:
         self._notify, self.switching = notify, False
 
     def of(self, stage: int) -> tuple[Run, ...]:
-        """The runs of a stage, in order. The rehearsal of the job as it is counts in all stages that have none."""
+        """Runs of a stage, in order. The rehearsal of the unchanged job counts in every stage that has none of its
+        own."""
         own = tuple(run for run in self.runs if run.stage == stage)
         if any(run.variant == BASELINE and run.rehearsal for run in own):
             return own
@@ -191,11 +193,10 @@ class TrialRunner:
         anyway: bool = False,
     ) -> tuple[Judgement, ...]:
         """Tries variants against a baseline, and judges them.
-        later: processes that the budget must still pay for after this, where anything was won here, or `anyway`.
 
-        Variants that broke, changed nothing or cannot win drop out; the others are run in turns until they are decided,
-        or the budget or MAX_ROUNDS is spent. Raises NothingMeasuredError where the baseline itself cannot be run.
-        """
+        later: number of processes that the budget must still pay for afterwards, if a variant won here, or `anyway`.
+        Variants that broke, changed nothing or cannot win drop out; the others run in turns until they are decided, or
+        the budget or MAX_ROUNDS is spent. Raises NothingMeasuredError if the baseline itself cannot be run."""
         try:
             tried = self._rehearsed(stage, variants, baseline, later)
             self._rounds(stage, tried, baseline, (later, anyway))
@@ -204,7 +205,7 @@ class TrialRunner:
         return self.settle(stage, variants)
 
     def settle(self, stage: int, variants: Sequence[Variant]) -> tuple[Judgement, ...]:
-        """Judges what has been run of a stage, and keeps that."""
+        """Judges the runs of a stage, and saves the judgements."""
         known = {run.variant for run in self.of(stage)}
         judged = [self._proved(stage, variant) for variant in variants]
         reason = TOO_SHORT if self.budget.left() > 0 else BUDGET_EXHAUSTED
@@ -216,9 +217,10 @@ class TrialRunner:
         return keep(self, stage, side_by_side(judged, self.plan.goal))
 
     def _rehearsed(self, stage: int, variants: Sequence[Variant], baseline: Variant, later: int) -> tuple[Variant, ...]:
-        """The variants that the budget pays a rehearsal and rounds for, one after the other where one at a time is run:
-        the first dear one may be the last. Changes that somebody handed in are all rehearsed before any is timed, which
-        refuses most of the wrong ones. A command without steps has no rehearsal."""
+        """Rehearses variants as far as the budget pays for their rehearsal and rounds, and returns these. Where one
+        process runs at a time they go one by one, because the first expensive one may be the last. A user's own changes
+        are all rehearsed before any is timed, which rejects most of the wrong ones. A command without steps has no
+        rehearsal."""
         if self.plan.metric is not None:
             return tuple(variants)
         if not self._known(stage, BASELINE) or (
@@ -260,7 +262,7 @@ class TrialRunner:
             self._round(stage, round_, paid, baseline)
 
     def _round(self, stage: int, round_: int, going: Sequence[Variant], baseline: Variant) -> None:
-        """One round, or as many at once as the executor has room for."""
+        """Runs one round, or as many at once as the executor has room for."""
         apart, alternating = self._executor.width > 1, self._alternating(len(going))
         control = replace(baseline, name=CONTROL)
         last = next((run for run in reversed(self.of(stage)) if not run.rehearsal), None)
@@ -282,7 +284,8 @@ class TrialRunner:
         self._go(blocks)
 
     def _go(self, blocks: Sequence[Block]) -> None:
-        """Runs blocks, and keeps each run. Raises Spent, and NothingMeasuredError for a baseline that failed."""
+        """Runs blocks, and saves each run. Raises BudgetExhausted, and NothingMeasuredError for a baseline that
+        failed."""
         try:
             with closing(self._executor.run(self.workspace, blocks, self.reported)) as runs:
                 for run in runs:
@@ -293,7 +296,7 @@ class TrialRunner:
             self.reported(None, None)
 
     def reported(self, scheduled: ScheduledRun | None, progress: Progress | None) -> None:
-        """A turn starts, or is that far; None when none runs any more."""
+        """Forwards the start or the progress of a run to `notify`; None if nothing runs any more."""
         if scheduled is None:
             return self._notify(None)
         steps = scheduled.options.steps + scheduled.options.warm_up
@@ -305,7 +308,7 @@ class TrialRunner:
         self._notify(Notice(scheduled, steps, done, eta, progress is None))
 
     def _alternating(self, variants: int) -> bool:
-        """True if the processes of a round of so many variants take turns."""
+        """True if the processes of a round with this number of variants take turns."""
         if self.plan.compared is not None:
             return False
         peak = max((run.peak_bytes or 0 for run in self.runs), default=0)
@@ -314,8 +317,8 @@ class TrialRunner:
     def _turn(
         self, stage: int, round_: int, variant: Variant, planned: Sequence[ScheduledRun], among: int
     ) -> ScheduledRun:
-        """A timed process. planned: those before it that were not run yet. among: so many that take turns, 0 for
-        none."""
+        """Schedules a timed process. planned: earlier ones that have not run yet. among: number of processes that take
+        turns, 0 for none."""
         earlier = [run.variant for run in self.of(stage) if not run.rehearsal] + [each.variant.name for each in planned]
         first = variant.name == BASELINE and BASELINE not in earlier
         seed = SEEDS[-1 if first else round_ % (len(SEEDS) - 1)]
@@ -327,19 +330,19 @@ class TrialRunner:
         return ScheduledRun(variant, stage, round_, position, options, False, *ends, self.plan.metric, self._usual())
 
     def _rehearsal(self, stage: int, variant: Variant, ahead: int, *, exact: bool = False) -> ScheduledRun:
-        """A short process with dropout off, whose gradients are written."""
+        """Schedules a rehearsal: a short process with dropout off, whose gradients are written."""
         steps, limit = FINGERPRINTS, self._limit()
         options = VariantOptions(REHEARSED_STEPS, steps, limit, dropout=False, fingerprint_steps=steps, exact=exact)
         ends = self.deadline(), self.budget.until()
         return ScheduledRun(variant, stage, 0, self.next_position(stage) + ahead, options, True, *ends)
 
     def _known(self, stage: int, variant: str) -> bool:
-        """True if its rehearsal is over; a baseline that failed may go well the next time."""
+        """True if a variant's rehearsal is over. A failed baseline does not count: it may succeed the next time."""
         own = (run for run in self.of(stage) if run.variant == variant and run.rehearsal and not run.exact)
         return any(variant != BASELINE or not run.failure for run in own)
 
     def next_position(self, stage: int) -> int:
-        """Behind all that have run."""
+        """Position in the stage after all finished runs."""
         return 1 + max((run.position for run in self.of(stage)), default=-1)
 
     def _usual(self) -> float:
@@ -351,7 +354,7 @@ class TrialRunner:
         return max(LIMIT, 2 * FEWEST_STEPS * self._usual())
 
     def deadline(self) -> float:
-        """Seconds after which a process is taken to hang."""
+        """Seconds after which a process counts as hung."""
         return deadline_of(self.plan, self.runs) + self._limit()
 
     def _settled(self, stage: int, variant: Variant) -> bool:
@@ -370,8 +373,8 @@ class TrialRunner:
         return len({run.round for run in self.of(stage) if run.variant == CONTROL and not run.rehearsal})
 
     def _seconds(self, stage: int, variant: str = BASELINE) -> float:
-        """Seconds that a timed process of a variant takes: as the last that was run, else as its rehearsal lets expect,
-        else as the job as it is."""
+        """Expected seconds of a variant's timed process: as its last one, else extrapolated from its rehearsal, else as
+        the unchanged job."""
         for runs in (self.of(stage), self.runs):
             own = [run for run in runs if run.variant == variant]
             timed = [run.seconds for run in own if not run.rehearsal]
@@ -384,7 +387,7 @@ class TrialRunner:
         return self._seconds(stage) if variant != BASELINE else self.plan.start_seconds
 
     def _round_seconds(self, stage: int, variants: Sequence[Variant]) -> float:
-        """Of a round of these variants."""
+        """Expected seconds of a round of these variants."""
         alternating = self._alternating(len(variants))
         others = processes_of(len(variants), alternating=alternating) - len(variants)
         own = sum(self._seconds(stage, variant.name) for variant in variants)
@@ -394,9 +397,9 @@ class TrialRunner:
         return self.budget.left() - min(later * self._seconds(stage), SHARE * self.budget.seconds)
 
     def _affordable(self, stage: int, round_: int, going: Sequence[Variant], later: int) -> Sequence[Variant]:
-        """The variants, the first ones, that the budget pays for. One round alone says nothing: variants are begun only
-        where a second one can follow. The first variant may use what later stages would need, and all may while nothing
-        was won."""
+        """First ones of these variants, as many as the budget pays for. A single round proves nothing, so a variant
+        starts only if a second round can follow. The first variant may use the reserve of later stages, and so may all
+        while nothing was won."""
         timed = [run.variant for run in self.of(stage) if not run.rehearsal]
         for count in range(len(going), 0, -1):
             left = self._left(stage, later if count > 1 or round_ >= LEAST_ROUNDS else 0)
@@ -407,13 +410,13 @@ class TrialRunner:
 
 
 def _promise(goal: Goal, judgement: Judgement) -> float:
-    """Order where the budget does not pay for all: the unknown, then the largest expected gain."""
+    """Sort key for a budget that does not pay for all: variants without a known gain first, then by falling gain."""
     gain = judgement.gain(goal)
     return -gain.value if gain is not None else -inf
 
 
 def _out_of_time(judgement: Judgement, left: float, needed: float) -> Judgement:
-    """An undecided judgement that says why no further round was run. left, needed: seconds."""
+    """Undecided judgement with the reason why no further round was run. left, needed: seconds."""
     had, round_ = (format_duration(1e9 * max(0.0, seconds)) for seconds in (left, needed))
     rounds = format_count(max(1, LEAST_ROUNDS - judgement.rounds), "round")
     words = f"{judgement.sentence}; the {had} that were left are too short for {rounds} of {round_}"
@@ -421,15 +424,15 @@ def _out_of_time(judgement: Judgement, left: float, needed: float) -> Judgement:
 
 
 def least_rounds(judgement: Judgement, runs: Sequence[Run]) -> int:
-    """Rounds that decide: for a gain whose losses are only like the job's, enough pairs of one seed to compare
-    these."""
+    """Number of rounds that decide. A gain whose losses are only similar to the job's needs enough pairs of one seed to
+    compare them."""
     exact = judgement.agreement is Agreement.SAME_BITS or is_proved(judgement.variant, runs)
     return MIN_ROUNDS if exact or judgement.verdict is not TrialVerdict.ADOPT else LEAST_PAIRS
 
 
 def usual_seconds(recorded: float, runs: Sequence[Run]) -> float:
-    """Seconds of a step of the job as it is: of the recording, whose steps are many; of the few rehearsed ones where
-    these take far longer, as on another machine. Shorter ones say little: a host runs ahead of a device."""
+    """Seconds per step of the unchanged job: the recording's, which has many steps; the rehearsal's where that is far
+    longer, as on another machine. A shorter rehearsal says little, because a CPU runs ahead of a device."""
     plain = (run for run in runs if run.variant == BASELINE and run.rehearsal and not run.exact)
     rehearsed = next((run for run in plain if run.step_ns), None)
     here = fmean(rehearsed.step_ns) / 1e9 if rehearsed is not None else recorded
@@ -437,7 +440,7 @@ def usual_seconds(recorded: float, runs: Sequence[Run]) -> float:
 
 
 def deadline_of(plan: Plan, runs: Sequence[Run]) -> float:
-    """Seconds next to the steps after which a process is taken to hang."""
+    """Seconds, on top of its steps, after which a process counts as hung."""
     took = max((run.seconds for run in runs if run.variant == BASELINE), default=0.0)
     if plan.metric is not None and not took:
         return inf  # nobody knows how long it takes: the budget ends it
@@ -445,15 +448,15 @@ def deadline_of(plan: Plan, runs: Sequence[Run]) -> float:
 
 
 def keep(runner: TrialRunner, stage: int, judgements: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
-    """Writes judgements of a stage down."""
+    """Writes a stage's judgements to disk, and returns them."""
     for each in judgements:
         append_result(runner.workspace.folder, judgement=each, stage=stage)
     return judgements
 
 
 def timed_steps(usual: float, start: float, among: int = 0) -> int:
-    """Steady steps of a timed process, enough for SECONDS of training. usual: seconds of a step, 0 where that is not
-    known; start: to the first one; among: so many processes take turns, 0 for none."""
+    """Number of steady steps of a timed process, enough for SECONDS of training. usual: seconds per step, 0 if unknown;
+    start: seconds to the first step; among: number of processes that take turns, 0 for none."""
     if not usual:
         return FEWEST
     worth = MOST_SLICED if among else max(MOST, round(START_SHARE * start / usual))
@@ -461,7 +464,8 @@ def timed_steps(usual: float, start: float, among: int = 0) -> int:
 
 
 def _checked(run: Run, workspace: Workspace, plan: Plan) -> None:
-    """Raises NothingMeasuredError for a run that ends the trial."""
+    """Raises NothingMeasuredError for a run that ends the trial: it wrote outside its workspace, or a baseline
+    failed."""
     if run.outside and not workspace.uncontained:
         raise NothingMeasuredError(
             "not-contained",

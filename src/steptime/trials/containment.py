@@ -1,9 +1,8 @@
 """Containment of a trial's processes, so that the user's files stay as they are: overlays, else a copy and Landlock,
 else a copy.
 
-One law: what the system can be made to prevent is prevented; what it cannot is said before anything is started, and
-takes --uncontained.
-"""
+One law: steptime prevents what the system can prevent, refuses the rest before anything starts, and runs it only with
+--uncontained."""
 
 from __future__ import annotations
 
@@ -31,39 +30,39 @@ from steptime.trials.names import own_folder
 from steptime.trials.working_copy import LINKED, NO_OUTPUTS, Outputs, make_copy, offline_environment, write_private
 
 PATIENCE = 30.0
-"""Seconds in which a system must have shown whether it permits overlays."""
+"""Seconds within which the system must show whether it permits overlays."""
 WORKSPACES, CACHES = "copies", "caches"
 WRITABLE = ("/dev", "/proc", "/run")
-"""Paths outside its own that a process held by Landlock may write to: devices and shared memory, itself, sockets."""
+"""Paths outside its workspace that a process under Landlock may write to: devices and shared memory, /proc, sockets."""
 USERS_CACHES = ("~/.cache", "~/.triton", "~/.nv")
 REMOTE = re.compile(
     r"\b(postgres(ql)?|mysql|mariadb|mssql|oracle|mongodb|rediss?|s3[an]?|gc?s|az|abfss?|wasbs?|adl|hdfs|viewfs|oss|cosn?|obs)"
     r"(\+\w+)?://"
 )
-"""Data bases and stores of objects on other machines."""
+"""Pattern of addresses of databases and object stores on other machines."""
 SAYS = "network services are not contained"
 MOST_FOLDERS = 5000
-"""Below the job's that are looked at."""
+"""Most folders below the job's that are searched."""
 MOST_NAMED = 3
-"""Files that a sentence names."""
+"""Most files that a sentence names."""
 
 
 class Layer(Enum):
-    """Layer that keeps a process from the user's files."""
+    """Method that keeps a process from the user's files."""
 
     OVERLAY = "overlay"
-    """It sees its own paths; every write on the machine lands in the workspace."""
+    """The process sees its own paths; every write on the machine goes to the workspace."""
     LANDLOCK = "landlock"
-    """It runs in a copy of the job's folder, and may write nowhere else."""
+    """The process runs in a copy of the job's folder, and may write nowhere else."""
     COPY = "copy"
-    """It runs in a copy of the job's folder, and what it changes elsewhere is seen."""
+    """The process runs in a copy of the job's folder, and steptime detects changes that it makes elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Place where processes of a trial run. folder: of the trial; directory: the job's own working folder. outputs:
-    what the job wrote there while it was recorded; outside: what it wrote elsewhere. uncontained: whether processes run
-    although they cannot be kept from something."""
+    """Setting of a trial's processes. folder: the trial's; directory: the job's working folder. outputs: what the job
+    wrote there while it was recorded; outside: files that it wrote elsewhere. without: paths that a copy leaves out.
+    keep: keep the recordings of runs. uncontained: run processes even if they cannot be fully contained."""
 
     command: tuple[str, ...]
     folder: Path
@@ -77,8 +76,8 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Containment that this system permits. base: the folder in which its workspaces lie. janitor: removes all that
-    lies there when the trial is over, or killed."""
+    """Containment that this system permits. base: folder of the workspaces. janitor: removes them when the trial is
+    over, or killed."""
 
     layer: Layer
     base: Path
@@ -86,15 +85,15 @@ class Ground:
 
 
 Contained = tuple[tuple[str, ...], VariantPlace]
-"""The command of one process as it must be where it runs, and that place."""
+"""Command of one process, adapted to its workspace, and the place where it runs."""
 
 
 # -- what is permitted -------------------------------------------------------------------------------------------------
 
 
 def ground_of(workspace: Workspace) -> Ground:
-    """The best that the system permits, found out once. What is not contained and accepted is held back by overlays
-    alone, in which the job can do what it does: Landlock would refuse it."""
+    """Best containment that the system permits, determined once. With --uncontained, a copy replaces Landlock, which
+    would refuse writes that the user has accepted; overlays do not refuse them."""
     ground = _ground(workspace.folder, workspace.directory)
     if workspace.uncontained and ground.layer is Layer.LANDLOCK:
         return replace(ground, layer=Layer.COPY)
@@ -116,7 +115,7 @@ def _ground(folder: Path, directory: Path) -> Ground:
 
 
 def overlays_work(base: Path, directory: Path, janitor: Janitor) -> bool:
-    """True if a process can have overlays whose workspace lies in a folder; tried with one that does what jobs do."""
+    """True if overlays work with their workspace in `base`: runs a process that does what jobs do."""
     trial = _workspace(base, f"check-{_process()}", janitor)
     try:
         (trial / "real").mkdir(parents=True, exist_ok=True)
@@ -133,7 +132,7 @@ def overlays_work(base: Path, directory: Path, janitor: Janitor) -> bool:
 
 
 def _workspace(base: Path, name: str, janitor: Janitor) -> OwnFolder:
-    """The place of a new one."""
+    """Folder of a new workspace, registered with the janitor."""
     for folder in (base, base / WORKSPACES):
         janitor.take_empty(folder)
     return janitor.take(own_folder(base, WORKSPACES, name))
@@ -145,7 +144,8 @@ def guards() -> bool:
 
 
 def refuse_uncontained(workspace: Workspace) -> None:
-    """Raises UsageError for what cannot be contained, where that was not accepted."""
+    """Raises UsageError for effects of the job that cannot be contained, unless the user accepted them
+    (--uncontained)."""
     if workspace.uncontained:
         return
     remote = [word for word in workspace.command if REMOTE.search(word)]
@@ -164,7 +164,7 @@ def refuse_uncontained(workspace: Workspace) -> None:
 
 
 def explain(workspace: Workspace) -> str:
-    """Containment of this trial's processes, in words."""
+    """Sentence on how this trial's processes are contained."""
     layer = ground_of(workspace).layer
     if layer is Layer.OVERLAY:
         return f"contained: what they write to any file goes to a workspace ({SAYS})"
@@ -187,9 +187,10 @@ def contained(
     deadline: float = 600.0,
     worker: str = "",
 ) -> Iterator[Contained]:
-    """The setting of one process, which is gone afterwards. name: of it. recording: its own, which it writes for good.
-    sources: files (relative paths) with other text. deadline: seconds. records: a name that no other process has which
-    runs at the same time: what compilers keep is kept for the next one of that name."""
+    """Context manager with the setting of one process, which is removed afterwards. name: the process's; recording: its
+    own folder, the only one whose files stay. sources: (relative path, new text) of changed files. deadline: seconds.
+    worker: name that no process running at the same time shares; compiler caches go to the next process of that
+    name."""
     ground, recording = ground_of(workspace), recording.absolute()
     scratch = _workspace(ground.base, name, ground.janitor)
     clear(scratch)  # of a process that was cut short
@@ -256,7 +257,8 @@ def _copied(
 
 
 def _in_copy(place: Path, path: Path, copy: Path) -> Path:
-    """From a file relative to the job's place in a copy, which may lie next to or above it, to one in the copy."""
+    """Path in the copy of a file that is given relative to `place`, the job's folder in the copy. The file may be next
+    to or above that folder. Raises UsageError if it is outside the copy."""
     inside = Path(os.path.normpath(place / path))
     if not inside.is_relative_to(copy):
         raise UsageError(
@@ -268,8 +270,8 @@ def _in_copy(place: Path, path: Path, copy: Path) -> Path:
 
 
 def _temporary_folders(temporary: str, ground: Ground) -> tuple[tuple[str, str], ...]:
-    """Variables: temporary files in a folder of their own, with a path short enough for sockets; compilers' caches for
-    all processes of the trial, where the user has not named others."""
+    """Environment variables for temporary files in a folder of their own, with a path short enough for sockets, and for
+    compiler caches that all processes of the trial share, unless the user has set these."""
     caches = _caches(ground)
     caches.mkdir(parents=True, exist_ok=True)
     kept = (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton"))
@@ -280,13 +282,14 @@ def _temporary_folders(temporary: str, ground: Ground) -> tuple[tuple[str, str],
 
 
 def _caches(ground: Ground) -> Path:
-    """Caches that compilers keep from one process of the trial to the next: this machine's, and this process's."""
+    """Folder of the compiler caches that this steptime process keeps between processes of the trial, on this machine
+    only."""
     ground.janitor.take_empty(ground.base / CACHES)
     return ground.janitor.take(own_folder(ground.base, CACHES, _process()))
 
 
 def _kept_caches(ground: Ground, worker: str) -> list[tuple[str, str]]:
-    """Folders of caches, and where what the trial adds to them is kept from one process to the next."""
+    """Pairs (cache folder, store): the trial's additions to a cache stay in its store from one process to the next."""
     kept = []
     for number, path in enumerate(_cache_places()):
         store = own_folder(_caches(ground), f"{number}{worker and '-'}{worker}")  # an overlay is nobody else's
@@ -302,7 +305,7 @@ def _cache_places() -> tuple[str, ...]:
 
 
 def _expanded(path: str) -> tuple[Path, ...]:
-    """A path that may start with the user's home; nothing where the user has none."""
+    """Path with the user's home expanded, as a tuple; () if the user has no home."""
     try:
         return (Path(path).expanduser(),)
     except RuntimeError:
@@ -310,7 +313,7 @@ def _expanded(path: str) -> tuple[Path, ...]:
 
 
 def _process() -> str:
-    """A name for this process: machines of a cluster share the folder of a trial."""
+    """Name of this process, unique across machines, because those of a cluster share a trial's folder."""
     return f"{os.getpid()}-{re.sub('[^A-Za-z0-9]', '-', socket.gethostname())[:64]}"
 
 
@@ -329,7 +332,7 @@ def _write_spec(
     ways: Sequence[Path] = (),
     **more: object,
 ) -> Path:
-    """Request to launcher/contain.py."""
+    """Writes a request to launcher/contain.py, and returns its path."""
     layers = workspace / "layers"
     layers.mkdir(parents=True, exist_ok=True)
     usual = (directory, *_expanded("~"), Path(tempfile.gettempdir()))
@@ -349,7 +352,7 @@ def _write_spec(
 
 
 def _foreign_folders(folder: Path) -> tuple[Path, ...]:
-    """Folders of others below it in which this user may write: those of a group that shares a project."""
+    """Subfolders that other users own and this user may write to, as in a project that a group shares."""
     if os.geteuid() == 0:
         return ()
     found = []
@@ -368,11 +371,11 @@ def _words(spec: Path) -> tuple[str, ...]:
 
 
 def leave(workspace: Workspace) -> None:
-    """Removes what this process kept from one process of the trial to the next."""
+    """Removes everything that this process kept between processes of the trial."""
     ground_of(workspace).janitor.close()
 
 
 def named(paths: Sequence[Path | str]) -> str:
-    """The first of them, in words."""
+    """First MOST_NAMED paths, and how many more there are, in words."""
     more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
     return ", ".join(str(path) for path in paths[:MOST_NAMED]) + more

@@ -1,8 +1,7 @@
-"""A sum of values that wait for the device, kept on the device: `total += loss.item()`, read where it is used.
+"""Edit that keeps a sum of device values on the device: `total += loss.item()` is read only where it is used.
 
-One law, as of all edits: what is not certainly the same is not written. The sum is taken in float64, as Python's own
-is, so that what the job prints is what it printed.
-"""
+One law, as of all edits: nothing is written that is not certainly equivalent. The sum is in float64, as Python's own
+is, so that the job prints the same numbers."""
 
 from __future__ import annotations
 
@@ -29,13 +28,12 @@ COUNTED = matchers.Call(
     ),
     args=[],
 )
-"""How many of two tensors' elements are equal: a whole number."""
+"""Pattern of the number of equal elements of two tensors: an integer."""
 NOW_AND_THEN = matchers.BinaryOperation(operator=matchers.Modulo())
 
 
 def deferred(source: SourceFile, edit: DeferEdit) -> New | None:
-    """Replacement text by node; None where a value is read in every step, or anything else about the sum is not
-    plain."""
+    """Replacements by node; None where the sum is read in every step, or is not simple in another way."""
     place = source.statement_at(edit.site.line)
     added = _added(place)
     if place is None or added is None:
@@ -60,7 +58,8 @@ def deferred(source: SourceFile, edit: DeferEdit) -> New | None:
 
 
 def _added(place: StatementPlace | None) -> tuple[libcst.AugAssign, libcst.Call] | None:
-    """The one sum in a statement, and the one `….item()` in it, which nothing but arithmetic is done with."""
+    """Pair (sum, item): the only `+=` in a statement, and the only `….item()` in it, used in arithmetic only; else
+    None."""
     if place is None or not isinstance(place.statement, libcst.SimpleStatementLine) or len(place.statement.body) != 1:
         return None
     (sum_,) = place.statement.body
@@ -95,9 +94,9 @@ def _innermost_loop(source: SourceFile, place: StatementPlace) -> Loop | None:
 def _kind(
     source: SourceFile, sum_: libcst.AugAssign, value: libcst.BaseExpression, zeros: list[libcst.CSTNode], loop: Loop
 ) -> str | None:
-    """Type of Python's sum, "int" or "float"; None where that is not known. zeros: where it is set to zero. From 0.0 on
-    it is a float whatever is added; from 0 on what is added decides: a count of equal elements is whole, and a loss
-    that backward is called on is not."""
+    """Type of Python's sum, "int" or "float"; None if unknown. zeros: assignments of zero. From 0.0 on it is a float,
+    whatever is added. From 0 on the addend decides: a count of equal elements is an integer, and a loss that backward
+    is called on is a float."""
     whole = [isinstance(getattr(each, "value", None), libcst.Integer) for each in zeros]
     if zeros and not any(whole):
         return "float"
@@ -113,8 +112,8 @@ def _kind(
 def _reads(
     source: SourceFile, name: libcst.Name, scope: Scope, loop: Loop
 ) -> tuple[list[libcst.CSTNode], list[libcst.CSTNode]] | None:
-    """(Where the sum is read, the assignments that set it to zero); None where it is set to anything else, is known to
-    another function, or is read in every step."""
+    """Pair (reads of the sum, assignments of zero to it); None if it is set to anything else, is visible to another
+    function, or is read in every step."""
     found: list[libcst.CSTNode] = []
     zeros: list[libcst.CSTNode] = []
     for node, context in source.variables(name.value):
@@ -139,7 +138,7 @@ def _reads(
 
 
 def _is_anothers(source: SourceFile, node: libcst.CSTNode, name: str, scope: Scope) -> bool:
-    """True if a name is a variable of another function, which is not in this one."""
+    """True if a name is a variable of another function that is not nested in this one."""
     other = source.scope_of(node)
     if not isinstance(other, libcst.FunctionDef) or (scope in source.around(other) and scope is not source.module):
         return False
@@ -148,7 +147,7 @@ def _is_anothers(source: SourceFile, node: libcst.CSTNode, name: str, scope: Sco
 
 
 def _now_and_then(around: list[libcst.CSTNode]) -> bool:
-    """True if a node lies in what only every so manieth step runs."""
+    """True if the code runs only every few steps: an `if` with a modulo in its test."""
     for inner, outer in pairwise(around):
         if isinstance(outer, libcst.If) and inner is outer.body:
             return any(matchers.matches(node, NOW_AND_THEN) for node in nodes_in(outer.test))
@@ -156,7 +155,7 @@ def _now_and_then(around: list[libcst.CSTNode]) -> bool:
 
 
 def _zeroed(around: list[libcst.CSTNode]) -> libcst.CSTNode | None:
-    """The plain assignment of zero that a name is on the left of; None for any other."""
+    """Plain assignment of zero whose target this name is; None for any other."""
     target, *more = around
     if isinstance(target, libcst.AssignTarget) and isinstance(more[0], libcst.Assign):
         plain = all(isinstance(each.target, libcst.Name) for each in more[0].targets)

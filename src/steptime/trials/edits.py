@@ -1,8 +1,7 @@
-"""Edits of a parsed source file, with its formatting kept.
+"""Edits of a parsed source file that keep its formatting.
 
-One law: what is not certainly right is not written (None): a call must be found at its recorded line, and nowhere else
-on it; statements must be those that were recorded, and names must mean there what they mean where they are used.
-"""
+One law: an edit that is not certainly right is not written (None). A call must be on its recorded line, once;
+statements must equal the recorded ones; and names must mean the same at the edit as at their use."""
 
 from __future__ import annotations
 
@@ -35,19 +34,19 @@ from steptime.trials.deferred import deferred
 from steptime.trials.source import SourceFile, Statement, StatementPlace, nodes_in, parameters, statements_of
 
 USUAL_POSITIONAL = 5
-"""Arguments without a name: the sixth of DataLoader is num_workers, optimizers take theirs by name only from about
-there on."""
+"""Most positional arguments of a call to be edited: the sixth of DataLoader is num_workers, and optimizers take theirs
+by name only from about there on."""
 MOST_POSITIONAL = {"zero_grad": 0, "torch.compile": 1}
-"""Names of calls whose next argument is the one to be set."""
+"""Most positional arguments of calls whose next positional argument is the one to be set."""
 TORCH = "torch"
 NON_BLOCKING = "non_blocking"
 SAVING = ("state_dict", "load_state_dict", "save", "save_pretrained")
-"""Names that show that parameter names go into files: a compiled wrapper puts a prefix before them."""
+"""Calls that show that parameter names go into files: a compiled wrapper adds a prefix to them."""
 _NONE = libcst.SimpleWhitespace("")
 
 
 def apply_edit(edit: SingleEdit, source: str) -> str | None:
-    """The source with the edit in it; None where that cannot be written safely."""
+    """Source with the edit applied; None where that is not safe."""
     try:
         module = libcst.parse_module(source)
     except libcst.ParserSyntaxError:
@@ -60,8 +59,8 @@ def apply_edit(edit: SingleEdit, source: str) -> str | None:
 
 
 def with_keywords(module: libcst.Module, edit: CallEdit) -> libcst.Module | None:
-    """The call with other keywords; None where what is given without a name may be what is to be set. A mapping
-    (`**options`) comes first, so that the edit is set over it."""
+    """Sets keywords of a call; None where a positional argument may already set one of them. Over a mapping
+    (`**options`), the edit has the last word."""
     call = _call(module, edit)
     if call is None or [argument.star for argument in call.args if argument.star] not in ([], ["**"]):
         return None
@@ -71,8 +70,8 @@ def with_keywords(module: libcst.Module, edit: CallEdit) -> libcst.Module | None
 
 
 def with_argument(module: libcst.Module, edit: ArgumentEdit) -> libcst.Module | None:
-    """A call with one argument in an expression. None where the call is made again and again, where the file asks for
-    the argument as it was, and where it is not given as the first one or by its name."""
+    """Wraps one argument of a call in an expression. None if the call is in a loop, the file reads the argument's old
+    value elsewhere, or the argument is neither the first nor given by name."""
     source, call = SourceFile(module), _call(module, CallEdit(edit.callee, (), edit.site))
     if call is None:
         return None
@@ -96,8 +95,8 @@ def with_argument(module: libcst.Module, edit: ArgumentEdit) -> libcst.Module | 
 
 
 def _asks_for(source: SourceFile, node: libcst.CSTNode, names: Sequence[str]) -> bool:
-    """True if a node is an attribute with one of these names, of which more is asked than its length. The options of a
-    command line may have such names, too."""
+    """True if a node is an attribute with one of these names that is used for more than its length. Options of a parsed
+    command line do not count, though they may have such names."""
     if not isinstance(node, libcst.Attribute) or node.attr.value not in names:
         return False
     around = source.around(node)
@@ -111,8 +110,8 @@ def _asks_for(source: SourceFile, node: libcst.CSTNode, names: Sequence[str]) ->
 
 
 def with_copies(module: libcst.Module, edit: CopyEdit) -> libcst.Module | None:
-    """Copies on a line with non_blocking=True. None where there is none, or one whose arguments may hold it already:
-    what follows the device may be a dtype or that."""
+    """Adds non_blocking=True to the copies on a line. None if there is none, or one whose positional arguments may set
+    it already: the one after the device may be a dtype or non_blocking."""
     source = SourceFile(module)
     calls = source.calls_of("to", "cuda", line=edit.site.line)
     calls = [call for call in calls if isinstance(call.func, libcst.Attribute)]
@@ -126,8 +125,8 @@ def with_copies(module: libcst.Module, edit: CopyEdit) -> libcst.Module | None:
 
 
 def with_switch(module: libcst.Module, edit: SwitchEdit) -> libcst.Module | None:
-    """Calls that switch something on by a literal True switch it off. None where it may be on all the same, by a value
-    that is not known here or in another way."""
+    """Turns calls with a literal True off, or sets the value of the edit. None if the option may be set by an unknown
+    value or in another way."""
     source = SourceFile(module)
     calls = source.calls_of(edit.callee)
     given = [call.args[0].value for call in calls if call.args and not call.args[0].star]
@@ -144,7 +143,8 @@ def with_switch(module: libcst.Module, edit: SwitchEdit) -> libcst.Module | None
 
 
 def replaced_arguments(edit: CallEdit, source: str) -> list[str]:
-    """Values other than plain ones that the edit removes from a source, in words, and those that a mapping may hold."""
+    """Descriptions of non-literal values that the edit replaces in a source, and of those that a mapping may have
+    set."""
     module = libcst.parse_module(source)
     call = _call(module, edit)
     arguments = call.args if call is not None else ()
@@ -160,9 +160,9 @@ def replaced_arguments(edit: CallEdit, source: str) -> list[str]:
 
 
 def through_options(edit: CallEdit, source: str, given: frozenset[str] = frozenset()) -> tuple[CallEdit, str]:
-    """An edit of a value that comes from an option of the command line (argparse) becomes that option's new default, so
-    that the option keeps its effect: the rest of the edit, and the source with the new defaults. given: options on the
-    job's own command line, which a default would not change."""
+    """Moves the edit of a value that comes from a command-line option (argparse) to that option's default, so that the
+    option keeps its effect. Returns the rest of the edit, and the source with the new defaults. given: options on the
+    job's own command line, where a default would have no effect."""
     module = libcst.parse_module(source)
     call = _call(module, edit)
     values = {each.keyword.value: each.value for each in call.args if each.keyword} if call is not None else {}
@@ -187,8 +187,8 @@ def _parsed(value: str, _: Any) -> libcst.BaseExpression:
 def _default_of(
     source: SourceFile, value: libcst.BaseExpression | None, given: frozenset[str]
 ) -> libcst.BaseExpression | None:
-    """The plain default of the option that a value is ("arguments.workers"), where the option is used once; None for
-    any other value, and for what was given."""
+    """Literal default of the option that a value reads ("arguments.workers"), if it is used only once and not in
+    `given`; None for any other value."""
     if not isinstance(value, libcst.Attribute) or not isinstance(value.value, libcst.Name):
         return None
     name = value.attr.value
@@ -206,7 +206,7 @@ def _default_of(
 
 
 def _call(module: libcst.Module, edit: CallEdit) -> libcst.Call | None:
-    """The one that is meant; None where there is none, or several."""
+    """Call that the edit names; None if there is none, or several."""
     source = SourceFile(module)
     line = edit.site.line if edit.site is not None else None
     found = source.calls(lambda name: f".{name}".endswith(f".{edit.callee}"), line)
@@ -233,9 +233,9 @@ def _with_arguments(
 
 
 def _arguments_with(given: Sequence[libcst.Arg], keywords: Sequence[tuple[str, str]]) -> list[libcst.Arg] | None:
-    """Existing keywords get the new value in their place; others are set over a mapping of the call (`**options`), else
-    added at the end, in the call's own style. A value that only takes an option back (False, None, 0) is not added
-    where nothing was. None where a comment is in the way."""
+    """Arguments with keywords set. Existing keywords get the new value in place; others go over a mapping of the call
+    (`**options`), else to the end, in the call's own style. A value that only unsets an option (False, None, 0) is not
+    added to a call without it. None if a comment is in the way."""
     arguments = list(given)
     packed = next((number for number, each in enumerate(arguments) if each.star == "**"), None)
     for name, value in keywords:
@@ -257,7 +257,7 @@ def _arguments_with(given: Sequence[libcst.Arg], keywords: Sequence[tuple[str, s
 
 
 def _set_over(mapping: libcst.BaseExpression, name: str, value: libcst.BaseExpression) -> libcst.Dict:
-    """A mapping with another value of an option: `{**options, "name": value}`."""
+    """Mapping with one option overridden: `{**options, "name": value}`."""
     whole = mapping if isinstance(mapping, libcst.Dict) else libcst.Dict([libcst.StarredDictElement(mapping)])
     elements = list(whole.elements)
     for number, each in enumerate(elements):
@@ -269,8 +269,8 @@ def _set_over(mapping: libcst.BaseExpression, name: str, value: libcst.BaseExpre
 
 
 def _appended(arguments: list[libcst.Arg], name: str, value: libcst.BaseExpression) -> list[libcst.Arg] | None:
-    """The arguments with one more. The comma between the last two is the model of the new one; comments stay where
-    they are."""
+    """Arguments with one more. The new comma copies the layout of the last one; comments stay where they are. None if a
+    comment is in the way."""
     new = libcst.Arg(value, libcst.Name(name), equal=libcst.AssignEqual(_NONE, _NONE))
     if not arguments:
         return [new]
@@ -301,7 +301,7 @@ def _without_comment(comma: libcst.Comma) -> libcst.Comma:
 
 
 def _commented(space: libcst.BaseParenthesizableWhitespace) -> libcst.TrailingWhitespace | None:
-    """The end of the line that the space starts on, if there is a comment."""
+    """End of the line on which the space starts, if it has a comment."""
     first = space.first_line if isinstance(space, libcst.ParenthesizedWhitespace) else None
     return first if first is not None and first.comment is not None else None
 
@@ -310,8 +310,8 @@ def _commented(space: libcst.BaseParenthesizableWhitespace) -> libcst.TrailingWh
 
 
 def with_statement(module: libcst.Module, edit: StatementEdit) -> libcst.Module | None:
-    """The statement after the imports at the top; None where the module that it needs is not imported there under its
-    own name, or the file sets the same thing already, which would have the last word."""
+    """Inserts a statement after the imports at the top. None if its module is not imported there under its own name, or
+    if the file sets the same thing already, which would override it."""
     source, name = SourceFile(module), _set_by(edit.statement)
     if source.calls_of(name) or source.assigned(name):
         return None
@@ -324,7 +324,7 @@ def with_statement(module: libcst.Module, edit: StatementEdit) -> libcst.Module 
 
 
 def with_autocast(module: libcst.Module, edit: AutocastEdit) -> libcst.Module | None:
-    """Forward and loss under autocast; None where forward and backward do not follow each other in one block, or the
+    """Puts forward and loss under autocast. None if forward and backward do not follow each other in one block, or the
     file has autocast already."""
     source = SourceFile(module)
     torch = source.name_of(TORCH)
@@ -346,7 +346,8 @@ def with_autocast(module: libcst.Module, edit: AutocastEdit) -> libcst.Module | 
 
 
 def with_model(module: libcst.Module, edit: ModelEdit) -> libcst.Module | None:
-    """A statement about the model before its optimizer is made, or else before the training loop."""
+    """Inserts a statement about the model before the construction of its optimizer, or else before the training
+    loop."""
     source = SourceFile(module)
     torch = source.name_of(TORCH)
     forward = source.statement_at(edit.forward.line)
@@ -376,8 +377,8 @@ def with_model(module: libcst.Module, edit: ModelEdit) -> libcst.Module | None:
 
 
 def with_loop(module: libcst.Module, edit: LoopEdit) -> libcst.Module | None:
-    """Statements before the training loop, and the import that they need among those at the top, in the order of the
-    alphabet where these are in it."""
+    """Inserts statements before the training loop, and the import that they need among those at the top, in
+    alphabetical order where these are sorted."""
     source = SourceFile(module)
     forward = source.statement_at(edit.forward.line)
     place = source.outermost_loop(forward.statement) if forward is not None else None
@@ -388,8 +389,8 @@ def with_loop(module: libcst.Module, edit: LoopEdit) -> libcst.Module | None:
 
 
 def _import_of(source: SourceFile, name: str) -> dict[libcst.CSTNode, Sequence[str]] | None:
-    """The import of a module, by the line that it is before; empty where it is there, or none is needed ("").
-    None where there is no plain import that it could stand beside."""
+    """Needed import, by the line that it goes before; empty if it exists or none is needed (""). None if the file has
+    no plain import to put it next to."""
     if not name or source.name_of(name) == name:
         return {}
     plain = [line for line in source.module.body if _imported_first(line)]
@@ -399,15 +400,15 @@ def _import_of(source: SourceFile, name: str) -> dict[libcst.CSTNode, Sequence[s
 
 
 def with_deferred(module: libcst.Module, edit: DeferEdit) -> libcst.Module | None:
-    """A sum that stays on the device. See `deferred`."""
+    """Keeps a sum on the device. See `deferred`."""
     source = SourceFile(module)
     new = deferred(source, edit) if _is_current(source, edit.site) else None
     return _rewritten(module, new) if new is not None else None
 
 
 def with_decorator(module: libcst.Module, edit: DecoratorEdit) -> libcst.Module | None:
-    """The function compiled where it is defined: at the top of a file, or in a class there. None for one that has a
-    decorator, or yields, or waits."""
+    """Adds torch.compile to a function at its definition, at the top level or in a class. None if it has a decorator,
+    is nested, or is a generator or async."""
     source = SourceFile(module)
     torch, place = source.name_of(TORCH), source.statement_at(edit.site.line)
     function = source.scope_of(place.statement) if place is not None and _is_current(source, edit.site) else None
@@ -423,8 +424,8 @@ def with_decorator(module: libcst.Module, edit: DecoratorEdit) -> libcst.Module 
 
 
 def with_activation(module: libcst.Module, edit: ActivationEdit) -> libcst.Module | None:
-    """A formula of one variable as the function that torch has for it: the outermost one of the statement that is
-    known by its values."""
+    """Replaces the outermost formula of one variable in a statement that computes a known activation with torch's
+    function for it."""
     source = SourceFile(module)
     torch, place = source.name_of(TORCH), source.statement_at(edit.site.line)
     if torch is None or place is None or not _is_current(source, edit.site):
@@ -438,7 +439,7 @@ def with_activation(module: libcst.Module, edit: ActivationEdit) -> libcst.Modul
 
 
 def _set_by(statement: str) -> str:
-    """The last names of what a statement assigns to ("cudnn.benchmark"), or calls ("set_num_threads")."""
+    """Last names of the assignment target ("cudnn.benchmark") or of the call ("set_num_threads") in a statement."""
     (single,) = libcst.parse_module(statement).body
     target = single.body[0] if isinstance(single, libcst.SimpleStatementLine) else single
     if isinstance(target, libcst.Assign):
@@ -448,7 +449,7 @@ def _set_by(statement: str) -> str:
 
 
 def _imports(statement: libcst.CSTNode) -> list[str] | None:
-    """The modules that a line of imports binds under their own names; None for a line without imports."""
+    """Modules that an import line binds under their own names; None for a line without imports."""
     body = statement.body if isinstance(statement, libcst.SimpleStatementLine) else ()
     if not any(isinstance(each, libcst.Import | libcst.ImportFrom) for each in body):
         return None
@@ -457,13 +458,13 @@ def _imports(statement: libcst.CSTNode) -> list[str] | None:
 
 
 def _imported_first(statement: libcst.CSTNode) -> str:
-    """The first name of a plain import, "" for everything else."""
+    """First name of a plain import, "" for anything else."""
     first = statement.body[0] if isinstance(statement, libcst.SimpleStatementLine) else None
     return first.names[0].evaluated_name if isinstance(first, libcst.Import) else ""
 
 
 def _clears_gradients(statement: Statement) -> bool:
-    """`optimizer.zero_grad()` between loss and backward needs no autocast."""
+    """True for a statement like `optimizer.zero_grad()` between loss and backward, which needs no autocast."""
     calls = [node for node in nodes_in(statement) if isinstance(node, libcst.Call)]
     return len(calls) == 1 and isinstance(calls[0].func, libcst.Attribute) and calls[0].func.attr.value == "zero_grad"
 
@@ -476,7 +477,8 @@ def _is_current(source: SourceFile, *lines: SourceLine) -> bool:
 
 
 def _model_call(source: SourceFile, forward: StatementPlace) -> libcst.Call | None:
-    """The call in the forward's statement of the one name whose parameters the file asks for."""
+    """Call in the forward's statement of the only name whose parameters the file reads; None if there is not exactly
+    one."""
     owners = [call.func.value for call in source.calls_of("parameters") if isinstance(call.func, libcst.Attribute)]
     asked = {owner.value for owner in owners if isinstance(owner, libcst.Name)}
     calls = [node for node in nodes_in(forward.statement) if isinstance(node, libcst.Call)]
@@ -487,7 +489,8 @@ def _model_call(source: SourceFile, forward: StatementPlace) -> libcst.Call | No
 def _before_optimizer(
     source: SourceFile, edit: ModelEdit, model: str, forward: StatementPlace
 ) -> StatementPlace | None:
-    """The statement that makes the optimizer of the model's parameters, if both names mean the same module."""
+    """Statement that makes the optimizer of the model's parameters, if the name means the same module there and at the
+    forward."""
     site = edit.optimizer
     if site is None or Path(site.file).name != Path(edit.forward.file).name or not _is_current(source, site):
         return None
@@ -504,7 +507,8 @@ def _before_optimizer(
 
 
 def _before_loop(source: SourceFile, model: str, forward: StatementPlace) -> StatementPlace | None:
-    """The training loop, where the model was made in the same function: not one that is handed over again and again."""
+    """Training loop, if the model was made in the same function; a model passed in as a parameter may be passed in
+    often."""
     scope = source.scope_of(forward.statement)
     if scope is None or model not in source.names_bound(scope):
         return None
@@ -524,7 +528,7 @@ def _is_saved(source: SourceFile, model: str) -> bool:
 
 
 class _Rewriter(libcst.CSTTransformer):
-    """Puts others in the place of some nodes. new: what makes them, by the node as it was."""
+    """Transformer that replaces nodes. new: function that makes the replacement, by original node."""
 
     def __init__(self, new: Mapping[libcst.CSTNode, Callable[[Any], Any]]) -> None:
         super().__init__()
@@ -545,10 +549,10 @@ def _rewritten(module: libcst.Module, new: Mapping[libcst.CSTNode, Callable[[Any
 
 
 def _inserted(module: libcst.Module, new: Mapping[libcst.CSTNode, Sequence[str]]) -> libcst.Module | None:
-    """new: statements as source, by the statement that they are put before."""
+    """Inserts statements. new: their source texts, by the statement that they go before."""
 
     def before(texts: Sequence[str], statement: Statement) -> libcst.FlattenSentinel[libcst.CSTNode]:
-        """Blank lines stay above what is put there; comments stay with the statement."""
+        """Puts blank lines above the inserted statements; comments stay with the original statement."""
         added = [libcst.parse_statement(text, module.config_for_parsing) for text in texts]
         lines = statement.leading_lines
         blank = next((number for number, line in enumerate(lines) if line.comment is not None), len(lines))
@@ -571,4 +575,4 @@ EDITORS: Mapping[type, Callable[[libcst.Module, Any], libcst.Module | None]] = {
     ArgumentEdit: with_argument,
     ActivationEdit: with_activation,
 }
-"""Editors by type, of edits that are written into a source; a snippet is only shown, and variables are the shell's."""
+"""Editors by type of edit, for edits of a source. Snippets are only shown, and variables go into the shell."""

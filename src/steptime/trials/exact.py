@@ -1,11 +1,10 @@
-"""Check that a candidate's rehearsal in float64 comes to the job's own parameters, and what it leaves out of what the
-job carries from step to step.
+"""Comparison of a candidate's rehearsal in float64 with the job's own: final parameters, and the state that the job
+carries from step to step.
 
-Measured on three jobs that learn, as a share of the way that the parameters moved: 13 honest changes (vectorised
-losses, fused attention, foreach averages, pads left out …) differ by 0 to 7e-14 in float64 and by 3.6e-5 at most in
-float32 (on another job, 3.3e-4); a term of the loss that is gone by 8e-4, other betas by 1.5e-2, no weight decay by
-4e-2; half of a model in bfloat16 by 2.8e-3 in float32, and not at all in float64.
-"""
+Measured on three jobs that learn, as a fraction of the distance that the parameters moved: 13 honest changes
+(vectorised losses, fused attention, foreach averages, pads left out …) differ by 0 to 7e-14 in float64 and by 3.6e-5 at
+most in float32 (on another job, 3.3e-4); a missing term of the loss by 8e-4, other betas by 1.5e-2, no weight decay by
+4e-2; half of a model in bfloat16 by 2.8e-3 in float32, and not at all in float64."""
 
 from __future__ import annotations
 
@@ -25,33 +24,36 @@ from steptime.trials.trial import BASELINE, Run, Variant
 
 FLOAT64 = "torch.float64"
 EXACT = 1e-8
-"""Fraction of the way: between what rounding explains in float64 and the least that was seen of another training, 1e5
-each."""
+"""Largest distance in float64 that counts as the same training, as a fraction of the way: 1e5 above rounding and 1e5
+below the smallest real difference that was measured."""
 EXACT_EACH = 1e-5
-"""The same for one parameter by itself, whose way may be short."""
+"""Bound EXACT for a single parameter, whose way may be short."""
 SINGLE = 1e-3
-"""The same in float32. Fused attention came to 3.3e-4, half of a model in bfloat16 to 2.8e-3."""
+"""Bound EXACT in float32. Fused attention differed by 3.3e-4, half of a model in bfloat16 by 2.8e-3."""
 OTHER_DRAWS = 10 * SINGLE
-"""So far apart in float64, and not in float32: not the training differs but the random numbers that it got, as float64
-draws them by function and shape."""
+"""Distance in float64 that, without one in float32, shows other random numbers and not another training: float64 draws
+them by function and shape."""
 ROUNDED = 1e-13
-"""Fraction of the weights' length: what their sum's rounding leaves of a way."""
+"""Rounding error of a way, as a fraction of the weights' length."""
 NEGLIGIBLE = 1e-5
-"""Fraction of the whole gradient's length: where it is less, it is rounding, and Adam makes full steps of it."""
+"""Gradient length, as a fraction of the whole gradient's, below which it is rounding, though Adam makes full steps of
+it."""
 CARRIED = 0.2
-"""Fraction of the numbers that are trained: so much that was carried on, and is not, is an average of the weights."""
+"""Fraction of the trained numbers: carried state of that size which a candidate no longer updates is an average of the
+weights."""
 ALIKE = {True: 1e-6, False: 1e-3}
-"""Relative distance of two carried tensors that are the same, by whether they are in float64."""
+"""Relative distance up to which two carried tensors are the same, by whether they are in float64."""
 FEW_REPEATS, MANY_REPEATS, LEAST_REPEATS = 0.01, 0.05, 8
-"""Shares of the samples that come again: of a job that makes them afresh, and of a candidate that keeps them."""
+"""Bounds on repeated samples, as fractions of all (the last: a count): few for a job that makes them afresh, many for a
+candidate that keeps them."""
 Way = Mapping[str, tuple[float, Float64]]
 
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """Result of rehearsals in float64. distance: of the parameters, as a share of their way. steps: behind which.
-    worst: the parameter that differs most of its own way, and by how much. repeats: whether the job comes to the same
-    twice; None where it was run once."""
+    """Result of rehearsals in float64. distance: of the parameters, as a fraction of their way, after `steps` steps.
+    worst: the parameter that differs most relative to its own way, and by how much. repeats: True if two runs of the
+    job agree with each other; None if it was run once."""
 
     distance: float
     steps: int
@@ -64,13 +66,14 @@ class Exactness:
 
     @property
     def sentence(self) -> str:
-        """For a verdict that it is the same training."""
+        """Sentence for a verdict that the training is the same."""
         within = f" within {self.distance:.0e} of their way" if self.distance > ROUNDED else ""
         return f"Parameters are equal{within} after {self.steps} steps in float64"
 
 
 def exactness(own: Sequence[Run], plain: Sequence[Run]) -> Exactness | None:
-    """None where one of the two did not go through in float64, or trains other parameters."""
+    """Compares a candidate with the job; None if one of them has no complete rehearsal in float64, or if their
+    parameters differ in name."""
     mine, theirs = ([run for run in runs if in_float64(run)] for runs in (own, plain))
     theirs = [run for run in theirs if run.variant == BASELINE]
     if not mine or not theirs:
@@ -82,7 +85,7 @@ def exactness(own: Sequence[Run], plain: Sequence[Run]) -> Exactness | None:
 
 
 def other_parameters(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> str:
-    """Difference of the parameters in the rehearsals that no rounding explains, "" for none."""
+    """Sentence on a difference of the rehearsals' parameters that rounding does not explain, "" for none."""
     exact = exactness(own, plain)
     if exact is None or variant.low_precision or variant.other_data:
         return ""
@@ -106,8 +109,8 @@ def other_parameters(variant: Variant, own: Sequence[Run], plain: Sequence[Run])
 
 
 def apart(run: Run, before: Run) -> tuple[float, tuple[str, float]] | None:
-    """How far the parameters of two rehearsals are apart, as a share of the way they moved, and the parameter that is
-    most of its own way off. None for other parameters, or those that did not move."""
+    """Distance between the parameters of two rehearsals, as a fraction of the way they moved, and the parameter that is
+    furthest off relative to its own way. None for different parameters, or those that did not move."""
     mine, theirs = _ways(run), _ways(before)
     if not mine or mine.keys() != theirs.keys():
         return None
@@ -124,7 +127,7 @@ def apart(run: Run, before: Run) -> tuple[float, tuple[str, float]] | None:
 
 
 def in_float64(run: Run) -> bool:
-    """True if it is a rehearsal that computed in float64 to its end."""
+    """True for a rehearsal that computed in float64 to its end."""
     rows = run.work[-1].ways if run.exact and not run.failure and run.work else ()
     return bool(rows) and all(dtype == FLOAT64 for _, dtype, *_ in rows)
 
@@ -134,7 +137,7 @@ def _ways(run: Run) -> Way:
 
 
 def _negligible(run: Run) -> set[str]:
-    """Parameters whose first gradient is rounding."""
+    """Parameters whose first gradient is only rounding."""
     first: Iterable[tuple[str, tuple[float, ...]]] = next((s.directions for s in run.work if s.directions), ())
     lengths = {name: _length(np.array(values, np.float64)) for name, values in first}
     least = NEGLIGIBLE * float(np.hypot.reduce(list(lengths.values()) or [0.0]))
@@ -149,7 +152,8 @@ def _length(values: Float64) -> float:
 
 
 def left_out(run: Run, references: Sequence[Run]) -> str:
-    """Tensors like the parameters that the job changes in each step of its rehearsal, and the candidate does not."""
+    """Sentence on tensors shaped like the parameters that the job updates in each step of its rehearsal and the
+    candidate does not, "" for none."""
     if not run.rehearsal or not run.work or not references[0].work:
         return ""
     if _trained(run) != _trained(references[0]) or other_options(run, references):
@@ -175,7 +179,8 @@ def left_out(run: Run, references: Sequence[Run]) -> str:
 
 
 def carried_less(run: Run, references: Sequence[Run]) -> str:
-    """True if in some steps of the timed runs less carried state changes than in others, unlike in the job."""
+    """Sentence on a step of the timed runs that updates less carried state than others, unlike in the job; "" for
+    none."""
     mine, theirs = ([(n, step.moving) for n, step in enumerate(each.work, 1)] for each in (run, references[0]))
     own, usual = ([(n, count) for n, count in each if count is not None] for each in (mine, theirs))
     slack = CARRIED * _trained(run)
@@ -197,7 +202,7 @@ Carried = Sequence[tuple[str, tuple[float, ...]]]
 
 
 def _unmatched(wanted: Carried, among: Carried, within: float) -> Carried:
-    """Those of which the other has not the like: of that shape, and with these values."""
+    """Tensors of `wanted` without a counterpart in `among` that has the same shape and close values."""
     known: dict[str, list[tuple[float, ...]]] = {}
     for shape, values in among:
         known.setdefault(shape, []).append(values)
@@ -213,7 +218,7 @@ def _is_among(values: Float64, others: Float64 | None, within: float) -> bool:
 
 
 def _trained(run: Run) -> int:
-    """Numbers in its parameters."""
+    """Number of elements of all parameters of a run."""
     return sum(size for step in run.work for _, size, _ in step.weights)
 
 
@@ -222,7 +227,7 @@ def _size(shape: str) -> int:
 
 
 def other_options(run: Run, references: Sequence[Run]) -> str:
-    """True if an optimizer has other options in any recorded step."""
+    """Sentence if an optimizer has other options in any recorded step, else ""."""
     for number, (one, other) in enumerate(zip(run.work, references[0].work, strict=False), 1):
         mine, theirs = _options(one), _options(other)
         if not mine or not theirs:
@@ -256,7 +261,7 @@ def _only(groups: Counter[Group], names: set[str]) -> Counter[Group]:
 
 
 def _differing(mine: Counter[Group], theirs: Counter[Group], known: set[str]) -> str:
-    """The first options that differ, in words."""
+    """First option that differs, in words."""
     for name in sorted(known):
         own, usual = ({dict(group)[name] for group in groups} for groups in (mine, theirs))
         if own != usual:
@@ -265,7 +270,8 @@ def _differing(mine: Counter[Group], theirs: Counter[Group], known: set[str]) ->
 
 
 def other_modes(run: Run, references: Sequence[Run]) -> str:
-    """True if modules leave their training mode, dropouts get weaker, or forwards stop drawing random numbers."""
+    """Sentence if modules leave their training mode, dropouts get weaker, or forwards stop drawing random numbers; else
+    ""."""
     pairs = [(number, *pair) for number, pair in enumerate(zip(run.work, references[0].work, strict=False), 1)]
     looked = [(number, one, other) for number, one, other in pairs if None not in (one.training, other.training)]
     if not looked:
@@ -288,7 +294,7 @@ def other_modes(run: Run, references: Sequence[Run]) -> str:
 
 
 def kept_samples(run: Run, references: Sequence[Run]) -> str:
-    """True if samples come again that the job makes afresh."""
+    """Sentence if a candidate repeats samples that the job makes afresh, else ""."""
     if run.rehearsal:
         return ""
     again, seen = _repeated(run)

@@ -1,4 +1,4 @@
-"""One process of a variant: it is run, and its recording is read back as a `Run`."""
+"""Execution of one process of a variant, and its recording as a `Run`."""
 
 from __future__ import annotations
 
@@ -37,51 +37,51 @@ from steptime.trials.until_loss import LossTarget, losses_in, seconds_to
 from steptime.trials.working_copy import Tree, differences, tree_of
 
 LEAST_ROOM = 1 << 30
-"""Bytes that a process leaves on the disk of its workspace, or half of what was free."""
+"""Bytes that a process must leave free on its workspace's disk; half of the free space where that is less."""
 
 
 def free_bytes(folder: Path) -> int:
-    """Free bytes of the disk that a folder lies on."""
+    """Free bytes of a folder's disk."""
     return shutil.disk_usage(folder).free
 
 
 OUTSIDE = "changed outside of its folder: "
-"""How the probe's notes start on what a process changed outside of its workspace (probe/changes/outside)."""
+"""Prefix of the probe's notes on changes outside of a process's workspace (probe/changes/outside)."""
 REPLACED = "replaced: "
-"""How they start on clocks and functions of torch's that are somebody else's (probe/changes/work)."""
+"""Prefix of the probe's notes on replaced clocks and torch functions (probe/changes/work)."""
 CLOCKS = 0.1
-"""Seconds by which the clock of the budget and the one of a process may differ."""
+"""Seconds by which the clocks of the budget and of a process may differ."""
 NEARLY = 0.9
-"""Fraction of the time that a process has, from which on it was the time that ended it."""
+"""Fraction of a process's time limit from which on the limit counts as the reason for its end."""
 FORBIDDEN = ("Read-only file system", "Permission denied")
-"""Errors that a process of a trial may get where it writes."""
+"""Errors of forbidden writes that a process of a trial may get."""
 NOT_FORBIDDEN = "where a process of a trial may not write that, --uncontained lets it"
 FILLED = "It was ended before what it writes filled the disk of its workspace: a trial takes the room that the job does"
 NO_INPUT = "in a trial a job's input is empty: give what it asks for in its options"
 LAST_LINES = 3
-"""Last lines of a failed job's output that the failure quotes."""
+"""Number of last lines of a failed job's output that the failure quotes."""
 LAST_BYTES = 4000
 LASTING = 2
-"""Compilations in the later half of a variant's steps: the job compiles again and again, and waits for it."""
+"""Number of compilations in the later half of a variant's steps that shows that the job keeps compiling; their time
+then counts."""
 BESIDES = (SegmentKind.EVALUATION, SegmentKind.CHECKPOINT)
-"""Kinds of records that disturb a step, besides a compilation, a look of the probe's, and the profiler, which no
-variant has."""
+"""Segments that exclude a step, besides compilations and pauses of the probe. Variants have no profiled steps."""
 ON_DEVICE = "cuda"
 SETTLING = 10_000_000
-"""ns after a stop in which caches fill again: 30 MB come in that time at the rate of a slow memory, 3 GB/s."""
+"""Time after a stop in which caches fill again, ns: enough for 30 MB at the rate of a slow memory, 3 GB/s."""
 LONG = 10 * SETTLING
-"""ns of a step that counts though it follows a stop: cold caches are a small part of it."""
+"""Length of a step that counts though it follows a stop, ns: cold caches are a small part of it."""
 NEAR = 100_000_000
-"""ns between the moment at which a process says that it rests and the one at which it is stopped, at most."""
+"""Upper bound on the time between a process's report that it rests and its stop, ns."""
 FEWEST_STEPS = 5
-"""Steady steps without which a timed run is a failure."""
+"""Least number of steady steps of a timed run; with fewer, the run is a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledRun:
-    """Which process it is: see `Run`. deadline: seconds after which it is taken to hang. until_epoch: seconds of
-    time.time at which the budget is spent, None for no end. metric: what is read of its output, in which case
-    it is run without the probe. step_seconds: of the job as it is, 0 where that is not known."""
+    """Process of a trial that has not run yet; see `Run` for the other fields. deadline: seconds after which it counts
+    as hung. until_epoch: end of the budget, seconds since the epoch, None for no end. metric: number to read from its
+    output; it then runs without the probe. step_seconds: seconds per step of the unchanged job, 0 if unknown."""
 
     variant: Variant
     stage: int
@@ -101,12 +101,11 @@ def execute(
     show: Callable[[Progress], None] | None = None,
     among: Turn | None = None,
 ) -> Run:
-    """Runs a turn and reads what it left. `show` is called twice a second. among: its place among processes that take
-    turns, which it has.
+    """Runs a scheduled process, and reads its recording.
 
-    Nothing that the job does raises: it is the run's `failure`. Raises Spent where it had to be ended because the
-    budget was spent, KeyboardInterrupt, and SteptimeError for what stops every run (no room, too large a copy).
-    """
+    show: called twice a second. among: its place among processes that take turns. Nothing that the job does raises an
+    error: it is the run's `failure`. Raises BudgetExhausted if the end of the budget killed it, KeyboardInterrupt, and
+    SteptimeError for what stops every run (no room on the disk, too large a copy)."""
     name = folder_of(scheduled)
     recording = own_folder(workspace.folder, VARIANTS, name)
     clear(recording)  # of a run that was cut short
@@ -149,21 +148,22 @@ def execute(
 
 
 def folder_of(scheduled: ScheduledRun) -> str:
-    """The name of its recording."""
+    """Name of a run's recording folder."""
     kind = "-exact" if scheduled.options.exact else "-rehearsal" if scheduled.rehearsal else ""
     return f"{scheduled.stage}-{scheduled.position:03d}-{scheduled.variant.name}{kind}"
 
 
 def _unguarded(workspace: Workspace) -> Tree:
-    """The user's folder, to be compared before and after a process, where nothing guards it."""
+    """Snapshot of the user's folder for a comparison before and after a process; empty unless containment is a mere
+    copy."""
     if ground_of(workspace).layer is not Layer.COPY:
         return {}
     return tree_of(workspace.directory, (workspace.folder, *workspace.without))
 
 
 def read_run(scheduled: ScheduledRun, outcome: Outcome, seconds: float, rests: Sequence[tuple[int, int]] = ()) -> Run:
-    """Run of a process, from what it left. rests: as of `Turn`. Raises nothing: what cannot be read is the run's
-    `failure`."""
+    """Reads the recording of a process as a `Run`. rests: as in `Turn`. Raises nothing: a recording that cannot be read
+    is the run's `failure`."""
     run = Run(
         scheduled.variant.name,
         scheduled.stage,
@@ -252,8 +252,8 @@ def _with_numbers(
 
 
 def passes_of(process: Process) -> tuple[tuple[str, int, int], ...]:
-    """The most samples that a whole pass over each dataset took, by the class and the length of the dataset. A pass
-    ends where the loader has no more batches, or another one over the same dataset starts."""
+    """Tuples (class of the dataset, its length, most samples in one whole pass over it). A pass ends when the loader is
+    exhausted, or another pass over the same dataset starts."""
     loaders = {each.identity: each for each in process.loaders if each.dataset_length and each.batch_size}
     table = process.intervals
     asked = table.kind == int(Kind.LOADER_NEXT)
@@ -274,19 +274,19 @@ def passes_of(process: Process) -> tuple[tuple[str, int, int], ...]:
 
 
 def _samples(process: Process, timeline: Timeline) -> int:
-    """Length of the largest dataset whose batches are trained on; 0 where none is known."""
+    """Length of the largest dataset whose batches are trained on; 0 if unknown."""
     lengths = [each.dataset_length for each in process.loaders if each.identity in timeline.training_loaders]
     return max((length for length in lengths if length is not None), default=0)
 
 
 def _noted(processes: Sequence[Process], start: str) -> tuple[str, ...]:
-    """The rest of the probe's notes that start so."""
+    """Notes of the probe with this prefix, which is removed."""
     notes = (note for process in processes for note in process.notes)
     return tuple(note.removeprefix(start) for note in notes if note.startswith(start))
 
 
 def _ended_early(scheduled: ScheduledRun, steps: Steps) -> bool:
-    """True if neither the steps were taken nor their time was up."""
+    """True if a process ended before its steps were taken and well before its time limit."""
     options = scheduled.options
     if len(steps.end) >= options.warm_up + options.steps:
         return False
@@ -294,18 +294,18 @@ def _ended_early(scheduled: ScheduledRun, steps: Steps) -> bool:
 
 
 def step_times(timeline: Timeline, warm_up: int, on_device: bool = False) -> list[int]:
-    """Steady steps after the warm-up, ns. The start of loader workers, which a recording keeps apart from its steps,
-    counts here: it is paid for every epoch. So do compilations that do not come to an end. on_device: the host may be
-    ahead of the device by the steps since losses were last read; it waits in that one."""
+    """Durations of the steady steps after the warm-up, ns. They include the start of loader workers, which a recording
+    keeps apart, because every epoch pays for it; and compilations, if the job keeps compiling. on_device: see
+    `_steady`."""
     steady, duration = _steady(timeline, warm_up, on_device)
     times: list[int] = duration[steady].tolist()
     return times
 
 
 def turn_times(timeline: Timeline, warm_up: int, stamps: Sequence[int]) -> tuple[list[int], tuple[int, ...]]:
-    """The same of a process that took turns on a CPU, and how many of these steps each of its turns holds. A rest lies
-    between two steps, and is none of the second one's time. That step counts where it is LONG; else neither it does nor
-    those of SETTLING behind the rest, with cold caches, nor one more. stamps: as of `stamps_in`."""
+    """Durations as in `step_times`, of a process that took turns on a CPU, and the number of these steps in each turn.
+    A rest between two steps is subtracted from the second. A step after a rest counts if it is LONG; else neither it,
+    nor those within SETTLING, whose caches are cold, nor one more. stamps: as of `stamps_in`."""
     (steady, duration), steps = _steady(timeline, warm_up, on_device=False), timeline.steps
     idle, on = (np.array(stamps[first : len(stamps) // 2 * 2 : 2], np.int64) for first in (0, 1))
     duration = duration - measure(union(idle, on), steps.start, steps.end)
@@ -319,8 +319,8 @@ def turn_times(timeline: Timeline, warm_up: int, stamps: Sequence[int]) -> tuple
 
 
 def phases_of(timeline: Timeline, warm_up: int, stamps: Sequence[int], times: Sequence[int]) -> tuple[float, ...]:
-    """ns of each `Phase` in the mean step, which add up to the mean of `times`; () where nothing is known of them. A
-    rest, which lies between two steps, is none of their time."""
+    """Time in each `Phase` of the mean step, ns; their sum is the mean of `times`. () if unknown. Rests between steps
+    are subtracted."""
     steps, (steady, _) = timeline.steps, _steady(timeline, warm_up, on_device=False)
     idle, on = (np.array(stamps[first : len(stamps) // 2 * 2 : 2], np.int64) for first in (0, 1))
     phases = steps.phases.astype(np.float64)
@@ -335,13 +335,15 @@ def phases_of(timeline: Timeline, warm_up: int, stamps: Sequence[int], times: Se
 def sliced_times(
     timeline: Timeline, warm_up: int, rests: Sequence[tuple[int, int]], stamps: Sequence[int]
 ) -> list[int]:
-    """Steady steps of a process that was asked to rest, ns: each as the mean of its slice, from the first rest on. A
-    slice starts and ends with an idle device, so that all of it is its steps', but for what `_steady` leaves out; how
-    they follow each other on the host says little, which runs ahead of the device. A slice with an evaluation or a
-    checkpoint, whose own work the device may have done in a later step, counts only where there is no other.
+    """Durations of the steady steps of a process that was paused between slices, ns: each is the mean of its slice,
+    from the first rest on.
 
-    rests: as of `Turn`. stamps: as of `stamps_in`. When the device was idle the process says, where what it says is
-    near to what was seen from outside."""
+    A slice starts and ends with an idle device, so its whole time belongs to its steps, except for steps that `_steady`
+    excludes. Single host times mean little, because the host runs ahead of the device. Slices with an evaluation or a
+    checkpoint, whose work the device may do in a later step, count only if there are no others.
+
+    rests: as of `Turn`. stamps: as of `stamps_in`; the process's own stamp of an idle device is used if it is NEAR the
+    stop."""
     steps, (steady, counted) = timeline.steps, _steady(timeline, warm_up, on_device=True)
     mixed = _spent_in(timeline, SegmentKind.EVALUATION, SegmentKind.CHECKPOINT) > 0
     idle = stamps[::2]
@@ -360,14 +362,15 @@ def sliced_times(
 
 
 def _idle_before(stopped: int, idle: Sequence[int]) -> int:
-    """When a device became idle whose process was then stopped, by its own word if that is NEAR."""
+    """Time at which a device became idle before its process was stopped: the process's own stamp if that is NEAR, else
+    the stop."""
     message = max((stamp for stamp in idle if stamp <= stopped), default=0)
     return message if stopped - message <= NEAR else stopped
 
 
 def _steady(timeline: Timeline, warm_up: int, on_device: bool) -> tuple[Bool, Int64]:
-    """Which steps count, and how long each took, ns. on_device: those in which the probe has looked at something do,
-    less that look, as the host waits for the device there."""
+    """(mask of the steps that count, duration of every step in ns). on_device: steps in which only the probe paused the
+    job count too, without that pause, because the host waits for the device there."""
     steps = timeline.steps
     late = np.arange(len(steps.start)) >= warm_up
     compiling, paused = _spent_in(timeline, SegmentKind.COMPILATION), _spent_in(timeline, SegmentKind.PAUSE)
@@ -380,7 +383,7 @@ def _steady(timeline: Timeline, warm_up: int, on_device: bool) -> tuple[Bool, In
 
 
 def _spent_in(timeline: Timeline, *kinds: SegmentKind) -> Int64:
-    """ns of segments of some kinds in each step."""
+    """Time of segments of these kinds in each step, ns."""
     found = [segment for segment in timeline.segments if segment.kind in kinds]
     start = np.array([segment.start for segment in found], np.int64)
     end = np.array([segment.end for segment in found], np.int64)
@@ -388,7 +391,7 @@ def _spent_in(timeline: Timeline, *kinds: SegmentKind) -> Int64:
 
 
 def load_of(telemetry: Sequence[TelemetrySample]) -> MachineLoad:
-    """Means over the samples; nothing is known without any."""
+    """Means over the telemetry samples; an empty MachineLoad without any."""
     if not telemetry:
         return MachineLoad()
     pressures = [sample.pressure for sample in telemetry if sample.pressure is not None]
@@ -413,8 +416,8 @@ def start_seconds(process: Process, steps: Steps) -> float:
 
 
 def _failure(outcome: Outcome, *, stepping: bool) -> str:
-    """In words, with the last lines of what the job said; "" where the variant ended as it should. stepping: it should
-    have taken steps."""
+    """Reason of a failed run with the last lines of its output; "" for success. stepping: True if the run must have
+    taken steps."""
     if outcome.status == 0 and outcome.signal is None and (outcome.steps_seen or not stepping):
         return ""
     message = last_lines(outcome.recording / ERRORS) or last_lines(outcome.recording / OUTPUT)
@@ -433,7 +436,7 @@ def _failure(outcome: Outcome, *, stepping: bool) -> str:
 
 
 def last_lines(path: Path) -> str:
-    """The last lines of a log, in one."""
+    """Last lines of a log, joined with " | "; "" if it cannot be read."""
     try:
         text = end_of(path, LAST_BYTES)
     except OSError:

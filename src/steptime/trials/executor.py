@@ -1,5 +1,5 @@
-"""Place and time of a trial's processes: on this machine one at any time, several of a round in turns where the
-job bears that."""
+"""Place and time of a trial's processes: on this machine one at a time, or several of a round that take turns, where
+the job allows it."""
 
 from __future__ import annotations
 
@@ -19,41 +19,40 @@ from steptime.trials.execute import LONG, ScheduledRun, execute
 from steptime.trials.trial import Run
 
 SLICE, FEWEST_SLICED = 0.25, 8
-"""Limits for processes that take turns: seconds of a turn, and its steps at least, of which the first two do not count
-where they are shorter than LONG_STEP."""
+"""Length of a turn, s, and its least number of steps; the first two of these do not count if shorter than LONG_STEP."""
 LONG_STEP = LONG / 1e9
-"""Seconds."""
+"""`execute.LONG` in seconds."""
 LONGEST_SLICED, LONGEST_ON_DEVICE = 2.0, 0.5
-"""Seconds of a step from which on processes do not take turns: the machine changes within one; on a device, where a
-slice is several of them, it would be as long as a process."""
+"""Seconds per step above which processes do not take turns: the machine would change within one turn; on a device,
+where a slice has several steps, a slice would be as long as a process."""
 ROOM = 2.0
-"""Times the peak of all processes that take turns, their loader workers among them, that must be free in memory."""
+"""Free memory that processes in turns need, as a multiple of their peaks, loader workers included."""
 CONTEXT = 1 << 30
-"""Bytes of a device that a process takes besides its tensors: what the driver and the libraries keep for it."""
+"""Bytes of device memory that a process takes besides its tensors, for driver and libraries."""
 
 Block = Sequence[ScheduledRun]
-"""Turns that run one after the other on one device: a variant is compared with the baselines of its own block."""
+"""Runs in sequence on one device: a variant is compared with the baselines of its own block."""
 Notify = Callable[[ScheduledRun, Progress | None], None]
-"""Called when a turn starts, and where it is known how far it has come."""
+"""Callback for the start of a run (None), and for its progress."""
 
 
 class Executor(Protocol):
-    """Runs blocks of turns."""
+    """Interface of the classes that run blocks."""
 
     @property
     def width(self) -> int:
-        """How many blocks run at the same time, each on a device of its own."""
+        """Number of blocks that run at the same time, each on a device of its own."""
 
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
-        """True if so many processes of a block take turns with one another (`launcher.turns`). peak: bytes of one, as
-        in `Run.peak_bytes`."""
+        """True if this many processes of a block take turns (`launcher.turns`). step_seconds: seconds per step; peak:
+        peak memory of one process, bytes, as in `Run.peak_bytes`."""
 
     def run(self, workspace: Workspace, blocks: Sequence[Block], notify: Notify) -> Generator[Run, None, None]:
-        """The runs, each as soon as it has ended. Closing the generator ends what is running. Raises what `execute`
+        """Yields each run as soon as it has ended. Closing the generator kills the running ones. Raises what `execute`
         raises."""
 
     def close(self) -> None:
-        """Nothing will be run any more."""
+        """Releases the executor's resources; nothing runs after it."""
 
 
 def may_alternate(
@@ -64,9 +63,9 @@ def may_alternate(
     resident: int | None,
     devices: Sequence[str] = (),
 ) -> bool:
-    """True if so many processes may take turns: where a slice holds enough of their steps, memory has room for them,
-    and they are not told apart by what has changed when they end. peak: bytes of one; of its tensors on a device where
-    `resident` says what it takes besides of the host's memory. devices: UUIDs of those that the job works on."""
+    """True if this many processes may take turns: steps are short enough for slices, memory has room for all, and
+    changes of the user's files need not be attributed to one process. peak: bytes of one process; bytes on the device
+    if `resident`, its host memory in bytes, is given. devices: UUIDs of the job's devices."""
     room = psutil.virtual_memory().available > ROOM * processes * (peak if resident is None else resident)
     if resident is not None:
         room &= free_bytes(devices) > processes * (ROOM * peak + CONTEXT)
@@ -75,9 +74,9 @@ def may_alternate(
 
 
 class LocalExecutor:
-    """This machine, one process of the trial at a time: two would disturb each other's times. alternating: several of a
-    block live at the same time and take turns, unless that is seen to do them harm. resident, devices: as of
-    `may_alternate`."""
+    """Executor on this machine, one process at a time, because two would disturb each other's times. alternating:
+    several processes of a block live at the same time and take turns, until that proves to harm the job. resident,
+    devices: as in `may_alternate`."""
 
     width = 1
 
@@ -85,13 +84,13 @@ class LocalExecutor:
         self.alternating, self._resident, self._devices = alternating, resident, devices
 
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
-        """See Executor."""
+        """True if this many processes of a block take turns (see Executor)."""
         return self.alternating and may_alternate(
             workspace, step_seconds, peak, processes, self._resident, self._devices
         )
 
     def run(self, workspace: Workspace, blocks: Sequence[Block], notify: Notify) -> Generator[Run, None, None]:
-        """See Executor."""
+        """Yields the runs of all blocks (see Executor)."""
         for block in blocks:
             if all(scheduled.options.alternating for scheduled in block):
                 yield from self._in_turns(workspace, block, notify)
@@ -99,8 +98,8 @@ class LocalExecutor:
                 yield from (_alone(workspace, scheduled, notify) for scheduled in block)
 
     def _in_turns(self, workspace: Workspace, block: Block, notify: Notify) -> Generator[Run, None, None]:
-        """The runs of a block whose processes take turns. One that failed is run again alone: where that goes well,
-        taking turns does the job harm, and nothing takes turns from there on."""
+        """Yields the runs of a block whose processes take turns. A failed one runs again alone: if that succeeds,
+        taking turns harms the job, and the executor stops doing so."""
         came: Sequence[Run] = ()
         with suppress(CannotAlternateError):
             came = _together(workspace, block, notify, on_device=self._resident is not None)
@@ -117,18 +116,19 @@ class LocalExecutor:
             yield _alone(workspace, scheduled, notify)
 
     def close(self) -> None:
-        """See Executor."""
+        """Does nothing: this machine needs no release."""
 
 
 def _alone(workspace: Workspace, scheduled: ScheduledRun, notify: Notify) -> Run:
-    """A turn by itself."""
+    """Runs one process by itself."""
     notify(scheduled, None)
     plain = replace(scheduled, options=replace(scheduled.options, alternating=False))
     return execute(workspace, plain, lambda progress: notify(scheduled, progress))
 
 
 def _together(workspace: Workspace, block: Block, notify: Notify, *, on_device: bool) -> Sequence[Run]:
-    """The runs of a block, in its order. Raises what `execute` raises, all of them ended."""
+    """Runs the processes of a block in turns, and returns their runs in order. Raises what `execute` raises, after all
+    have ended."""
     longest = max(scheduled.step_seconds for scheduled in block)
     turns = Turns(max(SLICE, FEWEST_SLICED * longest if on_device or longest < LONG_STEP else 0.0))
 

@@ -1,14 +1,13 @@
-"""From runs to a verdict: pure functions, so that every rule of it is tested without running anything.
+"""Verdicts from runs, as pure functions, so that every rule is tested without running anything.
 
-Two laws. A variant is adopted only when what it gains (speed, or peak memory where the trial is for that) beats the
-noise of the control and the least gain, and its numbers keep the fix's promise; what is not known is UNDECIDED. And a
-variant is compared with the baseline that it took turns with, or with those that ran right before and after it, because
-the speed of a shared machine comes in bottlenecks that last for several processes.
+Two laws. A variant is adopted only if its gain (speed, or peak memory in a trial for memory) exceeds the control's
+noise and the least gain, and its numbers keep the fix's promise; otherwise unknown means UNDECIDED. And a variant is
+compared with the baseline that it took turns with, or with those right before and after it, because a shared machine
+has fast and slow periods that last for several processes.
 
-The statistic of a round is log(baseline / variant) of mean step times: means, because a loader's stalls come every few
-steps and throughput is what is paid for. The baseline is interpolated (in the logarithm) between the two that enclose
-the variant, which takes a steady drift out.
-"""
+The statistic of a round is log(baseline / variant) of mean step times. Means, because a loader stalls only every few
+steps and throughput is what users pay for. The baseline is interpolated (in the logarithm) between the two that enclose
+the variant, which removes a steady drift."""
 
 from __future__ import annotations
 
@@ -35,24 +34,23 @@ from steptime.trials.until_loss import LossTarget, numbers_until
 Series = Sequence[int] | Sequence[float] | Int64 | Float64
 
 REPLICATES = 2000
-"""Replicates of the bootstrap: the 2.5 % quantile then rests on fifty of them."""
+"""Bootstrap replicates: the 2.5 % quantile then rests on fifty of them."""
 LOOK = 0.0125
-"""Fraction of the 5 % by which an interval may miss, what each look spends. A trial is looked at after each of its
-rounds but the first, and ends when it is decided: an interval of 95 % at every look would be wrong in 18 of 100 trials
-at the least gain itself, this one in less than 5 (Pocock, Biometrika 64, 1977; simulated:
-benchmarks/results/rounds.md)."""
+"""Error probability of each look at a trial, part of the 5 % in all. A trial is looked at after each round but the
+first, and ends when decided: with a plain 95 % interval at every look, 18 of 100 trials at the least gain would be
+wrong; with this one, fewer than 5 (Pocock, Biometrika 64, 1977; simulated: benchmarks/results/rounds.md)."""
 QUANTILES = (LOOK / 2, 1 - LOOK / 2)
 LEAST_TURNS = 6
-"""Turns of a round that are compared in pairs: of fewer a bootstrap knows too little of how they differ."""
+"""Least number of turns of a round that are compared in pairs: with fewer, a bootstrap underestimates their spread."""
 LEAST_ROUNDS = 2
-"""One round shows no spread between rounds, which is where a shared machine's noise is."""
+"""Least number of rounds for an estimate: one shows no spread between rounds, where a shared machine's noise is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundComparison:
-    """A variant's steps in one round, ns each, between those of two baselines. place: where the variant ran between
-    them, from 0 (right after the first) to 1. turns: where the two took turns, a row for each turn that both had:
-    the time of the baseline's steps, how many these are, and the same of the variant's; no rows else."""
+    """Steps of a variant in one round, ns each, and those of the two enclosing baselines. place: position of the
+    variant between them, from 0 (right after the first) to 1. turns: for processes that took turns, one row per common
+    turn: total time and number of the baseline's steps, then the same of the variant's; else no rows."""
 
     before: Float64
     variant: Float64
@@ -61,14 +59,14 @@ class RoundComparison:
     turns: Float64 = field(default_factory=lambda: np.zeros((0, 4)))
 
     def log_ratio(self) -> float:
-        """log(baseline / variant): above zero where the variant is faster. Log-ratio of the turns that both had."""
+        """log(baseline / variant), above zero if the variant is faster; from the common turns where there are any."""
         if len(self.turns):
             return float(_of_turns(self.turns.sum(axis=0)))
         return float(self._of_means(np.mean))
 
     def replicates(self, generator: np.random.Generator) -> Float64:
-        """The same of REPLICATES series that are drawn from these steps. Turns are drawn as pairs: what the machine did
-        in one, it did to both."""
+        """Log-ratios of REPLICATES bootstrap series from these steps. Turns are drawn in pairs, because the machine
+        affects both of a turn alike."""
         if len(self.turns):
             drawn = generator.integers(0, len(self.turns), (REPLICATES, len(self.turns)))
             return _of_turns(self.turns[drawn].sum(axis=1))
@@ -81,14 +79,14 @@ class RoundComparison:
 
 
 def _of_turns(sums: Float64) -> Float64:
-    """Ratios of means, of rows of sums: a mean of the turns' own ratios would hide what stalls only some of them."""
+    """Log-ratios of mean step times from rows of sums. Sums, because a mean of each turn's ratio would hide stalls in
+    only some turns."""
     found: Float64 = np.log(sums[..., 0] / sums[..., 1]) - np.log(sums[..., 2] / sums[..., 3])
     return found
 
 
 def turns_of(before: Run, variant: Run) -> Float64:
-    """Rows of `RoundComparison.turns`, those in which both took steps that count; none where these are fewer than
-    LEAST_TURNS."""
+    """Rows of `RoundComparison.turns` in which both took steps that count; no rows if fewer than LEAST_TURNS."""
     sums = []
     for run in (before, variant):
         steps, turns = np.array(run.step_ns, np.float64), np.array(run.turns, np.int64)
@@ -102,7 +100,7 @@ def turns_of(before: Run, variant: Run) -> Float64:
 
 
 def compared(before: Series, variant: Series, after: Series, place: float = 0.5) -> RoundComparison:
-    """A comparison. Raises ValueError for a series without steps, or a place outside of 0 to 1."""
+    """RoundComparison from three series. Raises ValueError for an empty series, or a place outside of 0 to 1."""
     columns = [np.asarray(series, np.float64) for series in (before, variant, after)]
     if not all(len(column) for column in columns) or not 0 <= place <= 1:
         raise ValueError("a comparison needs steps of the variant and of both baselines, and a place from 0 to 1")
@@ -110,15 +108,13 @@ def compared(before: Series, variant: Series, after: Series, place: float = 0.5)
 
 
 def speed_up(rounds: Sequence[RoundComparison], control: Sequence[RoundComparison] = ()) -> Estimate:
-    """baseline / variant over all rounds, with a 95 % interval that stays one however often it is looked at, unit "1".
-    Infinitely wide with fewer than LEAST_ROUNDS. control: rounds of what changes nothing.
+    """Speed-up baseline / variant over all rounds, unit "1", with a 95 % interval that stays valid at every look. It is
+    infinite for fewer than LEAST_ROUNDS. control: rounds of a variant that changes nothing.
 
-    Rounds are independent of each other as far as a machine's bottlenecks allow, so the interval is Student's over the
-    rounds' log-ratios. How far rounds differ is taken from the variant's and the control's together, or from the
-    variant's alone where these differ more: two or three rounds can agree by chance. And it is never narrower than what
-    the steps alone leave open, which a bootstrap of blocks of consecutive steps shows (Kuensch, Annals of Statistics
-    17, 1989), or of turns. Raises ValueError for no rounds.
-    """
+    The interval is Student's over the rounds' log-ratios, as rounds are almost independent. Its variance is pooled from
+    the variant and the control, or the variant's alone where that is larger, because two or three rounds can agree by
+    chance. The interval is never narrower than a bootstrap of all rounds' steps, in blocks of consecutive steps
+    (Kuensch, Annals of Statistics 17, 1989), or of their turns. Raises ValueError for no rounds."""
     if not rounds:
         raise ValueError("a speed-up needs a round")
     ratios = np.array([each.log_ratio() for each in rounds])
@@ -135,8 +131,8 @@ def speed_up(rounds: Sequence[RoundComparison], control: Sequence[RoundCompariso
 
 
 def noise_of(control: Sequence[RoundComparison]) -> float:
-    """By what factor a control, which changes nothing, may still seem faster or slower, at least 1: twice the standard
-    error of its log-ratio, whose true value is known to be zero; infinite where it was not run."""
+    """Factor, at least 1, by which a control, which changes nothing, may still seem faster or slower: twice the
+    standard error of its log-ratio about zero; infinite without a control."""
     if not control:
         return inf
     ratios = np.array([each.log_ratio() for each in control])
@@ -144,7 +140,8 @@ def noise_of(control: Sequence[RoundComparison]) -> float:
 
 
 def block_means(values: Float64, replicates: int, generator: np.random.Generator) -> Float64:
-    """Means of so many series that are drawn from `values` in blocks of consecutive ones, round the end."""
+    """Means of `replicates` series, each drawn from `values` in blocks of consecutive elements that wrap around the
+    end."""
     count = len(values)
     length = min(count, block_length(values))
     blocks = ceil(count / length)
@@ -156,8 +153,8 @@ def block_means(values: Float64, replicates: int, generator: np.random.Generator
 
 
 def block_length(values: Float64) -> int:
-    """How many neighbouring steps are drawn together: twice the autocorrelation time, and at least the cube root of
-    their number, which is the rate of the optimum (Hall, Horowitz and Jing, Biometrika 82, 1995)."""
+    """Number of neighbouring steps per bootstrap block: twice the autocorrelation time, and at least the cube root of
+    the number of steps, the optimal rate (Hall, Horowitz and Jing, Biometrika 82, 1995)."""
     count = len(values)
     alike = ceil(max(2 * autocorrelation_time(values), float(np.cbrt(count))))
     return max(1, min(ceil(count / 2), alike))
@@ -168,9 +165,9 @@ def _finite_exp(value: float) -> float:
 
 
 MIN_GAIN = 0.03
-"""A gain that a change of the code is worth, where the user says nothing else."""
+"""Default least gain, as a fraction, that justifies a change of the code."""
 OTHER_CPU = 0.25
-"""CPUs' worth of foreign work above that of the quietest run, from which on a run counts as disturbed."""
+"""Foreign work, in CPUs above that of the quietest run, from which on a run counts as disturbed."""
 NEVER = frozenset(
     {
         TrialVerdict.FAILED,
@@ -180,7 +177,7 @@ NEVER = frozenset(
         TrialVerdict.NOT_REACHED,
     }
 )
-"""Verdicts that no further round changes."""
+"""Verdicts that no further round can change."""
 KEPT = frozenset({Agreement.SAME_BITS, Agreement.SAME_CURVE, Agreement.OTHER_STREAM})
 BROKEN = frozenset({Agreement.APART, Agreement.DEAD_GRADIENTS, Agreement.WILD_GRADIENTS, Agreement.OTHER_WORK})
 REHEARSED = "Its rehearsal trains as the job's does; losses were not compared"
@@ -196,8 +193,8 @@ def judge(
     metric: Metric | LossTarget | None = None,
     least_ns: float = 0.0,
 ) -> Judgement:
-    """The verdict on a variant from the runs of its stage, the baselines' and the control's among them. metric: what is
-    compared in place of steps. least_ns: as of `beyond_roofline`."""
+    """Verdict on a variant. runs: those of its stage, with the baselines' and the control's. metric: compared instead
+    of step times. least_ns: as in `beyond_roofline`."""
     target = metric if isinstance(metric, LossTarget) else None
     own = [run for run in runs if run.variant == variant.name]
     failed = [run for run in own if run.failure and not run.exact]
@@ -237,7 +234,7 @@ def judge(
 
 
 def not_exercised(variant: Variant, own: Sequence[Run]) -> str:
-    """Why the variant changed nothing, "" where it did. Every change must have acted in the last process that ran."""
+    """Reason why the variant changed nothing, "" if every change acted in the last process that ran."""
     reported = {change.kind: change for change in own[-1].changes} if own else {}
     for change in variant.changes:
         fact = reported.get(change.kind)
@@ -249,8 +246,8 @@ def not_exercised(variant: Variant, own: Sequence[Run]) -> str:
 
 
 def cannot_win(judgement: Judgement, *, min_gain: float = MIN_GAIN, goal: Goal = Goal.SPEED) -> bool:
-    """True if more rounds of the variant are a waste: it failed, changed nothing, broke its promise, or the whole
-    interval of what it gains lies below the least gain."""
+    """True if more rounds of the variant are useless: it failed, changed nothing or broke its promise, or its gain's
+    interval is wholly below the least gain."""
     if judgement.verdict in NEVER:
         return True
     gain = judgement.gain(goal)
@@ -258,8 +255,8 @@ def cannot_win(judgement: Judgement, *, min_gain: float = MIN_GAIN, goal: Goal =
 
 
 def overtaken(judgement: Judgement, others: Sequence[Judgement], goal: Goal = Goal.SPEED) -> Variant | None:
-    """An adopted variant, another setting of the same thing, whose gain lies above all that this one may gain: whether
-    this one gains anything does not matter any more."""
+    """Adopted variant that sets the same thing and whose gain exceeds the upper end of this one's; None without one.
+    Further rounds of this one are then pointless."""
     gain = judgement.gain(goal)
     for other in others:
         best = other.gain(goal)
@@ -271,7 +268,7 @@ def overtaken(judgement: Judgement, others: Sequence[Judgement], goal: Goal = Go
 
 
 def side_by_side(judgements: Sequence[Judgement], goal: Goal = Goal.SPEED) -> tuple[Judgement, ...]:
-    """Judgements of one stage: what is undecided because it was overtaken says so."""
+    """Judgements of one stage; those left undecided because another variant overtook them say so."""
     reported = []
     for each in judgements:
         best = overtaken(each, judgements, goal) if each.verdict is TrialVerdict.UNDECIDED else None
@@ -291,8 +288,8 @@ def _peak(run: Run) -> Series:
 
 
 def comparisons_of(name: str, runs: Sequence[Run], of: Callable[[Run], Series] = _steps) -> tuple[RoundComparison, ...]:
-    """A variant's runs, each between the baselines that enclose it: their steps, ns, or what else is asked `of` them.
-    Disturbed ones are left out where enough others are there."""
+    """Comparisons of a variant's runs with their enclosing baselines. of: the compared quantity, by default step times
+    in ns. Comparisons under foreign load are left out if enough others remain."""
     usable = [run for run in runs if _timed(run) and len(of(run))]
     calm, all_of_them = [], []
     for run in usable:
@@ -314,8 +311,8 @@ def comparisons_of(name: str, runs: Sequence[Run], of: Callable[[Run], Series] =
 
 
 def _enclosing(run: Run, usable: Sequence[Run]) -> tuple[Run, Run] | None:
-    """The baselines between which a run stands: the last one before it and the first one behind it, or twice the one
-    that it took turns with. None where one is missing."""
+    """Baselines that enclose a run: the last before it and the first after it, or twice the one that it took turns
+    with. None if one is missing."""
     here = [each for each in usable if each.variant == BASELINE and each.place == run.place]
     here = [each for each in here if each.alternated == run.alternated]
     if run.alternated:
@@ -327,22 +324,22 @@ def _enclosing(run: Run, usable: Sequence[Run]) -> tuple[Run, Run] | None:
 
 
 def under_load(run: Run, quietest: float) -> bool:
-    """True if somebody else used the machine while the run's steps were taken. quietest: the least foreign load, in
-    CPUs, that any run of the trial had there."""
+    """True if other processes used the machine during the run, or its device was throttled. quietest: least foreign
+    load of any run of the trial on that machine, in CPUs."""
     load = run.load
     crowded = load.other_cpu > quietest + OTHER_CPU or (load.steal or 0.0) > OTHER_CPU
     return crowded or load.other_device_users or load.device_throttled
 
 
 def usual_step(runs: Sequence[Run]) -> Estimate | None:
-    """The baseline's mean step, ns: the median over its runs; None without one."""
+    """Mean step time of the baseline, ns: the median over its runs; None without one."""
     means = [fmean(run.step_ns) for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run) and run.step_ns]
     means = means or [each.step_ns for run in runs for each in run.switched.blocks if not each.block]
     return median_of(np.array(means)) if means else None
 
 
 def usual_metric(runs: Sequence[Run]) -> Estimate | None:
-    """The value that the job as it is prints, or its seconds to a loss: the median over its runs; None without one."""
+    """Metric of the unchanged job, or its seconds to a loss: the median over its runs; None without one."""
     plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run)]
     printed = [run.metric for run in plain if run.metric is not None]
     return median_of(np.array(printed)) if printed else None
@@ -359,8 +356,8 @@ _position = attrgetter("position")
 
 
 def agreement_of(variant: Variant, runs: Sequence[Run], target: LossTarget | None = None) -> NumbersCheck:
-    """Agreement of the variant's numbers: its gradients first, whatever the losses say. target: of a variant that
-    may train otherwise, as long as it reaches that loss."""
+    """Agreement of the variant's numbers with the job's; gradients decide before losses. target: the loss to reach, for
+    a variant that may train differently."""
     if target is not None and not variant.suspicion:
         own = [run for run in runs if run.variant == variant.name and not run.failure]
         return numbers_until(target, variant, own, _plain(runs))
@@ -393,7 +390,8 @@ def agreement_of(variant: Variant, runs: Sequence[Run], target: LossTarget | Non
 
 
 def _work(variant: Variant, runs: Sequence[Run]) -> NumbersCheck | None:
-    """Work that somebody's candidate leaves out, or does otherwise than the job."""
+    """Result for a user's own candidate that leaves out work of the job, or does it differently; None for no such
+    sign."""
     if variant.suspicion:
         return NumbersCheck(Agreement.LESS_WORK, variant.suspicion)
     if not variant.foreign:
@@ -408,8 +406,8 @@ def _plain(runs: Sequence[Run]) -> list[Run]:
 
 
 def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool:
-    """True if the job as it is must be rehearsed once more to tell a variant's gradients from what differs by
-    itself."""
+    """True if the unchanged job needs another rehearsal, so that a variant's gradients can be told from the job's own
+    spread."""
     done = sum(run.variant == BASELINE and run.rehearsal and not run.exact for run in runs)
     if done == 1 and any(each.foreign and not is_proved(each, runs) for each in variants):
         return True
@@ -423,9 +421,9 @@ def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool
 
 
 def next_in_float64(variants: Sequence[Variant], runs: Sequence[Run], baseline: Variant) -> Sequence[Variant]:
-    """The next rehearsals in float64: the job as it is; where it can be, the candidates that came through their other
-    rehearsal, unless that has refused them already; and the job once more where one of these differs, to tell what
-    differs by itself."""
+    """Variants to rehearse in float64 next: first the unchanged job; if that works, the candidates that passed their
+    other rehearsal and are not rejected yet; then the unchanged job once more if a candidate differs, to measure its
+    own spread."""
     exact = [run for run in runs if run.exact]
     plain = [run for run in exact if run.variant == BASELINE]
     known = {run.variant for run in exact}
@@ -447,7 +445,7 @@ def next_in_float64(variants: Sequence[Variant], runs: Sequence[Run], baseline: 
 
 
 def is_proved(variant: Variant, runs: Sequence[Run]) -> bool:
-    """True if it came to the job's own parameters in float64."""
+    """True if the variant reached the job's own parameters in float64."""
     exact = exactness([run for run in runs if run.variant == variant.name], _plain(runs))
     return exact is not None and exact.same
 
@@ -458,7 +456,7 @@ def _rehearsals(variant: str, runs: Sequence[Run]) -> list[Run]:
 
 
 def _gradients(variant: Variant, runs: Sequence[Run]) -> tuple[NumbersCheck | None, str]:
-    """Fault that the rehearsals show, if any; else how far the comparison had to be widened, "" for not."""
+    """(gradient fault of the rehearsals or None, sentence on a widened tolerance or "")."""
     baselines, own = _rehearsals(BASELINE, runs), _rehearsals(variant.name, runs)
     if not baselines:
         return None, ""
@@ -480,7 +478,8 @@ def _gradients(variant: Variant, runs: Sequence[Run]) -> tuple[NumbersCheck | No
 def _first_gradients(
     variant: Variant, own: parity.Norms, baselines: Sequence[parity.Norms]
 ) -> tuple[NumbersCheck | None, str]:
-    """True if the first step agrees within rounding, or within the job's own differences."""
+    """Compares the first step's gradients within rounding, or within the job's own spread: (fault or None, sentence on
+    a widened tolerance or "")."""
     usual = parity.LOW_PRECISION if variant.low_precision else parity.FULL_PRECISION
     found, spread = parity.nearest(baselines, own), parity.own_tolerance(baselines)
     if found.within(usual):
@@ -499,7 +498,7 @@ def _first_gradients(
 
 
 def _reach(factor: float) -> str:
-    """A tolerance, from the logarithm of a factor, in words."""
+    """Text of a tolerance that is given as the logarithm of a factor."""
     return f"±{100 * expm1(factor):.2g} %" if factor < parity.JUDGEABLE else f"a factor of {exp(factor):.2g}"
 
 

@@ -1,8 +1,7 @@
-"""Names that become names of files, and the folders of a trial: what was read of a file is checked before it is used.
+"""Checks of names that become file names, and the folders of a trial.
 
-The files of a trial may be a stranger's. Whatever holds a name (`Variant`, `Run`) checks it where it is made, so that a
-file with another one is refused as a whole; and only `own_folder` makes a folder that may be removed.
-"""
+The files of a trial may come from a stranger. `Variant` and `Run` check their names on construction, so that a file
+with a bad name is rejected as a whole; and only `own_folder` makes a folder that may be removed."""
 
 from __future__ import annotations
 
@@ -13,17 +12,17 @@ from steptime.errors import RecordingError
 from steptime.launcher.watchdog import OwnFolder
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
-"""The plus sign joins names of variants that are tried together."""
+"""Pattern of a name. The plus sign joins the names of combined variants."""
 
 
 def check_name(name: str) -> None:
-    """Raises ValueError for what is no plain name of a file."""
+    """Raises ValueError for an unsafe file name."""
     if not NAME.fullmatch(name):
         raise ValueError(f"{name[:60]!r} is no name: letters, digits and ._+- were expected")
 
 
 def check_source(path: str) -> None:
-    """Raises ValueError for what is no path of a file below, or beside, a folder."""
+    """Raises ValueError unless the path is relative, with `..` only at its start."""
     parts = Path(path).parts
     inner = [part for part in parts if part != ".."]
     if not inner or Path(path).is_absolute() or "\0" in path or list(parts[len(parts) - len(inner) :]) != inner:
@@ -31,8 +30,8 @@ def check_source(path: str) -> None:
 
 
 def own_folder(folder: Path, *names: str) -> OwnFolder:
-    """The folder of these names, one in the other, which need not be there. Raises RecordingError where a name is none,
-    or a link is in its place."""
+    """Nested folder of these names, which need not exist. Raises RecordingError for a bad name, or if a link is in its
+    place."""
     place = folder
     for name in names:
         try:

@@ -1,7 +1,6 @@
-"""Check that a variant trains as the baseline does: its losses, and the gradients of its first steps.
+"""Check that a variant trains as the baseline does, by its losses and the gradients of its first steps.
 
-Pure functions on arrays. The tolerances were measured on twelve scripts (docs/statistics.md has the table).
-"""
+Pure functions on arrays. The tolerances were measured on twelve scripts (docs/statistics.md has the table)."""
 
 from __future__ import annotations
 
@@ -19,56 +18,57 @@ Losses = Sequence[float | None]
 Norms = Mapping[str, float | None]
 
 LEAST_LOSSES = 8
-"""Steps with a loss below which there is no curve to compare."""
+"""Least number of steps with a loss for a curve to compare."""
 TAIL = 0.25
-"""Share of the steps, the last ones, whose mean loss is compared."""
+"""Fraction of the steps, at the end, whose mean loss is compared."""
 LEAST_SEEDS = 2
-"""Baselines with other seeds than the variant's, without which there is no band."""
+"""Least number of baselines with other seeds than the variant's for a band."""
 LEAST_PAIRS = 3
-"""Seeds that variant and baseline have in common, below which their differences alone say too little."""
+"""Least number of seeds common to variant and baseline whose paired differences count."""
 SLIGHT = 0.5
-"""Standard deviations of the seeds. Simulated (tests/trials/test_parity.py): with three seeds a variant whose loss lies
-five deviations off is seen in 91 of 100 trials, with four in 99; one that lies in the band is refused in about one."""
+"""Difference that passes, in standard deviations of the seeds. Simulated (tests/trials/test_parity.py): with three
+seeds a variant whose loss is five deviations off is detected in 91 of 100 trials, with four seeds in 99; one inside the
+band is rejected in about one."""
 FULL_PRECISION = (1e-2, 1e-3)
-"""(Largest, median) relative difference of gradient norms where arithmetic stays in float32. Seen: up to 3e-3 for
-channels_last and the compiler on networks with batch normalisation, 1e-6 elsewhere; 1.0 to 1.3 miscompiled."""
+"""Tolerance (largest, median) for relative differences of gradient norms in float32 arithmetic. Measured: up to 3e-3
+for channels_last and the compiler on networks with batch normalisation, 1e-6 elsewhere; 1.0 to 1.3 miscompiled."""
 LOW_PRECISION = (0.3, 0.05)
-"""The same where products are rounded to bfloat16 or float16. Seen: up to 0.15 on networks with batch normalisation,
-2e-2 elsewhere; another seed 0.2 to 0.64."""
+"""Tolerance (largest, median) for products in bfloat16 or float16. Measured: up to 0.15 on networks with batch
+normalisation, 2e-2 elsewhere; another seed 0.2 to 0.64."""
 REPEATS = 4
-"""Rehearsals, at most, of a job whose first gradients differ from run to run: what they span is its own spread."""
+"""Most rehearsals of a job whose first gradients differ from run to run; their range is its own spread."""
 MARGIN = 1.5
-"""Times that spread, as the logarithm of a factor. Simulated for 2 to 200 parameters that vary together or each by
-itself: another run of the same job lies beyond it in 23 of 100 cases with two rehearsals, 7 with three, 3 with four."""
+"""Factor on that spread (a logarithm). Simulated for 2 to 200 parameters that vary together or independently: another
+run of the same job is outside in 23 of 100 cases with two rehearsals, 7 with three, 3 with four."""
 JUDGEABLE = log(2)
-"""Fraction of the median's tolerance: a gradient that is twice as large everywhere, a sum in place of a mean, must not
-lie in it."""
+"""Upper bound on the median tolerance, as the logarithm of a factor: a gradient twice as large everywhere (a sum in
+place of a mean) must be detectable."""
 NEGLIGIBLE = 1e-6
-"""Fraction of the whole gradient's norm: a parameter with less is rounding itself (a bias before a batch normalisation
-has a gradient of exactly zero in exact arithmetic)."""
+"""Fraction of the whole gradient's norm below which a parameter's gradient is mere rounding (a bias before a batch
+normalisation has a gradient of exactly zero in exact arithmetic)."""
 EIGHTY_PERCENT = 0.8416
-"""Standard deviations below which 80 % of a normal distribution lie."""
+"""Quantile of the normal distribution at 80 %, in standard deviations."""
 ROUNDING = 1e-12
-"""Fraction of a mean: what adding up the same losses may differ by."""
+"""Fraction of a mean: rounding difference of sums of the same losses."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradientParity:
-    """How gradient norms compare. dead: parameters whose gradient was there and is zero, gone or not finite now.
-    largest, median: of the differences of the others, relative or as logarithms of their factors."""
+    """Comparison of gradient norms. dead: parameters whose gradient has become zero, missing or not finite. largest,
+    median: differences of the others, relative or as logarithms of their factors."""
 
     dead: tuple[str, ...]
     largest: float
     median: float
 
     def within(self, tolerance: tuple[float, float]) -> bool:
-        """True if no difference is beyond a (largest, median) tolerance."""
+        """True if no difference exceeds a (largest, median) tolerance."""
         return self.largest <= tolerance[0] and self.median <= tolerance[1]
 
 
 def compare_gradients(baseline: Norms, variant: Norms, *, factors: bool = False) -> GradientParity:
-    """Parameters that only one of the two knows are left out: a wrapper renames them. factors: how many times as large
-    or as small a norm is, where that may be far apart: in it a half is as much as a double."""
+    """Compares gradient norms of the parameters that both know: a wrapper renames some. factors: measure differences as
+    logarithms of factors, in which a half counts as much as a double."""
     known = [value for value in baseline.values() if value is not None and isfinite(value)]
     floor = NEGLIGIBLE * float(np.sqrt(np.sum(np.square(known))))
     dead, differences = [], []
@@ -86,8 +86,8 @@ def compare_gradients(baseline: Norms, variant: Norms, *, factors: bool = False)
 
 
 def own_tolerance(rehearsals: Sequence[Norms]) -> tuple[float, float] | None:
-    """The (largest, median) factor, as logarithms, by which a job of these gradients may differ from itself; None where
-    it repeats, as far as rounding goes, or was rehearsed only once."""
+    """Spread of a job's gradients between its rehearsals, as (largest, median) logarithms of factors, times MARGIN;
+    None if they agree within rounding, or there is only one."""
     pairs = [compare_gradients(*pair, factors=True) for pair in combinations(rehearsals, 2)]
     if all(pair.within(FULL_PRECISION) for pair in pairs):
         return None
@@ -95,25 +95,25 @@ def own_tolerance(rehearsals: Sequence[Norms]) -> tuple[float, float] | None:
 
 
 def nearest(rehearsals: Sequence[Norms], variant: Norms, *, factors: bool = False) -> GradientParity:
-    """How a variant's gradients compare with those of the rehearsal that they are most like."""
+    """Comparison of a variant's gradients with those of the most similar rehearsal."""
     compared = [compare_gradients(each, variant, factors=factors) for each in rehearsals]
     return min(compared, key=lambda each: (each.largest, each.median))
 
 
 def dead_in_all(rehearsals: Sequence[Norms], variant: Norms) -> tuple[str, ...]:
-    """Parameters that have lost their gradient against each of the rehearsals: another seed may leave one without."""
+    """Parameters that have lost their gradient compared with every rehearsal: another seed may leave one without."""
     lost = [set(compare_gradients(each, variant).dead) for each in rehearsals]
     return tuple(sorted(set.intersection(*lost)))
 
 
 def equal_bits(one: Losses, other: Losses) -> bool:
-    """True if all steps that both took have the very same losses (a NaN equals a NaN)."""
+    """True if the common steps, at least LEAST_LOSSES, have exactly equal losses (a NaN equals a NaN)."""
     count = min(len(one), len(other))
     return count >= LEAST_LOSSES and first_difference(one, other) is None
 
 
 def first_difference(one: Losses, other: Losses) -> int | None:
-    """Index of the first step whose losses differ; None where they are equal as far as both go."""
+    """Index of the first step whose losses differ; None if all common steps are equal."""
     count = min(len(one), len(other))
     first, second = _array(one[:count]), _array(other[:count])
     apart = np.flatnonzero((first != second) & ~(np.isnan(first) & np.isnan(second)))
@@ -121,21 +121,19 @@ def first_difference(one: Losses, other: Losses) -> int | None:
 
 
 def seen(losses: Losses) -> bool:
-    """True if there are losses enough to compare: LEAST_LOSSES, whatever their values."""
+    """True for at least LEAST_LOSSES losses, whatever their values."""
     return sum(loss is not None for loss in losses) >= LEAST_LOSSES
 
 
 def within_band(variant: Mapping[int, Losses], baselines: Mapping[int, Losses]) -> bool:
-    """True if the variant's mean losses over the last quarter are those that the job has, too, by their means over the
-    same steps. Both: losses by seed.
+    """True if the variant's mean losses over the last quarter agree with the job's. Both arguments: losses by seed.
 
-    With one seed the loss must lie in the 95 % prediction interval of the baselines'. With several the means must not
-    differ beyond chance, taken from how far seeds differ, and, where at least LEAST_PAIRS seeds are common, from how
-    far the pairs' differences do: two equal trainings from one seed differ little. As that is looked at after each
-    round, the interval is that of `student(looks=True)`; and differences below SLIGHT deviations of the seeds pass: a
-    low format's rounding shifts all losses a little. Equal baselines make a band without width. A loss that is not
-    finite is outside unless a baseline's is not, either. Raises ValueError for fewer than LEAST_SEEDS baselines.
-    """
+    With one seed, the loss must be in the 95 % prediction interval of the baselines'. With several, the means must not
+    differ beyond chance, estimated from the spread of seeds and, with at least LEAST_PAIRS common seeds, from that of
+    the pairs' differences: two equal trainings from one seed differ little. The check repeats after each round, so the
+    interval is that of `student(looks=True)`. Differences below SLIGHT deviations of the seeds pass, because rounding
+    in a low-precision dtype shifts all losses a little. Equal baselines make a band of zero width. A non-finite loss is
+    outside unless a baseline has one, too. Raises ValueError for fewer than LEAST_SEEDS baselines."""
     if len(baselines) < LEAST_SEEDS:
         raise ValueError(f"a band needs {LEAST_SEEDS} baselines, not {len(baselines)}")
     count = min(len(each) for each in (*variant.values(), *baselines.values()))
@@ -157,7 +155,7 @@ def within_band(variant: Mapping[int, Losses], baselines: Mapping[int, Losses]) 
 
 
 def _reach(mine: Float64, theirs: Float64) -> float:
-    """How far the means of losses may lie apart by the choice of seeds."""
+    """Largest difference of mean losses that the choice of seeds explains."""
     if len(mine) == 1:
         return student(len(theirs) - 1) * float(np.std(theirs, ddof=1)) * sqrt(1 + 1 / len(theirs))
     freedom = len(mine) + len(theirs) - 2
@@ -167,9 +165,9 @@ def _reach(mine: Float64, theirs: Float64) -> float:
 
 
 def visible_drift(variant: Mapping[int, Losses], baselines: Mapping[int, Losses]) -> float | None:
-    """The smallest shift of the variant's mean loss over the last quarter, as a fraction of the baselines', that
-    `within_band` would see with a probability of 80 %: by the band, or by pairs of one seed, whichever sees more. Both:
-    losses by seed. None for fewer than LEAST_SEEDS baselines with finite losses, or none of the variant."""
+    """Smallest shift of the variant's mean loss over the last quarter, as a fraction of the baselines', that
+    `within_band` would detect with a probability of 80 %. Both arguments: losses by seed. None for fewer than
+    LEAST_SEEDS baselines with finite losses, or no finite loss of the variant."""
     count = min(map(len, (*variant.values(), *baselines.values())), default=0)
     own, usual = (
         {seed: value for seed, each in losses.items() if isfinite(value := tail(each, count))}
@@ -188,7 +186,7 @@ def visible_drift(variant: Mapping[int, Losses], baselines: Mapping[int, Losses]
 
 
 def tail(losses: Losses, count: int) -> float:
-    """The mean loss of the last quarter of the first `count` steps; NaN where one was not seen."""
+    """Mean loss of the last quarter of the first `count` steps; NaN if one of these is unknown."""
     values = _array(losses[:count])
     last = values[count - max(1, round(count * TAIL)) :]
     return float(np.mean(last)) if len(last) else float("nan")

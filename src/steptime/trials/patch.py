@@ -1,7 +1,6 @@
-"""A patch of the user's own sources: edits made one after the other, as a diff, and written where that is safe.
+"""Patch of the user's own sources: edits in sequence, as a diff, and written to the files where that is safe.
 
-A change that cannot be written for certain (`edits.py`) is a snippet for the user.
-"""
+An edit that cannot be written with certainty (`edits.py`) is a snippet for the user."""
 
 from __future__ import annotations
 
@@ -39,19 +38,19 @@ from steptime.trials.edits import apply_edit, replaced_arguments, through_option
 from steptime.trials.working_copy import LEVELS
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders whose files are not the user's."""
+"""Names of folders with installed packages, which are not the user's code."""
 
 
 class MovedLines:
-    """From the lines of a file as it was recorded to those of its edited text. Indentation is no difference, and lines
-    that were replaced by as many others are the same ones."""
+    """Map from lines of a file as recorded to lines of its edited text. Changes of indentation do not count, and lines
+    replaced by as many others map one to one."""
 
     def __init__(self, recorded: str) -> None:
         self._now = _stripped(recorded)
         self._places = {number: number for number in range(len(self._now))}
 
     def follow(self, edited: str) -> None:
-        """One more edit has been made: step by step, what moved where is never in doubt."""
+        """Updates the map after one more edit. One edit at a time keeps the diff unambiguous."""
         after = _stripped(edited)
         step: dict[int, int] = {}
         for _, start, end, first, last in difflib.SequenceMatcher(None, self._now, after, autojunk=False).get_opcodes():
@@ -61,7 +60,7 @@ class MovedLines:
         self._now = after
 
     def edit(self, edit: SingleEdit) -> SingleEdit | None:
-        """The edit with its lines as they are now; None where one is gone."""
+        """Edit with its lines moved to their current places; None if one is gone."""
         moved: dict[str, SourceLine] = {}
         for field in fields(edit):
             line = getattr(edit, field.name)
@@ -79,9 +78,9 @@ def _stripped(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """files: (path relative to the job's folder, old text, new text). folder: the job's. environment: variables that go
-    with it. snippets: what could not be written, in words with file and line. replaced: arguments that were not plain
-    values and are now, likewise: an option of the command line that has no effect there any more."""
+    """Patch of a job. files: (path relative to the job's folder, old text, new text). folder: the job's. environment:
+    variables to set with it. snippets: edits that could not be written, as text with file and line. replaced: texts on
+    non-literal arguments that the patch overrides, such as a command-line option that loses its effect."""
 
     folder: Path
     files: tuple[tuple[Path, str, str], ...] = ()
@@ -91,35 +90,34 @@ class Patch:
 
     @property
     def base(self) -> Path:
-        """The folder that the diff is applied from: the root of the repository around the files and the job's folder,
-        or the folder that they have in common. `git apply` takes no file outside of it."""
+        """Folder from which the diff is applied: the root of the repository around the files and the job's folder, or
+        their common folder. `git apply` ignores files outside of it."""
         inner = os.path.commonpath([self.folder, *(place_of(self.folder, path).parent for path, _, _ in self.files)])
         common = Path(inner)
         return next((each for each in (common, *common.parents) if (each / ".git").exists()), common)
 
     @property
     def diff(self) -> str:
-        """Unified, as `git apply` takes it from `base`."""
+        """Unified diff, for `git apply` in `base`."""
         base = self.base
         named = ((place_of(self.folder, path).relative_to(base), old, new) for path, old, new in self.files)
         return "".join(unified_diff(path, old, new) for path, old, new in named)
 
     def apply_command(self, file: Path) -> str:
-        """Command that applies the diff that was written to a file, from whatever folder it is given."""
+        """Command that applies the diff in `file`, from any working folder."""
         return shlex.join(["git", "-C", str(self.base), "apply", str(file.absolute())])
 
 
 def unified_diff(path: Path, old: str, new: str) -> str:
-    """Diff of one file, with the names that git gives; "" where they are equal. Only a line feed ends a line, as for
-    git."""
+    """Unified diff of one file with git's names; "" for equal texts. Only a line feed ends a line, as in git."""
     before, after = ([line for line in re.split(r"(?<=\n)", text) if line] for text in (old, new))
     lines = difflib.unified_diff(before, after, f"a/{path.as_posix()}", f"b/{path.as_posix()}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 class Drafts:
-    """Sources as edits make them, one after the other. script: the file that was started; options: of the job's command
-    line. Files are read, none is written."""
+    """Edited texts of sources; nothing is written to disk. script: the started file; options: of the job's command
+    line."""
 
     def __init__(self, folder: Path, script: Path | None, options: frozenset[str]) -> None:
         self._folder, self._script, self._options = folder, script, options
@@ -128,7 +126,7 @@ class Drafts:
         self.replaced: list[str] = []
 
     def write(self, parts: Sequence[SingleEdit]) -> bool:
-        """Makes edits that belong together; whether all of them could be made. Else none is."""
+        """Applies edits that belong together; returns True if all could be applied, else undoes them."""
         before = dict(self._texts), {path: copy(each) for path, each in self._moved.items()}, list(self.replaced)
         if all(map(self._write_one, parts)):
             return True
@@ -153,8 +151,8 @@ class Drafts:
         return True
 
     def _file(self, edit: SingleEdit) -> Path | None:
-        """The file to edit, relative to the job's folder; None for what is not the user's, or cannot be run in a trial:
-        outside of the folder that is the script alone, where the command names it relative to the folder."""
+        """File to edit, relative to the job's folder; None for a file that is not the user's, or that no trial can run.
+        Outside of the folder, only the script qualifies, if the command names it by a relative path."""
         folder, script, site = self._folder, self._script, _site(edit)
         started = place_of(folder, script) if script is not None else None
         place = place_of(folder, Path(site.file)) if site is not None else started
@@ -168,15 +166,14 @@ class Drafts:
         return Path(os.path.relpath(place, folder)) if within_reach else None
 
     def files(self) -> tuple[tuple[Path, str, str], ...]:
-        """(path, old text, new text) of those that differ."""
+        """(path, old text, new text) of the changed files."""
         found = ((path, _read(self._folder / path) or "", text) for path, text in sorted(self._texts.items()))
         return tuple(each for each in found if each[1] != each[2])
 
 
 def make_patch(edits: Sequence[Edit], folder: Path, script: Path | None, command: Sequence[str] = ()) -> Patch:
-    """Puts edits into the sources in `folder` (the job's working folder). script: the file that was started, where
-    statements go; None where it is not known. command: the job's, whose options keep their word. Reads files, writes
-    none."""
+    """Applies edits to the sources in `folder` (the job's working folder), without writing files. script: the started
+    file, where statements go; None if unknown. command: the job's, whose options stay in force."""
     drafts = Drafts(folder, script, frozenset(word.partition("=")[0] for word in command if word.startswith("-")))
     environment: list[tuple[str, str]] = []
     snippets: list[str] = []
@@ -189,7 +186,7 @@ def make_patch(edits: Sequence[Edit], folder: Path, script: Path | None, command
 
 
 def unwritten(patch: Patch, edits: Sequence[Edit]) -> Patch:
-    """A patch that did not stand its own run: its edits in words, and nothing to apply."""
+    """Patch that failed its own run, with its edits as snippets only."""
     return Patch(patch.folder, snippets=tuple(map(described, edits)))
 
 
@@ -201,7 +198,7 @@ def _site(edit: SingleEdit) -> SourceLine | None:
 
 
 def described(edit: Edit) -> str:
-    """Instruction for the user, with file and line where they are known."""
+    """Instruction for the user, with file and line if known."""
     if isinstance(edit, JointEdit):
         return described(edit.example)
     if isinstance(edit, CallEdit):
@@ -229,14 +226,14 @@ def described(edit: Edit) -> str:
 
 
 def place_of(folder: Path, path: Path) -> Path:
-    """Where a path that was given in a folder leads, without `..`. A link to a file is not followed: it is the name
-    that a diff has."""
+    """Absolute place of a path in a folder, without `..`. A link to a file is not resolved, because the diff uses its
+    name."""
     whole = folder / path
     return whole.parent.resolve() / whole.name if ".." in path.parts else whole
 
 
 def _read(path: Path) -> str | None:
-    """The text with its line ends as they are; None for what is no UTF-8 text."""
+    """Text of a file with its original line ends; None if it is not UTF-8 or cannot be read."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return file.read()
@@ -245,11 +242,10 @@ def _read(path: Path) -> str | None:
 
 
 def write_patch(patch: Patch) -> tuple[Path, ...]:
-    """Writes the patch's files; returns their paths. Refuses all of it when one is dirty.
+    """Writes the patch's files, and returns their paths.
 
-    Raises OutputError for a file that has changes which git does not know, that has changed since it was read, or that
-    cannot be written.
-    """
+    Raises OutputError, before anything is written, for a file with uncommitted changes or one that has changed since it
+    was read; and for one that cannot be written."""
     files = [(place_of(patch.folder, path), old, new) for path, old, new in patch.files]
     for path, old, _ in files:
         _check(path, old)
@@ -280,7 +276,7 @@ def _check(path: Path, old: str) -> None:
 
 
 def is_dirty(path: Path) -> bool:
-    """True if git knows of changes in the file, or does not know the file: then it could not be brought back."""
+    """True if the file has uncommitted changes or is unknown to git, so that git could not restore it."""
     if path.is_symlink():  # git knows where it leads, and not what is there
         return True
     try:

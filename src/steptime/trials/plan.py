@@ -1,4 +1,4 @@
-"""From a diagnosis to what is tried: variants from proposals, and the place where they run."""
+"""Variants from the proposals of a diagnosis, the plan of a trial, and its workspace."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from steptime.trials.trial import BATCH, PATCH, Judgement, TrialVerdict, Variant
 from steptime.trials.working_copy import find_outputs, outputs_outside
 
 MARGIN = 3_000_000_000
-"""ns after the end of a job in which its last files may still be written."""
+"""Time after the end of a job in which it may still write its last files, ns."""
 
 
 def writable(proposals: Sequence[Proposal], directory: Path, command: Sequence[str]) -> tuple[Proposal, ...]:
-    """The proposals, of which those that are tried as they are written are advice where they cannot be. directory,
+    """Proposals, with those that cannot be written to the sources, but should be, turned into advice. directory,
     command: of the job."""
     return tuple(
         replace(each, option=replace(each.option, as_written=False, edit=_example(each.option.edit)))
@@ -43,8 +43,8 @@ def _example(edit: Edit | None) -> Edit | None:
 
 
 def sources_of(proposal: Proposal, directory: Path, command: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """The files with a proposal's edit in them, where that is what is tried; none for any other, and where it cannot be
-    written."""
+    """(path, new text) of the files with a proposal's edit, if the edit itself is what is tried; () otherwise, and if
+    it cannot be written."""
     edit = proposal.option.edit
     if not proposal.option.as_written or edit is None:
         return ()
@@ -55,8 +55,8 @@ def sources_of(proposal: Proposal, directory: Path, command: Sequence[str]) -> t
 def plan_variants(
     proposals: Sequence[Proposal], most: int, step: float, directory: Path, command: Sequence[str]
 ) -> tuple[Variant, ...]:
-    """The first `most` proposals that can be applied, as variants in the same order. step: ns, of the recording.
-    directory, command: of the job."""
+    """First `most` proposals that can be applied, as variants in the same order. step: time per step in the recording,
+    ns. directory, command: of the job."""
     possible = [each for each in proposals if not each.advice_only][:most]
     several = Counter(each.fix.code for each in possible)
     names: Counter[str] = Counter()
@@ -82,8 +82,8 @@ def plan_variants(
 
 
 def _speed(saving: Estimate | None, step: float) -> Estimate | None:
-    """Speed-up by a saving of ns per step: before over after. None without a saving, or where all of the step would be
-    saved."""
+    """Speed-up from a saving of ns per step, as the ratio before / after. None without a saving, or if it is not below
+    the step."""
     if saving is None or saving.high >= step:
         return None
     value, low, high = (step / (step - each) for each in (saving.value, saving.low, saving.high))
@@ -99,7 +99,7 @@ def plan_for(
     *,
     goal: Goal = Goal.SPEED,
 ) -> Plan:
-    """The plan of a trial. known: what is in `recording`. min_gain: a fraction."""
+    """Plan of a trial. known: the content of `recording`. min_gain: a fraction."""
     return Plan(
         tuple(known.manifest.command),
         known.manifest.directory,
@@ -114,14 +114,14 @@ def plan_for(
 
 
 def warm_up_of(step: StepSummary) -> int:
-    """Steps that a process takes before it is timed: those of the recording's warm-up, as far as they take no longer
-    than what is timed. Work at a job's start, which does not last."""
+    """Number of untimed first steps of a process: the recording's warm-up, but no longer than the timed part. A job's
+    initial work does not last."""
     longest = round(SECONDS * 1e9 / step.duration.value) if step.duration.value else 0
     return max(WARM_UP, min(step.warm_up, longest, MOST))
 
 
 def edits_of(taken: Variant, variants: Sequence[Variant], proposals: Sequence[Proposal]) -> tuple[Edit, ...]:
-    """The source edits of a variant, which may be several put together (`conduct.together` joins their names)."""
+    """Source edits of a variant, or of all variants that are combined in it (`conduct.together` joins their names)."""
     parts = [variant for variant in variants if variant.name in taken.name.split("+")]
     known = {(each.fix.code, each.option.label): each.option.edit for each in proposals}
     found = [known.get((variant.proposal, variant.label)) for variant in parts]
@@ -129,12 +129,12 @@ def edits_of(taken: Variant, variants: Sequence[Variant], proposals: Sequence[Pr
 
 
 def script_of(command: Sequence[str]) -> Path | None:
-    """The script in the command; None for a module or a program."""
+    """Script of a command; None for a module or a program."""
     return next((Path(word) for word in command if word.endswith(".py")), None)
 
 
 def prove(bench: TrialRunner, taken: Variant, patch: Patch) -> Judgement | None:
-    """Runs the patch by itself, none of our changes in force, against the job as it is; None where it is empty, or no
+    """Runs the patch by itself, without instrumented changes, against the unchanged job; None if it is empty, or no
     time is left."""
     if not (patch.files or patch.environment) or bench.budget.left() <= 0:
         return None
@@ -148,15 +148,15 @@ def prove(bench: TrialRunner, taken: Variant, patch: Patch) -> Judgement | None:
 
 
 def next_stage(bench: TrialRunner) -> int:
-    """Time and processes of a trial that has run something."""
+    """Number of the next stage of a trial that has run something."""
     return max(run.stage for run in bench.runs) + 1
 
 
 def workspace_for(
     manifest: Manifest, recording: Path, folder: Path, *, uncontained: bool, keep: bool = False
 ) -> Workspace:
-    """Workspace for the job of a recording. folder: of the trial. Raises UsageError where the job's own folder is gone
-    or too large to be copied."""
+    """Workspace for a recorded job. folder: of the trial. Raises UsageError if the job's folder is gone, or too large
+    to copy."""
     directory = Path(manifest.directory)
     if not directory.is_dir():
         raise UsageError(
@@ -173,7 +173,7 @@ def workspace_for(
 
 
 def plain_workspace(plan: Plan, folder: Path, *, uncontained: bool, keep: bool = False) -> Workspace:
-    """Workspace for a job that was not recorded. Raises UsageError where its folder is gone."""
+    """Workspace for a job that was not recorded. Raises UsageError if its folder is gone."""
     directory = Path(plan.directory)
     if not directory.is_dir():
         raise UsageError("folder-gone", f"The job is run in {directory}, which is not there any more.")
@@ -182,7 +182,7 @@ def plain_workspace(plan: Plan, folder: Path, *, uncontained: bool, keep: bool =
 
 
 def with_outputs(workspace: Workspace, ran: tuple[int, int]) -> Workspace:
-    """A workspace, with what the job wrote when it ran between two instants (epoch, ns)."""
+    """Workspace with the files that the job wrote when it ran between two instants (ns since the epoch)."""
     workspace = replace(workspace, outside=outputs_outside(workspace.command, workspace.directory, *ran))
     if ground_of(workspace).layer is Layer.OVERLAY:
         return workspace
@@ -190,7 +190,7 @@ def with_outputs(workspace: Workspace, ran: tuple[int, int]) -> Workspace:
 
 
 def ours_in(folder: Path) -> tuple[Path, ...]:
-    """Recordings and trials that lie in a folder: no variant needs them, and TensorBoard may write there, too."""
+    """Recordings and trials in a folder: no variant needs them, and TensorBoard may write there, too."""
     if not folder.is_dir():
         return ()
     children = [path for path in folder.iterdir() if path.is_dir()]
@@ -200,12 +200,12 @@ def ours_in(folder: Path) -> tuple[Path, ...]:
 NO_INPUT, BF16, BF16_COMPILED = "no-input", "bf16", "bf16+compile"
 _MASKS = "dropout masks"
 MODES = ("default", "reduce-overhead", "max-autotune")
-"""Modes of torch.compile, as its documentation lists them."""
+"""Modes of torch.compile, from its documentation."""
 
 
 def lab_variants(compile_modes: bool = False, on_cuda: bool = False) -> tuple[Variant, ...]:
-    """bfloat16, bfloat16 and compiled, no input, and on CUDA no launch; then every compile mode in the job's own
-    precision."""
+    """Variants of a lab: bfloat16; bfloat16 and compiled; no input; on CUDA, CUDA graphs; then every compile mode in
+    the job's own precision."""
     cast = Change("autocast", arguments=(("dtype", "bfloat16"),))
     both = (cast, Change("compile"))
     curve, new = Promise.SAME_CURVE, Promise.NEW_TRAINING
@@ -222,29 +222,29 @@ def lab_variants(compile_modes: bool = False, on_cuda: bool = False) -> tuple[Va
 
 
 def batch_variant(size: int) -> Variant:
-    """Batches of another size."""
+    """Variant with another batch size."""
     change = Change("batch-size", arguments=(("size", size),))
     return Variant(f"{BATCH}{size}", (change,), "", f"batches of {size}", Promise.NEW_TRAINING)
 
 
 def workers_of(variant: Variant) -> int | None:
-    """The number of workers of a variant that changes nothing else."""
+    """num_workers of a variant that changes nothing else; None for any other."""
     (change, *others) = variant.changes or (None,)
     workers = change.argument("num_workers") if change is not None and change.kind == "loader" else None
     return workers if isinstance(workers, int) and not others else None
 
 
 TOGETHER = 2
-"""Sizes that are tried at a time: at most one is tried needlessly after the plateau."""
+"""Batch sizes per stage: at most one size is tried needlessly after the plateau."""
 MOST_DOUBLINGS = 12
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory", "MemoryError", "by signal 9")
-"""Messages of PyTorch, Python and the kernel (which ends a process with SIGKILL)."""
+"""Signs of out of memory in messages of PyTorch, Python and the kernel (which sends SIGKILL)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSizePoint:
-    """A batch size. rate: items per second, unit "1"; None where it was not reached, and why: "" where no time was left
-    for it. peak: bytes, as in `Run.peak_bytes`."""
+    """Result for a batch size. rate: samples per second, unit "1"; None if it was not measured. failure: why not, "" if
+    no time was left. peak: bytes, as in `Run.peak_bytes`."""
 
     size: int
     rate: Estimate | None
@@ -253,14 +253,15 @@ class BatchSizePoint:
 
     @property
     def out_of_memory(self) -> bool:
-        """True if that is why."""
+        """True if memory was too small for it."""
         return any(words in self.failure for words in OUT_OF_MEMORY)
 
 
 def points_of(
     judgements: Sequence[Judgement], step_ns: float, own_size: int | None, own_peak: int | None = None
 ) -> tuple[BatchSizePoint, ...]:
-    """By size, the job's own among them. step_ns: a step of the job as it is, which each speed is relative to."""
+    """Results by ascending batch size, with the job's own. step_ns: time per step of the unchanged job, on which the
+    speeds are based."""
     points = {}
     if own_size:
         rate = own_size / step_ns * 1e9
@@ -280,8 +281,8 @@ def points_of(
 
 
 def plateau(points: Sequence[BatchSizePoint]) -> int | None:
-    """The size from which on larger batches bring less than MIN_GAIN more items a second; None where the largest one
-    still does."""
+    """Smallest batch size beyond which no larger one gains MIN_GAIN in samples per second; None if the largest still
+    does."""
     known = [(point.size, point.rate.value) for point in points if point.rate is not None]
     for number, (size, rate) in enumerate(known[:-1]):
         if all(later < rate * (1 + MIN_GAIN) for _, later in known[number + 1 :]):
@@ -290,13 +291,13 @@ def plateau(points: Sequence[BatchSizePoint]) -> int | None:
 
 
 def over(points: Sequence[BatchSizePoint], go_on: bool) -> bool:
-    """True if larger sizes are not tried: what is smaller has failed or could not be timed, or, where they go on, the
-    plateau is reached."""
+    """True if no larger sizes are tried: a smaller one failed or was not timed, or, with go_on, the plateau is
+    reached."""
     return any(point.rate is None for point in points) or (go_on and plateau(points) is not None)
 
 
 def groups(sizes: Sequence[int], go_on: bool) -> Iterator[tuple[int, ...]]:
-    """Sizes to try together, ascending; doubled from the largest on where these are not all."""
+    """Groups of batch sizes to try together, ascending. go_on: continue by doubling the largest."""
     wanted = sorted(set(sizes))
     if go_on:
         wanted += [wanted[-1] << number for number in range(1, MOST_DOUBLINGS + 1)]

@@ -1,8 +1,7 @@
-"""The results of a trial on disk: one JSON document a line, appended after every run and never rewritten.
+"""Results of a trial on disk: one JSON document per line, appended after every run and never rewritten.
 
-Lines: one "plan", then "run" lines as they end, "judgement" lines of each stage, "patch" at most once. A line that was
-cut short by a crash is the last one, and is left out when the file is read.
-"""
+Lines: one "plan", then "run" lines in the order of their ends, "judgement" lines of each stage, and at most one
+"patch". A crash can truncate only the last line, which is then skipped."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ LAST_BYTES = 4 << 20
 
 
 def end_of(path: Path, most: int) -> str:
-    """The last bytes of a file as text. Raises OSError."""
+    """Last `most` bytes of a file as text. Raises OSError."""
     with path.open("rb") as file:
         file.seek(0, 2)
         file.seek(max(0, file.tell() - most))
@@ -36,13 +35,14 @@ def end_of(path: Path, most: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """pattern: a regular expression, whose first group is the number. The last match counts."""
+    """Number that the job prints. pattern: regular expression whose first group is the number. The last match
+    counts."""
 
     pattern: str
     lower_is_better: bool = False
 
     def read(self, output: Path) -> tuple[float | None, str]:
-        """(the number in a file, ""), or (None, why there is none that can be compared)."""
+        """(number in a file, ""), or (None, reason why there is none)."""
         try:
             text = end_of(output, LAST_BYTES)
         except OSError as error:
@@ -59,7 +59,7 @@ class Metric:
         return value, ""
 
     def cost(self, run: Run) -> tuple[float, ...]:
-        """Cost, the smaller the better."""
+        """Cost of a run, smaller is better, as a tuple; () if the metric is unknown."""
         if run.metric is None:
             return ()
         return (run.metric if self.lower_is_better else 1 / run.metric,)
@@ -68,23 +68,22 @@ class Metric:
 NAME = "results.jsonl"
 FORMAT = 1
 WARM_UP = 5
-"""Steps that a process takes before it is timed, at least."""
+"""Least number of untimed first steps of a process."""
 NOT_A_NUMBER = float("nan")
 SKETCHES = ("batches", "weights", "updates", "directions", "samples", "ways", "carried")
-"""Fields of `StepWork` as numbers in lists."""
+"""Fields of `StepWork` that hold lists of numbers."""
 MOST_FOLDERS = 2000
-"""Folders that are looked into: `runs` of a long project."""
+"""Most folders next to a recording that are searched: `runs` of a long project."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Variants to try, and the goal. recording: the one whose findings are answered. step_seconds, start_seconds: a
-    step of it, and the time to the end of its first one; 0 where that is not known. warm_up: steps that each process
-    takes before it is timed. baseline: what the variants are compared with, where that is not the job as it is. metric:
-    what is compared in place of steps; recording is "" then. until_loss: the loss by the time to which runs are judged.
-    least_step_ns: that the matrix products of a step need at the machine's largest rate, 0 where that is not known.
-    measured_on: the machine, the versions and the commit, a line each.
-    """
+    """Variants to try, and the goal. recording: path of the recording behind the proposals. step_seconds,
+    start_seconds: its step time and its time to the end of the first step; 0 if unknown. warm_up: untimed first steps
+    of each process. baseline: variant to compare with, if not the unchanged job. metric: compared instead of step
+    times; recording is "" then. until_loss: the loss to reach, whose time is compared. least_step_ns: time of a step's
+    matrix products at the machine's largest rate, 0 if unknown. measured_on: machine, versions and commit, a line
+    each."""
 
     command: tuple[str, ...]
     directory: str
@@ -104,14 +103,14 @@ class Plan:
 
     @property
     def compared(self) -> Metric | LossTarget | None:
-        """Quantity that is compared in place of steps."""
+        """Quantity that is compared instead of step times."""
         return self.until_loss or self.metric
 
 
 @dataclass(frozen=True, slots=True)
 class PatchResult:
-    """A patch that was run. diff: unified. environment: variables that go with it. snippets, replaced: as of
-    `patch.Patch`. apply: the command that applies the diff, wherever it is given."""
+    """Patch that was run. diff: unified. environment: variables to set with it. snippets, replaced: as in
+    `patch.Patch`. apply: the command that applies the diff from any folder."""
 
     diff: str
     environment: tuple[tuple[str, str], ...]
@@ -128,7 +127,7 @@ class PatchResult:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Everything that a results file holds. judgements: the newest one of each variant and stage."""
+    """Content of a results file. judgements: (stage, judgement), the newest of each variant and stage."""
 
     plan: Plan
     runs: tuple[Run, ...]
@@ -137,8 +136,8 @@ class Results:
 
 
 def append_result(folder: Path, **line: Plan | Run | Judgement | PatchResult | int) -> None:
-    """Adds a line to the results in a trial's folder: the plan first, then each run, each judgement with its stage, and
-    the patch. Raises OSError where there is no room, and UsageError for names that are no UTF-8."""
+    """Appends a line to the results in a trial's folder: the plan first, then each run, each judgement with its stage,
+    and the patch. Raises OSError for a full disk, and UsageError for names that are not UTF-8."""
     try:
         encoded = msgspec.json.encode(line) + b"\n"
     except UnicodeEncodeError:
@@ -159,7 +158,7 @@ def append_result(folder: Path, **line: Plan | Run | Judgement | PatchResult | i
 
 
 def read_results(folder: Path) -> Results:
-    """The results in a trial's folder. Raises RecordingError where there are none, or none that can be read."""
+    """Results in a trial's folder. Raises RecordingError if there are none, or they cannot be read."""
     path = folder / NAME
     if not folder.exists():
         raise no_such_file(folder, "a folder that steptime try wrote")
@@ -196,7 +195,7 @@ def read_results(folder: Path) -> Results:
 
 
 def is_our_trial(folder: Path) -> bool:
-    """True if this account has planned the trial in a folder: nobody else's words are run then."""
+    """True if this account planned the trial in a folder. Commands of anybody else's trial are not run."""
     try:
         with (folder / NAME).open("rb") as file:
             return is_ours(file.readline())
@@ -205,7 +204,7 @@ def is_our_trial(folder: Path) -> bool:
 
 
 def _with_nan(run: object) -> object:
-    """A run with its sketches as they were: what is not finite is a null in JSON."""
+    """Decoded run with NaN restored in its sketches, because JSON has null for a non-finite number."""
     work = run.get("work") if isinstance(run, dict) else None
     for step in work if isinstance(work, list) else ():
         if isinstance(step, dict):
@@ -221,7 +220,7 @@ def _numbers(value: object) -> object:
 
 
 def _decode(line: bytes) -> dict[str, Any]:
-    """Empty for a line that was cut short."""
+    """Parsed line; {} for one that was cut short."""
     try:
         document = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError):
@@ -235,8 +234,8 @@ def is_trial(folder: Path) -> bool:
 
 
 def newest_trial(recording: Path) -> Path | None:
-    """The folder of the newest trial of a recording that tried fixes, else of its newest lab; None without any in which
-    steps were timed: one whose budget ended before its first round has nothing to tell of the job."""
+    """Folder of the newest trial of a recording that tried fixes, else of its newest lab. Trials without timed steps do
+    not count: they say nothing about the job. None without any."""
     place = recording.resolve()
     try:
         companions = sorted(each for each in place.parent.iterdir() if is_trial(each))[-MOST_FOLDERS:]
@@ -258,7 +257,7 @@ def _has_timed(folder: Path) -> bool:
 
 
 def _plan(folder: Path) -> Plan | None:
-    """The plan on the first line of the results; None where there is none that can be read."""
+    """Plan on the first line of the results; None if it cannot be read."""
     try:
         with (folder / NAME).open("rb") as file:
             return msgspec.convert(_decode(file.readline()).get("plan"), Plan)

@@ -1,10 +1,9 @@
-"""Check that a candidate's steps do the work of the job's: the same batches, every parameter moved as far and the same
-way, the same evaluation, all of the steps, and clocks that nobody has replaced.
+"""Check that a candidate's steps do the work of the job's: the same batches, equal updates of every parameter, the same
+evaluation, all of the steps, and unmodified clocks.
 
-Pure functions on runs. Rehearsals, where dropout is off, show whether the training is the same: gradients of the first
-steps are equal but for rounding; work that is left out later shows in the timed runs, each next to runs of the job as
-it is from the same seed.
-"""
+Pure functions on runs. Rehearsals, with dropout off, show whether the training is the same: gradients of the first
+steps are equal except for rounding. Work that is left out later shows in the timed runs, compared with runs of the
+unchanged job from the same seed."""
 
 from __future__ import annotations
 
@@ -34,20 +33,20 @@ from steptime.trials.trial import Agreement, NumbersCheck, Run, Variant
 Sketches = Mapping[str, Sequence[float]]
 
 NEGLIGIBLE = 1e-5
-"""Fraction of the whole gradient's length: the direction of less is rounding."""
+"""Fraction of the whole gradient's length below which a gradient's direction is rounding."""
 ATTAINABLE = 0.9
-"""Fraction of the time that the largest rate asks for: that rate is a measurement, and counts of FLOPs are a
-model's."""
+"""Fraction of the roofline time that a step may take: the largest rate is a measurement, and FLOP counts come from a
+model."""
 SLACK = 0.99
-"""Fraction of what the job as it is evaluates, and of its dropout: beneath it there is less."""
+"""Fraction of the job's evaluated samples, or of its dropout, below which a candidate has less."""
 
 OTHER_SAMPLES = "trains on other samples than the job as it is: --any-training judges the speed alone"
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Tolerance for tensors: (least, median) cosine, and by how much of itself (the one that differs most, the median
-    of all) may be longer or shorter."""
+    """Tolerance for tensors: (least, median) cosine, and relative difference in length (of the tensor that differs
+    most, median of all)."""
 
     cosines: tuple[float, float]
     lengths: tuple[float, float]
@@ -55,7 +54,7 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Difference that rounding explains. rounded: relative distance of two sketches of what is the same tensor."""
+    """Differences that rounding explains. rounded: relative distance of two sketches of the same tensor."""
 
     gradients: Tolerance
     updates: Tolerance
@@ -63,11 +62,11 @@ class Precision:
 
 
 FULL_PRECISION = Precision(Tolerance((0.99, 0.999), (0.05, 0.05)), Tolerance((0.5, 0.99), (0.5, 0.05)), 1e-4)
-"""Precision where arithmetic stays in float32. Seen for harmless changes: cosines of gradients above 0.9999; for a
-batch that differs in a quarter of its samples, 0.5 to 0.97. Adam makes full steps of gradients that are rounding
-themselves (the bias of a key in an attention), so single updates may differ."""
+"""Precision for float32 arithmetic. Measured for harmless changes: cosines of gradients above 0.9999; for a batch that
+differs in a quarter of its samples, 0.5 to 0.97. Adam makes full steps even of gradients that are mere rounding (the
+bias of a key in an attention), so single updates may differ."""
 LOW_PRECISION = Precision(Tolerance((0.8, 0.98), (0.5, 0.1)), Tolerance((-1.0, 0.9), (1.0, 0.2)), 2e-2)
-"""Precision where products are rounded to 16 bits."""
+"""Precision for products in 16 bits."""
 
 
 def precision_of(variant: Variant) -> Precision:
@@ -75,7 +74,8 @@ def precision_of(variant: Variant) -> Precision:
 
 
 def suspicion(own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
-    """Signs that no merely faster change leaves: less work under the same name, other clocks, an early end."""
+    """Signs of cheating that no merely faster change shows: less work under the same name, other clocks, an early end;
+    None for none."""
     replaced = replaced_functions(own, plain)
     if replaced:
         return _suspicious(replaced)
@@ -89,15 +89,16 @@ def suspicion(own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
 
 
 def replaced_functions(own: Sequence[Run], plain: Sequence[Run]) -> str:
-    """Clocks and functions of torch's that are the candidate's own, "" for none."""
+    """Sentence on clocks and torch functions that the candidate replaces, "" for none."""
     usual = {name for run in plain for name in run.replaced}
     replaced = sorted({name for run in own for name in run.replaced} - usual)
     return f"It replaces {_several(replaced)}, which is not its to change" if replaced else ""
 
 
 def beyond_roofline(own: Sequence[Run], plain: Sequence[Run], least_ns: float) -> NumbersCheck | None:
-    """True if steps are shorter than the machine allows for the job's arithmetic. least_ns: the time of its matrix
-    products at the machine's largest rate, 0 where it is not known; where the job itself is below that, it is wrong."""
+    """Result if steps are shorter than the machine can do the job's arithmetic, else None. least_ns: time of a step's
+    matrix products at the machine's largest rate, 0 if unknown. If the job itself is faster, least_ns is wrong, and
+    nothing is reported."""
     mine, theirs = ([fmean(run.step_ns) for run in runs if run.step_ns and not run.rehearsal] for runs in (own, plain))
     if not mine or not theirs or min(mine) >= ATTAINABLE * least_ns or min(theirs) < least_ns:
         return None
@@ -108,7 +109,7 @@ def beyond_roofline(own: Sequence[Run], plain: Sequence[Run], least_ns: float) -
 
 
 def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
-    """Signs of another training in the runs themselves, before any loss is compared."""
+    """Signs of a different training in the runs themselves, before any loss is compared; None for none."""
     precision = precision_of(variant)
     rehearsed = [run for run in own if run.rehearsal and run.work and not run.exact]
     before = [run for run in plain if run.rehearsal and run.work and not run.exact]
@@ -140,26 +141,26 @@ def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -
 
 
 def _in_any_format(run: Run, before: Sequence[Run]) -> str:
-    """Signs of another training in a rehearsal that decide whatever one in float64 shows."""
+    """Sentence on a difference in a rehearsal that decides whatever a rehearsal in float64 shows, "" for none."""
     found = _parameters(run, before[0]), other_options(run, before), _dropout(run, before[0]), other_modes(run, before)
     return next(filter(None, found), "")
 
 
 def is_refused(variant: Variant, runs: Sequence[Run], plain: Sequence[Run]) -> bool:
-    """True if its rehearsal shows less work or another training that no rehearsal in float64 could excuse. runs: of any
-    variants."""
+    """True if a rehearsal shows less work or a different training that no rehearsal in float64 could excuse. runs: of
+    any variants."""
     own = [run for run in runs if run.variant == variant.name and not run.failure]
     rehearsed, before = ([run for run in each if run.rehearsal and run.work and not run.exact] for each in (own, plain))
     return bool(rehearsed and before and (suspicion(own, plain) or _in_any_format(rehearsed[-1], before)))
 
 
 def repeats(rehearsals: Sequence[Run], precision: Precision) -> bool:
-    """True if the job as it is does the same from the same seed, as far as rounding goes."""
+    """True if the unchanged job repeats itself from the same seed, within rounding."""
     return not any(any(_values(one, other, precision)) for one, other in combinations(rehearsals, 2))
 
 
 def _alongside(run: Run, plain: Sequence[Run]) -> list[Run]:
-    """Runs of the job as it is that should do what this one does: from the same seed, where there is one."""
+    """Runs of the unchanged job to compare with: of the same kind, and from the same seed if there is one."""
     alike = [each for each in plain if (each.rehearsal, each.exact) == (run.rehearsal, run.exact) and each.work]
     return ([each for each in alike if each.seed == run.seed] or alike) if run.work else []
 
@@ -193,12 +194,12 @@ def _no_backward(run: Run, references: Sequence[Run]) -> str:
 
 
 def no_forward(run: Run, references: Sequence[Run]) -> str:
-    """Steps in which nobody has called the model."""
+    """Sentence on steps without a forward of the model, "" for none."""
     return _missing(run, references, lambda each: [len(step.inputs) for step in each.work], "no forward of the model")
 
 
 def _missing(run: Run, references: Sequence[Run], count: Callable[[Run], Sequence[int]], what: str) -> str:
-    """Steps with none of something of which the job as it is has one in every step."""
+    """Sentence on steps without something that the unchanged job has in every step, "" for none."""
     if not count(run) or any(not all(count(each)) for each in references):
         return ""
     without = [step for step, number in enumerate(count(run), 1) if not number]
@@ -214,7 +215,8 @@ def _still(run: Run, references: Sequence[Run]) -> str:
 
 
 def _without(run: Run, references: Sequence[Run]) -> str:
-    """Norms of timed runs; rehearsals have the norms of all gradients."""
+    """Sentence on parameters without a gradient in timed runs, "" for none; in rehearsals the gradient norms show
+    them."""
     usual = {name for each in references for step in each.work for name in step.without}
     for number, step in enumerate(run.work, 1):
         gone = sorted(set(step.without) - usual)
@@ -224,7 +226,7 @@ def _without(run: Run, references: Sequence[Run]) -> str:
 
 
 def _passes(run: Run, references: Sequence[Run]) -> str:
-    """True if passes over a dataset take as many samples."""
+    """Sentence on a pass over a dataset that takes fewer samples than the job's, "" for none."""
     usual = {(name, length): samples for each in references for name, length, samples in each.passes}
     for name, length, samples in run.passes:
         known = usual.get((name, length), 0)
@@ -243,7 +245,7 @@ def _times(count: int) -> str:
 
 
 def _most_often(run: Run) -> int:
-    """How often the most frequent batch was seen."""
+    """Number of occurrences of the most frequent batch."""
     return max(Counter(batch for step in run.work for batch in step.batches).values(), default=0)
 
 
@@ -281,8 +283,8 @@ def _parameters(run: Run, before: Run) -> str:
 
 
 def _shapes(run: Run, references: Sequence[Run]) -> str:
-    """True if each step trains on as much. Lengths may come in another order, where random numbers do: then all steps
-    together count."""
+    """Sentence on a step that trains on inputs of another size, "" for none. Where random numbers vary the lengths,
+    they may come in another order, so that only the mean counts."""
     for each in references:
         steps = list(zip(run.work, each.work, strict=False))
         backwards = [one == other for one, other in zip(run.backwards, each.backwards, strict=False)]
@@ -299,8 +301,9 @@ def _shapes(run: Run, references: Sequence[Run]) -> str:
 
 
 def _as_much(one: StepWork, other: StepWork, backwards: bool) -> bool:
-    """The same tensors, maybe cut into other micro-batches; or the same calls, of which some led to no backward; or
-    some of the tensors, the largest among them. backwards: whether there are as many."""
+    """True if two steps train on as much: the same tensors, maybe in other micro-batches; or the same calls, some
+    without a backward; or some of the tensors, the largest among them. backwards: True if both have as many
+    backwards."""
     mine, theirs = set(one.inputs), set(other.inputs)
     if _rows(one) == _rows(other) or not mine or not theirs or (mine == theirs and backwards):
         return True
@@ -311,7 +314,7 @@ def _as_much(one: StepWork, other: StepWork, backwards: bool) -> bool:
 
 
 def _rows(step: StepWork) -> Counter[str]:
-    """First dimensions, added up over the calls, of tensors that are alike in the others."""
+    """Sums of first dimensions over all calls, by the other dimensions of the tensor."""
     found: Counter[str] = Counter()
     for call in step.inputs:
         for tensor in call.split():
@@ -334,7 +337,7 @@ def _words(inputs: Sequence[str]) -> str:
 
 
 def _dropout(run: Run, before: Run) -> str:
-    """Inside of compiled regions nobody counts."""
+    """Sentence on weaker dropout, "" for none. Compiled regions are not counted."""
     own, usual = (
         sum(step.dropped for step in each.work) / max(1, sum(len(step.inputs) for step in each.work))
         for each in (run, before)
@@ -345,8 +348,8 @@ def _dropout(run: Run, before: Run) -> str:
 
 
 def _values(run: Run, before: Run, precision: Precision) -> Iterable[str]:
-    """Compared in rehearsals: first weights, gradients of the first step, their effect, and the batches of all
-    steps."""
+    """Yields differences of two rehearsals: initial weights, gradients of the first step, their update, and the batches
+    of all steps."""
     other = other_weights(run, before, precision)
     yield f"It starts from other weights: {other}" if other else ""
     alike = not other
@@ -367,7 +370,7 @@ def _values(run: Run, before: Run, precision: Precision) -> Iterable[str]:
 
 
 def other_weights(run: Run, before: Run, precision: Precision) -> str:
-    """Names of weights that a rehearsal starts with otherwise, "" for none."""
+    """Names of weights that differ at the start of a rehearsal, "" for none."""
     other = _apart(_weights(run), _weights(before), precision)
     return _several(other) if other else ""
 
@@ -381,7 +384,7 @@ def _same_batches(run: Run, before: Run, precision: Precision) -> list[bool]:
 
 
 def _first(run: Run, which: str) -> Sketches:
-    """Update of the first step: it is seen when the next one starts."""
+    """First non-empty sketches of a kind. The update of the first step is recorded only when the second starts."""
     return dict(next((found for step in run.work if (found := getattr(step, which))), ()))
 
 
@@ -391,7 +394,7 @@ def _other_batch(run: Run, before: Run, precision: Precision) -> str:
 
 
 def same_batch(one: StepWork, other: StepWork, precision: Precision) -> bool:
-    """True if what both got is alike, as far as both were looked at."""
+    """True if two steps got the same batches, as far as both were recorded."""
     mine, theirs = ([_array(each) for call in step.batches for each in call] for step in (one, other))
     if not mine or not theirs:
         return True
@@ -400,8 +403,8 @@ def same_batch(one: StepWork, other: StepWork, precision: Precision) -> bool:
 
 
 def _later_batches(run: Run, references: Run, precision: Precision, rehearsed: tuple[Run, Run]) -> str:
-    """True if the batches of the first pass over the data are the job's own. Later ones may come in another order: a
-    loader whose workers stay draws fewer random numbers."""
+    """Sentence if the first pass over the data has other batches than the job's, else "". Later passes may have another
+    order: a loader with persistent workers draws fewer random numbers."""
     if not all(_same_batches(*rehearsed, precision)):
         return ""  # what the model gets was prepared in another way: gradients have shown that it is the same
     for number, (one, other) in enumerate(zip(run.work, references.work, strict=False), 1):
@@ -425,7 +428,7 @@ LESS = (
     carried_less,
     kept_samples,
 )
-"""Signs that less is done under the same name."""
+"""Checks for less work under the same name."""
 
 
 def _apart(own: Sketches, usual: Sketches, precision: Precision) -> list[str]:
@@ -434,7 +437,7 @@ def _apart(own: Sketches, usual: Sketches, precision: Precision) -> list[str]:
 
 
 def _ways(own: Sketches, usual: Sketches, what: str, tolerance: Tolerance, before: Run) -> str:
-    """True if tensors point the same way and are as long; those whose gradient is rounding are left out."""
+    """Sentence if tensors differ in direction or length, else ""; those whose gradient is rounding are left out."""
     gradients = {name: _length(values) for name, values in _first(before, "directions").items()}
     floor = NEGLIGIBLE * float(np.hypot.reduce(list(gradients.values()) or [0.0]))
     known = [name for name in own if name in usual and gradients.get(name, 0.0) > floor and _length(usual[name]) > 0]

@@ -1,4 +1,4 @@
-"""A source file as edits look at it: its statements by line, its loops, what names mean. Nothing is changed."""
+"""Read-only view of a source file for edits: statements by line, loops, and the meaning of names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Scope = libcst.Module | libcst.FunctionDef
 
 @dataclass(frozen=True, slots=True)
 class StatementPlace:
-    """A statement in the block that it is in."""
+    """Statement with its block and its index in the block."""
 
     block: Block
     index: int
@@ -24,7 +24,7 @@ class StatementPlace:
 
 
 class SourceFile:
-    """A parsed file. `aliases`: full names by the names that imports at the top of it bind."""
+    """Parsed file. `aliases`: full names by local name, from the imports at its top."""
 
     def __init__(self, module: libcst.Module) -> None:
         self._wrapper = wrapper = metadata.MetadataWrapper(module, unsafe_skip_copy=True)
@@ -36,19 +36,19 @@ class SourceFile:
         self.aliases = dict(_aliases(module))
 
     def is_line(self, line: int, text: str) -> bool:
-        """True if the file still has that text (stripped) there; any text is right where none is known."""
+        """True if the file still has that text (stripped) on that line; "" matches any text."""
         return 0 < line <= len(self._lines) and text in ("", self._lines[line - 1].strip())
 
     def statement_at(self, line: int) -> StatementPlace | None:
-        """The simple statement of a block that covers a line; None for the head of a compound one, and for what follows
-        a colon on its line."""
+        """Simple statement of a block that covers a line; None for the head of a compound statement, and for code after
+        a colon on the same line."""
         for node in self.nodes:
             if isinstance(node, libcst.SimpleStatementLine) and self._is_on(node, line):
                 return self.place_of(node)
         return None
 
     def place_of(self, node: libcst.CSTNode) -> StatementPlace | None:
-        """The statement, directly in a block, that a node lies in or is."""
+        """Statement, directly in a block, that contains a node or is the node."""
         while node is not self.module:
             parent = self._parents[node]
             if isinstance(parent, libcst.Module | libcst.IndentedBlock):
@@ -59,7 +59,7 @@ class SourceFile:
         return None
 
     def scope_of(self, node: libcst.CSTNode) -> Scope | None:
-        """The function, or the module, whose names a node binds; None inside of a class's body or a lambda."""
+        """Function or module whose scope a node is in; None inside of a class's body or a lambda."""
         while node is not self.module:
             node = self._parents[node]
             if isinstance(node, libcst.FunctionDef):
@@ -69,7 +69,7 @@ class SourceFile:
         return self.module
 
     def around(self, node: libcst.CSTNode) -> list[libcst.CSTNode]:
-        """All that a node lies in, from the inside out."""
+        """Ancestors of a node, innermost first."""
         found = list[libcst.CSTNode]()
         while node is not self.module:
             node = self._parents[node]
@@ -77,8 +77,8 @@ class SourceFile:
         return found
 
     def variables(self, name: str) -> list[tuple[libcst.CSTNode, metadata.ExpressionContext]]:
-        """Where a variable of that name is read or set, anywhere in the file: no attribute, and no name of an
-        argument."""
+        """(node, context) of reads and writes of a variable anywhere in the file, without attributes and keyword
+        names."""
         contexts = self._wrapper.resolve(metadata.ExpressionContextProvider)
         names = [node for node in self.nodes if isinstance(node, libcst.Name) and node.value == name]
         known = [(node, contexts.get(node)) for node in names if not self._is_keyword(node)]
@@ -89,7 +89,7 @@ class SourceFile:
         return isinstance(parent, libcst.Arg) and parent.keyword is node
 
     def outermost_loop(self, node: libcst.CSTNode) -> StatementPlace | None:
-        """The outermost loop around a node in its function."""
+        """Outermost loop around a node in its function."""
         loop: libcst.CSTNode | None = None
         while node is not self.module and not isinstance(node, libcst.FunctionDef | libcst.ClassDef):
             loop = node if isinstance(node, libcst.For | libcst.While) else loop
@@ -97,7 +97,7 @@ class SourceFile:
         return self.place_of(loop) if loop is not None else None
 
     def name_of(self, module: str) -> str | None:
-        """Name by which the file knows a module; None where it is not imported at its top under a single name."""
+        """Local name of a module; None if the imports at the top do not bind it."""
         return next((local for local, full in self.aliases.items() if full == module), None)
 
     def full_name(self, function: libcst.BaseExpression) -> str:
@@ -109,7 +109,7 @@ class SourceFile:
         return ""
 
     def calls(self, accepted: Callable[[str], bool], line: int | None = None) -> list[libcst.Call]:
-        """Calls of what is accepted by its full name, that stand (at least in part) on a line, or anywhere."""
+        """Calls whose full name is accepted and which cover `line`, at least in part; on any line for None."""
         calls = [node for node in self.nodes if isinstance(node, libcst.Call)]
         return [each for each in calls if accepted(self.full_name(each.func)) and self._is_on(each, line)]
 
@@ -118,7 +118,7 @@ class SourceFile:
         return self.calls(lambda name: name.rpartition(".")[2] in names, line)
 
     def uses(self, *names: str) -> list[libcst.CSTNode]:
-        """Calls and decorators with one of these last names. `re.compile` is never meant."""
+        """Calls and decorators with one of these last names, except `re.compile`."""
         found: list[libcst.CSTNode] = [
             call for call in self.calls_of(*names) if self.full_name(call.func) != "re.compile"
         ]
@@ -127,7 +127,7 @@ class SourceFile:
         return [*found, *(each for each in bare if self.full_name(each).rpartition(".")[2] in names)]
 
     def assigned(self, name: str) -> list[libcst.BaseExpression]:
-        """The values that an attribute with these last names is set to."""
+        """Values that are assigned to an attribute with these last names."""
         return [
             node.value
             for node in self.nodes
@@ -140,7 +140,7 @@ class SourceFile:
         return line is None or position.start.line <= line <= position.end.line
 
     def names_bound(self, scope: Scope) -> frozenset[str]:
-        """Names that plain assignments in a scope bind, inner functions left out."""
+        """Names that plain assignments in a scope bind, without those of inner functions."""
         found: set[str] = set()
         for node in nodes_in(scope):
             targets: Sequence[libcst.BaseExpression] = ()
@@ -162,12 +162,12 @@ def parameters(scope: Scope) -> frozenset[str]:
 
 
 def nodes_in(node: libcst.CSTNode) -> list[libcst.CSTNode]:
-    """A node and all below it, in the order of the text."""
+    """A node and all its descendants, in text order."""
     return [node, *(inner for child in node.children for inner in nodes_in(child))]
 
 
 def statements_of(block: Block) -> Sequence[Statement]:
-    """The statements of a block; it holds nothing else."""
+    """Statements of a block."""
     return [each for each in block.body if isinstance(each, libcst.SimpleStatementLine | libcst.BaseCompoundStatement)]
 
 

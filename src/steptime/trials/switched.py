@@ -1,8 +1,7 @@
-"""Variants that one process switches between: which they are, the run of that process, and what it proves of them.
+"""Variants that one process switches between: their choice, the run of that process, and the verdicts from it.
 
-Speed is decided there, training is not: a set of winners is confirmed by processes of its own, as any variant is. A
-change that cannot be switched, or that a process refuses or fails at, is tried by processes.
-"""
+That process decides on speed, not on training: its set of winners is confirmed in processes of its own, like any
+variant. A change that cannot be switched, or that fails in the process, is tried in separate processes."""
 
 from __future__ import annotations
 
@@ -28,21 +27,21 @@ from steptime.trials.trial import Agreement, BudgetExhausted, Judgement, Run, Tr
 ONE_PROCESS = "one-process"
 """Name of the process that switches."""
 FOR_EVER = 10**9
-"""Steps: what ends it is told by its blocks."""
+"""Step limit of the process: its blocks decide when it ends."""
 SHARE = 0.45
-"""Fraction of the budget that is left, at most: the rest is for what processes must prove."""
+"""Upper bound on the fraction of the remaining budget; the rest pays for confirming processes."""
 STARTS, GRACE = 2.0, 15.0
-"""Times the job's way to its first step, and seconds, beyond which a process is ended that has not come to an end of
-its own: a compiler may hold it."""
+"""Time beyond its limit after which the process is killed, as a multiple of the job's start-up time, plus seconds: a
+compiler may block it."""
 ATTEMPTS = 3
-"""Processes of that kind: a variant that one of them fails at is left out of the next."""
+"""Most processes of that kind: each leaves out the variant at which the last one failed."""
 UNCONFIRMED = "Faster, and not adopted: no time was left to compare its training"
 
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """Result of one process. variants: those that it ran, in the order of their bits; record: its blocks; taken:
-    those that pay together, as a mask."""
+    """Result of one process. variants: those that it ran, in the order of their bits; record: its blocks; taken: mask
+    of those that pay together."""
 
     variants: tuple[Variant, ...]
     record: BlockRecord
@@ -50,17 +49,17 @@ class Switched:
     min_gain: float
 
     def found(self, variant: Variant) -> Settled:
-        """Verdict from its blocks."""
+        """Speed decision on a variant from its blocks."""
         return self.found_of(1 << self.variants.index(variant))
 
     def found_of(self, mask: int) -> Settled:
-        """The same of a mask."""
+        """Speed decision on a mask from its blocks."""
         control = blocks.ratios(self.record.blocks, 0, control=True)
         return blocks.settled(blocks.ratios(self.record.blocks, mask), control, 1 + self.min_gain)
 
     def proved(self, variant: Variant) -> bool:
-        """True if no process needs to try it: it acted, and it did not outrun its loader; or another setting of the
-        same is taken, and no time was left to compile this one."""
+        """True if a variant needs no further process: it had no effect, or it has a speed and did not outrun its
+        loader; or another setting of the same thing is taken, and no time was left to compile this one."""
         mask = 1 << self.variants.index(variant)
         if mask not in self.record.begun:
             return any(each.rivals(variant) for each in self.members())
@@ -71,25 +70,25 @@ class Switched:
         )
 
     def members(self) -> tuple[Variant, ...]:
-        """The variants that are taken."""
+        """Variants that are taken."""
         return tuple(each for number, each in enumerate(self.variants) if self.taken >> number & 1)
 
     @property
     def preparing_ns(self) -> int:
-        """Longest extra time of the first steps of a variant that is taken."""
+        """Longest extra time of the first steps of a taken variant or set, ns."""
         found = (each for each in self.record.first if each.first and not each.first & ~self.taken)
         return max((each.preparing_ns for each in found), default=0)
 
     def together(self) -> Judgement | None:
-        """The set that is taken, as a variant to be confirmed; None without one."""
+        """Judgement of the taken set as one variant, to be confirmed; None if nothing is taken."""
         members = self.members()
         if not members:
             return None
         return self._judged(reduce(together, members), self.taken, TrialVerdict.ADOPT, "")
 
     def judgements(self, confirmed: Judgement | None) -> tuple[Judgement, ...]:
-        """Judgements of the variants that need no process. confirmed: the processes' judgement of the set, None where
-        they were not run."""
+        """Judgements of the variants that need no further process. confirmed: the judgement of the set by processes of
+        its own, None if these were not run."""
         return tuple(self._judgement(each, confirmed) for each in self.variants if self.proved(each))
 
     def _judgement(self, variant: Variant, confirmed: Judgement | None) -> Judgement:
@@ -139,7 +138,7 @@ class Switched:
 
 
 def _confirmed(confirmed: Judgement | None) -> tuple[TrialVerdict, str]:
-    """The verdict on what is faster in one process, by what the processes of its set have shown."""
+    """Verdict on a variant that is faster in one process, from the confirming processes of its set."""
     if confirmed is None or confirmed.verdict in (TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED):
         why = f": {confirmed.sentence}" if confirmed is not None else ""
         return TrialVerdict.UNDECIDED, UNCONFIRMED + why
@@ -153,8 +152,8 @@ def _confirmed(confirmed: Judgement | None) -> tuple[TrialVerdict, str]:
 
 
 def in_one_process(runner: TrialRunner) -> Switched | None:
-    """Runs all variants that can be switched in one process, until they are settled, or a share of the budget is spent;
-    None where there are none, or that is not possible. Raises what `execute` raises, but for Spent."""
+    """Runs all switchable variants in one process, until they are decided or a share of the budget is spent; None if
+    there are none, or the process is not possible. Raises what `execute` raises, except BudgetExhausted."""
     chosen = [each for each in runner.plan.variants if _switchable(each)]
     if not runner.switching or runner.plan.goal is not Goal.SPEED or runner.plan.compared is not None:
         return None
@@ -182,8 +181,7 @@ def _switchable(variant: Variant) -> bool:
 
 
 def _displayed(runner: TrialRunner, chosen: Sequence[Variant], record: BlockRecord) -> Switched:
-    """Outcome of a record. A process whose time was up before its sets were settled has taken the best that it
-    knows."""
+    """Result of a record. If time was up before the sets were decided, the best known one is taken."""
     where = course(record, chosen, runner.plan.min_gain)
     switched = Switched(tuple(chosen), record, where.taken, runner.plan.min_gain)
     if not where.going:
@@ -195,21 +193,22 @@ def _displayed(runner: TrialRunner, chosen: Sequence[Variant], record: BlockReco
 
 
 def course(record: BlockRecord, chosen: Sequence[Variant], min_gain: float, left_ns: float = 0.0) -> blocks.Course:
-    """Where a process stands that switches between these. left_ns: the time that it has."""
+    """Progress of a process that switches between these variants. left_ns: its remaining time, ns."""
     rivals = [sum(1 << number for number, other in enumerate(chosen) if other.rivals(each)) for each in chosen]
     late = sum(1 << number for number, each in enumerate(chosen) if any(c.kind == "compile" for c in each.changes))
     return blocks.course(record, rivals, late, min_gain, left_ns)
 
 
 def _known(runner: TrialRunner, chosen: Sequence[Variant]) -> Run | None:
-    """The process of an earlier attempt at this trial; None where it had not come to its end, and may now."""
+    """Finished process of an earlier attempt at this trial, None without one. One that was cut short counts only if it
+    failed."""
     names, gain = tuple(each.name for each in chosen), runner.plan.min_gain
     found = [each for each in runner.runs if each.switched_names == names]
     return next((each for each in found if each.failure or not course(each.switched, chosen, gain).going), None)
 
 
 def _run(runner: TrialRunner, chosen: Sequence[Variant]) -> Run | None:
-    """The process; None where the budget ended it."""
+    """Runs the process; None if the budget ended it."""
     limit = SHARE * min(runner.budget.left(), 3600.0)
     switched = tuple(each.changes for each in chosen)
     options = VariantOptions(FOR_EVER, runner.plan.warm_up, limit, switched=switched)
@@ -244,13 +243,13 @@ def _run(runner: TrialRunner, chosen: Sequence[Variant]) -> Run | None:
 
 
 def steer(folder: Path, going: Sequence[int]) -> None:
-    """Says to a process which variants go on."""
+    """Writes the masks of the variants that go on to a file that the process reads."""
     partial = folder / f"{GOING}.partial"
     partial.write_text("".join(f"{mask}\n" for mask in going), encoding="ascii")
     partial.replace(folder / GOING)
 
 
 def preparing(first: FirstSteps | None) -> str:
-    """Extra time of a variant's first steps, in words; "" for less than a second."""
+    """Text on the extra time of a variant's first steps; "" for less than a second."""
     taken = first.preparing_ns if first is not None else 0
     return f"its first steps take {format_duration(taken)} longer" if taken >= 1_000_000_000 else ""

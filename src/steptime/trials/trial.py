@@ -1,7 +1,6 @@
-"""A trial: variants that were run in turns, and what they prove. The room's central types.
+"""Central types of a trial: variants, runs, judgements and the budget.
 
-All of it is plain data that is written to the results file line by line and read back from there.
-"""
+All are plain data that is written to the results file line by line and read back from there, except the budget."""
 
 from __future__ import annotations
 
@@ -19,40 +18,40 @@ from steptime.trials.blocks import NO_BLOCKS, BlockRecord
 from steptime.trials.names import check_name, check_source
 
 BASELINE, CONTROL = "baseline", "control"
-"""Names of the variants that change nothing. The control is another baseline, there to show the noise."""
+"""Names of the variants that change nothing. The control is a second baseline that shows the noise."""
 MIN_ROUNDS, MAX_ROUNDS = 2, 12
-"""Rounds before a variant can be decided, and at most, as far as the budget goes. Where processes differ by 5 %, 1.14
-is adopted in 98 of 100 trials, after six rounds on average, and 1.5 mostly after two; what changes nothing in less than
-one, for any noise (simulated: benchmarks/results/rounds.md)."""
+"""Least number of rounds for a decision, and most rounds, budget permitting. If processes differ by 5 %, a speed-up of
+1.14 is adopted in 98 of 100 trials, after six rounds on average, and one of 1.5 mostly after two; a variant without an
+effect in less than one, for any noise (simulated: benchmarks/results/rounds.md)."""
 PATCH = "patch"
-"""Name of the variant that runs the patch by itself."""
+"""Name of the variant that consists of the patch only."""
 BATCH = "batch-"
-"""Names of those that set a batch size start so, and end with it."""
+"""Prefix of the names of variants that set a batch size, which follows it."""
 
 
 class TrialVerdict(Enum):
     """Verdict on a variant."""
 
     ADOPT = "adopt"
-    """Better at the trial's goal beyond noise and the least gain, and its promise about the numbers was kept."""
+    """Better at the trial's goal beyond noise and the least gain, with its promise about the numbers kept."""
     NO_EFFECT = "no effect"
     SLOWER = "slower"
     MORE_MEMORY = "more memory"
-    """Verdict of a trial for memory."""
+    """Larger peak memory, in a trial for memory."""
     SUSPICIOUS = "suspicious"
-    """It does less than the job, or reaches for what measures it: its speed means nothing."""
+    """Less work than the job's, or interference with the measurement: the speed means nothing."""
     NOT_REACHED = "not reached"
-    """It did not come to the loss by which it is judged in twice the time of the baseline."""
+    """Loss not reached in twice the baseline's time."""
     BROKE_PROMISE = "broke its promise"
-    """The numbers are not what the fix promises, whatever the speed."""
+    """Numbers other than the fix promises, whatever the speed."""
     NOT_EXERCISED = "not exercised"
-    """There was nothing in the job that the change could act on."""
+    """Change without anything in the job to act on."""
     FAILED = "failed"
     UNDECIDED = "undecided"
 
 
 class Agreement(Enum):
-    """How a variant's numbers compare with the baseline's."""
+    """Agreement of a variant's numbers with the baseline's."""
 
     SAME_BITS = "equal losses"
     SAME_CURVE = "losses within the band of other seeds"
@@ -77,11 +76,10 @@ class NumbersCheck:
 @dataclass(frozen=True, slots=True)
 class Variant:
     """Variant of the job to try. proposal: code of the fix ("" for a baseline). streams: words for the random numbers
-    that the change may draw in another order ("" for none); other_data: the batches are among what they decide.
-    low_precision: gradients may differ by a low format's rounding. predicted: speed-up, unit "1". sources: files with
-    other text, by their path relative to the job's folder; command: another one, empty for the job's. suspicion: a
-    sentence on what it does that no honest change does, "" for nothing. speed_alone: its training is not judged, as the
-    user asked for."""
+    that the change may draw in another order ("" for none); other_data: these also select the batches. low_precision:
+    gradients may differ by a low-precision dtype's rounding. predicted: speed-up, unit "1". sources: (path relative to
+    the job's folder, new text); command: its own command, empty for the job's. suspicion: sentence on signs of
+    cheating, "" for none. speed_alone: at the user's wish, its training is not judged."""
 
     name: str
     changes: tuple[Change, ...] = ()
@@ -104,18 +102,18 @@ class Variant:
 
     @property
     def foreign(self) -> bool:
-        """True if it is somebody else's change (of files, or another command), and none of ours: those of a lab repeat
-        a batch, or make larger ones, and say so."""
+        """True for a user's own change (of files, or another command), without changes of steptime's. Variants of a lab
+        are not foreign."""
         return not (self.proposal or self.changes or self.name in (BASELINE, CONTROL))
 
     @property
     def as_it_is(self) -> bool:
-        """True if it is the job itself."""
+        """True for the unchanged job."""
         return not (self.changes or self.sources or self.command)
 
     def rivals(self, other: Variant) -> bool:
-        """True if both set the same thing, or write the same file, so that only one of them can be taken. Changes that
-        somebody handed in are judged each by itself."""
+        """True if both set the same thing or write the same file, so that they exclude each other. A user's own changes
+        are judged individually and have no rivals."""
         if self.foreign or other.foreign:
             return False
         mine, theirs = (
@@ -125,7 +123,7 @@ class Variant:
 
 
 def batch_of(variant: Variant) -> int | None:
-    """The batch size of a variant that sets one."""
+    """Batch size that a variant sets, None for any other variant."""
     return int(variant.name.removeprefix(BATCH)) if variant.name.startswith(BATCH) else None
 
 
@@ -134,7 +132,8 @@ AS_IT_IS = Variant(BASELINE)
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """Outcome of a change in a process: applied, and exercised (it acted on something); detail in words."""
+    """Outcome of a change in a process. applied: it could be made; exercised: it acted on something; detail: in
+    words."""
 
     kind: str
     applied: bool
@@ -144,8 +143,8 @@ class AppliedChange:
 
 @dataclass(frozen=True, slots=True)
 class MachineLoad:
-    """The machine while a run's steps were taken: means over the telemetry. other_cpu: CPUs' worth of work that was
-    not the job's; pressure: percent of time that a task waited for a CPU; steal: CPUs that the host took away."""
+    """Load of the machine during a run, means over the telemetry. other_cpu: other processes' work, in CPUs; pressure:
+    percent of time in which a task waited for a CPU; steal: CPUs that the hypervisor took away."""
 
     other_cpu: float = 0.0
     pressure: float | None = None
@@ -215,10 +214,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Verdict on a variant. speed: baseline's time over the variant's, with a 95 % interval; memory: the same of their
-    peaks, None where none was seen. noise: the factor, 1 at least, by which the control may seem better or worse at the
-    trial's goal. sentence: why, for a person. training: what is known of the numbers, where the sentence does
-    not say it."""
+    """Verdict on a variant. speed: baseline's time over the variant's, with a 95 % interval; memory: the same ratio of
+    peaks, None if unknown. noise: factor, at least 1, by which the control may seem better or worse at the trial's
+    goal. sentence: the reason, for a person. step_ns: mean step time, ns. training: words on the numbers, unless the
+    sentence has them."""
 
     variant: Variant
     verdict: TrialVerdict
@@ -233,22 +232,21 @@ class Judgement:
     training: str = ""
 
     def gain(self, goal: Goal) -> Estimate | None:
-        """Gain by the goal, above 1 where the variant is better than the baseline."""
+        """Gain at the goal, above 1 if the variant is better than the baseline; None if unknown."""
         return self.memory if goal is Goal.MEMORY else self.speed
 
 
 TOGETHER = 3
-"""Variants between two baselines: the further apart these are, the more a drift between them is a guess."""
+"""Most variants between two baselines: the further apart these are, the less certain is the drift between them."""
 
 
 def arrange(
     going: Sequence[Variant], baseline: Variant, control: Variant, *, reverse: bool, leads: bool, apart: bool = False
 ) -> list[list[Variant]]:
-    """A round as blocks of variants that run one after the other on one device.
+    """Blocks of one round; the variants of a block run one after the other on one device.
 
-    leads: a baseline stands first (else the last one that was run does). apart: every block may run on another device,
-    and so has baselines and a control of its own; else one block shares them, the control in its middle.
-    """
+    leads: the block starts with a baseline (else the last run was one). apart: every block may run on another device,
+    and so has baselines and a control of its own; else one block shares them, with the control in its middle."""
     middle = len(going) // 2
     order = [*going[:middle], control, *going[middle:]]
     if apart:
@@ -262,43 +260,44 @@ def arrange(
 
 
 def in_turns(going: Sequence[Variant], baseline: Variant, control: Variant, *, reverse: bool) -> list[Variant]:
-    """A round of processes that take turns, in the order in which they start: one baseline is near to all of them."""
+    """Order in which processes that take turns start; one baseline serves all of them."""
     order = [baseline, *going, control]
     return order[::-1] if reverse else order
 
 
 def at_once(width: int, variants: int, needed: int) -> int:
-    """Rounds of so many variants that are run at the same time where `width` blocks can: none beyond those that every
-    variant needs before it can be decided."""
+    """Number of rounds to run at the same time with room for `width` blocks, at most the `needed` ones that every
+    variant must have."""
     blocks = -(-variants // (TOGETHER - 1)) or 1
     return max(1, min(width // blocks, needed))
 
 
 def processes_of(variants: int, *, alternating: bool = False) -> int:
-    """Processes of a round: the variants, the control, and a baseline after each group; one where they take turns."""
+    """Number of processes in a round: the variants, the control, and a baseline after each group; one baseline if they
+    take turns."""
     return variants + 1 + (1 if alternating else -(-(variants + 1) // TOGETHER))
 
 
 class BudgetExhausted(Exception):
-    """A process was ended because the budget was spent: nothing of it counts, and no other one is begun."""
+    """Raised when a process was killed because the budget was spent: its run does not count, and no other starts."""
 
 
 class Budget:
-    """Seconds from now on."""
+    """Time budget in seconds, from its construction on."""
 
     def __init__(self, seconds: float = inf) -> None:
         self.seconds = seconds
         self._end = self.now() + seconds
 
     def now(self) -> float:
-        """Seconds of a clock that only goes forward."""
+        """Seconds of a monotonic clock."""
         return time.monotonic()
 
     def left(self) -> float:
-        """Seconds; negative where it was overrun."""
+        """Remaining seconds; negative once it is overrun."""
         return self._end - self.now()
 
     def until(self) -> float | None:
-        """When it is spent, in seconds since the epoch; None for one without an end."""
+        """End of the budget in seconds since the epoch; None for an unlimited one."""
         left = self.left()
         return time.time() + left if isfinite(left) else None

@@ -1,8 +1,7 @@
-"""A loss, by the time to which runs are judged whose training need not be the same; and what makes such a time mean
-nothing: another loss under the same name, a training that began elsewhere, fewer samples.
+"""Judgement of runs by the time to a loss, for candidates whose training need not be the same; and checks for what
+makes that time meaningless: another loss under the same name, trained initial weights, fewer samples.
 
-Pure functions on runs.
-"""
+Pure functions on runs."""
 
 from __future__ import annotations
 
@@ -37,35 +36,35 @@ Losses = Sequence[float | None]
 
 NOT_TIMED = (SegmentKind.EVALUATION, SegmentKind.CHECKPOINT, SegmentKind.PAUSE)
 NO_END = 1 << 40
-"""Steps of a process that goes on until its loss is there."""
+"""Step limit of a process that runs until its loss is reached."""
 LONGER = 2.0
-"""Times what the job as it is takes at most, in which a candidate must have reached the loss."""
+"""Time in which a candidate must reach the loss, as a multiple of the longest that the unchanged job takes."""
 FEWER = 0.9
-"""Fraction of the samples in a pass over the data: beneath it, no last batch that was dropped explains the
-difference."""
+"""Fraction of the samples in a pass over the data below which a dropped last batch does not explain the difference."""
 FEW = 0.5
-"""Fraction of the samples that differ among those that were looked at."""
+"""Fraction of distinct recorded samples below which a candidate repeats too few batches."""
 LOSSES_DIFFER = (1e-3, 2e-2)
-"""Relative, of one batch from one set of weights, by rounding: in float32, and where products have 16 bits."""
+"""Relative rounding difference of the loss of one batch from the same weights: in float32, and with 16-bit products."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossTarget:
-    """A training is there when the mean of its last losses (`LossCourse`) is `loss` or less for the first time."""
+    """Loss to reach: a training reaches it when the mean of its last losses (`LossCourse`) is first at or below
+    `loss`."""
 
     loss: float
 
     def step(self, losses: Losses, backwards: Sequence[int]) -> int | None:
-        """The number of the step, from 1, after which that was so; None where it never was."""
+        """Number of the step, from 1, that reaches the loss; None if none does."""
         means = enumerate(means_of(losses, backwards), 1)
         return next((number for number, mean in means if mean <= self.loss), None)
 
     def cost(self, run: Run) -> tuple[float, ...]:
-        """Seconds until then; of a run that never was there nothing."""
+        """Seconds to the loss, as a tuple; () for a run that did not reach it."""
         return (run.metric,) if run.metric is not None else ()
 
     def missed(self, own: Sequence[Run], plain: Sequence[Run]) -> str:
-        """A sentence on a timed run that never was there, "" where all were."""
+        """Sentence on a timed run that did not reach the loss, "" for none."""
         run = next((run for run in own if not run.rehearsal and run.metric is None), None)
         if run is None:
             return ""
@@ -74,8 +73,8 @@ class LossTarget:
         return f"{self.fell_short(run)}{f', and the job as it is reaches {self.loss:g} in {usual}' * bool(usual)}"
 
     def check(self, run: Run) -> None:
-        """Raises NothingMeasuredError where that is a timed run of the job as it is, and shows that it cannot be judged
-        by this loss."""
+        """Raises NothingMeasuredError for a timed run of the unchanged job that shows that this loss is no usable
+        target: it was not reached, or at once."""
         if run.rehearsal or run.variant not in (BASELINE, CONTROL):
             return
         if run.metric is None:
@@ -92,7 +91,7 @@ class LossTarget:
             )
 
     def fell_short(self, run: Run) -> str:
-        """Where a run stood when it ended."""
+        """Sentence on a run's mean loss at its end."""
         mean = min(deque(means_of(run.losses, run.backwards), 1), default=inf)
         what = f"its mean loss was {mean:.4g}" if isfinite(mean) else "its mean loss was not finite, or not seen"
         ended = "it ended by itself" if run.ended_early else "it was ended"
@@ -100,19 +99,19 @@ class LossTarget:
 
 
 def going_on(options: VariantOptions, target: LossTarget | None) -> VariantOptions:
-    """The same process, which goes on until its loss is there, where there is such a target."""
+    """Options of a process, changed to run until the target's loss, if there is a target."""
     return replace(options, steps=NO_END, until_loss=target.loss) if target is not None else options
 
 
 def longest(runs: Sequence[Run], first: float) -> float:
-    """Seconds in which a process must have come to its loss. first: as long as nobody knows how long the job takes."""
+    """Seconds in which a process must reach the loss. first: the limit until the unchanged job's time is known."""
     took = [run.metric for run in runs if run.variant in (BASELINE, CONTROL) and run.metric is not None]
     return LONGER * max(took) if took else first
 
 
 def means_of(losses: Losses, backwards: Sequence[int]) -> Iterator[float]:
-    """The mean of the last losses after each step: infinite while there are too few, or where one is not finite. A step
-    without a backward has none."""
+    """Mean of the last losses after each step: infinite while there are too few, or if one is not finite. A step
+    without a backward repeats the mean."""
     course, mean = LossCourse(), inf
     for loss, count in zip(losses, backwards, strict=True):
         if count:
@@ -121,7 +120,7 @@ def means_of(losses: Losses, backwards: Sequence[int]) -> Iterator[float]:
 
 
 def losses_in(parity: Parity | None) -> tuple[float | None, ...]:
-    """For each step, the sum of the losses that its backwards started from."""
+    """Sum of the losses of each step's backwards; None if unknown or not finite."""
     if parity is None:
         return ()
     seen = zip(parity.loss.tolist(), parity.backwards.tolist(), strict=True)
@@ -129,8 +128,8 @@ def losses_in(parity: Parity | None) -> tuple[float | None, ...]:
 
 
 def seconds_to(target: LossTarget, process: Process, timeline: Timeline) -> float | None:
-    """From the import of torch to the end of the step that reached the loss, without evaluations, checkpoints and what
-    the probe held; None where none did."""
+    """Seconds from the import of torch to the end of the step that reaches the loss, without evaluations, checkpoints
+    and pauses of the probe; None if no step does."""
     parity = process.parity
     step = target.step(losses_in(parity), parity.backwards.tolist()) if parity is not None else None
     if parity is None or step is None:
@@ -146,7 +145,7 @@ def seconds_to(target: LossTarget, process: Process, timeline: Timeline) -> floa
 
 
 def numbers_until(target: LossTarget, variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck:
-    """A candidate's way to the loss."""
+    """Check of a candidate that is judged by the time to a loss."""
     found = replaced_functions(own, plain)
     found = found or _starts_ahead(target, own, plain)
     for check in (_without_forward, _few_batches, _shorter_passes, _smaller_evaluations):
@@ -166,8 +165,8 @@ def numbers_until(target: LossTarget, variant: Variant, own: Sequence[Run], plai
 
 
 def _starts_ahead(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) -> str:
-    """True if it starts more than half of the way there: weights that were trained before, or a loss that is scaled.
-    Differences between the first batches of the job as it is are no head start."""
+    """Sentence if a candidate starts more than half of the way to the loss (trained weights, or a scaled loss), else
+    "". The spread of the unchanged job's first losses does not count as a head start."""
     mine, theirs = ([run.losses[0] for run in runs if run.losses] for runs in (own, plain))
     ahead, usual = ([loss for loss in losses if loss is not None] for losses in (mine, theirs))
     if not ahead or not usual:
@@ -187,8 +186,8 @@ def _without_forward(own: Sequence[Run], plain: Sequence[Run]) -> str:
 
 
 def _few_batches(own: Sequence[Run], plain: Sequence[Run]) -> str:
-    """True if batches come again more often, and far fewer samples in all are different: not those of larger batches,
-    which come again because they are the whole dataset."""
+    """Sentence if batches repeat more often and there are far fewer distinct samples, else "". Larger batches that are
+    the whole dataset may repeat."""
     for run in own:
         companions = [each for each in plain if each.rehearsal == run.rehearsal and each.work]
         if not run.work or not companions:
@@ -204,7 +203,7 @@ def _few_batches(own: Sequence[Run], plain: Sequence[Run]) -> str:
 
 
 def _batches(run: Run) -> tuple[int, int]:
-    """How often the most frequent batch that was looked at came, and the samples in all that differ."""
+    """(occurrences of the most frequent recorded batch, number of distinct samples)."""
     seen: dict[tuple[tuple[float, ...], ...], tuple[int, int]] = {}
     for step in run.work:
         for shapes, batch in zip(step.inputs, step.batches, strict=False):
@@ -227,8 +226,8 @@ def _shorter_passes(own: Sequence[Run], plain: Sequence[Run]) -> str:
 
 
 def _smaller_evaluations(own: Sequence[Run], plain: Sequence[Run]) -> str:
-    """Evaluations are not timed, so that a candidate gains nothing by having fewer; of those that it has, each is as
-    large as the job's."""
+    """Sentence on a smaller evaluation than the job's, "" for none. Fewer evaluations are fine, because they are not
+    timed."""
     mine, theirs = (_largest_evaluations(runs) for runs in (own, plain))
     for shape, samples in mine.items():
         if samples < SLACK * theirs.get(shape, 0):
@@ -251,8 +250,8 @@ def _smaller_dataset(own: Sequence[Run], plain: Sequence[Run]) -> str:
 
 
 def _same_loss(own: Sequence[Run], plain: Sequence[Run], precision: Precision, *, low: bool) -> tuple[str, str]:
-    """("", "") where the first loss of a rehearsal is the job's, from the same weights and batch; else what shows that
-    it is another one, or why that cannot be told."""
+    """("", "") if a rehearsal's first loss equals the job's from the same weights and batch; else (sentence that it is
+    another loss, "") or ("", reason why that is unknown)."""
     mine, theirs = ([run for run in runs if run.rehearsal and run.work and run.losses] for runs in (own, plain))
     if not mine or not theirs:
         return "", "Whether its loss is computed as the job's could not be seen"

@@ -1,10 +1,9 @@
-"""A private copy of the job's working folder, for systems that do not let a trial's process have overlays.
+"""Private copy of the job's working folder, for systems that do not permit overlays.
 
-One law: where nothing guards the user's files, nothing in the copy leads to them: no symbolic link, no hard link.
-Guarded (by Landlock, for which a link can be read and not be written through), what is large is linked, and so is what
-lies around the folder. Not contained are files that the job names by absolute paths, or relative to the resolved place
-of a library that is installed from this folder.
-"""
+One law: without a guard on the user's files, nothing in the copy leads to them: no symbolic link, no hard link. Under
+Landlock, which permits reading through a link but no writing, large files and the folder's surroundings are linked. Not
+contained are files that the job names by absolute paths, or relative to the resolved place of a library that is
+installed from this folder."""
 
 from __future__ import annotations
 
@@ -20,23 +19,23 @@ from pathlib import Path
 from steptime.errors import UsageError
 
 SOURCES = frozenset({".py", ".pyi", ".yaml", ".yml", ".toml", ".json", ".cfg", ".ini", ".sh"})
-"""Small files that decide what a job does: copied, so that imports find each other inside of the copy."""
+"""Suffixes of small files that decide what a job does: copied, so that imports find each other inside of the copy."""
 SOURCE_BYTES = 4 << 20
-"""A larger one is data."""
+"""Size limit of such a file; a larger one is data."""
 MOST_BYTES = 2 << 30
-"""Bytes that are copied for a variant, blocks that are shared not counted."""
+"""Most bytes that are copied for a variant, without shared blocks."""
 LARGE = 64 << 20
-"""A larger file is linked where that is guarded, unless the job wrote it while it was recorded."""
+"""Size from which on a file is linked under Landlock, unless the job wrote it while it was recorded."""
 CLONE = 0x40049409
-"""FICLONE of linux/fs.h: another file of the same blocks, which are copied when either is written to."""
+"""FICLONE of linux/fs.h: makes a file that shares the blocks of another until either is written to."""
 MOST_ENTRIES = 50_000
-"""Files and folders that are looked at."""
+"""Most files and folders that are examined."""
 LEVELS, MOST_SIBLINGS = 2, 2000
-"""Folders above the job's whose other entries are linked, where they are not too many."""
+"""Number of folders above the job's whose other entries are linked, and the most entries of such a folder."""
 DATA_FILES = 5000
-"""A folder with more of them is a data set: its files are not looked at one by one, and linked as a whole."""
+"""Number of files from which on a folder is a data set: it is linked as a whole, without examining its files."""
 LINKED = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "venv", ".tox", ".mypy_cache"})
-"""Folders that a job does not train into: linked as a whole, and left out where no link may be."""
+"""Folders that a job does not write to: linked as a whole, and left out if links are not allowed."""
 OFFLINE = (
     ("WANDB_MODE", "offline"),
     ("WANDB_SILENT", "true"),
@@ -46,13 +45,13 @@ OFFLINE = (
     ("PYTHONHASHSEED", "0"),
     ("PYTHONDONTWRITEBYTECODE", "1"),
 )
-"""Variables that keep loggers of experiments from reporting a variant as a run, as each documents them."""
+"""Environment variables that keep experiment loggers from reporting a variant as a run, from their documentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Files that a job wrote under its working folder: files whose content, and folders whose list of entries, changed
-    while it ran. Relative paths."""
+    """Files that a job wrote under its working folder. files: those with changed content; folders: those with a changed
+    list of entries, while it ran. Relative paths."""
 
     files: frozenset[Path]
     folders: frozenset[Path]
@@ -62,10 +61,9 @@ NO_OUTPUTS = Outputs(frozenset(), frozenset())
 
 
 def find_outputs(folder: Path, start_epoch_ns: int, end_epoch_ns: int, without: tuple[Path, ...] = ()) -> Outputs:
-    """Changes in a folder between two instants, our own recordings (`without`) excepted.
+    """Changes in a folder between two instants, without steptime's own recordings (`without`).
 
-    Raises UsageError for a folder with too many entries to look at.
-    """
+    Raises UsageError for a folder with too many entries to examine."""
     seen = _walk(folder, without)
     changed = [path for path, entry in seen if start_epoch_ns <= entry.st_mtime_ns <= end_epoch_ns]
     folders = frozenset(path.relative_to(folder) for path in changed if path.is_dir())
@@ -75,11 +73,10 @@ def find_outputs(folder: Path, start_epoch_ns: int, end_epoch_ns: int, without: 
 def make_copy(
     folder: Path, copy: Path, outputs: Outputs, without: tuple[Path, ...] = (), *, linking: bool = False
 ) -> Path:
-    """Makes a folder below `copy`, a new one, that stands for `folder`; returns it. linking: what is large is a link,
-    and what lies next to `folder` and next to its parent is linked next to it, so that `../data` means what it meant.
+    """Copies `folder` into the new folder `copy`; returns its place there. linking: link large files, and the siblings
+    of `folder` and of its parent, so that `../data` keeps its meaning.
 
-    Raises UsageError where that would copy more than MOST_BYTES, and OSError.
-    """
+    Raises UsageError if it would copy more than MOST_BYTES, and OSError."""
     copy.mkdir(parents=True)
     place = _surround(folder.absolute(), copy, linking)
     _Filler(folder.absolute(), place, outputs, {path.absolute() for path in without}, linking).fill(Path())
@@ -87,9 +84,9 @@ def make_copy(
 
 
 def write_private(copy: Path, path: Path, text: str) -> None:
-    """Writes a source file of a copy, and nothing outside of it: a folder on the way that is a link to the user's own
-    becomes a real one first, of copies of sources and links to all else. path: relative. Raises ValueError for one that
-    leads out of the copy, and OSError."""
+    """Writes a source file in a copy, and nothing outside of it. A folder on the way that is a link to the user's own
+    becomes a real one first, with copies of sources and links to everything else. path: relative. Raises ValueError for
+    one that leads out of the copy, and OSError."""
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{path} lies outside of the copy")
     folder = copy
@@ -103,7 +100,7 @@ def write_private(copy: Path, path: Path, text: str) -> None:
 
 
 def _unlink_folder(link: Path) -> None:
-    """A real folder in the place of a link to one."""
+    """Replaces a link to a folder by a real folder."""
     original = _target(link)
     link.unlink()
     link.mkdir()
@@ -118,7 +115,7 @@ def _unlink_folder(link: Path) -> None:
 
 
 def _surround(folder: Path, copy: Path, linking: bool) -> Path:
-    """Makes the place of the folder in the copy of its surroundings."""
+    """Makes the folder's place in a copy of its surroundings."""
     chain = [folder, *folder.parents[:LEVELS]]
     while len(chain) > 1 and _entries(chain[-1]) is None:
         chain.pop()
@@ -133,7 +130,7 @@ def _surround(folder: Path, copy: Path, linking: bool) -> Path:
 
 
 def _entries(folder: Path) -> list[str] | None:
-    """Names in a folder; None for one that may not be looked at, or holds too many to link."""
+    """Names in a folder; None if it cannot be read or has too many entries to link."""
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in itertools.islice(entries, MOST_SIBLINGS + 1)]
@@ -143,12 +140,12 @@ def _entries(folder: Path) -> list[str] | None:
 
 
 def offline_environment(copy: Path) -> tuple[tuple[str, str], ...]:
-    """Variables for a variant: loggers stay offline and in the copy."""
+    """Environment variables that keep loggers offline, and their files in the copy."""
     return (*OFFLINE, ("MLFLOW_TRACKING_URI", (copy / "mlruns").absolute().as_uri()), ("WANDB_DIR", str(copy)))
 
 
 def outputs_outside(command: Sequence[str], folder: Path, start_epoch_ns: int, end_epoch_ns: int) -> tuple[Path, ...]:
-    """Places outside of the folder that the command names and that changed between two instants."""
+    """Paths outside of the folder that the command names and that changed between two instants."""
     inside = Path(os.path.realpath(folder))
     named = {Path(os.path.realpath(folder / word.rpartition("=")[2])) for word in command if os.sep in word}
     apart = [path for path in sorted(named) if not path.is_relative_to(inside) and not inside.is_relative_to(path)]
@@ -156,7 +153,7 @@ def outputs_outside(command: Sequence[str], folder: Path, start_epoch_ns: int, e
 
 
 def _changed(path: Path, start: int, end: int) -> bool:
-    """True if a file did, or anything that lies in a folder, as far as one looks."""
+    """True if a file, or one of the first DATA_FILES entries below a folder, changed between two instants."""
     below = itertools.chain([path], (Path(root, name) for root, _, names in os.walk(path) for name in names))
     return any(
         os.path.lexists(each) and start <= each.lstat().st_mtime_ns <= end and "__pycache__" not in each.parts
@@ -168,19 +165,19 @@ Tree = Mapping[Path, tuple[int, int, int]]
 
 
 def tree_of(folder: Path, without: tuple[Path, ...]) -> Tree:
-    """Identity by which any change of the user's folder shows: inode, size and time of each entry. Raises UsageError as
-    find_outputs does."""
+    """(inode, size, modification time in ns) of each entry in the user's folder, to detect changes. Raises UsageError
+    as find_outputs does."""
     return {path: (found.st_ino, found.st_size, found.st_mtime_ns) for path, found in _walk(folder, without)}
 
 
 def differences(before: Tree, after: Tree) -> tuple[Path, ...]:
-    """Entries that went, came or changed; a folder that differs because something in it does is left out."""
+    """Added, removed and changed entries, without folders whose content is listed itself."""
     found = {path for path in {*before, *after} if before.get(path) != after.get(path)}
     return tuple(sorted(found - {path.parent for path in found}))
 
 
 def _walk(folder: Path, without: tuple[Path, ...]) -> Iterator[tuple[Path, os.stat_result]]:
-    """Files and folders below, links not followed."""
+    """Files and folders below a folder with their status, links not followed."""
     left_out = {path.absolute() for path in without}
     seen = 0
     for root, names, files in os.walk(folder.absolute()):
@@ -205,7 +202,7 @@ def _walk(folder: Path, without: tuple[Path, ...]) -> Iterator[tuple[Path, os.st
 
 
 class _Filler:
-    """Fills a copy. Raises UsageError where too much would be copied."""
+    """Fills a copy. Raises UsageError if it would copy too much."""
 
     def __init__(self, source: Path, copy: Path, outputs: Outputs, without: set[Path], linking: bool) -> None:
         self._source, self._copy, self._without, self._linking = source, copy, without, linking
@@ -213,7 +210,7 @@ class _Filler:
         self._left = MOST_BYTES
 
     def fill(self, relative: Path) -> None:
-        """A folder that is there already, relative to both."""
+        """Fills a folder that exists in the copy. relative: its path in source and copy."""
         for entry in sorted((self._source / relative).iterdir()):
             place, inside = self._copy / relative / entry.name, relative / entry.name
             if entry.absolute() in self._without or entry.name == "__pycache__":
@@ -230,7 +227,8 @@ class _Filler:
                 self._copy_file(entry, place)
 
     def _is_left(self, entry: Path, inside: Path) -> bool:
-        """True if it is no copy: large, or a data set, a folder of many files into which the job wrote none."""
+        """True if an entry is linked or left out: an environment, a large file, or a data set (a folder of many files
+        into which the job wrote none)."""
         if not entry.is_dir():
             return self._linking and inside not in self._files and entry.lstat().st_size > LARGE
         if _is_environment(entry):
@@ -241,7 +239,7 @@ class _Filler:
         return sum(1 for _ in itertools.islice(below, DATA_FILES + 1)) > DATA_FILES
 
     def _link(self, entry: Path, place: Path) -> None:
-        """A link of the user's: to the same place, or, inside of the folder, to its copy."""
+        """Recreates a link of the user's: to the same place, or, inside of the folder, to its copy."""
         target = Path(os.path.normpath(_target(entry)))
         if target.is_relative_to(self._source):
             place.symlink_to(self._copy / target.relative_to(self._source))
@@ -274,7 +272,7 @@ def _too_large(what: str) -> UsageError:
 
 
 def clone(source: Path, place: Path) -> bool:
-    """True if the file system could make a file of the same blocks. Raises OSError for a disk that is full."""
+    """Clones a file by sharing its blocks; True on success. Raises OSError for a full disk."""
     with source.open("rb") as old, place.open("wb") as new:
         try:
             fcntl.ioctl(new.fileno(), CLONE, old.fileno())
