@@ -188,7 +188,7 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
     try:
         machine = remembered(device, facts.torch, threads=threads, name=facts.device_name)
         if machine is None:
-            notify("measuring this machine's peaks, once (some seconds; --no-peaks skips it)")
+            notify("benchmarking this machine (some seconds, once; --no-peaks skips it)")
             machine = peaks(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
             if machine.under_load:
                 notify(
