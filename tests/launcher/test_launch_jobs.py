@@ -130,15 +130,26 @@ def test_trainers_that_are_forked(folder: Path) -> None:
     assert len({facts(process)["pid"] for process in processes}) == 2
 
 
-def test_the_ranks_of_torchrun(folder: Path) -> None:
+def test_many_short_processes_that_import_torch_and_train_nothing(folder: Path) -> None:
+    (folder / "short.py").write_text(
+        f"import subprocess\nwords = [{python()!r}, '-c', 'import torch; print(torch.ones(1).item())']\n"
+        "for _ in range(4):\n    many = [subprocess.Popen(words, stdout=subprocess.PIPE) for _ in range(8)]\n"
+        "    print(*(each.communicate()[0] for each in many), *(each.returncode for each in many))\n" + SCRIPT
+    )
+    assert len(trained(folder, [python(), "short.py"])) == 1
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(12, marks=pytest.mark.slow)])
+def test_the_ranks_of_torchrun(folder: Path, ranks: int) -> None:
     (folder / "ranks.py").write_text(
         LIBRARY + "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
         "print(dist.get_rank(), train(seed=dist.get_rank()), flush=True)\ndist.destroy_process_group()\n"
         "import time\ntime.sleep(0.3)\n"  # gloo's threads end a moment later: a process gone before may abort
     )
-    torchrun = [python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun = [python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     processes = trained(folder, [*torchrun, "ranks.py"])
-    assert sorted((facts(process)["rank"], facts(process)["world_size"]) for process in processes) == [(0, 2), (1, 2)]
+    found = [(facts(process)["rank"], facts(process)["world_size"]) for process in processes]
+    assert sorted(found) == [(rank, ranks) for rank in range(ranks)]
 
 
 def test_a_program_that_changes_its_folder(folder: Path) -> None:

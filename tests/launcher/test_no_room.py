@@ -156,3 +156,55 @@ def test_a_file_system_that_becomes_read_only_is_reported(job: Path, bare: str, 
     assert (run.returncode, run.stdout) == (7, bare)
     end = next(line for line in sentences(run) if "to its end" in line)
     assert "(Read-only file system): name another folder with --recording" in end
+
+
+TRIAL = """
+import contextlib, json, os, pathlib, subprocess, sys
+small, steptime = pathlib.Path(sys.argv[1]), [sys.executable, "-c", sys.argv[2]]
+small.mkdir()
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "none", small], check=True)
+os.chdir(small)
+pathlib.Path("train.py").write_text('''
+import torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Linear(64, 8)
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(3000):
+    optimizer.zero_grad()
+    model(torch.randn(16, 64)).square().mean().backward()
+    optimizer.step()
+''')
+source = pathlib.Path("train.py").read_bytes()
+run = ["run", "--quiet", "--no-peaks", "--no-profile", "--recording", "recorded", "--", sys.executable, "train.py"]
+subprocess.run([*steptime, *run], check=True, stdout=subprocess.DEVNULL)
+judge = ["judge", "--args", sys.argv[3], "--budget", "45s", "recorded"]
+with subprocess.Popen([*steptime, *judge], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as trial:
+    said = []
+    for line in trial.stderr:
+        said.append(line)
+        if "rehearsal" in line and not os.path.exists("filler"):
+            with open("filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(4096))
+    trial.stdout.read()
+left = [each for each in pathlib.Path("/proc").glob("[0-9]*/cmdline") if each.parent.name != str(os.getpid())]
+left = [each for each in left if sys.argv[3].encode() in each.read_bytes()]
+os.unlink("filler")
+(place,) = (each for each in os.listdir() if "judge" in each)
+again = subprocess.run([*steptime, "judge", "--resume", place, "--budget", "45s"], capture_output=True, text=True)
+print(json.dumps({"status": trial.returncode, "said": said, "left": len(left), "again": again.returncode,
+                  "errors": again.stderr, "same": pathlib.Path("train.py").read_bytes() == source}))
+"""
+
+
+@pytest.mark.slow
+def test_a_trial_whose_disk_fills_up_ends_with_a_sentence_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", TRIAL, str(tmp_path / "small"), STEPTIME, f"--mark-{tmp_path.name}"]
+    done = subprocess.run(["unshare", "-rm", *words], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["status"] == 1, found["said"]
+    assert "no room" in found["said"][-1] or "filled" in found["said"][-1]
+    assert not any("bug" in line or "Traceback" in line for line in (*found["said"], found["errors"]))
+    assert (found["left"], found["same"]) == (0, True)
+    assert found["again"] in (0, 3), found["errors"]

@@ -180,7 +180,7 @@ def cannot_record(path: Path, error: OSError) -> OutputError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return OutputError(
             "no-room",
-            f"There is no room for a recording in {path}: free some, or name another folder with --recording.",
+            f"There is no room for a recording in {path}: free some, or use another folder.",
         )
     return OutputError(
         "recording-not-writable",
