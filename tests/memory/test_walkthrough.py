@@ -36,6 +36,7 @@ def test_the_job_whose_memory_grows(tmp_path: Path) -> None:
     assert re.search(
         r"^Memory grows by .* per step, full in .*: list outputs, at kept_outputs.py:20", run.stderr, re.MULTILINE
     )
+    assert "Next:  steptime run --recording kept-changed -- " in run.stderr, "which says whether it is gone"
     assert memory.returncode == 0, memory.stderr
     leak = "Leak: list outputs grows at kept_outputs.py:20: 130 KiB in 2 tensors per step, with their graph"
     assert leak in memory.stdout.splitlines()

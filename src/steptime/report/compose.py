@@ -16,7 +16,7 @@ from steptime.advice.loader_model import samples_per_step
 from steptime.advice.rule import Weight
 from steptime.advice.run_uses import Contention
 from steptime.advice.step_evidence import POWER_CAP, SLOWED, others_took_cpus
-from steptime.advice.verdict import MADE_OF
+from steptime.advice.verdict import LEAK, MADE_OF, worsening
 from steptime.analysis.layout import PART
 from steptime.analysis.step_patterns import find_period
 from steptime.analysis.stragglers.comparison import RankComparison
@@ -358,11 +358,13 @@ def of_copies(report: Report, source: str) -> Report:
 
 
 def next_command(source: str, environment: JobEnvironment, process: ProcessReport) -> str:
-    """Command that helps most now, ready to paste: a search for the first lost value if the gradients explode; trials
-    of the fixes for the findings; the page of the largest finding, or of the parts of computing; the page of a caveat;
-    else the whole report."""
+    """Command that helps most now, ready to paste: a search for the first lost value if the gradients explode; a run that
+    shows whether a leak is gone if memory will soon be full; trials of the fixes for the findings; the page of the
+    largest finding, or of the parts of computing; the page of a caveat; else the whole report."""
     if environment.command and any(finding.code == EXPLODING for finding in process.findings):
         return f"steptime nan -- {environment.command}"
+    if environment.command and worsening(process.case) == LEAK:
+        return confirming(source, environment.command)
     if _can_be_tried(process):
         return f"steptime try {shlex.quote(source)}"
     note = process.findings[:1] and process.findings[0].weight is Weight.NOTE  # told in full: no doubt is more urgent

@@ -109,7 +109,7 @@ DataLoader(…, sampler=LengthSampler([len(row) for row in rows], batch_size))  
 # transformers: TrainingArguments(group_by_length=True); from version 5 train_sampling_strategy="group_by_length"'''
 
 
-EXAMPLE_BUCKETS = """BOUNDS = {bounds}                    # seen: {seen} sizes; these {count} pad {padding} on average
+EXAMPLE_BUCKETS = """BOUNDS = {bounds}                    # {padding} padding, of the sizes that were seen
 
 def to_bucket(tensor, filler=0):        # labels: filler=-100, so that the loss leaves them out
     size = tensor.shape[{dimension}]
@@ -119,6 +119,7 @@ def to_bucket(tensor, filler=0):        # labels: filler=-100, so that the loss 
 # in collate_fn, behind the usual padding: tokens, mask and labels = to_bucket(tokens, pad), to_bucket(mask), …"""
 FEWEST_SIZES, FEWEST_BUCKETS, MOST_BUCKETS, MULTIPLE = 4, 3, 6, 8
 """Sizes that were seen, and bounds that are tried; they are multiples of eight, which matmuls in 16 bits like."""
+LITTLE_PADDING = 0.1
 SIZE_GUARD = re.compile(r"size mismatch at index (\d+)\. expected (\d+), actual (\d+)")
 """A guard of TorchDynamo's that failed on a tensor's size."""
 LIKELY_WHOLE_BATCHES = 0.8
@@ -486,7 +487,7 @@ def whole_batches(step: StepSummary, loader: LoaderUse, compilations: tuple[Comp
 
 
 @fix("RM113", "few-lengths", addresses={"ST304", "ST309"}, promise=Promise.SAME_CURVE, risk=3)
-def few_lengths(compilations: tuple[CompilationUse, ...]) -> Iterator[Option]:
+def few_lengths(compilations: tuple[CompilationUse, ...]) -> Option | None:
     """Padding to a few lengths
 
     What it changes: Nothing by itself: only you know what fills tokens, masks and labels up. The code to paste pads a
@@ -495,25 +496,24 @@ def few_lengths(compilations: tuple[CompilationUse, ...]) -> Iterator[Option]:
     What it promises: Equal losses up to rounding, where masks and ignored labels leave the padding out.
 
     What it should gain: The compilations behind the warm-up. What it costs is the padding, which is said for each
-    number of lengths, by the sizes that failed guards have shown: the bounds are those that pad least.
+    number of lengths, by the sizes that failed guards have shown: the bounds are those that pad least. The code has the
+    fewest that pad a tenth or less.
 
     When to leave it: When code that is compiled for all sizes is as fast (RM309), or rows of like length share batches
     (RM111).
     """
     for dimension in (1, 2):
         sizes = sorted({size for each in compilations for size in _size_in(each.reason, dimension)})
-        if len(sizes) < FEWEST_SIZES:
-            continue
         most = min(MOST_BUCKETS, len({-(-size // MULTIPLE) for size in sizes}))
-        for count in range(FEWEST_BUCKETS, most + 1):
-            bounds, padding = _buckets(sizes, count)
-            text = EXAMPLE_BUCKETS.format(
-                bounds=list(bounds), seen=len(sizes), count=count, padding=format_share(padding), dimension=dimension
-            )
-            label = f"{len(bounds)} lengths ({', '.join(map(str, bounds))}), {format_share(padding)} padding"
-            advice = f"Pad batches to {len(bounds)} lengths: {len(bounds)} compiled shapes in place of {len(sizes)}."
-            yield Option(label, edit=Snippet(text), advice=advice)
-        return
+        tried = [_buckets(sizes, count) for count in range(FEWEST_BUCKETS, most + 1) if len(sizes) >= FEWEST_SIZES]
+        if not tried:
+            continue
+        bounds, padding = next((each for each in tried if each[1] <= LITTLE_PADDING), tried[-1])
+        each = ", ".join(f"{len(found)} lengths pad {format_share(share)}" for found, share in tried)
+        advice = f"Pad batches to few lengths: {each}, in place of {len(sizes)} compiled shapes."
+        text = EXAMPLE_BUCKETS.format(bounds=list(bounds), padding=format_share(padding), dimension=dimension)
+        return Option(f"{len(bounds)} lengths", edit=Snippet(text), advice=advice)
+    return None
 
 
 def _size_in(reason: str, dimension: int) -> tuple[int, ...]:
