@@ -260,7 +260,8 @@ LONGER = 1.2
 class OutlierUse:
     """Steps that take far longer than the others. count: of them, of so many steady steps; left_out: of them that are
     not in the mean step. duration: ns of one in the mean; usual: median of the others. part: phase (of a trace:
-    category) that grew most, by growth ns. share: of the time of the steady steps. numbers: of the first ones."""
+    category) that grew most, by growth ns. share: of the time of the steady steps. numbers: of the first ones.
+    optimizer: type of the one that takes most of that time, and steps in no usual step; "" for none."""
 
     count: int
     steps: int
@@ -271,6 +272,7 @@ class OutlierUse:
     share: float
     left_out: int
     numbers: tuple[int, ...] = ()
+    optimizer: str = ""
 
     @property
     def longer(self) -> bool:

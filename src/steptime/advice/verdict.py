@@ -196,7 +196,8 @@ def outliers_text(use: OutlierUse) -> str:
     times = (
         f", {format_times(use.duration / use.usual)} times the usual {format_duration(use.usual)}" if use.usual else ""
     )
-    return f"{takes}{times}{', left out here' if use.left_out else ''}: {part_words(use.part)}"
+    part = f"{use.optimizer}, which steps in no other" if use.optimizer else part_words(use.part)
+    return f"{takes}{times}{', left out here' if use.left_out else ''}: {part}"
 
 
 def _run_text(case: Case) -> str:

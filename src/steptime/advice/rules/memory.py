@@ -94,7 +94,8 @@ def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
 
 def _found_keeping(holder: HolderUse, holders: Sequence[HolderUse]) -> Finding:
     """Of a run that was too short to see memory grow."""
-    summary = f"{holder.kind} {holder.name} kept {format_bytes(holder.bytes)} more with each step, and its graph"
+    kept = f"{format_bytes(holder.bytes)} more with each step, and its" if holder.bytes else "each step's"
+    summary = f"{holder.kind} {holder.name} kept {kept} graph"
     return memory_leak.finding(summary, _advice(holder), source=holder.source, evidence=tuple(map(_kept, holders)))
 
 
