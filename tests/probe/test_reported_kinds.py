@@ -198,11 +198,6 @@ QUICK = {
     "weighted-iterator-in-each-step",
     "memory-that-is-never-detached",
 }
-    "a-sum-of-losses-in-a-short-epoch",
-    "position-table-in-forward",
-    "weighted-iterator-in-each-step",
-    "memory-that-is-never-detached",
-}
 
 
 def findings(folder: Path, body: str) -> list[dict[str, Any]]:

@@ -192,7 +192,7 @@ def _reported(process: ProcessReport) -> list[Finding]:
 def _finding(finding: Finding, process: ProcessReport) -> Item:
     """A finding with what it would save; what the headline has said is not said again."""
     saving, step = finding.savings, process.case.step
-    worth = f"up to {in_step(saving.value, step)}" if saving is not None else ""
+    worth = f"saves {in_step(saving.value, step)}" if saving is not None else ""
     return Item(
         f"{finding.code} {finding.name}",
         worth,
