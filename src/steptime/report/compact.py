@@ -21,7 +21,7 @@ from steptime.report.json import COMPACT
 from steptime.report.report import Cost, ProcessReport, Report, Throughput
 from steptime.report.sentences import price_rate
 
-COMPACT_VERSION = 1
+COMPACT_VERSION = 2
 MOST_FINDINGS, MOST_PROBLEMS, MOST_MODULES = 12, 8, 6
 """What is beyond is in the full document, and counted here."""
 LARGEST = 8_000

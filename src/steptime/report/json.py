@@ -134,7 +134,8 @@ def read(text: bytes, path: str) -> Report:
             raise RecordingError(
                 "report-older",
                 f"{path} is a report of schema version {version}, by an older steptime; this one reads version "
-                f"{SCHEMA_VERSION}. Make it anew from its recording: steptime report RECORDING -o {path} --force.",
+                f"{SCHEMA_VERSION}. Make it anew from its recording: "
+                f"steptime report RECORDING -o {path} --full --force.",
             )
         report = msgspec.json.decode(text, type=Report)
         if not _measurable(msgspec.json.decode(text)):
@@ -144,7 +145,7 @@ def read(text: bytes, path: str) -> Report:
         raise RecordingError(
             "report-unreadable",
             f"{path} is no report that this steptime reads: {error}. One of another "
-            f"version is made anew from its recording: steptime report RECORDING -o {path} --force.",
+            f"version is made anew from its recording: steptime report RECORDING -o {path} --full --force.",
         ) from error
 
 

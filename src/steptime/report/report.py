@@ -16,7 +16,7 @@ from steptime.report.steps import StepSeries
 from steptime.report.trace_files import TraceFile
 from steptime.report.trials import TrialReport
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 ENDED = "ended with"
 """Name of the fact on how a job ended that did not end well."""
 
