@@ -75,7 +75,7 @@ def test_the_line_of_a_small_finding_stands_behind_the_category() -> None:
     found = verdict(case(use("input", 60, 1), use("python", 5, 1)), (elsewhere, slow))
     assert (
         found.sentence
-        == "Waiting for input: 60 ns of 100 ns per step (60 %); up to 1 ns of it could be saved at train.py:80."
+        == "Waiting for input: 60 ns of 100 ns per step (60 %); 1 ns of it could be saved at train.py:80."
     )
 
 
@@ -288,4 +288,4 @@ def test_a_saving_of_no_category_is_one_of_the_step() -> None:
     found = Finding("ST501", "optimizer-share", Weight.FINDING, "SGD takes 15 ns", "Fuse it.", Estimate(14, 13, 15, 50),
                     source=place)  # fmt: skip
     message = verdict(case(use("python", 43, 1), use("input", 2, 1)), [found]).sentence
-    assert message.endswith("; up to 14 ns of the step could be saved at train.py:9.")
+    assert message.endswith("; 14 ns of the step could be saved at train.py:9.")

@@ -123,7 +123,7 @@ def test_findings_with_a_line_are_results_with_their_rule(report: Report) -> Non
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
     first = run["results"][0]
     assert first["level"] == "warning"
-    assert "Saves up to 60 ms per step (62 %)." in first["message"]["text"]
+    assert "Saves 60 ms per step (62 %)." in first["message"]["text"]
     assert first["locations"][0]["physicalLocation"]["region"] == {
         "startLine": 88,
         "snippet": {"text": "for images, labels in loader:"},

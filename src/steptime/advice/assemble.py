@@ -126,7 +126,7 @@ def assemble(
         padding=process.padding,
         change=change_use(process, layout),
         period=period_use(process, layout),
-        outliers=outliers_of(layout, with_tracer),
+        outliers=outliers_of(layout, with_tracer, {each.identity: each.type for each in process.optimizers}),
         caught=caught_use(process, layout),
         gpus=gpu_uses(steps, usual, telemetry, process.devices),
     )

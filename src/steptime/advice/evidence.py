@@ -310,7 +310,7 @@ class Case:
         None, "torch.compile's own records are not next to it (TORCH_TRACE, diagnose --compile-logs)"
     )
 
-    second_order: bool = False
+    second_order: bool | None = absent(None, "no step was profiled")
 
     @property
     def compiled(self) -> bool:

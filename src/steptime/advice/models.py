@@ -30,7 +30,7 @@ REFUSED = "torch.compile refuses gradients of gradients"
 """Why it is not advised where a job takes them."""
 
 
-def or_compile(second_order: bool, what: str) -> str:
+def or_compile(second_order: bool | None, what: str) -> str:
     """ ", or compile the function"; where gradients are taken of gradients, why that is left out."""
     return f"; {REFUSED}" if second_order else f", or compile {what}"
 

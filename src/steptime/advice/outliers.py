@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from steptime.advice.run_uses import OutlierUse
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import Layout
 from steptime.analysis.step_patterns import find_period
+from steptime.analysis.steps import UPDATES
 from steptime.analysis.timeline import Phase
 from steptime.arrays import Bool, Int64, quartiles
 from steptime.intervals import measure
@@ -27,6 +30,9 @@ could be saved."""
 MODEL = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 """Phases of the model: the same operators on the same shapes take the same time, unless the machine was busy with
 something else. (Varying shapes widen the interquartile range.)"""
+MOST_OF_THEM = 0.5
+"""Fraction of the outliers' time, in the steps of one optimizer: a phase of the training that is its own."""
+NO_OPTIMIZERS: Mapping[int, str] = MappingProxyType({})
 MOST_NUMBERS = 8
 """Most outliers whose numbers are reported."""
 
@@ -72,13 +78,26 @@ def _far(values: Int64) -> Bool:
     return far
 
 
-def outliers_of(layout: Layout, usual: Int64) -> OutlierUse | None:
+def outliers_of(layout: Layout, usual: Int64, optimizers: Mapping[int, str] = NO_OPTIMIZERS) -> OutlierUse | None:
     """Outliers among the steady steps of a recording, whether excluded from the usual ones or not; None without any.
-    Periodically slow steps are no outliers."""
+    Periodically slow steps are no outliers. optimizers: their types by identity."""
     steps = layout.timeline.steps
     steady = np.flatnonzero(steps.steady & ~_own(layout))
     names = tuple(phase.name.lower() for phase in Phase)
-    return _use(steady, steps.duration[steady], steps.phases[steady], names, usual)
+    use = _use(steady, steps.duration[steady], steps.phases[steady], names, usual)
+    return use and replace(use, optimizer=_of_their_own(layout, steady, usual, optimizers, use))
+
+
+def _of_their_own(layout: Layout, steady: Int64, usual: Int64, optimizers: Mapping[int, str], use: OutlierUse) -> str:
+    """Type of the optimizer that steps in most of the outliers' time and in no usual step; "" for none."""
+    steps, updates = layout.timeline.steps, layout.records.of(*UPDATES)
+    step = np.searchsorted(steps.end, updates.start, side="right")
+    others = np.setdiff1d(updates.identity[np.isin(step, steady)], updates.identity[np.isin(step, usual)])
+    for number in others.tolist():
+        there = np.intersect1d(step[updates.identity == number], steady)
+        if steps.duration[there].sum() >= MOST_OF_THEM * use.count * use.duration:
+            return optimizers.get(number, "")
+    return ""
 
 
 def outliers_of_trace(breakdown: Breakdown, usual: Int64, first: int) -> OutlierUse | None:

@@ -264,7 +264,7 @@ class OutlierUse:
     """Steps that take far longer than the others. count: number of them among `steps` steady steps; left_out: those
     that the mean step excludes. duration: mean of them, ns; usual: median of the others, ns. part: phase (of a trace:
     category) that grew most, by growth ns. share: their fraction of the steady steps' time. numbers: of the first
-    ones."""
+    ones. optimizer: type of the one that takes most of that time, and steps in no usual step; "" for none."""
 
     count: int
     steps: int
@@ -275,6 +275,7 @@ class OutlierUse:
     share: float
     left_out: int
     numbers: tuple[int, ...] = ()
+    optimizer: str = ""
 
     @property
     def longer(self) -> bool:

@@ -197,7 +197,8 @@ def outliers_text(use: OutlierUse) -> str:
     times = (
         f", {format_times(use.duration / use.usual)} times the usual {format_duration(use.usual)}" if use.usual else ""
     )
-    return f"{takes}{times}{', left out here' if use.left_out else ''}: {part_words(use.part)}"
+    part = f"{use.optimizer}, which steps in no other" if use.optimizer else part_words(use.part)
+    return f"{takes}{times}{', left out here' if use.left_out else ''}: {part}"
 
 
 def _run_text(case: Case) -> str:
@@ -407,7 +408,7 @@ def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> st
     if first.savings is None or not place or hottest:
         return f"{amount}{hottest}."
     whose = "of it" if first.category else "of the step"
-    return f"{amount}; up to {format_duration(first.savings.value)} {whose} could be saved at {place}."
+    return f"{amount}; {format_duration(first.savings.value)} {whose} could be saved at {place}."
 
 
 def _hottest_forward(case: Case) -> str:
@@ -435,7 +436,8 @@ def _several(uses: list[CategoryUse], findings: tuple[Finding, ...], case: Case)
     for use in others:
         took = format_duration(use.duration.value)
         best = max((each.savings.value for each in findings if each.category == COMPUTE and each.savings), default=0.0)
-        saved = f", of which {format_duration(best)} could be saved" if use.name == COMPUTE and best else ""
+        behind = use.name == COMPUTE and best >= MOST_OF_IT * use.recoverable.value > 0
+        saved = f", of which {format_duration(use.recoverable.value)} could be saved" if behind else ""
         parts.append(f"{_words(use, case)} {took} ({format_share(_share(use.duration, case).value)}{saved})")
     return f"{_headline(first, findings, case)} Next to it: {' and '.join(parts)}."
 

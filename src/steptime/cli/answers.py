@@ -203,7 +203,7 @@ def place(source: SourceLine | None) -> str:
 
 
 def _finding(finding: Finding, process: ProcessReport, codes: Mapping[str, list[str]]) -> dict[str, Any]:
-    saves = f"up to {_saving(finding.savings.value, process)}" if finding.savings is not None else ""
+    saves = _saving(finding.savings.value, process) if finding.savings is not None else ""
     return {
         "code": finding.code,
         "name": finding.name + ("" if finding.weight is Weight.FINDING else f" ({finding.weight.value})"),

@@ -412,7 +412,7 @@ def _of_sharding(peak: Peak, job: JobSize) -> Iterator[Saving]:
     yield Saving(
         f"sharding parameters, gradients and optimizer over {RANKS} ranks (FSDP)",
         peak.falls(held * (RANKS - 1) // RANKS),
-        "communication of the parameters twice per step",
+        f"needs {RANKS} devices; communication of the parameters twice per step",
         f"{RANKS - 1} of {RANKS} parts of {format_bytes(int(held[peak.moment + 1]))}; N ranks free (N - 1)/N",
     )
 
@@ -434,7 +434,7 @@ def _of_batches(peak: Peak) -> Iterator[Saving]:
     yield Saving(
         "half the micro-batch, twice the accumulation",
         peak.falls(scaling // 2),
-        "as much arithmetic in twice as many launches",
+        "needs a micro-batch of two samples or more; as much arithmetic in twice as many launches",
         f"half of what grows with the batch ({format_bytes(held)}: activations, inputs, temporaries of both)",
         error=checked("batch"),
     )

@@ -156,6 +156,7 @@ def _stages(session: Session) -> Stage:
     long = session.step_timer.usual() >= LONG_STEP
     discovered = 1 if long else DISCOVERY_STEPS
     found = yield from _unseen(session, _discover(session, frames, discovered))
+    early = EarlyHunt(session)
     if profiles and long:
         yield from _profiles(session, EARLY_WINDOW, EARLY_STEPS)
     yield from _unseen(session, _lines(session, frames, list(found.functions)))
@@ -164,13 +165,16 @@ def _stages(session: Session) -> Stage:
         # torch 2.13 crashes where Dynamo compiles while stacks are recorded, as it may in these steps.
         stacks = session.step_timer.usual() < STACK_LIMIT and not session.housekeeping.compiled
         yield from _profiles(session, EARLY_WINDOW + long, 0 if long else EARLY_STEPS, stacks)
+    early.look()
     hot = yield from _unseen(session, _sampled(session))
     yield from _unseen(session, _repeats(session, frames, (*hot, *found.functions)))
+    early.look()
     yield from _until(session, DEVICE_STEPS if device.in_use() else PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.step_timer.usual()
     stacks = duration < STACK_LIMIT
     due = profiles and not (yield from _profiles(session, STEADY_WINDOW, PROFILE_STEPS, stacks))
-    yield from _hunt_leaks(session)
+    if not early.found:
+        yield from _hunt_leaks(session)
     if session.untrained.latest:
         yield from _unseen(session, _between(session))
     if profiles:
@@ -490,6 +494,30 @@ def _modules(session: Session) -> list[Any]:
 
 def _trained(session: Session) -> Iterator[Any]:
     return each_once(*map(parameters_of, _modules(session)), *map(updated_by, session.optimizers.living()))
+
+
+class EarlyHunt:
+    """Looks between the windows of the first steps, which are left out anyhow: a short job, or one whose epochs are
+    short, has ended or let go of it all before the hunt in steady steps. It reports only what keeps graphs."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._hunt, self._last = session, LeakHunt(), -APART
+        self._open, self.found = True, False
+        self.look()
+
+    def look(self) -> None:
+        """At a boundary; nothing is done where the last look is too near, or takes too long."""
+        session, start = self._session, now()
+        if not self._open or session.steps - self._last < APART:
+            return
+        self._hunt.look(session.steps, sys._getframe())
+        self._last, took = session.steps, now() - start
+        self._open = not self._hunt.done and took * LOOKS <= max(session.allowance.share(), LEAST_FOR_LEAKS)
+        for leak in self._hunt.leaks:
+            if leak["name"] and leak["nodes"]:
+                session.recorder.fact("leak", **leak)
+                self.found = True
+        session.recorder.pause(start)
 
 
 def _hunt_leaks(session: Session) -> Stage:

@@ -196,7 +196,7 @@ def _reported(process: ProcessReport) -> list[Finding]:
 def _finding(finding: Finding, process: ProcessReport) -> Item:
     """Item for a finding with its savings, without repeating the headline."""
     saving, step = finding.savings, process.case.step
-    worth = f"up to {in_step(saving.value, step)}" if saving is not None else ""
+    worth = f"saves {in_step(saving.value, step)}" if saving is not None else ""
     return Item(
         f"{finding.code} {finding.name}",
         worth,

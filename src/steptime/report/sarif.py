@@ -52,7 +52,7 @@ def _result(finding: Finding, source: SourceLine, codes: Sequence[str], step: fl
     saving, properties = "", {}
     if finding.savings is not None and step:
         value = finding.savings.value
-        saving = f" Saves up to {format_duration(value)} per step ({format_share(value / step)})."
+        saving = f" Saves {format_duration(value)} per step ({format_share(value / step)})."
         properties = {"properties": {"savings_ns": round(value), "share": round(value / step, 4)}}
     snippet = {"snippet": {"text": source.text}} if source.text else {}
     location = {"artifactLocation": _artifact(source.file), "region": {"startLine": source.line, **snippet}}

@@ -313,7 +313,7 @@ def price_text(report: Report) -> str:
     first = next((finding for finding in process.findings if finding.savings is not None), None)
     if first is None or first.savings is None:
         return text
-    return f"{text}; {first.code} is worth up to {format_price(rate * first.savings.value)} of it"
+    return f"{text}; {first.code} is worth {format_price(rate * first.savings.value)} of it"
 
 
 def price_rate(price: float, report: Report) -> float:

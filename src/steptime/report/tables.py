@@ -105,7 +105,7 @@ def findings_table(process: ProcessReport) -> Table:
         word("code", "code", lambda each: each.code),
         word("finding", "name", lambda each: each.name),
         word("weight", "weight", lambda each: each.weight.value),
-        duration("saves up to", "savings_ns", lambda each: each.savings.value if each.savings else None),
+        duration("saves", "savings_ns", lambda each: each.savings.value if each.savings else None),
         duration("at least", "savings_low_ns", lambda each: each.savings.low if each.savings else None),
         duration("at most", "savings_high_ns", lambda each: each.savings.high if each.savings else None),
         share("share", "share", lambda each: each.savings.value / step if each.savings else None),

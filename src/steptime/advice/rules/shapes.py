@@ -29,7 +29,7 @@ SMALL_WORK = 0.3
 
 
 @rule("ST414", "few-tiles", supersedes=("dominant-operator",))
-def few_tiles(step: StepSummary, kernels: tuple[KernelUse, ...], second_order: bool = False) -> Finding | None:
+def few_tiles(step: StepSummary, kernels: tuple[KernelUse, ...], second_order: bool | None = None) -> Finding | None:
     """Matrix products have fewer tiles than the device has multiprocessors
 
     What it means: A kernel cuts the output of a product into tiles, one for each block. With fewer tiles than
@@ -107,7 +107,7 @@ def _heads(use: KernelUse, device: str) -> list[tuple[int, int]]:
 
 @rule("ST416", "written-out-norm", supersedes=("memory-bound-pointwise",))
 def written_out_norm(
-    step: StepSummary, machine: MachineUse, written_norms: tuple[WrittenNormUse, ...], second_order: bool = False
+    step: StepSummary, machine: MachineUse, written_norms: tuple[WrittenNormUse, ...], second_order: bool | None = None
 ) -> Finding | None:
     """A layer norm or RMS norm is written out
 

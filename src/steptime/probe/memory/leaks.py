@@ -18,7 +18,7 @@ import sys
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, pairwise
 from types import CellType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -228,7 +228,8 @@ def _with_inner(codes: list[CodeType]) -> Iterator[CodeType]:
 
 
 APART = 4
-"""Steps between two looks: objects that a job keeps for a step or two (the last batch or loss) are gone by then."""
+"""Least number of steps between two looks: objects that a job keeps for a step or two (the last batch or loss) are gone
+by then."""
 LOOKS = 3
 MOST_SAMPLES = 24
 """Most surviving objects whose holder is searched."""
@@ -285,8 +286,9 @@ class LeakHunt:
         survivors = [each for each in (reference() for reference in self._made) if each is not None]
         self._made = []
         steps = self._steps[1] - self._steps[0]
-        growth = [after - before for before, after in zip(self._graphs, self._graphs[1:], strict=False)]
-        nodes = min(growth) / APART if growth and min(growth) >= LEAST_NODES * APART else 0.0
+        looks = pairwise(zip(self._graphs, self._steps, strict=True))
+        growth = min((later - nodes) / (at - step) for (nodes, step), (later, at) in looks)
+        nodes = growth if growth >= LEAST_NODES else 0.0
         if nodes and deepest is not None:
             deepest = self._carrier(deepest, frame)
         if len(survivors) >= steps:
