@@ -150,7 +150,7 @@ def log_to(writer: Any = None, *, every: float = 10.0, step: Callable[[], int] |
     ValueError where every is no number of seconds.
     """
     if not 0 <= every < float("inf"):
-        raise ValueError(f"every is {every!r}: a number of seconds was expected, 0 or more")
+        raise ValueError(f"every must be a number of seconds, 0 or more, not {every!r}")
     from steptime.probe.writers import writer_of
 
     write = writer_of(writer)

@@ -495,13 +495,13 @@ def test_what_thousands_of_calls_print_is_not_displayed(kernels: Path, capfd: py
 @pytest.mark.parametrize(
     ("words", "status", "sentence"),
     [
-        (["kernels.py"], 2, "names no callable: expected FILE:NAME"),
+        (["kernels.py"], 2, "is not a callable. Expected FILE:NAME"),
         (["kernels.py:fast", "--shapes", "64*64"], 2, "is no shape"),
         (["kernels.py:fast", "--dtypes", "float12"], 2, "expected some of float16"),
-        (["nowhere.py:fast", "--processes", "1"], 1, "Nothing can be timed: FileNotFoundError"),
+        (["nowhere.py:fast", "--processes", "1"], 1, "The callables cannot be timed: FileNotFoundError"),
         (["kernels.py:fastest", "--processes", "1"], 1, "has no attribute 'fastest'"),
         (["kernels.py:fast", "--processes", "1", "--device", "quantum"], 1, "there is no device 'quantum' here"),
-        (["kernels.py:fast", "-o", "bench.pdf"], 1, "No report format belongs to"),
+        (["kernels.py:fast", "-o", "bench.pdf"], 1, "has no known report format"),
     ],
 )
 def test_what_cannot_be_timed_is_refused_in_a_sentence(

@@ -162,7 +162,7 @@ def test_a_trial_that_is_interrupted_goes_on_where_it_was(tmp_path: Path, monkey
         trial.send_signal(signal.SIGINT)
         out, err = trial.communicate(timeout=60)
     assert trial.returncode == 130, err
-    assert "what was run is kept" in err
+    assert "finished runs are kept" in err
     assert "--resume" in out.splitlines()[-1]
     before = read_results(found[0].parent)
     assert len(before.runs) >= 3

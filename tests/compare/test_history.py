@@ -232,7 +232,7 @@ def test_noise_is_no_change_of_level() -> None:
     steps = (20.0, 20.4, 19.7, 20.2, 20.5, 19.8, 20.3)
     (track,) = history(*(entry(step, day) for day, step in enumerate(steps))).tracks
     assert track.levels == ()
-    assert "keeps its level over 7" in sentence_of(track)
+    assert "shows no change over 7" in sentence_of(track)
 
 
 def test_one_outlier_is_no_change_of_level() -> None:

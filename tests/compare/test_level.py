@@ -6,7 +6,7 @@ from steptime.compare.compare import level_text
 
 
 def test_runs_that_are_alike_keep_their_level() -> None:
-    assert level_text([90e6, 91e6, 92e6], "runs") == "keeps its level over 3 runs, as far as noise tells"
+    assert level_text([90e6, 91e6, 92e6], "runs") == "shows no change over 3 runs, within noise"
 
 
 def test_runs_that_are_not_alike_are_not_called_level() -> None:

@@ -212,7 +212,7 @@ def test_what_is_no_dump_is_refused_and_nothing_in_it_runs(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "rank_0"
     path.write_bytes(data)
-    with pytest.raises(TraceError, match="no dump of torch's flight recorder"):
+    with pytest.raises(TraceError, match="not a dump of torch's flight recorder"):
         read_dump(path)
     assert not (tmp_path / "pwned").exists()
 
@@ -297,7 +297,7 @@ def test_tuples_that_double_in_each_level_are_given_up(
     monkeypatch.setattr("steptime.hang.dump.BASE_SECONDS", 1)
     path = tmp_path / "rank_0"
     path.write_bytes(doubling(opcodes))
-    with pytest.raises(TraceError, match="no dump of torch's flight recorder"):
+    with pytest.raises(TraceError, match="not a dump of torch's flight recorder"):
         read_dump(path)
 
 

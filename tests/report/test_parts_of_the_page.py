@@ -176,7 +176,7 @@ def test_a_judged_candidate_has_the_word_of_the_terminal(report: Report) -> None
         ("different training", "different"),
         ("undecided", "not known"),
     ]
-    assert drawn.summary.startswith("The job as it is was not timed (")
+    assert drawn.summary.startswith("The unchanged job was not timed (")
     assert judged.next_command == "steptime judge --resume runs/train-try"
     ended = replace(judged, variants=(changed, replace(waiting, rounds=MAX_ROUNDS)))
     assert ended.next_command == "", "no further round is run"

@@ -31,7 +31,7 @@ def test_steps_cost_what_their_gpus_cost_meanwhile() -> None:
     assert first.savings is not None
     alone = price_text(replace(report, price=3.6))
     assert alone.startswith(f"{format_price(step / 1e9)} per 1,000 steps (1 GPU at $3.60 an hour)"), "a second: $0.001"
-    assert alone.endswith(f"{first.code} is worth up to {format_price(first.savings.value / 1e9)} of it")
+    assert alone.endswith(f"{first.code} could save up to {format_price(first.savings.value / 1e9)} of it")
     together = price_text(replace(report, price=3.6, environment=replace(report.environment, ranks=8)))
     assert together.startswith(f"{format_price(8 * step / 1e9)} per 1,000 steps (8 GPUs at $3.60 an hour each)")
 
@@ -75,7 +75,7 @@ def test_what_checkpointing_computes_again_is_the_hardwares_alone(shared_data: P
 def test_a_gpu_is_busy_by_the_drivers_samples_of_the_steady_steps() -> None:
     case, _ = case_and_findings(RECORDINGS / "chargpt")
     assert case.step.gpu_busy == pytest.approx(0.36, abs=0.01)
-    assert gpu_busy_text(case) == "GPU busy in 36 % of the steady steps' time, by the driver"
+    assert gpu_busy_text(case) == "GPU busy for 36 % of the steady steps, according to the driver"
 
 
 def test_a_run_too_short_for_the_drivers_samples_has_none() -> None:

@@ -248,13 +248,13 @@ def answer_of(script: Path, request: Mapping[str, Any], executable: str, kind: t
         except OSError:
             raise NothingMeasuredError(
                 "bench-failed",
-                f"The process that timed them ended with {run.returncode} and no answer; what it printed is above.",
+                f"The timing process ended with status {run.returncode} and without a result. Its output is above.",
             ) from None
 
 
 def _checked(answer: _Answer) -> _Answer:
     if answer.failed:
-        raise NothingMeasuredError("bench-failed", f"Nothing can be timed: {answer.failed}.")
+        raise NothingMeasuredError("bench-failed", f"The callables cannot be timed: {answer.failed}.")
     return answer
 
 

@@ -76,7 +76,7 @@ def command(
     if annotate is not None:
         _check_annotation(paths, annotate, force=delivery.force)
     if devices or link != 1:
-        _check_one_trace(paths, "--on and --link predict from one trace")
+        _check_one_trace(paths, "--on and --link need exactly one trace")
     from steptime.cli.delivery import deliver, diagnosed, hand_over
     from steptime.report.answer import show_pictures
 
@@ -117,7 +117,7 @@ def _check_annotation(paths: tuple[str, ...], destination: str, *, force: bool) 
     """Refuses before the work what could not be written after it. Raises UsageError and OutputError."""
     from steptime.analysis.what_if.annotate import check_destination
 
-    _check_one_trace(paths, "--annotate writes one trace again")
+    _check_one_trace(paths, "--annotate needs exactly one trace")
     check_destination(Path(paths[0]), Path(destination), force=force)
 
 
@@ -125,5 +125,5 @@ def _check_one_trace(paths: tuple[str, ...], purpose: str) -> None:
     if len(paths) != 1 or not Path(paths[0]).is_file():
         raise UsageError(
             "annotate-one-trace",
-            f"{purpose}, so PATH must be one file of torch's profiler. Those of a recording are its trace-*.json.gz.",
+            f"{purpose}. Give one trace file of torch's profiler; a recording has them as trace-*.json.gz.",
         )

@@ -28,8 +28,8 @@ def answer_of(comparison: Comparison) -> Answer:
     return Answer(
         title=f"{first} against {last}",
         headline=comparison.sentence,
-        badge=f"Noise: {format_share(comparison.noise.noise_floor)} of a step is allowed for between runs ({known}).",
-        head=() if settings.rows else ("Settings: no difference is known",),
+        badge=f"Noise between runs: {format_share(comparison.noise.noise_floor)} of the step time ({known}).",
+        head=() if settings.rows else ("Settings: no known difference",),
         parts=(_gate(comparison), settings, runs_table(comparison), *difference_tables(comparison)),
         notes=tuple(filter(None, notes)),
         next_command=comparison.next_command,

@@ -70,9 +70,8 @@ FOR_MEASURED = 3
 def assumed_noise(noise_floor: float) -> Noise:
     """The floor where only one run of each side is there."""
     sentence = (
-        "One run of each says nothing of what another run would give: "
-        f"{format_share(noise_floor)} of a step is allowed for that. "
-        "Give further runs of the first job with --repeat to measure it."
+        f"One run of each does not show the noise between runs: steptime assumes {format_share(noise_floor)} "
+        "of the step time. Measure it with further runs of the first job: --repeat."
     )
     return Noise(noise_floor, False, sentence)
 
@@ -85,8 +84,8 @@ def measured_noise(steps: Sequence[float], noise_floor: float) -> Noise:
     spread = max(steps) / min(steps) - 1
     least = LEAST_NOISE if len(steps) >= FOR_MEASURED else noise_floor
     sentence = (
-        f"{len(steps)} runs of the first job differ by up to {format_share(spread)} though nothing changed: "
-        f"{format_share(max(spread, least))} of a step is allowed for that."
+        f"{len(steps)} runs of the unchanged first job differ by up to {format_share(spread)}: steptime allows "
+        f"for {format_share(max(spread, least))} of the step time."
     )
     return Noise(max(spread, least), True, sentence)
 
@@ -123,7 +122,7 @@ def level_text(steps: Sequence[float], what: str) -> str:
     """Meaning of steps without a change of level: they rule one out only where they are alike. steps: ns."""
     least, most = min(steps), max(steps)
     if most <= (1 + WIDEST) * least:
-        return f"keeps its level over {len(steps)} {what}, as far as noise tells"
+        return f"shows no change over {len(steps)} {what}, within noise"
     found = f"{format_duration(least)} to {format_duration(most)}"
     return f"differs widely over {len(steps)} {what}, {found}: so do the steps of one, and no change of level is clear"
 

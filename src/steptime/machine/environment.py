@@ -71,7 +71,7 @@ def interpreter_with_torch(python: str | None) -> str:
     """The one that was asked for, else the first that has torch. Raises SteptimeError where there is none."""
     found, torch = _interpreter(python)
     if not torch:
-        raise SteptimeError("python-without-torch", "No Python with torch was found here: name one with --python PATH.")
+        raise SteptimeError("python-without-torch", "No Python with torch was found. Give one with --python PATH.")
     return found
 
 
@@ -85,6 +85,7 @@ def _interpreter(python: str | None) -> tuple[str, str]:
                 return candidate, torch
     if python:
         raise SteptimeError(
-            "python-without-torch", f"{python} has no torch, or cannot be run: give the interpreter that your jobs use."
+            "python-without-torch",
+            f"{python} has no torch, or cannot be run. Give the interpreter of your jobs with --python PATH.",
         )
     return sys.executable, ""

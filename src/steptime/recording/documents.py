@@ -88,7 +88,8 @@ def read_blocks(path: Path, largest: int, block: int, problems: list[str]) -> It
                 yield data
     except PermissionError:
         raise RecordingError(
-            "recording-permission", f"{path} may not be read: ask for read access to the whole recording."
+            "recording-permission",
+            f"You have no permission to read {path}. Ask for read access to the whole recording.",
         ) from None
     except OSError as error:
         problems.append(f"{_place(path)} cannot be read ({error.strerror}): left out.")

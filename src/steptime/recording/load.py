@@ -198,12 +198,14 @@ def process_folders(path: Path) -> list[Path]:
     """The folders of the processes, by name. Raises RecordingError."""
     try:
         if not path.exists():
-            raise no_such_file(path, "a recording (a folder that steptime run writes), a trace or a report")
+            raise no_such_file(path, "a recording (a folder written by steptime run), a trace or a report")
         if not path.is_dir():
             raise _no_recording(path, "is a file")
         return sorted(each for each in path.iterdir() if PROCESS_FOLDER.fullmatch(each.name) and each.is_dir())
     except PermissionError:
-        raise RecordingError("recording-permission", f"{path} may not be read: ask for read access to it.") from None
+        raise RecordingError(
+            "recording-permission", f"You have no permission to read {path}. Ask for read access."
+        ) from None
     except (OSError, ValueError) as error:
         raise RecordingError("recording-unreadable", f"{path} cannot be read: {error}.") from None
 
@@ -211,7 +213,7 @@ def process_folders(path: Path) -> list[Path]:
 def _no_recording(path: Path, seen: str) -> RecordingError:
     return RecordingError(
         "no-recording",
-        f"{path} {seen}, where a recording was expected: a folder with a manifest.json, as `steptime run` writes it.",
+        f"{path} is not a recording: it {seen}. Expected a folder written by `steptime run`, with a manifest.json.",
     )
 
 
@@ -219,14 +221,14 @@ def read_manifest(path: Path, has_processes: bool, problems: list[str]) -> rec.M
     """manifest.json. Raises RecordingError where there is none, nor a process, or where it is a newer format's."""
     data = read_bytes(path / "manifest.json", documents.LARGEST_DOCUMENT, problems)
     if not data and not has_processes:
-        raise _no_recording(Path.cwd() if path == Path() else path, "holds no manifest.json")
+        raise _no_recording(Path.cwd() if path == Path() else path, "has no manifest.json")
     try:
         version = decode_document(data, _ManifestVersion).format_version
         if version > FORMAT_VERSION:
             raise RecordingError(
                 "recording-newer",
-                f"{path} has recording format {version}, this steptime reads up to {FORMAT_VERSION}: "
-                "run `pip install --upgrade steptime`.",
+                f"{path} has recording format {version}; this steptime reads up to {FORMAT_VERSION}. Upgrade: "
+                "pip install --upgrade steptime",
             )
         return decode_document(data, rec.Manifest)
     except ValueError as error:

@@ -141,7 +141,7 @@ def _step(report: Report, process: ProcessReport) -> Iterator[str]:
     """The step, and what the steps of a trace were found by, where it does not mark them."""
     step = process.case.step
     left_out = left_out_text(process)
-    yield f"Step {step_text(step)}{f' (left out: {left_out})' if left_out else ''}"
+    yield f"Step {step_text(step)}{f' (excluded: {left_out})' if left_out else ''}"
     found = one_line(step.how).partition(", because")[0]
     if found and PROFILER not in found:
         yield f"Steps: {found}"
@@ -214,7 +214,7 @@ def _asides(report: Report, process: ProcessReport) -> Iterator[Item]:
         displayed = [each for each in asides if each.weight is weight and each.summary.lower() not in message]
         for aside in sorted(displayed, key=lambda each: each.name != ASKED_FOR):
             yield Item(f"{word_}: {aside.code} {aside.summary}", details=(aside.advice, *aside.evidence))
-    yield from (Item(f"Left out: {problem}") for problem in report.problems)
+    yield from (Item(f"Not included: {problem}") for problem in report.problems)
 
 
 def _trials(report: Report) -> Iterator[Part]:
@@ -273,7 +273,7 @@ def _environment(report: Report) -> Table:
     facts = (
         ("Source", report.source), ("Host", environment.host), ("Device", environment.device),
         ("Python", environment.python), ("torch", environment.torch), ("steptime", environment.steptime),
-        ("Ranks", str(environment.ranks)), ("Job", environment.ended), ("Steps in all", str(step.total)),
+        ("Ranks", str(environment.ranks)), ("Job", environment.ended), ("Number of steps", str(step.total)),
         ("Boundaries", step.how or step.mode), ("Price", price_text(report)),
     )  # fmt: skip
     return table_of(

@@ -166,7 +166,7 @@ def _as_it_is(results: Results) -> str:
         what = f"{format_duration(printed.value * 1e9)} to a loss of {target.loss:g}"
     else:
         what = f"{format_duration(step.value)} per step" if step is not None else ""
-    return f"As it is: {what}"
+    return f"Unchanged: {what}"
 
 
 def _sentences(judgement: Judgement, runs: Sequence[Run]) -> list[str]:

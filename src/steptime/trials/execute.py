@@ -55,9 +55,9 @@ NEARLY = 0.9
 """Fraction of the time that a process has, from which on it was the time that ended it."""
 FORBIDDEN = ("Read-only file system", "Permission denied")
 """Errors that a process of a trial may get where it writes."""
-NOT_FORBIDDEN = "where a process of a trial may not write that, --uncontained lets it"
-FILLED = "It was ended before what it writes filled the disk of its workspace: a trial takes the room that the job does"
-NO_INPUT = "in a trial a job's input is empty: give what it asks for in its options"
+NOT_FORBIDDEN = "if the trial forbids a write that the job needs, --uncontained allows it"
+FILLED = "It was stopped before its files filled the disk of its workspace: a trial needs as much disk space as the job"
+NO_INPUT = "a trial's standard input is empty: pass what the job asks for as options"
 LAST_LINES = 3
 """Last lines of a failed job's output that the failure quotes."""
 LAST_BYTES = 4000
@@ -225,7 +225,7 @@ def _with_numbers(
     else:
         times, turns = turn_times(timeline, warm_up, stamps)
     if len(times) < FEWEST_STEPS and not scheduled.rehearsal and until is None:
-        return replace(run, failure=f"Only {len(times)} steady steps were taken before its time was up")
+        return replace(run, failure=f"Only {len(times)} steady steps ran before its time limit")
     parity = process.parity
     return replace(
         run,
@@ -422,8 +422,8 @@ def _failure(outcome: Outcome, *, stepping: bool) -> str:
     elif not outcome.steps_seen and outcome.status == 0:
         what = "It ended without a training step"
     else:
-        what = f"It ended by signal {outcome.signal}" if outcome.signal else f"It ended with status {outcome.status}"
-        what += ", as the kernel ends what it has no memory for" * (outcome.signal == signal.SIGKILL)
+        what = f"Signal {outcome.signal} ended it" if outcome.signal else f"It ended with status {outcome.status}"
+        what += ", the kernel's answer to exhausted memory" * (outcome.signal == signal.SIGKILL)
     if "EOFError" in message:
         message += f" ({NO_INPUT})"
     if any(words in message for words in FORBIDDEN):

@@ -227,7 +227,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("Python", environment.python),
         ("steptime", environment.steptime),
         ("Ranks", str(environment.ranks) if environment.ranks > 1 else ""),
-        ("Steps", f"{counts}; left out: {left_out}" if left_out else counts),
+        ("Steps", f"{counts}; excluded: {left_out}" if left_out else counts),
         ("Steps found by", step.how),
         ("Throughput", throughput_text(process.throughput, step.device)),
         ("GPU", gpu_busy_text(process.case)),
