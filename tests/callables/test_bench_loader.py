@@ -97,15 +97,15 @@ def test_items_that_wait_are_reported_and_workers_advised(
 def test_an_iterable_dataset_starts_again_where_it_is_used_up(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--workers", "0", "--seconds", "0.1s", "--python", python()]
     assert main(["bench-loader", f"{data}:stream", *words]) == 0
-    assert "num_workers=0, which is set, is as good as any" in capfd.readouterr().out
+    assert "The current setting, num_workers=0, is the best" in capfd.readouterr().out
 
 
 def test_workers_that_give_the_same_items_are_no_gain(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--workers", "0,2", "--seconds", "0.1s", "--python", python()]
     assert main(["bench-loader", f"{data}:stream", *words]) == 0
     reported = capfd.readouterr().out
-    assert "num_workers=0, which is set, is as good as any" in reported
-    assert "Each of several workers gives the same items" in reported
+    assert "The current setting, num_workers=0, is the best" in reported
+    assert "Every worker yields the same items" in reported
 
 
 def test_what_a_dataset_prints_for_each_item_is_not_displayed(data: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -156,7 +156,7 @@ def test_candidates_that_train_otherwise_are_judged_by_the_time_to_a_loss(
     assert document["until_loss"]["loss"] == 1.0
     assert document["until_loss"]["seconds"] > 0
     printed = capsys.readouterr().out
-    assert "Compared: the time from the import of torch until the training loss" in printed
+    assert "Compared: the time from the import of torch until the mean training loss" in printed
     assert "When it ended by itself, after 100 steps" in printed
 
 

@@ -120,13 +120,16 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
 
 def test_what_cannot_be_answered_is_one_sentence(ask: Ask) -> None:
     asked = {
-        "Give a command, or the path of a recording or a trace. (usage)": ("diagnose", {}),
-        "The arguments of judge are invalid: Expected `array`, got `str` - at `$.command`. (usage)": ("judge", {"command": "x"}),
-        "explain was called wrongly: Object contains unknown field `page`. (usage)": (
+        "Nothing to diagnose. Give a command, or the path of a recording or a trace. (usage)": ("diagnose", {}),
+        "The arguments of judge are invalid: Expected `array`, got `str` - at `$.command`. (usage)": (
+            "judge",
+            {"command": "x"},
+        ),
+        "The arguments of explain are invalid: Object contains unknown field `page`. (usage)": (
             "explain",
             {"code": "ST101", "page": 2},
         ),
-        "There is no tool 'shell': name one of diagnose, explain, judge, what_if, compare. (usage)": ("shell", {}),
+        "There is no tool 'shell'. Tools: diagnose, explain, judge, what_if, compare. (usage)": ("shell", {}),
         "No such folder: gone (usage)": ("diagnose", {"command": ["python", "x.py"], "directory": "gone"}),
         "Give fixes, or a change of yours (diff), not both. (usage)": (
             "judge",

@@ -99,7 +99,7 @@ def test_the_script_with_all_knobs_is_tried_in_larger_batches(
     reported = capsys.readouterr().out
     assert "Items per second by batch size" in reported
     assert "throughput" in reported.splitlines()[0]
-    assert "Items a second over batch sizes" in (tmp_path / "lab.html").read_text(encoding="utf-8")
+    assert "Items/s by batch size" in (tmp_path / "lab.html").read_text(encoding="utf-8")
 
 
 SLOW_ITEMS = """

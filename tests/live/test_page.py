@@ -60,7 +60,7 @@ def test_the_page_shows_the_job_as_it_goes_and_ends_with_it(
     late = sheet.locator("#ranks tr.late")
     late.wait_for()
     assert "rank 1" in late.inner_text()
-    assert "the others wait 6 ms/step for it" in late.inner_text()
+    assert "the other ranks wait 6 ms/step for it" in late.inner_text()
     assert HOSTILE in sheet.locator("h1").inner_text(), "as text"
     assert sheet.locator("img, #view script").count() == 0
     assert "60 steps" in sheet.locator("h1").inner_text()

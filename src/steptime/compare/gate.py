@@ -59,7 +59,7 @@ def _bound(text: str) -> Bound:
 
 
 def _refused(text: str, why: str) -> UsageError:
-    return UsageError("gate-bound", f"The bound {text.strip()!r} cannot be followed: {why}.")
+    return UsageError("gate-bound", f"--fail-on cannot use {text.strip()!r}: {why}.")
 
 
 def judged(comparison: Comparison, bounds: Sequence[Bound]) -> Comparison:
