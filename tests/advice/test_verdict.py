@@ -74,8 +74,7 @@ def test_the_line_of_a_small_finding_stands_behind_the_category() -> None:
     slow = Finding("ST101", "input-wait", Weight.FINDING, "x", "y.", ONE, "input", SourceLine("train.py", 80))
     found = verdict(case(use("input", 60, 1), use("python", 5, 1)), (elsewhere, slow))
     assert (
-        found.sentence
-        == "Waiting for input: 60 ns of 100 ns per step (60 %); train.py:80 could save up to 1 ns of it."
+        found.sentence == "Waiting for input: 60 ns of 100 ns per step (60 %); train.py:80 could save up to 1 ns of it."
     )
 
 

@@ -217,9 +217,9 @@ def test_other_shapes_and_exceptions_are_reported_and_the_others_are_timed_all_t
     found = timed(torch.relu, half, fails, leaves, nothing, overflows, inputs=(torch.randn(8, 8),))
     first, other, failed, left, empty, infinite = only(found)
     assert (left.standing, left.sentence) == (Standing.FAILED, "SystemExit: 3")
-    assert (empty.standing, empty.sentence) == (Standing.OTHER_RESULT, "it gives no result")
+    assert (empty.standing, empty.sentence) == (Standing.OTHER_RESULT, "it returns no result")
     assert infinite.standing is Standing.OTHER_RESULT
-    assert "is not finite where" in infinite.sentence
+    assert "is not finite in other places" in infinite.sentence
     assert first.time is not None
     assert (other.standing, other.sentence) == (Standing.OTHER_RESULT, "its results have other shapes")
     assert (failed.standing, failed.sentence) == (Standing.FAILED, "ValueError: not today")
@@ -500,7 +500,7 @@ def test_what_thousands_of_calls_print_is_not_displayed(kernels: Path, capfd: py
         (["kernels.py:fast", "--dtypes", "float12"], 2, "expected some of float16"),
         (["nowhere.py:fast", "--processes", "1"], 1, "The callables cannot be timed: FileNotFoundError"),
         (["kernels.py:fastest", "--processes", "1"], 1, "has no attribute 'fastest'"),
-        (["kernels.py:fast", "--processes", "1", "--device", "quantum"], 1, "there is no device 'quantum' here"),
+        (["kernels.py:fast", "--processes", "1", "--device", "quantum"], 1, "this machine has no device 'quantum'"),
         (["kernels.py:fast", "-o", "bench.pdf"], 1, "has no known report format"),
     ],
 )

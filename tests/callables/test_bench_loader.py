@@ -125,7 +125,7 @@ def test_a_dataset_is_reported_to_come_one_sample_a_batch(data: Path, capfd: pyt
     ("name", "message"),
     [
         ("broken", "KeyError"),
-        ("number", "it is of type int, neither a DataLoader nor a dataset"),
+        ("number", "it is of type int. Expected a DataLoader, a dataset"),
         ("missing", "AttributeError"),
     ],
 )
@@ -197,7 +197,7 @@ def test_the_loader_of_a_job_is_timed_without_training_or_writing(job: Path, cap
         (["train.py", "--epochs", "0"], "dataset is not there"),
         (["sh", "-c", "true"], "sh cannot be reached"),
         (["fails.py"], "RuntimeError"),
-        (["idle.py"], "the job never asked a DataLoader for a batch"),
+        (["idle.py"], "the job never requested a batch from a DataLoader"),
     ],
 )
 def test_a_job_without_that_loader_is_one_sentence(

@@ -288,7 +288,4 @@ def test_steptime_alone_in_its_environment_asks_for_the_jobs_python(
     monkeypatch.setattr(environment, "_VERSION_OF_TORCH", "")
     assert main([*words]) == 1
     reported = capsys.readouterr().err
-    assert (
-        reported
-        == "steptime: No Python with torch was found. Give one with --python PATH. (python-without-torch)\n"
-    )
+    assert reported == "steptime: No Python with torch was found. Give one with --python PATH. (python-without-torch)\n"

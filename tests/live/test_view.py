@@ -195,7 +195,7 @@ def test_a_recording_that_is_removed_while_it_is_watched_is_one_sentence(tmp_pat
     watcher = Watcher(job_of_two(tmp_path, (2 * MS, 2 * MS)))
     watcher.look()
     shutil.rmtree(watcher.source)
-    with pytest.raises(RecordingError, match="during steptime watch. The job goes on"):
+    with pytest.raises(RecordingError, match=r"during steptime watch\. The job goes on"):
         watcher.look()
     watcher.close()
 

@@ -85,7 +85,7 @@ def test_a_torn_end_is_dropped_and_reported(tmp_path: Path) -> None:
     assert len(recording.processes[0].intervals.start) == 19
     assert recording.processes[0].settings is None
     assert recording.problems == (
-        "process-17/facts.jsonl: the last line is torn and was left out.",
+        "process-17/facts.jsonl: the last line is incomplete and was skipped.",
         "process-17/journal.bin: the last record is torn and was left out.",
     )
 
@@ -102,7 +102,7 @@ def test_records_that_make_no_sense_are_left_out_and_counted(tmp_path: Path) -> 
         RECORD.pack(Kind.QUEUE, 0, 0, 1, START, 2),  # likewise
     ]
     recording = load(job.write(tmp_path / "recording"))
-    assert recording.problems == ("process-17/journal.bin: 5 of 27 records make no sense and were left out.",)
+    assert recording.problems == ("process-17/journal.bin: 5 of 27 records are invalid and were skipped.",)
     assert len(recording.processes[0].intervals.start) == 22
 
 

@@ -114,4 +114,4 @@ def _is_readable(report: Report) -> None:
 def test_some_ranks_of_a_larger_job_leave_the_others_open(shared_data: Path) -> None:
     folder = shared_data / "param/dlrm_kineto"
     report = diagnose_paths([str(folder / name.name) for name in sorted(folder.iterdir())[:2]], cache=False)
-    assert "6 ranks are not here, of the job's 8: one of them may be later than these." in report.problems
+    assert "6 ranks are missing, of the job's 8: one of them may be slower than these." in report.problems

@@ -214,7 +214,10 @@ def test_a_harmless_change_of_a_job_that_the_clock_seeds_is_adopted(
     trial._executor = Rehearsing()
     (judgement,) = trial.conduct(0, (harmless,))
     assert judgement.verdict is TrialVerdict.ADOPT
-    assert "the job does not reproduce its own losses (seeded by the clock?): gradients compared within ±" in judgement.sentence
+    assert (
+        "the job does not reproduce its own losses (seeded by the clock?): gradients compared within ±"
+        in judgement.sentence
+    )
 
 
 @pytest.mark.slow

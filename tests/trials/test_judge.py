@@ -213,7 +213,8 @@ def test_a_job_that_does_not_repeat_is_judged_by_its_own_spread_and_that_is_repo
     judgement = judge(VARIANT, (*clocked(1.0, 1.1, 0.95), own, *runs))
     assert judgement.verdict is TrialVerdict.ADOPT
     assert (
-        "the job does not reproduce its own losses (seeded by the clock?): gradients compared within ±25 %" in judgement.sentence
+        "the job does not reproduce its own losses (seeded by the clock?): gradients compared within ±25 %"
+        in judgement.sentence
     )
 
 

@@ -80,7 +80,10 @@ def test_no_link_is_followed_out_of_a_trial(tmp_path: Path) -> None:
         own_folder(tmp_path / "trial", "variants", "0-000-a")
     (tmp_path / "trial" / "copies").symlink_to(tmp_path / "victim")
     workspace = Workspace(("true",), tmp_path / "trial", tmp_path)
-    with pytest.raises(RecordingError, match="is a symbolic link"), contained(workspace, "0-000-a", tmp_path / "recording"):
+    with (
+        pytest.raises(RecordingError, match="is a symbolic link"),
+        contained(workspace, "0-000-a", tmp_path / "recording"),
+    ):
         pass
     assert (tmp_path / "victim" / "0-000-a").is_dir()
 

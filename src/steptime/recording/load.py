@@ -168,7 +168,9 @@ def load_whole(contents: Contents) -> rec.Recording:
     """The same with its processes, of which the first MOST_PROCESSES are read."""
     problems = list(contents.problems)
     if len(contents.folders) > MOST_PROCESSES:
-        problems.append(f"{len(contents.folders)} processes are recorded: only the first {MOST_PROCESSES} were read.")
+        problems.append(
+            f"The recording has {len(contents.folders)} processes; steptime read the first {MOST_PROCESSES}."
+        )
     processes = [_process(folder, contents.manifest, problems) for folder in contents.folders[:MOST_PROCESSES]]
     processes.sort(key=place)
     return rec.Recording(contents.path, contents.manifest, tuple(processes), contents.telemetry, tuple(problems))
@@ -343,10 +345,10 @@ def _journal(path: Path, life: Life | None, problems: list[str]) -> Decoded:
     decoded = decode(_blocks(path, problems), life)
     place = f"{path.parent.name}/{path.name}"
     if decoded.torn:
-        problems.append(f"{place}: the last record is torn and was left out.")
+        problems.append(f"{place}: the last record is incomplete and was skipped.")
     if decoded.senseless:
         total = decoded.senseless + len(decoded.table.start)
-        problems.append(f"{place}: {decoded.senseless} of {total} records make no sense and were left out.")
+        problems.append(f"{place}: {decoded.senseless} of {total} records are invalid and were skipped.")
     return decoded
 
 
@@ -359,7 +361,7 @@ def _blocks(path: Path, problems: list[str]) -> Iterator[bytes]:
             seen.add(block[: RECORD.size])
             yield block
     except ValueError:
-        problems.append(f"{path.parent.name}/{packed.name} is damaged: only its beginning was read.")
+        problems.append(f"{path.parent.name}/{packed.name} is damaged; steptime read only its start.")
     for plain in (path.with_suffix(ASIDE), path):
         blocks = read_blocks(plain, LARGEST_JOURNAL, JOURNAL_BLOCK, problems)
         first = next(blocks, b"")
@@ -377,7 +379,7 @@ def _traces(folder: Path, traces: list[rec.TraceFacts], problems: list[str]) -> 
         names = (trace.path, trace.path + ".gz") if Path(trace.path).name == trace.path else ()
         name = next((name for name in names if _is_file(folder / name)), None)
         if name is None:
-            problems.append(f"{folder.name}: the profiler's trace {trace.number} is missing and was left out.")
+            problems.append(f"{folder.name}: the profiler's trace {trace.number} is missing.")
         else:
             present.append(replace(trace, path=name))
     steady = any(trace.number != EARLY_WINDOW and not trace.stacks and not trace.caught for trace in present)
