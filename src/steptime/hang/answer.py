@@ -27,7 +27,7 @@ def answer_of(found: HangTriage, passed_over: Sequence[str] = (), more: str = ""
             Section("", tuple(_item(stall, first=not number) for number, stall in enumerate(displayed))),
             Section("Consequences", tuple(_item(stall, first=False) for stall in rest), 0),
         ),
-        notes=tuple(f"Not included: {each}" for each in passed_over),
+        notes=tuple(f"Left out: {each}" for each in passed_over),
         more=more,
         data=_data(found),
     )

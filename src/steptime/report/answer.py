@@ -214,7 +214,7 @@ def _asides(report: Report, process: ProcessReport) -> Iterator[Item]:
         displayed = [each for each in asides if each.weight is weight and each.summary.lower() not in message]
         for aside in sorted(displayed, key=lambda each: each.name != ASKED_FOR):
             yield Item(f"{word_}: {aside.code} {aside.summary}", details=(aside.advice, *aside.evidence))
-    yield from (Item(f"Not included: {problem}") for problem in report.problems)
+    yield from (Item(f"Left out: {problem}") for problem in report.problems)
 
 
 def _trials(report: Report) -> Iterator[Part]:
