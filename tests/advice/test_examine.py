@@ -98,7 +98,7 @@ def test_what_a_few_traced_steps_show_is_reported_with_their_number() -> None:
     noisy = made("ST902", "noise", found("ST902", "noise", saving(50, spread=1.1)))
     few = replace(CASE, step=replace(STEP, mode="trace", steady=3))
     assert names(noisy, case=few) == ["noise"]
-    assert "rests on 3 steps" in examine(few, [noisy]).findings[0].evidence[-1]
+    assert "Based on 3 steps" in examine(few, [noisy]).findings[0].evidence[-1]
     assert names(noisy, case=replace(few, step=replace(few.step, steady=6))) == []
     assert names(noisy, case=replace(few, step=replace(few.step, mode="optimizer"))) == []
     lined = made("ST903", "lined", found("ST903", "lined", replace(saving(50, spread=1.1), samples=3)))
@@ -181,7 +181,7 @@ def test_what_a_larger_finding_about_the_line_claims_already_stays_as_a_part_of_
     garbage = made("ST902", "garbage", found("ST902", "garbage", saving(90), category="python", source=HERE))
     whole, part = examine(CASE, [python, garbage]).findings
     assert (whole.name, part.name, part.savings) == ("python", "garbage", None)
-    assert part.summary == "garbage costs: up to 90 ns, a part of what ST901 could save"
+    assert part.summary == "garbage costs: up to 90 ns, included in the savings of ST901"
 
 
 def test_what_categories_keep_apart_stands_alongside_each_other_on_one_line() -> None:

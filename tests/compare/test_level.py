@@ -11,4 +11,4 @@ def test_runs_that_are_alike_keep_their_level() -> None:
 
 def test_runs_that_are_not_alike_are_not_called_level() -> None:
     reported = level_text([90.8e6, 205e6], "recordings")
-    assert reported.startswith("differs widely over 2 recordings, 90.8 ms to 205 ms")
+    assert reported.startswith("varies widely over 2 recordings, 90.8 ms to 205 ms")
