@@ -35,7 +35,7 @@ def case_of(events: Events, folder: Path) -> Case:
     ],
 )
 def test_a_trace_with_nothing_to_see_is_refused_in_one_sentence(events: Events, message: str, tmp_path: Path) -> None:
-    with pytest.raises(NothingMeasuredError, match=f"{message}, no operator and no kernel"):
+    with pytest.raises(NothingMeasuredError, match=f"{message}, but no operator and no kernel"):
         diagnosed(events, tmp_path)
 
 

@@ -80,7 +80,7 @@ def paired(*runs: Run, agreement: Agreement = Agreement.SAME_CURVE) -> Results:
 
 
 def power(results: Results) -> float:
-    return float(power_of(results).split("lies ")[1].split(" %")[0])
+    return float(power_of(results).split("a loss that is ")[1].split(" %")[0])
 
 
 def test_the_power_says_which_loss_would_have_been_seen() -> None:

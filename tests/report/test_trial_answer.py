@@ -74,7 +74,7 @@ def test_a_speed_has_its_interval_and_the_patch_its_own() -> None:
     proved = replace(FASTER, speed=Estimate(2.8, 2.6, 3.0, 3, "1"))
     text = render_trial(results(FASTER, patch=PatchResult("diff", (), (), proved)))
     assert "2.90× (2.70–3.10)" in text
-    assert "this diff ran at 2.80× (2.60–3.00)" in text
+    assert "Patch: ran at 2.80× (2.60–3.00)" in text
 
 
 def test_a_prediction_stands_alongside_what_was_measured_with_its_error() -> None:
@@ -98,7 +98,7 @@ def test_a_trial_for_memory_tells_what_the_peak_came_to_and_what_it_costs() -> N
     assert "Unchanged: peak memory 375 MiB; step 100 ms" in text
     assert "−38 % (−41 to −33)" in text
     assert "0.75× as fast" in text
-    assert "this diff ran with peak −38 % (−41 to −33)" in text
+    assert "Patch: ran with peak −38 % (−41 to −33)" in text
 
 
 def test_the_longest_compilation_is_paid_back_by_steps() -> None:
@@ -194,7 +194,7 @@ def test_the_largest_batch_says_what_it_leaves_of_the_memory() -> None:
 def test_compiling_that_is_not_known_to_pay_has_no_break_even() -> None:
     compiled = lab_variants()[1]
     unsure = replace(FASTER, variant=compiled, verdict=TrialVerdict.UNDECIDED, speed=Estimate(1.1, 0.8, 1.5, 3, "1"))
-    assert "not known ever" in render_lab(results(unsure), None, "x")
+    assert "never known" in render_lab(results(unsure), None, "x")
     sure = replace(unsure, speed=Estimate(2.0, 1.8, 2.2, 3, "1"))
     assert "paid back after 60 steps" in render_lab(results(sure), None, "x")
 
@@ -220,7 +220,7 @@ def test_the_command_that_applies_a_patch_is_reported_whole() -> None:
 
 def test_a_patch_that_was_not_timed_is_not_recommended() -> None:
     text = render_trial(results(FASTER, patch=PatchResult("diff", (), (), None, (), "git -C /work apply /x.diff")))
-    assert "this diff was not timed" in text
+    assert "Patch: not timed" in text
     assert "Apply it untimed: git -C /work apply /x.diff\n" in text
 
 

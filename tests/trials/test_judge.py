@@ -230,7 +230,7 @@ def test_a_spread_in_which_anything_would_lie_adopts_nothing() -> None:
     own = rehearsals(VARIANT, scaled(2.0))[1]
     judgement = judge(VARIANT, (*clocked(1.0, 4.0), own, *trial(quiet(), VARIANT, speed=3.0)))
     assert (judgement.verdict, judgement.agreement) == (TrialVerdict.UNDECIDED, Agreement.NOT_SEEN)
-    assert "not adopted: the job's losses do not repeat" in judgement.sentence
+    assert "not adopted: the job does not reproduce its own losses" in judgement.sentence
     assert "would hide that all are twice as large" in judgement.sentence
 
 

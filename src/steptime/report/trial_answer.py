@@ -207,7 +207,7 @@ def _patch(results: Results) -> Iterator[Item]:
         return
     if patch.diff:
         gained = gain_text(patch.judgement, results.plan.goal) if patch.judgement is not None else ""
-        ran = f"ran {AT[results.plan.goal]} {gained}" if gained else "was not timed"
+        ran = f"ran {AT[results.plan.goal]} {gained}" if gained else "not timed"
         yield Item(f"Patch: {ran}; saved as patch.diff next to the results", lines=patch.replaced)
     elif patch.judgement is not None and patch.judgement.verdict in (TrialVerdict.FAILED, TrialVerdict.BROKE_PROMISE):
         yield Item(f"Patch: none; it failed when run by itself: {patch.judgement.sentence}")

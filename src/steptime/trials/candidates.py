@@ -61,10 +61,10 @@ def from_revision(revision: str, directory: Path, name: str) -> Variant:
     if root is None:
         raise UsageError("judge-revision", f"{directory} is not in a Git repository. Give --diff instead of --ref.")
     commit = _git(
-        root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", what=f"{revision} is no commit"
+        root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", what=f"git knows no commit {revision}"
     ).strip()
     if not COMMIT.fullmatch(commit):  # nothing that git would take for an option
-        raise UsageError("judge-git", f"git knows no commit {revision}. List branches and tags: git branch -a, git tag")
+        raise UsageError("judge-git", f"git knows no commit {revision}.")
     # Compared with the folder, so that "added" (left out by the filter) is what only the folder has.
     listed = _git(root, "diff", *PLAIN, "--no-renames", "--diff-filter=a", "--numstat", "-z", commit)
     rows = [row.split("\t", 2) for row in listed.split("\0") if row]
