@@ -282,4 +282,4 @@ def test_a_saving_of_no_category_is_one_of_the_step() -> None:
     found = Finding("ST501", "optimizer-share", Weight.FINDING, "SGD takes 15 ns", "Fuse it.", Estimate(14, 13, 15, 50),
                     source=place)  # fmt: skip
     message = verdict(case(use("python", 43, 1), use("input", 2, 1)), [found]).sentence
-    assert message.endswith("; up to 14 ns of the step could be saved at train.py:9.")
+    assert message.endswith("; train.py:9 could save up to 14 ns of the step.")

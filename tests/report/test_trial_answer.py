@@ -221,7 +221,7 @@ def test_the_command_that_applies_a_patch_is_reported_whole() -> None:
 def test_a_patch_that_was_not_timed_is_not_recommended() -> None:
     text = render_trial(results(FASTER, patch=PatchResult("diff", (), (), None, (), "git -C /work apply /x.diff")))
     assert "Patch: not timed" in text
-    assert "Apply it untimed: git -C /work apply /x.diff\n" in text
+    assert "Apply it (untimed): git -C /work apply /x.diff\n" in text
 
 
 def workers(number: int, speed: float) -> Judgement:
