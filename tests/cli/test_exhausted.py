@@ -118,5 +118,5 @@ def test_memory_that_a_limit_ends_is_reported_behind_the_jobs_own_traceback(
     traceback, _, reported = watched.stderr.partition("steptime: Out of memory on cpu: ")
     assert traceback.splitlines()[-1] == alone.stderr.splitlines()[-1]
     assert reported.startswith(asked)
-    assert reported.splitlines()[1].startswith("steptime: Held then")
+    assert reported.splitlines()[1].startswith("steptime: Held at that moment")
     assert reported.splitlines()[2].startswith("steptime: First: ")

@@ -58,7 +58,7 @@ def test_a_broken_candidate_and_one_that_trains_less_are_reported_apart(
     document = json.loads((job / "verdicts.json").read_text())
     assert [each["verdict"] for each in document["candidates"]] == ["broken", "different training"]
     assert "mat1 and mat2 shapes cannot be multiplied" in document["candidates"][0]["sentences"][0]
-    assert "The gradient of 0.bias and 1 more is zero or gone" in document["candidates"][1]["sentences"][0]
+    assert "The gradient of 0.bias and 1 more is zero or missing" in document["candidates"][1]["sentences"][0]
     assert (job / "train.py").read_text() == TRAINING
     printed = capsys.readouterr().out
     assert "broken.patch" in printed
@@ -75,7 +75,7 @@ def test_a_broken_candidate_and_one_that_trains_less_are_reported_apart(
         (("--env", "A=1", "--metric", "rate"), "has no group"),
         (("--env", "A=1", "--lower-is-better"), "needs --metric"),
         (("--env", "A=1", "--until-loss", "nan"), "takes a finite number"),
-        (("--env", "A=1", "--until-loss", "1", "--metric", "(.)"), "two things to compare"),
+        (("--env", "A=1", "--until-loss", "1", "--metric", "(.)"), "exclude each other"),
         (("--ref", "main"), "is not in a Git repository"),
     ],
 )
@@ -111,7 +111,7 @@ def test_a_script_without_steps_is_judged_by_the_number_that_it_prints(
     assert [each["verdict"] for each in document["candidates"]] == verdicts
     assert document["metric"] == {"pattern": r"cost: (\d+)", "lower_is_better": bool(words), "value": 4.0}
     assert document["candidates"][1]["speed_up"]["value"] == pytest.approx(2.0 if words else 0.5)
-    assert "printed nothing to its standard output" in document["candidates"][2]["sentences"][0]
+    assert "matches nothing in its standard output" in document["candidates"][2]["sentences"][0]
     assert "Training was not judged" in capsys.readouterr().out
     assert "mute.py" in (job / "table.md").read_text(), "both files that were asked for"
 

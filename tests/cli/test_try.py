@@ -123,7 +123,7 @@ def test_where_nothing_frees_memory_by_itself_the_account_of_it_comes_next(tmp_p
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["touch", "started"], "steptime run -- touch started"), (["touch", "started", "s3://a/b"], "given s3://a/b")],
+    [(["touch", "started"], "steptime run -- touch started"), (["touch", "started", "s3://a/b"], "names s3://a/b")],
 )
 def test_a_command_that_cannot_be_contained_is_refused_before_it_is_started(
     words: list[str],
