@@ -116,8 +116,8 @@ def test_the_sentence_names_the_bound_that_is_breached(action: Any, runs: Path) 
 def test_what_cannot_be_compared_fails_in_one_sentence_and_has_no_outputs(action: Any, runs: Path) -> None:
     status, outputs, _, message = run(action, runs, base="nowhere", change="same.json")
     assert (status, outputs) == (1, {})
-    assert message == "steptime: No such file or directory: nowhere. Expected a recording (a folder that steptime " \
-        "run writes), a trace or a report. (no-such-file)\n"  # fmt: skip
+    assert message == "steptime: No such file or directory: nowhere. Expected a recording (a folder written by " \
+        "steptime run), a trace or a report. (no-such-file)\n"  # fmt: skip
 
 
 def test_inputs_are_words_and_never_run(action: Any, runs: Path) -> None:

@@ -25,7 +25,7 @@ def trace_of(*numbers: bytes) -> bytes:
 
 
 def test_a_report_that_is_nested_without_end_is_refused() -> None:
-    with pytest.raises(RecordingError, match="is no report that this steptime reads"):
+    with pytest.raises(RecordingError, match="is not a report that this steptime can read"):
         read_report(b'{"schema_version":3,"processes":' + DEEP, "report.json")
 
 

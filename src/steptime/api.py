@@ -78,7 +78,7 @@ class Loaded:
             if each.identity == table:
                 return values_of(each)
         known = ", ".join(self.tables)
-        raise UsageError("no-such-table", f"There is no table {table!r} here: name one of {known}.")
+        raise UsageError("no-such-table", f"There is no table {table!r}. Tables: {known}.")
 
     def to_pandas(self, table: str) -> Any:
         """Table as a pandas.DataFrame. Raises UsageError."""
@@ -95,8 +95,8 @@ class Loaded:
         except ImportError:
             raise UsageError(
                 "no-data-frames",
-                f"{library} is not installed here: pip install {library}, or take .to_dict({table!r}), which needs "
-                "nothing.",
+                f"{library} is not installed: pip install {library}, or use .to_dict({table!r}), which needs "
+                "no library.",
             ) from None
 
 
@@ -118,7 +118,7 @@ class LoadedReport(Loaded):
         ordered = sorted(self.report.processes, key=lambda process: process.rank != rank)
         if ordered[0].rank != rank:
             known = ", ".join(str(each.rank) for each in ordered if each.rank is not None) or "none, it is one process"
-            raise UsageError("no-such-rank", f"There is no rank {rank} in this report: it tells of {known}.")
+            raise UsageError("no-such-rank", f"This report has no rank {rank}. Ranks: {known}.")
         return LoadedReport(replace(self.report, processes=tuple(ordered)))
 
     def compare(self, *others: LoadedReport) -> LoadedComparison:
@@ -126,7 +126,7 @@ class LoadedReport(Loaded):
         report."""
         reports = [self.report, *(each.report for each in others)]
         if len(reports) < 2:
-            raise UsageError("compare-two", "A comparison needs another report: before.compare(after)")
+            raise UsageError("compare-two", "compare() needs a second report: before.compare(after)")
         return LoadedComparison(compare(reports, labels_of([report.source for report in reports])))
 
     def _answer(self) -> Answer:

@@ -18,8 +18,8 @@ def import_ray(option: str) -> Any:
     except ImportError:
         raise UsageError(
             "ray-missing",
-            f"{option} needs Ray, which is not installed next to steptime: pip install 'steptime[ray]', or leave the "
-            "option out to work on this machine.",
+            f"{option} needs Ray, which is not installed: pip install 'steptime[ray]'. Without the option, "
+            "steptime works on this machine.",
         ) from None
     return ray
 
@@ -37,8 +37,8 @@ def connect(ray: Any) -> bool:
         if os.environ.get("RAY_ADDRESS"):
             raise CommandError(
                 "ray-unreachable",
-                f"The Ray cluster at {os.environ['RAY_ADDRESS']} (RAY_ADDRESS) cannot be reached ({error}): start it, "
-                "or unset the variable.",
+                f"The Ray cluster at {os.environ['RAY_ADDRESS']} (RAY_ADDRESS) cannot be reached ({error}). "
+                "Start it, or unset the variable.",
             ) from None
         _start_own(ray, common)
     return True
@@ -57,6 +57,6 @@ def _start_own(ray: Any, common: dict[str, Any]) -> None:
         ray.shutdown()
         raise CommandError(
             "ray-not-private",
-            f"This Ray would listen on {', '.join(sorted(addresses))}, where others can reach it: start a cluster "
-            "as you see fit, and name it in RAY_ADDRESS.",
+            f"This version of Ray would listen on {', '.join(sorted(addresses))}, open to other machines, so "
+            "steptime did not start it. Start a cluster yourself, and set RAY_ADDRESS.",
         )

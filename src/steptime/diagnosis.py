@@ -34,6 +34,7 @@ from steptime.analysis.what_if.elsewhere import elsewhere
 from steptime.errors import NothingMeasuredError, RecordingError, UsageError
 from steptime.machine.datasheet import NAMES, look_up
 from steptime.machine.machine import Machine
+from steptime.quantities import format_count
 from steptime.rank_result import RankResult, analyse_process, analyse_trace
 from steptime.recording.inventory import COMPILE_LOGS
 from steptime.recording.load import Contents, load_process, load_whole, look_into, place
@@ -94,14 +95,18 @@ def diagnose_paths(
     if len(paths) == 1 and is_trial(first):
         recording = read_results(first).plan.recording
         if not recording:
-            reason = f"{first} was judged by a number that it prints: no step was recorded."
+            reason = f"{first} is a judgement by a printed number (--metric): it has no recorded steps to diagnose."
             raise RecordingError("no-recording", reason)
         return with_trials(_diagnose_recording(Path(recording), recording, engine, workers, companions), first)
     if len(paths) == 1 and not is_traces(paths[0]):
         return with_trials(_diagnose_recording(first, paths[0], engine, workers, companions), newest_trial(first))
     folder = next((path for path in paths if Path(path).is_dir() and not is_traces(path)), None)
     if folder is not None:
-        raise UsageError("several-recordings", f"{folder} is a recording among several paths: give one alone.")
+        raise UsageError(
+            "several-recordings",
+            f"{folder} is a recording, and a diagnosis takes one recording alone. Compare several: steptime "
+            "compare A B",
+        )
     source, found = " ".join(map(shlex.quote, paths)), gather(paths, max_size=max_size)
     if engine is None and len(found.ranks) <= DETAILED_RANKS:
         traces = (linked(read_rank(rank, max_size=max_size, cache=cache)) for rank in found.ranks)
@@ -114,7 +119,9 @@ def diagnose_paths(
     read = ((numbers[rank], read_rank(found.ranks[numbers[rank]], max_size=max_size, cache=cache)) for rank in chosen)
     results = [result for number, trace in read if (result := analyse_trace(trace, number, detailed=pictures))]
     if not results:
-        raise NothingMeasuredError("trace-without-steps", problems[0] if problems else "There is no trace: no step.")
+        raise NothingMeasuredError(
+            "trace-without-steps", problems[0] if problems else "The paths contain no trace with a step."
+        )
     return combine(results, source, (*found.problems, *problems[:MOST_PROBLEMS]), summaries, companions)
 
 
@@ -128,7 +135,7 @@ def _at_one_time(traces: Iterable[Trace]) -> Iterator[Trace]:
         elif first is not None and len(trace.events) and None in (first.world_size, trace.world_size):
             start = max(each.events.start.min() for each in (first, trace))
             if start >= min(each.events.end.max() for each in (first, trace)):
-                raise mixed(f"{first.path} and {trace.path} were recorded one after the other, not at one time")
+                raise mixed(f"{first.path} and {trace.path} were recorded at different times")
         yield trace
 
 
@@ -145,9 +152,7 @@ def with_elsewhere(
     trace = read_rank(rank, max_size=max_size, cache=cache)
     here = look_up(device_of(trace))
     if devices and here is None:
-        message = (
-            f"The device of {path}, {device_of(trace)}, is in no datasheet that is known: --on compares datasheets."
-        )
+        message = f"--on compares datasheets, and steptime has none for {device_of(trace)}, the device of {path}."
         raise UsageError("unknown-device", message)
     trace, whole = whole_steps(trace)
     steps = look_at_trace(trace, whole.boundaries, here).steps
@@ -155,7 +160,7 @@ def with_elsewhere(
     usual = first.case.step.duration.value if recorded else None
     found = tuple(each for device in wanted if (each := elsewhere(steps, device, link, usual)) is not None)
     if not found or first.case.replay is None:
-        message = f"{path} cannot be replayed: it holds no step with kernels and the host that launched them."
+        message = f"{path} cannot be replayed: it has no step with kernels and the CPU operators that launched them."
         raise NothingMeasuredError("trace-without-steps", message)
     case = replace(first.case, replay=replace(first.case.replay, elsewhere=found))
     return replace(report, processes=(replace(first, case=case), *report.processes[1:]))
@@ -164,7 +169,7 @@ def with_elsewhere(
 def _datasheet(name: str) -> Machine:
     found = look_up(name)
     if found is None:
-        message = f"{name} is in no datasheet that is known. Known are: {', '.join(NAMES)}."
+        message = f"steptime has no datasheet for {name}. Known devices: {', '.join(NAMES)}."
         raise UsageError("unknown-device", message)
     return found
 
@@ -223,7 +228,9 @@ def diagnose_traces(
         else:
             empty.append(f"{trace.path} {nothing_in(trace) or 'holds no step'}: {NOTHING_RECORDED}")
     if not results:
-        raise NothingMeasuredError("trace-without-steps", empty[0] if empty else "There is no trace: no step.")
+        raise NothingMeasuredError(
+            "trace-without-steps", empty[0] if empty else "The paths contain no trace with a step."
+        )
     if len(results) > 1:
         results = [
             replace(each, problems=tuple(f"{each.own.name}: {message}" for message in each.problems))
@@ -274,8 +281,9 @@ def diagnose(recording: Recording, source: str, companions: CompanionFiles = NO_
     if not results:
         raise NothingMeasuredError(
             "too-few-steps",
-            f"{seen} training steps were seen, and a breakdown needs {LEAST_STEPS} behind the warm-up: "
-            f"{_instead(recording)} What was recorded is in {recording.path}.",
+            f"Only {format_count(seen, 'training step')} {'was' if seen == 1 else 'were'} recorded; a "
+            f"breakdown needs {LEAST_STEPS} after warm-up. {_instead(recording)} The recording is in "
+            f"{recording.path}.",
         )
     # Of several programs of one process, or several processes of one rank, what trained longest speaks for it.
     places = list(dict.fromkeys(each.place for each in results))
@@ -291,7 +299,7 @@ SWITCHED_OFF = "switched off: "
 def _instead(recording: Recording) -> str:
     """Advice for too few steps, or the reason why there are no more."""
     notes = [note for process in recording.processes for note in process.notes if note.startswith(SWITCHED_OFF)]
-    return f"steptime was {notes[0].rstrip('.')}." if notes else "let it run longer."
+    return f"steptime was {notes[0].rstrip('.')}." if notes else "Train longer."
 
 
 def _trainers(recording: Recording) -> list[tuple[Process, Layout]]:

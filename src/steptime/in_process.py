@@ -149,7 +149,7 @@ def log_to(writer: Any = None, *, every: float = 10.0, step: Callable[[], int] |
     current numbers, and `end()`; it is None if nothing is recorded. Raises TypeError for an unknown writer, ValueError
     for an `every` that is negative or infinite."""
     if not 0 <= every < float("inf"):
-        raise ValueError(f"every is {every!r}: a number of seconds was expected, 0 or more")
+        raise ValueError(f"every must be a number of seconds, 0 or more, not {every!r}")
     from steptime.probe.writers import writer_of
 
     write = writer_of(writer)

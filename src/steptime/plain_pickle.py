@@ -77,8 +77,8 @@ def converted(file: IO[bytes], converter: str, memory: int, seconds: int) -> IO[
         if done.returncode == REFUSED:
             raise NotPlainError(*json.load(made))
     if done.returncode == TOO_LARGE:
-        raise NotPlainError("too-large", f"does not fit into {memory >> 20} MiB of memory while it is read")
-    raise NotPlainError("strange", f"was not read to its end within {seconds} s and {memory >> 20} MiB of memory")
+        raise NotPlainError("too-large", f"needs more than {memory >> 20} MiB of memory to read")
+    raise NotPlainError("strange", f"could not be read within {seconds} s and {memory >> 20} MiB of memory")
 
 
 # -- in the process of its own -----------------------------------------------------------------------------------------
@@ -88,10 +88,15 @@ class PlainUnpickler(pickle.Unpickler):
     """Unpickler for plain data. Without classes nothing else can be made or called."""
 
     def find_class(self, module: str, name: str) -> NoReturn:  # named by pickle
-        raise NotPlainError("refused", f"asks for {module[:80]}.{name[:80]}: nothing of it was run")
+        raise NotPlainError(
+            "refused",
+            f"requests {module[:80]}.{name[:80]}, which plain data never does; steptime executed nothing in it",
+        )
 
     def persistent_load(self, pid: object) -> NoReturn:
-        raise NotPlainError("refused", "asks for an object outside of itself: nothing of it was run")
+        raise NotPlainError(
+            "refused", "requests an object outside itself, which plain data never does; steptime executed nothing in it"
+        )
 
 
 def unpickle(file: BinaryIO) -> tuple[Any, list[Any] | None]:
@@ -114,7 +119,7 @@ def to_json(file: io.BufferedReader, made: BinaryIO) -> None:
     if begun is not None:
         raise NotPlainError("damaged", "is cut short")
     if _elements(value, {}) > MOST_ELEMENTS:
-        raise NotPlainError("strange", "holds the same lists again and again")
+        raise NotPlainError("strange", "repeats the same lists too often")
     made.write(json.dumps(value).encode())
 
 
@@ -160,7 +165,7 @@ def convert_file(convert: Converter, descriptor: int, made: BinaryIO) -> None:
         AttributeError,
         ArithmeticError,
     ) as error:
-        reason = f"is damaged, or no plain data ({type(error).__name__}: {str(error)[:200]})"
+        reason = f"is damaged, or not plain data ({type(error).__name__}: {str(error)[:200]})"
         raise NotPlainError("damaged", reason) from None
 
 

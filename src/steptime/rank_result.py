@@ -126,8 +126,9 @@ def _thinned(timeline: Timeline) -> tuple[str, ...]:
         return ()
     whole = len(timeline.steps.end) + timeline.left_out
     return (
-        f"The recording of this long run is thinned: {timeline.left_out:,} of {whole:,} steps were only counted. "
-        "Figures are of those that were kept, some of every minute; slow ones were kept besides, and are in no mean.",
+        f"The recording of this long run is thinned: {timeline.left_out:,} of {whole:,} steps were only "
+        "counted. Figures use the recorded steps, some of every minute; slow steps are recorded too, but not "
+        "in any mean.",
     )
 
 

@@ -34,9 +34,9 @@ def check(url: str) -> None:
     try:
         taken = system.exists(f"{place}/manifest.json")
     except Exception as error:  # noqa: BLE001 - each kind of storage raises its own
-        raise OutputError("remote-failed", f"{url} cannot be looked at ({_reported(error)}).") from None
+        raise OutputError("remote-failed", f"{url} cannot be accessed ({_reported(error)}).") from None
     if taken and _node() == 0:
-        raise OutputError("recording-exists", f"{url} holds a recording already: name another folder for this one.")
+        raise OutputError("recording-exists", f"{url} already contains a recording. Give another folder.")
 
 
 def upload(folder: Path, url: str) -> None:
@@ -56,7 +56,7 @@ def upload(folder: Path, url: str) -> None:
             system.put_file(str(file), target)
     except Exception as error:  # noqa: BLE001 - each kind of storage raises its own: the recording stays where it is
         raise OutputError(
-            "remote-failed", f"The recording could not be copied to {url} ({_reported(error)}): it is in {folder}."
+            "remote-failed", f"The recording could not be copied to {url} ({_reported(error)}). It is in {folder}."
         ) from None
 
 
@@ -92,7 +92,9 @@ def _fetch(url: str, into: Path) -> str:
             target.parent.mkdir(parents=True, exist_ok=True)
             system.get_file(file, str(target))
     except Exception as error:  # noqa: BLE001 - each kind of storage raises its own
-        raise RecordingError("remote-unreadable", f"{url} cannot be read ({_reported(error)}).") from None
+        raise RecordingError(
+            "remote-unreadable", f"{url} cannot be read ({_reported(error)}). Check its spelling and your credentials."
+        ) from None
     return str(into)
 
 
@@ -102,8 +104,8 @@ def _open(url: str) -> tuple[Any, str]:
     except ImportError:
         raise UsageError(
             "remote-missing",
-            f"{url} is behind a URL, which needs fsspec: pip install 'steptime[remote]', and the package of the scheme "
-            "(s3fs, gcsfs …).",
+            f"{url} is a URL, and reading it needs fsspec: pip install 'steptime[remote]', and the package of "
+            "its scheme (s3fs, gcsfs …).",
         ) from None
     try:
         system, place = fsspec.core.url_to_fs(url)

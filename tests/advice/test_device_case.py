@@ -229,12 +229,12 @@ def test_why_kernels_have_no_work_is_what_is_so(written: Written) -> None:
     roofline = RooflineUse(0, 0, 0, 5e4, 0, 0)
     lost = KernelUse("sgemm", "", 1, 5e4, "unmodelled")
     case = replace(CASE, kernels=(lost,))
-    assert "does not tell which operators" in bounds_text(roofline, case)
+    assert "does not show which operators" in bounds_text(roofline, case)
     assert "record_shapes=True" in bounds_text(roofline, replace(case, kernels=(replace(lost, operator="aten::mm"),)))
     known = replace(lost, operator="vllm::moe", shapes="[[8, 8]]")
     assert "no model of their operators" in bounds_text(roofline, replace(case, kernels=(known,)))
     graphs = replace(CASE.step, graphs=GraphUse(1, 0, 9, 0.9, 0, 0))
-    assert "those of a graph" in bounds_text(roofline, replace(case, step=graphs))
+    assert "kernels of a CUDA graph" in bounds_text(roofline, replace(case, step=graphs))
 
 
 OF_STEPS = {"step", "categories", "outliers", "rank"}

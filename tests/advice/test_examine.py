@@ -98,7 +98,7 @@ def test_what_a_few_traced_steps_show_is_reported_with_their_number() -> None:
     noisy = made("ST902", "noise", found("ST902", "noise", saving(50, spread=1.1)))
     few = replace(CASE, step=replace(STEP, mode="trace", steady=3))
     assert names(noisy, case=few) == ["noise"]
-    assert "rests on 3 steps" in examine(few, [noisy]).findings[0].evidence[-1]
+    assert "Based on 3 steps" in examine(few, [noisy]).findings[0].evidence[-1]
     assert names(noisy, case=replace(few, step=replace(few.step, steady=6))) == []
     assert names(noisy, case=replace(few, step=replace(few.step, mode="optimizer"))) == []
     lined = made("ST903", "lined", found("ST903", "lined", replace(saving(50, spread=1.1), samples=3)))

@@ -159,7 +159,7 @@ def holds(case: Case) -> None:
     for finding in examination.findings:
         assert "\n" not in finding.summary
         assert not re.search(r"\b(nan|inf)\b", finding.summary)
-        if finding.weight is Weight.FINDING and "a part of what ST" not in finding.summary:
+        if finding.weight is Weight.FINDING and "included in the savings of ST" not in finding.summary:
             assert finding.savings is not None
             assert math.isfinite(finding.savings.value)
             category = named(case.categories, finding.category)

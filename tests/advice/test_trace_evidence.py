@@ -35,7 +35,7 @@ def case_of(events: Events, folder: Path) -> Case:
     ],
 )
 def test_a_trace_with_nothing_to_see_is_refused_in_one_sentence(events: Events, message: str, tmp_path: Path) -> None:
-    with pytest.raises(NothingMeasuredError, match=f"{message}, no operator and no kernel"):
+    with pytest.raises(NothingMeasuredError, match=f"{message}, but no operator and no kernel"):
         diagnosed(events, tmp_path)
 
 
@@ -130,6 +130,6 @@ def test_outliers_of_a_trace_stand_alongside_the_usual_step(tmp_path: Path) -> N
     assert violations(diagnosed(events, tmp_path)) == []
     assert process.verdict.sentence.startswith("Computing takes 88 µs per step (88 %): mm 88 µs")
     assert process.verdict.sentence.endswith(
-        "3 of 22 steps take 1 ms, 10 times the usual 100 µs, left out here: your own Python."
+        "3 of 22 steps took 1 ms, 10 times the usual 100 µs, excluded here: your own Python."
     )
     assert "Steps 5, 12, 19;" in " ".join(each for found in process.findings for each in found.evidence)

@@ -54,7 +54,7 @@ def test_a_finding_of_no_category_alone_writes_the_headline_where_it_saves_most(
     seen = case(use("overhead", 25, 2), use("python", 20, 1))
     assert verdict(seen, (loop,)).sentence == "a.py:3 calls 9 operators."
     small = verdict(seen, (replace(loop, savings=ONE),)).sentence
-    assert small == "Operator overhead: 25 ns of 100 ns per step (25 %). Next to it: your own Python 20 ns (20 %)."
+    assert small == "Operator overhead: 25 ns of 100 ns per step (25 %). Also: your own Python 20 ns (20 %)."
 
 
 def test_work_that_runs_well_but_need_not_run_writes_the_headline() -> None:
@@ -95,13 +95,13 @@ def test_what_no_finding_saves_is_not_said_to_be_saved() -> None:
 def test_of_several_costs_the_largest_comes_first_and_two_more_next_to_it() -> None:
     found = verdict(case(use("input", 30, 1), use("overhead", 25, 1), use("python", 20, 1), use("sync", 16, 1)))
     assert found.sentence == (
-        "Waiting for input: 30 ns of 100 ns per step (30 %). Next to it: operator overhead 25 ns (25 %) and your own "
+        "Waiting for input: 30 ns of 100 ns per step (30 %). Also: operator overhead 25 ns (25 %) and your own "
         "Python 20 ns (20 %)."
     )
     message = "`decode` reads one item after the other, 29 ns per step (29 %)"
     why = Finding("ST105", "per-sample-fetch", Weight.FINDING, message, "y.", MUCH, "input", SourceLine("data.py", 12))
     reported = verdict(case(use("input", 30, 1), use("overhead", 25, 1), use("python", 20, 1)), (why,)).sentence
-    assert reported.startswith(f"{message}, at data.py:12. Next to it: operator overhead 25 ns (25 %)")
+    assert reported.startswith(f"{message}, at data.py:12. Also: operator overhead 25 ns (25 %)")
 
 
 def test_what_else_takes_time_is_the_longest_of_the_others() -> None:
@@ -179,7 +179,7 @@ def test_what_computing_could_give_back_is_what_a_finding_says() -> None:
     assert found.bottleneck == "compute"
     assert found.share is not None
     assert found.share.value == 0.3
-    assert found.sentence == "x. Next to it: operator overhead 17 ns (17 %)."
+    assert found.sentence == "x. Also: operator overhead 17 ns (17 %)."
 
 
 def test_a_doubt_leaves_the_answer_and_says_how_sure_it_is() -> None:

@@ -100,7 +100,7 @@ def test_who_decides_the_step(job: str, decides: str, kernels_free: float, host_
     assert message.decides == decides
     bound = "Host-bound: kernels run " in message.sentence  # behind what the run lost to compiling, where that is more
     assert bound == (decides == HOST), message.sentence
-    assert bound or "The GPU decides the step: a faster CPU would save" in message.sentence
+    assert bound or "The GPU limits the step: a faster CPU would save" in message.sentence
     on_device = [each for each in findings if each.category == "compute" and each.savings is not None]
     assert not bound or not on_device, "kernels that wait for launches save nothing"
     assert sum(use.duration.value for use in case.categories) == pytest.approx(1e6 * step, rel=1e-6)

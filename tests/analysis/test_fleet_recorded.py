@@ -78,7 +78,7 @@ def test_what_is_reported_of_few_ranks_does_not_depend_on_how_they_are_read(tmp_
     assert mapped.processes[0] == whole.processes[0]
     assert mapped.environment == whole.environment
     assert mapped.problems == whole.problems
-    assert whole.problems[-1].startswith(f"{RANKS - 4} ranks are not here, of the job's {RANKS}")
+    assert whole.problems[-1].startswith(f"{RANKS - 4} ranks are missing, of the job's {RANKS}")
 
 
 def test_an_error_in_a_worker_is_the_same_sentence_here() -> None:
@@ -98,7 +98,7 @@ def test_a_damaged_rank_is_a_sentence_and_the_others_are_compared(fleet: Path, t
     assert report.ranks.late.ranks == (LATE,)
     assert any("process-105/journal.bin" in problem for problem in report.problems)
     assert any("process-106/process.json" in problem for problem in report.problems)
-    assert report.problems[-1].startswith(f"2 ranks are not here, of the job's {RANKS}")
+    assert report.problems[-1].startswith(f"2 ranks are missing, of the job's {RANKS}")
 
 
 def test_of_two_processes_of_one_rank_the_one_that_trained_longer_is_compared(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_ranks_that_profiled_other_steps_are_compared_on_those_that_all_have() -
 
     same = compare([window(0, 0, early), window(1, 0, early), window(2, 1, tuple(range(41, 46)))])
     assert same is not None
-    assert "4 of them are compared" in same.notes[0]
+    assert "4 common steps are compared" in same.notes[0]
     assert same.late is not None
     assert same.late.ranks == (1,)
     (row,) = same.collectives

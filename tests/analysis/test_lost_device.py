@@ -74,7 +74,7 @@ def test_a_window_with_stacks_that_saw_no_device_counts_for_its_stacks_alone(job
     """So the windows behind the plain ones of these recordings are: the tracer was being taken down."""
     assert not has_kernels(read(trace_of(DATA / job, 4)))
     recorded = broken_down(DATA / job)
-    assert recorded.problems == ("trace-4.json.gz, which holds nothing that the device did, but for its stacks.",)
+    assert recorded.problems == ("trace-4.json.gz, which contains no device activity, but for its stacks.",)
     assert [(window.stacks, window.on_device) for window in recorded.windows] == [(False, True), (True, False)]
     assert recorded.functions
 
@@ -91,7 +91,7 @@ def test_a_second_window_without_device_events_changes_no_figure(job: str, tmp_p
     with facts.open("a") as file:
         file.write(line.replace("trace-3.json", "trace-5.json").replace('"number": 3', '"number": 5') + "\n")
     report = diagnose_paths([str(recording)])
-    assert "trace-5.json.gz, which holds nothing that the device did." in report.problems
+    assert "trace-5.json.gz, which contains no device activity." in report.problems
     assert shares(recording) == pytest.approx(before, rel=1e-6)
     assert findings(report) == findings(diagnose_paths([str(DATA / job)]))
 
@@ -103,7 +103,7 @@ def test_without_any_window_of_the_device_nothing_is_reported_of_it(job: str, lo
     kept = host_only if lost == "all" else lambda event: event.get("cat") != "kernel"
     rewritten(trace_of(DATA / job, 3), trace_of(recording, 3), kept)
     report = diagnose_paths([str(recording)])
-    assert report.problems[0].startswith("the device's time, as no profile of the job holds what its device did.")
+    assert report.problems[0].startswith("the device's time, because no profile of the job contains device activity.")
     assert "record again" in report.problems[0]
     process = report.processes[0]
     names = {use.name for use in process.case.categories}
@@ -198,7 +198,7 @@ def test_of_a_bare_trace_too(tmp_path: Path) -> None:
     left = len(steps) - int(held_whole(read(cut), steps).sum())
     assert left in (2, 3)
     assert report.problems == (
-        f"{left} of {len(steps)} steps in cut.json.gz, of which the profiler lost what the device did.",
+        f"{left} of {len(steps)} steps in cut.json.gz, whose device activity the profiler lost.",
     )
     now = {use.name: use.duration.value for use in report.processes[0].case.categories}["compute"]
     assert now == pytest.approx(computing, rel=0.05)
@@ -229,7 +229,7 @@ def test_a_blind_file_among_those_of_one_process(tmp_path: Path) -> None:
 
     second = rewritten(plain, tmp_path / "second.json.gz", moved)
     alone, both = diagnose_paths([str(first)]), diagnose_paths([str(first), str(second)])
-    assert both.problems[0].endswith(", of which the profiler lost what the device did.")
+    assert both.problems[0].endswith(", whose device activity the profiler lost.")
     reported = [{use.name: use.duration.value for use in each.processes[0].case.categories} for each in (alone, both)]
     assert reported[1] == pytest.approx(reported[0], rel=0.02)
 

@@ -97,15 +97,15 @@ def test_items_that_wait_are_reported_and_workers_advised(
 def test_an_iterable_dataset_starts_again_where_it_is_used_up(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--workers", "0", "--seconds", "0.1s", "--python", python()]
     assert main(["bench-loader", f"{data}:stream", *words]) == 0
-    assert "num_workers=0, which is set, is as good as any" in capfd.readouterr().out
+    assert "The current setting, num_workers=0, is the best" in capfd.readouterr().out
 
 
 def test_workers_that_give_the_same_items_are_no_gain(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--workers", "0,2", "--seconds", "0.1s", "--python", python()]
     assert main(["bench-loader", f"{data}:stream", *words]) == 0
     reported = capfd.readouterr().out
-    assert "num_workers=0, which is set, is as good as any" in reported
-    assert "Each of several workers gives the same items" in reported
+    assert "The current setting, num_workers=0, is the best" in reported
+    assert "Every worker yields the same items" in reported
 
 
 def test_what_a_dataset_prints_for_each_item_is_not_displayed(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +125,7 @@ def test_a_dataset_is_reported_to_come_one_sample_a_batch(data: Path, capfd: pyt
     ("name", "message"),
     [
         ("broken", "KeyError"),
-        ("number", "it is of type int, neither a DataLoader nor a dataset"),
+        ("number", "it is of type int. Expected a DataLoader, a dataset"),
         ("missing", "AttributeError"),
     ],
 )
@@ -197,7 +197,7 @@ def test_the_loader_of_a_job_is_timed_without_training_or_writing(job: Path, cap
         (["train.py", "--epochs", "0"], "dataset is not there"),
         (["sh", "-c", "true"], "sh cannot be reached"),
         (["fails.py"], "RuntimeError"),
-        (["idle.py"], "the job never asked a DataLoader for a batch"),
+        (["idle.py"], "the job never requested a batch from a DataLoader"),
     ],
 )
 def test_a_job_without_that_loader_is_one_sentence(

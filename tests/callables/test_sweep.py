@@ -88,7 +88,7 @@ def test_the_ridge_and_the_knees_are_where_the_ceilings_meet() -> None:
     overhead, bandwidth, arithmetic, fused = knees(KNOWN)
     assert "a copy below 64 KiB takes 1 µs" in overhead
     assert "10 GB/s from memory (256 MiB), 43.7 GB/s at most within a cache (64 KiB)" in bandwidth
-    assert "100 GFLOP/s in matrix products, half of it from order 1024 on" in arithmetic
+    assert "100 GFLOP/s in matmuls, half of it from order 1024 on" in arithmetic
     assert "up to 16 FLOP/B (64 operators in one pass)" in fused
 
 

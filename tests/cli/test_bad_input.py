@@ -127,7 +127,7 @@ def test_a_job_that_is_killed_before_it_trains_is_reported_so(
 ) -> None:
     run = steptime("run", "--recording", tmp_path / "r", "--", *command)
     assert run.returncode == -9, "steptime ends as its job does"
-    assert "signal 9 (SIGKILL) before its first training step" in sentence(run, "killed-early")
+    assert "Signal 9 (SIGKILL) ended the job before its first training step" in sentence(run, "killed-early")
 
 
 def test_a_job_without_torch_is_reported_so(steptime: Steptime, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_force_says_why_a_recording_stays(steptime: Steptime, tmp_path: Path) ->
     words = ("run", "--force", "--recording", tmp_path / "r", "--", "true")
     steptime(*words)
     (tmp_path / "r" / "report.html").write_text("mine", encoding="utf-8")
-    assert "holds other files than a recording's, which stay: this run's is " in steptime(*words).stderr
+    assert "contains files that are not a recording's. This run is recorded in " in steptime(*words).stderr
     assert (tmp_path / "r" / "report.html").exists()
 
 
@@ -288,7 +288,4 @@ def test_steptime_alone_in_its_environment_asks_for_the_jobs_python(
     monkeypatch.setattr(environment, "_VERSION_OF_TORCH", "")
     assert main([*words]) == 1
     reported = capsys.readouterr().err
-    assert (
-        reported
-        == "steptime: No Python with torch was found here: name one with --python PATH. (python-without-torch)\n"
-    )
+    assert reported == "steptime: No Python with torch was found. Give one with --python PATH. (python-without-torch)\n"

@@ -57,7 +57,7 @@ def test_explain_says_which_time_a_category_has(steptime: Steptime) -> None:
     page = steptime("explain", "overhead").stdout
     assert page.startswith("# overhead: a category of the step\n")
     assert "launches kernels" in page
-    assert "A step on a CPU has none." in steptime("explain", "sync").stdout
+    assert "A CPU step has none of it." in steptime("explain", "sync").stdout
     assert "did you mean overhead?" in steptime("explain", "overheads").stderr
 
 

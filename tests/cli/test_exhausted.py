@@ -63,7 +63,7 @@ def test_a_job_that_the_kernel_killed_is_reported_of_in_three_lines(counted: Pat
     assert (outcome.status, outcome.killed_for_memory) == (137, True)
     lines = out_of_memory(outcome, outcome.recording)
     assert len(lines) == 3
-    assert lines[0].startswith("The job was killed by the kernel: memory ran out")
+    assert lines[0].startswith("The kernel killed the job: the machine or its container ran out of memory")
 
 
 def test_a_launcher_whose_rank_was_killed_is_reported_of_too(counted: Path) -> None:
@@ -90,8 +90,8 @@ def test_what_the_job_had_and_what_grew_is_reported_of_a_kill(tmp_path: Path) ->
     recording = job.write(tmp_path / "recording")
     outcome = Outcome(recording, 137, 9, 1.0, True, True, True, killed_for_memory=True)
     first, _, last = out_of_memory(outcome, recording)
-    assert "It had 3 GiB at the last look." in first
-    assert "let go of what history keeps at train.py:7" in last
+    assert "It had 3 GiB at the last sample." in first
+    assert "release what history holds at train.py:7" in last
     assert out_of_memory(replace(outcome, killed_for_memory=False), recording) == ()
 
 
@@ -99,8 +99,8 @@ def test_what_the_job_had_and_what_grew_is_reported_of_a_kill(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("block", "asked"),
     [
-        ("torch.ones(1 << 20)", "4 MiB were asked for at job.py:12"),
-        ("bytearray(4 << 20)", "a request failed at job.py:12"),
+        ("torch.ones(1 << 20)", "allocating 4 MiB failed at job.py:12"),
+        ("bytearray(4 << 20)", "an allocation failed at job.py:12"),
     ],
 )
 def test_memory_that_a_limit_ends_is_reported_behind_the_jobs_own_traceback(
@@ -118,5 +118,5 @@ def test_memory_that_a_limit_ends_is_reported_behind_the_jobs_own_traceback(
     traceback, _, reported = watched.stderr.partition("steptime: Out of memory on cpu: ")
     assert traceback.splitlines()[-1] == alone.stderr.splitlines()[-1]
     assert reported.startswith(asked)
-    assert reported.splitlines()[1].startswith("steptime: Held then")
+    assert reported.splitlines()[1].startswith("steptime: Held at that moment")
     assert reported.splitlines()[2].startswith("steptime: First: ")

@@ -38,7 +38,7 @@ def test_the_folder_runs_is_listed_where_none_is_named(steptime: Steptime, runs:
     assert "\n2 recordings of 1 job in runs, " in run.stdout
     reported = " ".join(run.stdout.split())
     assert reported.startswith(
-        "train on box, cpu: it got slow with b: 16 ms to 21 ms, 31 % longer (the next run will confirm it or not)"
+        "train on box, cpu: it got slow with b: 16 ms to 21 ms, 31 % longer (not yet confirmed by a later run)"
     )
     assert "Next:  steptime compare runs/a runs/b" in run.stdout
     assert steptime("history").stdout == run.stdout

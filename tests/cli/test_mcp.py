@@ -120,27 +120,30 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
 
 def test_what_cannot_be_answered_is_one_sentence(ask: Ask) -> None:
     asked = {
-        "Give a command, or the path of a recording or a trace. (usage)": ("diagnose", {}),
-        "judge was called wrongly: Expected `array`, got `str` - at `$.command`. (usage)": ("judge", {"command": "x"}),
-        "explain was called wrongly: Object contains unknown field `page`. (usage)": (
+        "Nothing to diagnose. Give a command, or the path of a recording or a trace. (usage)": ("diagnose", {}),
+        "The arguments of judge are invalid: Expected `array`, got `str` - at `$.command`. (usage)": (
+            "judge",
+            {"command": "x"},
+        ),
+        "The arguments of explain are invalid: Object contains unknown field `page`. (usage)": (
             "explain",
             {"code": "ST101", "page": 2},
         ),
-        "There is no tool 'shell': name one of diagnose, explain, judge, what_if, compare. (usage)": ("shell", {}),
-        "There is no such folder: gone (usage)": ("diagnose", {"command": ["python", "x.py"], "directory": "gone"}),
+        "There is no tool 'shell'. Tools: diagnose, explain, judge, what_if, compare. (usage)": ("shell", {}),
+        "No such folder: gone (usage)": ("diagnose", {"command": ["python", "x.py"], "directory": "gone"}),
         "Give fixes, or a change of yours (diff), not both. (usage)": (
             "judge",
             {"command": ["python", "x.py"], "fixes": ["RM101"], "diff": "x.patch"},
         ),
-        "A metric or a loss judges a change of yours: give diff, ref, env or args. (usage)": (
+        "metric and loss need a change of yours: give diff, ref, env or args. (usage)": (
             "judge",
             {"command": ["python", "x.py"], "metric": "rate (.*)", "until_loss": 1.5},
         ),
-        "The command is over 2000 characters long: put it into a shell script. (usage)": (
+        "The command is longer than 2000 characters. Put it into a shell script. (usage)": (
             "diagnose",
             {"command": ["python", "-c", "x" * 2001]},
         ),
-        "There is no command no-such-program: check its spelling, and that the environment it lives in is activated. "
+        "There is no command no-such-program. Check its spelling, and that its environment is activated. "
         "(command-not-found)": ("diagnose", {"command": ["no-such-program"]}),
     }
     reported = ask(*asked.values())
@@ -173,7 +176,7 @@ def test_a_recordings_own_command_is_never_run(ask: Ask, tmp_path: Path) -> None
     (tmp_path / "recording" / "manifest.json").write_text(json.dumps(manifest))
     (reported,) = ask(("judge", {"command": ["python", "train.py"], "recording": "recording"}))
     assert reported.failed
-    assert "is of another job" in reported.text
+    assert "records another job" in reported.text
     assert not (tmp_path / "ran").exists()
 
 
@@ -255,7 +258,7 @@ def test_a_patch_that_was_not_run_by_itself_is_not_handed_out() -> None:
     reported = answers.of_trial(waiting, "/runs/t", JOB, "ST101")
     assert reported["apply"] == ""
     assert reported["next"]["arguments"] == {"resume": "/runs/t", "budget": "10m", **JOB}
-    assert "no time was left to run the patch" in reported["confidence"]
+    assert "the budget ended before the patch ran" in reported["confidence"]
     proved = replace(waiting, patch=replace(patch, judgement=won))
     assert answers.of_trial(proved, "/runs/t", JOB, "ST101")["apply"] == "git -C / apply x"
 

@@ -111,7 +111,7 @@ def test_a_recording_is_replaced_by_one_that_has_a_step(steptime: Steptime, job:
     steptime("run", *options, "--", python(), job, "4")
     before = (tmp_path / "r" / "manifest.json").read_bytes()
     run = steptime("run", "--force", *options, "--", "true")
-    assert "holds an earlier recording, which stays, as this run has recorded no step" in run.stderr
+    assert "contains an earlier recording, kept because this run recorded no step" in run.stderr
     assert (tmp_path / "r" / "manifest.json").read_bytes() == before
     manifest = str(tmp_path / "r" / "manifest.json")
     looks = f"import os; print(os.path.getsize({manifest!r}), flush=True); os.kill(os.getppid(), 9)"
@@ -218,4 +218,4 @@ def test_slow_steps_are_caught_at_the_line_that_makes_them_slow(steptime: Stepti
 def test_what_says_no_slow_steps_is_one_sentence(words: str, steptime: Steptime, job: Path) -> None:
     run = steptime("run", "--catch", words, "--", python(), job, "4")
     assert run.returncode == 2
-    assert "is no choice of steps" in run.stderr
+    assert "does not choose steps" in run.stderr

@@ -60,7 +60,7 @@ def test_options_may_follow_a_recording(verb: str, tmp_path: Path, capsys: pytes
 def test_a_word_behind_a_recording_is_refused(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "manifest.json").write_text('{"format_version": 1}')
     assert main([verb, str(tmp_path), "train.py"]) == 2
-    assert "nothing follows one but options" in " ".join(capsys.readouterr().err.split())
+    assert "only options may follow it" in " ".join(capsys.readouterr().err.split())
 
 
 def test_options_behind_a_program_are_its_own(
@@ -83,7 +83,7 @@ def test_advice_names_the_line_and_what_it_could_save_at_most(tmp_path: Path) ->
     proposal = Proposal(whole_tensor, option, "ST301", 2.5e6)
     reported = as_text(_nothing_to_try((proposal,), tmp_path, Goal.SPEED))
     message = " ".join(reported.split())
-    assert "train.py:12: Replace the loop by one operator. It saves 2.50 ms per step at most." in message
+    assert "train.py:12: Replace the loop by one operator. It saves at most 2.50 ms per step." in message
     assert "steptime explain RM108" in message
     assert "  y = x @ w\n" in reported
     assert reported.splitlines()[-1] == f"Next:  steptime lab {tmp_path}"
@@ -113,7 +113,7 @@ def test_what_is_undecided_goes_on_as_long_as_further_rounds_are_run(tmp_path: P
     assert reason_text(open_) == "Unclear: ±21 % noise"
     ended = replace(open_, rounds=MAX_ROUNDS)
     assert _next((ended,), proposed, tmp_path, options) == "steptime explain RM108"
-    assert reason_text(ended) == "Unclear: ±21 % noise; 12 rounds, the most that are run, did not decide it"
+    assert reason_text(ended) == "Unclear: ±21 % noise; still undecided after 12 rounds, the maximum"
 
 
 def test_where_nothing_frees_memory_by_itself_the_account_of_it_comes_next(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_where_nothing_frees_memory_by_itself_the_account_of_it_comes_next(tmp_p
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["touch", "started"], "steptime run -- touch started"), (["touch", "started", "s3://a/b"], "given s3://a/b")],
+    [(["touch", "started"], "steptime run -- touch started"), (["touch", "started", "s3://a/b"], "names s3://a/b")],
 )
 def test_a_command_that_cannot_be_contained_is_refused_before_it_is_started(
     words: list[str],
@@ -148,5 +148,5 @@ def test_a_fix_is_tried_by_its_name_whatever_was_found() -> None:
     assert named.finding == ""
     with pytest.raises(UsageError, match="There is no fix 'RM999'"):
         named_fix("RM999")
-    with pytest.raises(UsageError, match=r"RM305 \(no-checkpointing\) does not fit this job"):
+    with pytest.raises(UsageError, match=r"RM305 \(no-checkpointing\) does not apply to this job"):
         only([named_fix("RM305")], [], case)

@@ -99,7 +99,7 @@ def test_the_script_with_all_knobs_is_tried_in_larger_batches(
     reported = capsys.readouterr().out
     assert "Items per second by batch size" in reported
     assert "throughput" in reported.splitlines()[0]
-    assert "Items a second over batch sizes" in (tmp_path / "lab.html").read_text(encoding="utf-8")
+    assert "Items/s by batch size" in (tmp_path / "lab.html").read_text(encoding="utf-8")
 
 
 SLOW_ITEMS = """
@@ -162,7 +162,7 @@ def test_a_trial_that_is_interrupted_goes_on_where_it_was(tmp_path: Path, monkey
         trial.send_signal(signal.SIGINT)
         out, err = trial.communicate(timeout=60)
     assert trial.returncode == 130, err
-    assert "what was run is kept" in err
+    assert "finished runs are kept" in err
     assert "--resume" in out.splitlines()[-1]
     before = read_results(found[0].parent)
     assert len(before.runs) >= 3

@@ -101,7 +101,7 @@ def test_a_profile_is_asked_for_from_a_terminal_and_the_watch_is_left(
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
     seen = displayed(terminal, b"p: profile now", b"Step ")
     os.write(terminal, b"p")
-    seen += displayed(terminal, b"A profile was asked for")
+    seen += displayed(terminal, b"Profile requested")
     assert (recording / "profile-request").exists()
     until(lambda: any(recording.glob("process-*/trace-*.json")))  # the job does as it was asked
     os.write(terminal, b"d")
@@ -139,7 +139,7 @@ def test_what_cannot_be_watched_is_reported_in_a_sentence(steptime: Steptime, tm
         (): "No job is being recorded in runs",
         (str(os.getpid()),): f"Process {os.getpid()} was not started by `steptime run`",
         ("4194304",): "There is no process 4194304 on this machine",
-        (str(tmp_path),): "holds no manifest.json",
+        (str(tmp_path),): "has no manifest.json",
         ("nowhere",): "No such file or directory: nowhere",
     }.items():
         watch = steptime("watch", *words)

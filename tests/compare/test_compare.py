@@ -395,7 +395,7 @@ def test_of_several_equal_runs_nothing_is_reported() -> None:
     comparison = compare(reports, ["a", "b", "c", "d"])
     assert comparison.trend is not None
     assert comparison.trend.levels == ()
-    assert "keeps its level" in comparison.trend.sentence
+    assert "shows no change" in comparison.trend.sentence
 
 
 def test_a_report_that_was_saved_is_compared_like_its_recording(tmp_path: Path) -> None:

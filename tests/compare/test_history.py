@@ -232,7 +232,7 @@ def test_noise_is_no_change_of_level() -> None:
     steps = (20.0, 20.4, 19.7, 20.2, 20.5, 19.8, 20.3)
     (track,) = history(*(entry(step, day) for day, step in enumerate(steps))).tracks
     assert track.levels == ()
-    assert "keeps its level over 7" in sentence_of(track)
+    assert "shows no change over 7" in sentence_of(track)
 
 
 def test_one_outlier_is_no_change_of_level() -> None:
@@ -246,7 +246,7 @@ def test_a_last_slow_run_waits_for_its_confirmation() -> None:
     jump = slowed(track)
     assert jump is not None
     assert not jump.confirmed
-    assert "the next run will confirm it or not" in sentence_of(track)
+    assert "not yet confirmed by a later run" in sentence_of(track)
 
 
 def test_a_level_whose_runs_scatter_needs_more() -> None:
@@ -283,7 +283,7 @@ def test_where_all_were_made_alongside_other_load_that_is_reported() -> None:
     entries = [entry(step, day, busy="other programs") for day, step in enumerate((20, 20, 40, 40, 40))]
     (track,) = history(*entries).tracks
     assert "It got slow with 002" in sentence_of(track)
-    assert sentence_of(track).endswith("Other programs ran next to 5 of them, which may be why.")
+    assert sentence_of(track).endswith("Other processes ran during 5 of them, which may be the cause.")
 
 
 def test_variants_of_trials_are_in_no_trend(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_what_is_too_old_goes_then_the_oldest_until_the_others_fit() -> None:
     assert [each.entry.path for each in both] == [f"runs/{day:03}" for day in range(7)]
     assert [each.why for each in both] == ["old", "old", *["room"] * 5]
     assert doomed_of(entries, now, older_than=None, keep_bytes=10_000) == ()
-    assert "Nothing was removed: add --yes" in as_text(answer_of_doomed(old, done=False))
+    assert "Nothing was removed. Remove them with --yes" in as_text(answer_of_doomed(old, done=False))
 
 
 def test_a_recording_under_way_stays() -> None:

@@ -133,7 +133,7 @@ def test_a_device_that_runs_full_leaves_its_state_and_three_lines_behind_the_job
     )
     assert alone.returncode == done.returncode == 1
     assert "torch.OutOfMemoryError: CUDA out of memory" in done.stderr
-    assert "steptime: Out of memory on cuda: 512 MiB were asked for" in done.stderr
+    assert "steptime: Out of memory on cuda: allocating 512 MiB failed" in done.stderr
     (process,) = load(tmp_path / "full").processes
     assert (process.folder / "memory-full.pickle").is_file()
     reported = run([*STEPTIME, "memory", str(tmp_path / "full"), "--json"])

@@ -92,7 +92,7 @@ def test_ranks_that_wait_for_one_another_in_two_groups_are_called_a_circle(tmp_p
     found = examine(write(tmp_path / "dumps", entries, {"1": [2, 3]}))
     assert {stall.group for stall in found.stalls} == {"group tp", "group default_pg"}
     assert not any(stall.consequence for stall in found.stalls)
-    assert all("a circle" in stall.evidence[-1] for stall in found.stalls)
+    assert all("deadlock" in stall.evidence[-1] for stall in found.stalls)
 
 
 def test_a_chain_ends_at_the_rank_that_waits_nowhere(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_ring_that_has_forgotten_the_beginning_still_agrees(tmp_path: Path) ->
     found = examine(write(tmp_path / "dumps", entries))
     assert found.stalls == ()
     assert found.checked == 6
-    assert "No rank waits" in text_of(found, answer_of)
+    assert "no rank waits" in text_of(found, answer_of)
 
 
 def test_the_json_holds_every_stall_with_its_sentence(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_what_is_no_dump_is_refused_and_nothing_in_it_runs(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "rank_0"
     path.write_bytes(data)
-    with pytest.raises(TraceError, match="no dump of torch's flight recorder"):
+    with pytest.raises(TraceError, match="not a dump of torch's flight recorder"):
         read_dump(path)
     assert not (tmp_path / "pwned").exists()
 
@@ -220,7 +220,7 @@ def test_what_is_no_dump_is_refused_and_nothing_in_it_runs(
 def test_two_dumps_of_one_rank_and_none_at_all_are_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "dumps", healthy())
     (folder / "copy_0").write_bytes((folder / "nccl_trace_rank_0").read_bytes())
-    with pytest.raises(TraceError, match="both of rank 0"):
+    with pytest.raises(TraceError, match="both from rank 0"):
         read_dumps((str(folder),))
     with pytest.raises(TraceError, match="No dump"):
         read_dumps((str(tmp_path),))
@@ -285,7 +285,7 @@ def doubling(opcodes: bytes) -> bytes:
 def test_an_array_of_bytes_that_memory_does_not_hold_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rank_0"
     path.write_bytes(b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".")
-    with pytest.raises(TraceError, match="does not fit into"):
+    with pytest.raises(TraceError, match="to read"):
         read_dump(path)
 
 
@@ -297,7 +297,7 @@ def test_tuples_that_double_in_each_level_are_given_up(
     monkeypatch.setattr("steptime.hang.dump.BASE_SECONDS", 1)
     path = tmp_path / "rank_0"
     path.write_bytes(doubling(opcodes))
-    with pytest.raises(TraceError, match="no dump of torch's flight recorder"):
+    with pytest.raises(TraceError, match="not a dump of torch's flight recorder"):
         read_dump(path)
 
 

@@ -266,7 +266,7 @@ def test_a_gdb_that_fails_with_a_process_of_its_own_never_touches_the_job(
     job = start(False)
     assert main(["attach", str(job.pid), "--recording", str(tmp_path / "refused")]) == 1
     message = capfd.readouterr().err
-    assert f"process {job.pid} was left alone (Couldn't write extended state)" in message
+    assert f"did not touch process {job.pid} (Couldn't write extended state)" in message
     assert str(job.pid) not in (tmp_path / "entered").read_text().split()
     assert job.end()[0].startswith("whole")
 
@@ -327,7 +327,7 @@ def test_one_that_is_interrupted_at_once_says_so_and_keeps_nothing(
     job, before = start(True), set(tmp_path.iterdir())
     monkeypatch.setattr(attach, "_wait_for_one", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     assert main(["attach", str(job.pid), "--recording", str(tmp_path / "r")]) == 130
-    message = "steptime: interrupted before a step was measured: nothing is kept, and the job goes on\n"
+    message = "steptime: interrupted before a step was measured: no recording was saved, and the job goes on\n"
     assert capfd.readouterr() == ("", f"{message}\n"), "behind ^C the shell's prompt is on a line of its own"
     assert set(tmp_path.iterdir()) == before
     assert job.end()[0].startswith("whole")

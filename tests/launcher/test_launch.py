@@ -278,7 +278,7 @@ def test_a_recording_removed_under_way_costs_the_recording_not_the_job(tmp_path:
     ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     done, problem, *more = ended.stdout.splitlines()
     assert (ended.returncode, done) == (4, "done")
-    assert "was removed while the job ran" in problem
+    assert "while the job ran, so there is no report" in problem
     assert more == []
     assert ended.stderr == ""
 

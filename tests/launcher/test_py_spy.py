@@ -90,7 +90,7 @@ def test_lines_are_reported_from_outside_and_the_job_goes_on(
     assert main(["attach", str(job.pid)]) == 0
     out, message = capfd.readouterr()
     assert out == ""
-    assert f"gdb is not installed: looking at process {job.pid} from outside with py-spy, 1 s" in message
+    assert f"gdb is not installed: sampling process {job.pid} from outside with py-spy for 1 s" in message
     assert f"train.py:{LINE}: time.sleep(0.02)\n" in message
     assert "CPU: this job " in message
     assert "no steps are seen" in message

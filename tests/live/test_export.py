@@ -56,7 +56,7 @@ def test_prometheus_text_is_what_its_own_parser_reads(view: LiveView) -> None:
         exporter.show(view)
         with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics") as answer:
             families = {each.name: each for each in text_string_to_metric_families(answer.read().decode())}
-        with pytest.raises(OutputError, match="cannot be listened on"):
+        with pytest.raises(OutputError, match="cannot be opened"):
             Prometheus("127.0.0.1", exporter.port)
     finally:
         exporter.close()
@@ -137,7 +137,7 @@ def test_a_receiver_that_is_not_there_is_reported_once(
     exporter.show(view)
     exporter.close()
     (sentence,) = reported
-    assert f"The receiver at {endpoint} has not taken the numbers" in sentence
+    assert f"The receiver at {endpoint} did not accept the metrics" in sentence
     assert capfd.readouterr().err == "", "nothing of the library's"
 
 

@@ -60,12 +60,12 @@ def test_the_page_shows_the_job_as_it_goes_and_ends_with_it(
     late = sheet.locator("#ranks tr.late")
     late.wait_for()
     assert "rank 1" in late.inner_text()
-    assert "the others wait 6 ms/step for it" in late.inner_text()
+    assert "the other ranks wait 6 ms/step for it" in late.inner_text()
     assert HOSTILE in sheet.locator("h1").inner_text(), "as text"
     assert sheet.locator("img, #view script").count() == 0
     assert "60 steps" in sheet.locator("h1").inner_text()
     sheet.locator("#profile").click()
-    sheet.locator("#said", has_text="A profile was asked for").wait_for()
+    sheet.locator("#said", has_text="Profile requested").wait_for()
     assert (recording / "profile-request").exists()
     with (recording / "process-17" / "journal.bin").open("ab") as journal:
         built = JournalBuilder().wait(60 * 20 * MS)

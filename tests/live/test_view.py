@@ -144,7 +144,7 @@ def test_the_rank_that_the_others_wait_for_is_marked(tmp_path: Path) -> None:
     (table,) = (each for each in answer_of(view).tables if each.identity == "ranks")
     row = [cell.text for cell in table.rows[0]]
     assert row[:3] == ["rank 1", "node1", "60"]
-    assert row[-1] == "late: the others wait 6 ms/step for it"
+    assert row[-1] == "straggler: the other ranks wait 6 ms/step for it"
     assert "rank 1 late (6 ms/step)" in line(view)
 
 
@@ -195,7 +195,7 @@ def test_a_recording_that_is_removed_while_it_is_watched_is_one_sentence(tmp_pat
     watcher = Watcher(job_of_two(tmp_path, (2 * MS, 2 * MS)))
     watcher.look()
     shutil.rmtree(watcher.source)
-    with pytest.raises(RecordingError, match="was removed while it was watched: the job goes on"):
+    with pytest.raises(RecordingError, match=r"during steptime watch\. The job goes on"):
         watcher.look()
     watcher.close()
 

@@ -34,7 +34,7 @@ def test_what_eight_runs_differ_by_is_remembered(tmp_path: Path, monkeypatch: py
 @pytest.mark.usefixtures("cache")
 def test_runs_alongside_other_programs_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peaks.OtherLoad, "since", lambda self: (2 * DISTURBING_CPUS, 0.0))
-    with pytest.raises(peaks.MeasurementError, match=r"other programs took 0\.4 CPUs"):
+    with pytest.raises(peaks.MeasurementError, match=r"other processes used 0\.4 CPUs"):
         between_runs.measure(counting(tmp_path), "cpu", "9.9")
     assert between_runs.remembered("cpu", "9.9") is None
 

@@ -209,7 +209,7 @@ def test_what_others_hold_of_a_device_of_known_size_is_reported(tmp_path: Path) 
     crowded, alone = (triage_of(allocator, tmp_path, size).failure for size in (12 << 20, (5 << 20) + 300))
     assert crowded is not None
     assert crowded.others == (7 << 20) - 300
-    assert "7.00 MiB of the device were not this process's" in crowded.obstacle
+    assert "7.00 MiB of the device belonged to others" in crowded.obstacle
     assert alone is not None
     assert alone.others == 0
     assert "not this process's" not in alone.obstacle

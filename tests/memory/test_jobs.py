@@ -57,9 +57,11 @@ def test_memory_that_runs_out_is_reported_in_three_lines_behind_the_traceback(tm
     traceback, _, rest = reported.partition("Error code 12 (Cannot allocate memory)\n")
     assert traceback.splitlines()[0] == "Traceback (most recent call last):"
     lines = rest.splitlines()[:3]
-    assert lines[0] == f"steptime: Out of memory on cpu: 256 TiB were asked for at {tmp_path / 'job.py'}:10."
-    assert lines[1].startswith("steptime: Held then, as far as Python knows: parameters 73.0 KiB, gradients 73.0 KiB")
-    assert lines[2].startswith(f"steptime: First: make the request at {tmp_path / 'job.py'}:10 smaller")
+    assert lines[0] == f"steptime: Out of memory on cpu: allocating 256 TiB failed at {tmp_path / 'job.py'}:10."
+    assert lines[1].startswith(
+        "steptime: Held at that moment, as visible from Python: parameters 73.0 KiB, gradients 73"
+    )
+    assert lines[2].startswith(f"steptime: First: make the allocation at {tmp_path / 'job.py'}:10 smaller")
     assert [f"steptime: {line}" for line in out_of_memory(outcome, recording)] == lines
     facts = load(recording).processes[0].out_of_memory
     assert facts is not None

@@ -194,7 +194,7 @@ def test_a_cut_history_is_reported_right_behind_the_answer(tmp_path: Path) -> No
     assert "max_entries was reached" in found.cut
     report = MemoryReport("snapshot.pickle", (found,))
     for displayed in (text_of(report, answer_of), markdown_of(report, answer_of)):
-        assert "Cut: the history starts in the middle" in "\n".join(displayed.splitlines()[:4])
+        assert "Cut: the history starts late" in "\n".join(displayed.splitlines()[:4])
     assert "the history starts in the middle" in cut(tmp_path, 1017).cut  # blocks of the optimizer's state tell
     whole = Allocator()
     train(whole, 3)

@@ -118,7 +118,7 @@ def test_a_run_that_stays_finite_and_diverges_is_reported_so() -> None:
     assert account.diverging > 1000
     assert (account.growth[0], account.growth[-1][0], len(account.growth)) == ((1, 1.0), 291, 8)
     text = text_of(account, answer_of)
-    assert text.startswith("The gradients have grown")
+    assert text.startswith("The gradients grew by a factor")
     assert "All losses were finite in 300 steps." in text
     assert "the training diverges" in text
     assert "Clip the gradient" in text

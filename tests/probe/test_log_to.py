@@ -191,7 +191,7 @@ def test_children_of_multiprocessing_say_it_once_and_by_their_script(method: str
 
 @pytest.mark.parametrize("every", [-1.0, float("nan"), float("inf")])
 def test_no_number_of_seconds_is_refused(every: float) -> None:
-    with pytest.raises(ValueError, match="a number of seconds was expected"):
+    with pytest.raises(ValueError, match="every must be a number of seconds"):
         log_to(print, every=every)
 
 

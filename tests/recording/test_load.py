@@ -85,8 +85,8 @@ def test_a_torn_end_is_dropped_and_reported(tmp_path: Path) -> None:
     assert len(recording.processes[0].intervals.start) == 19
     assert recording.processes[0].settings is None
     assert recording.problems == (
-        "process-17/facts.jsonl: the last line is torn and was left out.",
-        "process-17/journal.bin: the last record is torn and was left out.",
+        "process-17/facts.jsonl: the last line is incomplete and was skipped.",
+        "process-17/journal.bin: the last record is incomplete and was skipped.",
     )
 
 
@@ -102,7 +102,7 @@ def test_records_that_make_no_sense_are_left_out_and_counted(tmp_path: Path) -> 
         RECORD.pack(Kind.QUEUE, 0, 0, 1, START, 2),  # likewise
     ]
     recording = load(job.write(tmp_path / "recording"))
-    assert recording.problems == ("process-17/journal.bin: 5 of 27 records make no sense and were left out.",)
+    assert recording.problems == ("process-17/journal.bin: 5 of 27 records are invalid and were skipped.",)
     assert len(recording.processes[0].intervals.start) == 22
 
 
@@ -118,7 +118,7 @@ def test_facts_that_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -> N
         facts.write(b"\xff\xfe\n\n")
         facts.write(b'{"fact": "padding", "share": 5, "batches": 2}\n')
     recording = load(path)
-    assert recording.problems == ("process-17/facts.jsonl: 8 of 12 lines cannot be read and were left out.",)
+    assert recording.problems == ("process-17/facts.jsonl: 8 of 12 lines cannot be read and were skipped.",)
     assert recording.processes[0].top_modules == ()
     assert recording.processes[0].settings is not None
 

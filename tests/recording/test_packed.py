@@ -136,7 +136,7 @@ def test_a_packed_journal_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path)
     packed.write_bytes(packed.read_bytes()[:-5])
     found = load(recording)
     assert len(found.processes[0].intervals.start) == BLOCK
-    assert found.problems == ("process-17/journal.packed is damaged: only its beginning was read.",)
+    assert found.problems == ("process-17/journal.packed is damaged; steptime read only its start.",)
 
 
 def test_a_disk_without_room_leaves_the_plain_journal(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,5 +104,5 @@ def test_columns_of_a_strangers_report_are_refused_where_they_are_none(
     whole = json.loads(render(report))
     assert read(render(report).encode(), "x.json").processes[0].flame == graph
     whole["processes"][0]["flame"]["threads"][0][old] = new
-    with pytest.raises(RecordingError, match="is no report that this steptime reads"):
+    with pytest.raises(RecordingError, match="is not a report that this steptime can read"):
         read(json.dumps(whole).encode(), "x.json")

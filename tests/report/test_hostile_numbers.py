@@ -44,7 +44,7 @@ def changed(name: str, path: str, value: object) -> bytes:
     ],
 )
 def test_a_number_that_nothing_measures_or_a_place_that_is_none_is_refused(name: str, path: str, value: object) -> None:
-    with pytest.raises(RecordingError, match="is no report that this steptime reads") as refused:
+    with pytest.raises(RecordingError, match="is not a report that this steptime can read") as refused:
         read(changed(name, path, value), name)
     assert len(str(refused.value).splitlines()) == 1
 

@@ -80,7 +80,7 @@ def paired(*runs: Run, agreement: Agreement = Agreement.SAME_CURVE) -> Results:
 
 
 def power(results: Results) -> float:
-    return float(power_of(results).split("lies ")[1].split(" %")[0])
+    return float(power_of(results).split("a loss that is ")[1].split(" %")[0])
 
 
 def test_the_power_says_which_loss_would_have_been_seen() -> None:
@@ -163,19 +163,19 @@ def test_a_document_says_what_was_compared_where_the_time_goes_and_on_what_it_wa
     plan = replace(RESULTS.plan, measured_on=("A CPU, 2 threads of torch on 2 CPUs", "Commit 0123456789ab"))
     displayed = render_markdown(replace(RESULTS, plan=plan, runs=runs))
     for line in (
-        "| batches | values equal in 8 of 8 steps that were looked at; shapes equal in 8 of 8 |",
+        "| batches | values equal in 8 of 8 checked steps; shapes equal in 8 of 8 |",
         "| options of the optimizer | equal in 8 steps |",
         "| gradients of the first step | norms of 2 parameters are equal |",
         "| parameters in float64 | not rehearsed |",
-        "| evaluations | 256 samples, and 256 of the job, in the same steps |",
+        "| evaluations | 256 samples, 256 in the unchanged job, over the same steps |",
         "| whole passes over the data | none seen |",
-        "| losses | 1 behind 40 steps, and 1 of the job from the same seeds |",
+        "| losses | 1 after 40 steps, 1 in the unchanged job with the same seeds |",
         "| step | 10 ms | 8 ms | −2 ms |",
         "| samples | 1,600 samples/s | 2,000 samples/s | +25 % |",
         "| input | 2 ms | 0 ns | −2 ms |",
         "| optimizer | 1 ms | 1 ms | – |",
         "- Commit 0123456789ab",
-        "- Other programs: 0.3 CPUs in the mean of the timed processes, 0.5 at most",
+        "- Other processes used 0.3 CPUs on average during the timed runs, at most 0.5",
     ):
         assert line in displayed, (line, displayed)
     assert "What was compared" not in render_judged(replace(RESULTS, runs=runs)), "a terminal has the verdicts"

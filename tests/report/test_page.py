@@ -242,7 +242,7 @@ def test_several_ranks_make_a_heat_map_with_the_late_one_marked(report: Report) 
     assert heat is not None
     assert [(row.name, row.late) for row in heat.rows] == [(f"rank {rank}", rank == 3) for rank in range(4)]
     text = Elements(page.render(replace(report, processes=processes))).text
-    assert "late: the others wait for it" in text
+    assert "straggler: the other ranks wait for it" in text
     assert heat_map(report) is None
 
 

@@ -143,7 +143,7 @@ def test_the_page_of_a_trial_starts_with_what_it_came_to_and_what_to_do(report: 
         "compile: failed",
     )
     assert drawn.headline == f"{'; '.join(reported)}."
-    turns = "Step as it is: 100 ms, timed in turns with what was tried (96.2 ms in the recording)"
+    turns = "Unchanged step: 100 ms, timed in turns with the variants (96.2 ms in the recording)"
     assert drawn.summary.startswith(turns)
     assert displayed.trials is not None
     assert displayed.trials.next_command == "steptime try --resume runs/train-try", "the patch was not timed by itself"
@@ -152,7 +152,7 @@ def test_the_page_of_a_trial_starts_with_what_it_came_to_and_what_to_do(report: 
     assert proved.next_command == "git apply patch.diff"
     assert replace(proved, variants=(replace(alone, rounds=1),)).next_command == "steptime try --resume runs/train-try"
     text = page.render(displayed)
-    assert text.index("What was tried") < text.index("The job as it was recorded") < text.index('id="findings"')
+    assert text.index("Tried fixes") < text.index("The recorded job") < text.index('id="findings"')
 
 
 def test_a_judged_candidate_has_the_word_of_the_terminal(report: Report) -> None:
@@ -168,7 +168,7 @@ def test_a_judged_candidate_has_the_word_of_the_terminal(report: Report) -> None
     judged = replace(trials, variants=(changed, waiting), step_ns=None, peak_bytes=None, apply="")
     drawn = forest(judged)
     assert drawn is not None
-    assert (drawn.title, drawn.item, drawn.drawn) == ("What was judged", "candidate", False)
+    assert (drawn.title, drawn.item, drawn.drawn) == ("Judged changes", "candidate", False)
     assert drawn.headline == (
         "faster.patch: different training; 1 more not timed. Step 1 trains on other samples than the job as it is."
     )
@@ -176,7 +176,7 @@ def test_a_judged_candidate_has_the_word_of_the_terminal(report: Report) -> None
         ("different training", "different"),
         ("undecided", "not known"),
     ]
-    assert drawn.summary.startswith("The job as it is was not timed (")
+    assert drawn.summary.startswith("The unchanged job was not timed (")
     assert judged.next_command == "steptime judge --resume runs/train-try"
     ended = replace(judged, variants=(changed, replace(waiting, rounds=MAX_ROUNDS)))
     assert ended.next_command == "", "no further round is run"
@@ -191,13 +191,13 @@ def test_a_lab_draws_items_a_second_over_batch_sizes(report: Report) -> None:
     drawn = forest(known, 32)
     assert drawn is not None
     assert drawn.sizes is not None
-    assert drawn.headline.startswith("Most at a batch size of ")
+    assert drawn.headline.startswith("Highest at batch size ")
     assert "batch-" not in drawn.headline
     assert [tick.words for tick in drawn.sizes.across] == ["16", "32", "64"]
     heights = {point.partition(",")[2] for point in drawn.sizes.curves[0].points.split()}
     assert len(heights) == 1, "twice the size at half the speed is as many items a second"
     assert not any("batch" in row.label for row in drawn.rows), "steps of other batches are not next to the job's"
-    assert "Items a second over batch sizes" in page.render(replace(with_trials(report), trials=known))
+    assert "Items/s by batch size" in page.render(replace(with_trials(report), trials=known))
     without = forest(trials, 32)
     assert without is not None
     assert without.sizes is None
@@ -252,7 +252,7 @@ def test_the_late_rank_is_marked_among_all(report: Report) -> None:
     assert drawn is not None
     assert [row.late for row in drawn.rows] == [False, False, True, False]
     assert drawn.categories == ("compute", "communication"), "what nobody spent is no column"
-    assert drawn.sentence.startswith("Rank 2 is late since step 41: the others wait 30 ms per step, 90 %")
+    assert drawn.sentence.startswith("Rank 2 is the straggler since step 41: the other ranks wait 30 ms/step, 90 %")
     assert drawn.straggler is not None
     fields = BLOCK.findall(drawn.straggler.shades[-1].path)
     assert len(fields) == 15

@@ -49,7 +49,7 @@ def test_what_is_never_printed_is_found(sentence: str) -> None:
         "input free: 33 % shorter (29 to 35 %)",
         "Resident memory does not grow with the steps (-4 to 191 KiB per step over 30 steps)",
         "The top row tells what the time went to. at::{lambda()#3}::operator()() const",
-        "70.6 ms ± 3.74 ms, mean of 34 steps (left out: 1 warm-up, 40 interrupted)",
+        "70.6 ms ± 3.74 ms, mean of 34 steps (excluded: 1 warm-up, 40 interrupted)",
     ],
 )
 def test_what_is_right_is_left_alone(sentence: str) -> None:

@@ -98,7 +98,7 @@ def test_the_ranks_of_a_published_job_name_the_late_one(shared_data: Path) -> No
 def _findings_hold_together(process: ProcessReport) -> None:
     step = process.case.step.duration.value
     for finding in process.findings:
-        part = finding.savings is None and "a part of what ST" in finding.summary
+        part = finding.savings is None and "included in the savings of ST" in finding.summary
         assert part or finding.savings is not None or finding.weight is not Weight.FINDING
         if finding.weight is Weight.FINDING and finding.savings is not None:
             assert 0.02 * step <= finding.savings.value <= WIDEST_OVERRUN * step, finding
@@ -114,4 +114,4 @@ def _is_readable(report: Report) -> None:
 def test_some_ranks_of_a_larger_job_leave_the_others_open(shared_data: Path) -> None:
     folder = shared_data / "param/dlrm_kineto"
     report = diagnose_paths([str(folder / name.name) for name in sorted(folder.iterdir())[:2]], cache=False)
-    assert "6 ranks are not here, of the job's 8: one of them may be later than these." in report.problems
+    assert "6 ranks are missing, of the job's 8: one of them may be slower than these." in report.problems

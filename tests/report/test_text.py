@@ -34,7 +34,7 @@ def test_it_says_step_bottleneck_findings_source_lines_cost_and_the_recording(re
     text = render(report)
     for part in (
         "Step 96.2 ms ± 2.89 ms",
-        "mean of 58 steps (left out: 3 warm-up, 19 interrupted)",
+        "mean of 58 steps (excluded: 3 warm-up, 19 interrupted)",
         "Bound by waiting for input: without it a step would be 71 %",
         "ST102 too-few-workers",
         "saves 60 ms per step (62 %)",

@@ -54,7 +54,7 @@ def test_what_a_patch_overrules_and_what_it_cannot_write_are_reported_with_their
     replaced = ("train.py: num_workers=args.workers is 2 now",)
     text = render_trial(results(FASTER, patch=PatchResult("diff", (), ("one", "two", "three"), FASTER, replaced)))
     assert "\n  train.py: num_workers=args.workers is 2 now\n" in text
-    assert text.count("\nTo write yourself: ") == 3
+    assert text.count("\nTo change by hand: ") == 3
 
 
 @pytest.mark.parametrize("count", [1, 5, 9, 40])
@@ -74,7 +74,7 @@ def test_a_speed_has_its_interval_and_the_patch_its_own() -> None:
     proved = replace(FASTER, speed=Estimate(2.8, 2.6, 3.0, 3, "1"))
     text = render_trial(results(FASTER, patch=PatchResult("diff", (), (), proved)))
     assert "2.90× (2.70–3.10)" in text
-    assert "this diff ran at 2.80× (2.60–3.00)" in text
+    assert "Patch: ran at 2.80× (2.60–3.00)" in text
 
 
 def test_a_prediction_stands_alongside_what_was_measured_with_its_error() -> None:
@@ -83,7 +83,7 @@ def test_a_prediction_stands_alongside_what_was_measured_with_its_error() -> Non
     text = render_trial(results(near, far, FASTER))
     assert "predicted 2.61× (−10 %); " in text
     assert "predicted 1.45× (−50 %); " in text
-    assert "\nPredicted against measured: off by 30 % in the median, −50 % at most, of 2\n" in text
+    assert "\nPredicted vs. measured: off by 30 % in the median, −50 % at most (2 predictions)\n" in text
     assert "Predicted against measured" not in render_trial(results(near, FASTER)), "one says nothing of the others"
     table = trial_table(trial_report(results(near), "trials/a"))
     column = [each.title for each in table.columns].index("against measured")
@@ -95,10 +95,10 @@ def test_a_trial_for_memory_tells_what_the_peak_came_to_and_what_it_costs() -> N
     for_memory = results(less, patch=PatchResult("diff", (), (), less))
     for_memory = replace(for_memory, plan=replace(for_memory.plan, goal=Goal.MEMORY))
     text = render_trial(for_memory)
-    assert "As it is: peak memory 375 MiB; step 100 ms" in text
+    assert "Unchanged: peak memory 375 MiB; step 100 ms" in text
     assert "−38 % (−41 to −33)" in text
     assert "0.75× as fast" in text
-    assert "this diff ran with peak −38 % (−41 to −33)" in text
+    assert "Patch: ran with peak −38 % (−41 to −33)" in text
 
 
 def test_the_longest_compilation_is_paid_back_by_steps() -> None:
@@ -146,7 +146,7 @@ def test_a_lab_reads_its_upper_bound() -> None:
     text = " ".join(lines)
     assert "perfect input would make steps 2.90×" in lines[0]
     assert "256  out of memory" in text
-    assert "no precision or compilation tried here is faster beyond doubt" in text
+    assert "no tried precision or compilation is measurably faster" in text
 
 
 def test_a_row_of_a_lab_agrees_with_its_speed_up_or_says_what_is_compared() -> None:
@@ -175,7 +175,7 @@ def test_throughput_is_read_to_its_plateau_and_to_the_end_of_memory() -> None:
     full = [*growing, size(128, None, "CUDA out of memory. Tried to allocate 2 GiB")]
     assert "grows to 64, and 128 runs out of memory" in " ".join(render_lab(of_lab([], full), 32, "x").split())
     unsure = replace(size(64, 0.5), speed=Estimate(0.5, 0.2, 0.9, 2, "1"))
-    assert "as far as the intervals tell" in render_lab(of_lab([], [unsure]), 32, "x")
+    assert "within the intervals' precision" in render_lab(of_lab([], [unsure]), 32, "x")
     assert "no precision" not in render_lab(
         of_lab([replace(FASTER, variant=lab_variants()[0], verdict=TrialVerdict.UNDECIDED, speed=None)], []), 32, "x"
     )
@@ -189,14 +189,14 @@ def test_the_largest_batch_says_what_it_leaves_of_the_memory() -> None:
     sizes = [replace(size(64, 0.6), peak_bytes=3 << 30), size(128, None, "CUDA out of memory")]
     text = " ".join(render_lab(of_lab([], sizes), 32, "x", 4 << 30).split())
     assert "3 GiB" in text
-    assert "the largest batch that was timed, 64, leaves 25 % of 4 GiB free" in text
+    assert "the largest timed batch, 64, leaves 25 % of 4 GiB free" in text
     assert "leaves" not in render_lab(of_lab([], sizes), 32, "x")
 
 
 def test_compiling_that_is_not_known_to_pay_has_no_break_even() -> None:
     compiled = lab_variants()[1]
     unsure = replace(FASTER, variant=compiled, verdict=TrialVerdict.UNDECIDED, speed=Estimate(1.1, 0.8, 1.5, 3, "1"))
-    assert "not known ever" in render_lab(results(unsure), None, "x")
+    assert "never known" in render_lab(results(unsure), None, "x")
     sure = replace(unsure, speed=Estimate(2.0, 1.8, 2.2, 3, "1"))
     assert "paid back after 60 steps" in render_lab(results(sure), None, "x")
 
@@ -204,14 +204,14 @@ def test_compiling_that_is_not_known_to_pay_has_no_break_even() -> None:
 def test_a_patch_that_failed_by_itself_is_no_patch() -> None:
     failed = replace(FASTER, verdict=TrialVerdict.FAILED, sentence="It ended with status 1")
     text = render_trial(results(FASTER, patch=PatchResult("", (), ("fused=True",), failed)))
-    assert "Patch: none, as it failed when it ran by itself: It ended with status 1\n" in text
-    assert "To write yourself: fused=True" in text
+    assert "Patch: none; it failed when run by itself: It ended with status 1\n" in text
+    assert "To change by hand: fused=True" in text
 
 
 def test_code_of_several_lines_keeps_them() -> None:
     code = "a.py:3:\nfor row in rows:\n    print('\x1b')" + 40 * "\n    pass"
     text = render_trial(results(FASTER, patch=PatchResult("", (), (code,), None)))
-    assert "\nTo write yourself: a.py:3:\n  for row in rows:\n      print('\\x1b')\n" in text
+    assert "\nTo change by hand: a.py:3:\n  for row in rows:\n      print('\\x1b')\n" in text
     assert FASTER.variant.label in text, "however long it is"
 
 
@@ -222,8 +222,8 @@ def test_the_command_that_applies_a_patch_is_reported_whole() -> None:
 
 def test_a_patch_that_was_not_timed_is_not_recommended() -> None:
     text = render_trial(results(FASTER, patch=PatchResult("diff", (), (), None, (), "git -C /work apply /x.diff")))
-    assert "this diff was not timed" in text
-    assert "Apply it untimed: git -C /work apply /x.diff\n" in text
+    assert "Patch: not timed" in text
+    assert "Apply it (untimed): git -C /work apply /x.diff\n" in text
 
 
 def workers(number: int, speed: float) -> Judgement:
@@ -235,19 +235,19 @@ def workers(number: int, speed: float) -> Judgement:
 def test_a_sweep_of_workers_is_a_curve_with_the_smallest_number_that_none_beats() -> None:
     lines = render_trial(results(workers(1, 1.5), workers(2, 2.45), workers(4, 2.5), workers(8, 1.9))).splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("Steps per second by workers"))
-    assert lines[start] == "Steps per second by workers (as it is: 10)"
+    assert lines[start] == "Steps per second by workers (unchanged: 10)"
     assert [line.split()[0] for line in lines[start + 2 : start + 6]] == ["1", "2", "4", "8"]
     assert "Optimum: 2 workers" in lines
     growing = render_trial(results(workers(1, 1.5), workers(2, 2.45)))
-    assert "Optimum: 2 workers, the most that were tried: more may bring more" in growing
+    assert "Optimum: 2 workers, the largest number tried: more workers may be faster still" in growing
     slower = render_trial(results(workers(1, 0.9), workers(2, 1.02)))
-    assert "Optimum: the job's own number, as none of these is faster beyond doubt" in slower
+    assert "Optimum: the job's own number; none of these is measurably faster" in slower
 
 
 def test_a_lab_without_a_round_says_that_nothing_was_timed() -> None:
     made = results(*(replace(FASTER, variant=each, speed=None) for each in lab_variants()))
     text = render_lab(replace(made, runs=()), None, "steptime lab --budget 2m --resume runs/a-lab")
-    assert "Nothing was timed: the budget was too short for a first round." in text
+    assert "No result: the budget was too short for one round. Give a larger --budget." in text
     assert "pays" not in text
 
 

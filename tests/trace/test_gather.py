@@ -35,7 +35,7 @@ def test_a_folder_means_the_traces_in_it_and_says_what_it_passed_over(tmp_path: 
     found = gather([str(tmp_path)])
     expected = [(0, ["0.pt.trace.json"]), (2, ["2.pt.trace.json"]), (10, ["10.pt.trace.json"])]
     assert names(found) == expected
-    assert found.problems == ("2 of 5 files are no traces and were passed over: empty.json, settings.json.",)
+    assert found.problems == ("2 of 5 files are not traces and were skipped: empty.json, settings.json.",)
 
 
 def test_sub_folders_count_where_the_folder_itself_has_no_file(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_processes_that_do_not_say_which_they_are_are_counted_and_that_is_report
     of_rank(tmp_path / "b.json", None, pid=2, start=1)
     found = gather([str(tmp_path)])
     assert names(found) == [(None, ["a.json"]), (None, ["b.json"])]
-    assert "each process counts as one" in found.problems[0]
+    assert "Each process counts as one rank" in found.problems[0]
 
 
 def test_different_numbers_of_ranks_are_different_jobs(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_different_numbers_of_ranks_are_different_jobs(tmp_path: Path) -> None:
 def test_two_processes_of_one_rank_are_different_jobs(tmp_path: Path) -> None:
     of_rank(tmp_path / "a.json", 3, pid=41)
     of_rank(tmp_path / "b.json", 3, pid=42, start=100)
-    with pytest.raises(TraceError, match="both of rank 3, but of two processes") as refused:
+    with pytest.raises(TraceError, match="both from rank 3, but from two processes") as refused:
         gather([str(tmp_path)])
     assert refused.value.slug == "mixed-traces"
 
@@ -179,8 +179,8 @@ def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: 
 def test_the_ranks_of_a_real_job_alongside_its_execution_traces(shared_data: Path) -> None:
     found = gather([str(shared_data / "param")])
     assert [rank for rank, _ in names(found)] == list(range(8))
-    assert found.problems[0].startswith("8 of 16 files are no traces and were passed over: dlrm_eg_0.json.gz, ")
-    with pytest.raises(TraceError, match="8 files were looked at"):
+    assert found.problems[0].startswith("8 of 16 files are not traces and were skipped: dlrm_eg_0.json.gz, ")
+    with pytest.raises(TraceError, match="none of 8 files is one"):
         gather([str(shared_data / "param" / "dlrm_pytorch_et")])
     with pytest.raises(TraceError, match="different jobs"):
         gather([str(shared_data / "hta" / "critical_path")])

@@ -87,7 +87,7 @@ def test_a_database_is_a_job_whose_processes_are_ranks() -> None:
 def test_a_damaged_database_is_refused_in_a_sentence(tmp_path: Path) -> None:
     torn = tmp_path / "torn.sqlite"
     torn.write_bytes(REAL.read_bytes()[:50_000])
-    with pytest.raises(TraceError, match="cannot be read as a database"):
+    with pytest.raises(TraceError, match="is not a readable database"):
         processes_of(torn)
 
 
@@ -97,5 +97,5 @@ def test_a_database_of_something_else_is_refused_and_a_view_is_no_table(tmp_path
     database.execute("CREATE VIEW NVTX_EVENTS AS SELECT 1 AS start, 2 AS end")
     database.commit()
     database.close()
-    with pytest.raises(TraceError, match="of no profiler that is known"):
+    with pytest.raises(TraceError, match="is a database of an unknown profiler"):
         processes_of(other)

@@ -176,7 +176,7 @@ def test_files_of_several_processes_below_a_folder_are_ranks_and_other_databases
     written(tmp_path / "out" / "host" / "studies.db", {"trials": ("id", [(1,)])})
     report = diagnose_paths([str(tmp_path / "out")])
     assert report.environment.ranks == 2
-    assert any("rocprof names no ranks: the 2 processes" in message for message in report.problems)
+    assert any("rocprof does not contain ranks: its 2 processes" in message for message in report.problems)
     case = report.processes[0].case
     assert sum(round(use.duration.value) for use in case.categories) == round(case.step.duration.value)
 
@@ -209,5 +209,5 @@ def test_a_diagnosis_of_rocm_profile_data_counts_the_device_once(tmp_path: Path)
 def test_a_torn_database_is_refused_in_a_sentence(tmp_path: Path) -> None:
     torn = of_rocprof(tmp_path / "28_results.db", kernels=3000)
     torn.write_bytes(torn.read_bytes()[:60_000])
-    with pytest.raises(TraceError, match="cannot be read as a database"):
+    with pytest.raises(TraceError, match="is not a readable database"):
         read(torn)

@@ -67,7 +67,7 @@ def test_a_diff_may_add_a_file(repository: Path, tmp_path: Path) -> None:
         ("no diff at all", "git apply refused"),
         ("--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-nothing like it\n+x\n", "git apply refused"),
         ("--- a/train.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-import time\n", "removes or renames train.py"),
-        ("--- a/../../out.py\n+++ b/../../out.py\n@@ -0,0 +1 @@\n+x\n", "does not lie below a folder"),
+        ("--- a/../../out.py\n+++ b/../../out.py\n@@ -0,0 +1 @@\n+x\n", "is not a path inside a folder"),
     ],
 )
 def test_what_cannot_be_applied_is_refused(repository: Path, tmp_path: Path, text: str, words: str) -> None:
@@ -111,13 +111,13 @@ def test_a_range_compares_its_two_ends_whatever_lies_in_the_folder(repository: P
 
 @pytest.mark.parametrize("revision", ["no-such-branch", "--output=x", ""])
 def test_what_git_does_not_know_is_refused(repository: Path, revision: str) -> None:
-    with pytest.raises(UsageError, match="is no commit"):
+    with pytest.raises(UsageError, match="git knows no commit"):
         from_revision(revision, repository, "ref-1")
     assert not (repository / "x").exists()
 
 
 def test_a_folder_without_git_is_reported_to_use_a_diff(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="give --diff instead"):
+    with pytest.raises(UsageError, match="Give --diff instead"):
         from_revision("HEAD", tmp_path, "ref-1")
 
 

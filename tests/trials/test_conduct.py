@@ -214,7 +214,10 @@ def test_a_harmless_change_of_a_job_that_the_clock_seeds_is_adopted(
     trial._executor = Rehearsing()
     (judgement,) = trial.conduct(0, (harmless,))
     assert judgement.verdict is TrialVerdict.ADOPT
-    assert "the job's losses do not repeat (seeded by the clock?): gradients compared within ±" in judgement.sentence
+    assert (
+        "the job does not reproduce its own losses (seeded by the clock?): gradients compared within ±"
+        in judgement.sentence
+    )
 
 
 @pytest.mark.slow
@@ -565,7 +568,7 @@ def test_changes_that_somebody_handed_in_are_all_rehearsed_before_any_is_timed(t
     assert {each.name for each in handed} <= set(order[:first])
     timed = [run.variant for run in trial.runs if not run.rehearsal]
     assert timed, "the budget pays for one of them"
-    assert all(each.sentence != "The budget was spent before it was tried" for each in judgements)
+    assert all(each.sentence != "The budget ended before its turn" for each in judgements)
     assert "too short for 1 round of" in judgements[0].sentence
 
 

@@ -94,7 +94,9 @@ def test_what_nothing_can_prevent_is_seen_and_ends_the_trial(
     trial = tmp_path / "trial"
     append_result(trial, plan=plan)
     before = state_of(job)
-    with pytest.raises(NothingMeasuredError, match=r"changed .*elsewhere.*: the trial was ended.*not-contained"):
+    with pytest.raises(
+        NothingMeasuredError, match=r"changed .*elsewhere.*, so steptime stopped the trial.*not-contained"
+    ):
         TrialRunner(Workspace(COMMAND, trial, job), plan).conduct(0, (Variant("RM101"),))
     assert state_of(job) == before
     (reported,) = (trial / NAME).read_text().splitlines()[1:]

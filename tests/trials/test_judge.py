@@ -213,7 +213,8 @@ def test_a_job_that_does_not_repeat_is_judged_by_its_own_spread_and_that_is_repo
     judgement = judge(VARIANT, (*clocked(1.0, 1.1, 0.95), own, *runs))
     assert judgement.verdict is TrialVerdict.ADOPT
     assert (
-        "the job's losses do not repeat (seeded by the clock?): gradients compared within ±25 %" in judgement.sentence
+        "the job does not reproduce its own losses (seeded by the clock?): gradients compared within ±25 %"
+        in judgement.sentence
     )
 
 
@@ -229,7 +230,7 @@ def test_a_spread_in_which_anything_would_lie_adopts_nothing() -> None:
     own = rehearsals(VARIANT, scaled(2.0))[1]
     judgement = judge(VARIANT, (*clocked(1.0, 4.0), own, *trial(quiet(), VARIANT, speed=3.0)))
     assert (judgement.verdict, judgement.agreement) == (TrialVerdict.UNDECIDED, Agreement.NOT_SEEN)
-    assert "not adopted: the job's losses do not repeat" in judgement.sentence
+    assert "not adopted: the job does not reproduce its own losses" in judgement.sentence
     assert "would hide that all are twice as large" in judgement.sentence
 
 
@@ -308,7 +309,7 @@ def test_steps_that_no_machine_could_make_are_suspicious() -> None:
     assert judge(foreign, runs, least_ns=8e6).verdict is TrialVerdict.ADOPT
     judgement = judge(foreign, runs, least_ns=20e6)
     assert judgement.verdict is TrialVerdict.SUSPICIOUS
-    assert "the matrix products of a step of the job need 20 ms at this machine's largest rate" in judgement.sentence
+    assert "the job's matmuls alone need 20 ms/step at this machine's peak" in judgement.sentence
     wrong = judge(foreign, runs, least_ns=80e6)  # the job itself would be impossible, too
     assert wrong.verdict is TrialVerdict.ADOPT
     assert judge(replace(foreign, speed_alone=True), runs, least_ns=20e6).verdict is TrialVerdict.ADOPT

@@ -25,17 +25,17 @@ HOSTILE = ("x/../../../victim", "../victim", "/victim", ".hidden", "", "a b", "a
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_variant_nor_run_has_another_name(name: str) -> None:
-    with pytest.raises(ValueError, match="is no name"):
+    with pytest.raises(ValueError, match="is not a valid name"):
         Variant(name)
     run = Run("a", stage=0, round=0, position=0, seed=0, rehearsal=False, failure="", seconds=1.0)
     for field in ("variant", "folder") if name else ():
-        with pytest.raises(ValueError, match="is no name"):
+        with pytest.raises(ValueError, match="is not a valid name"):
             replace(run, **{field: name})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "a/../../b", "..", "", ".", "a\0b"])
 def test_no_source_is_anywhere_else(path: str) -> None:
-    with pytest.raises(ValueError, match="is no path"):
+    with pytest.raises(ValueError, match="is not a relative path"):
         Variant("a", sources=((path, "text"),))
     Variant("a", sources=(("../beside/model.py", "text"), ("model.py", "text")))
 
@@ -76,11 +76,14 @@ def test_no_link_is_followed_out_of_a_trial(tmp_path: Path) -> None:
     (tmp_path / "victim" / "0-000-a").mkdir(parents=True)
     (tmp_path / "trial").mkdir()
     (tmp_path / "trial" / "variants").symlink_to(tmp_path / "victim")
-    with pytest.raises(RecordingError, match="is a link"):
+    with pytest.raises(RecordingError, match="is a symbolic link"):
         own_folder(tmp_path / "trial", "variants", "0-000-a")
     (tmp_path / "trial" / "copies").symlink_to(tmp_path / "victim")
     workspace = Workspace(("true",), tmp_path / "trial", tmp_path)
-    with pytest.raises(RecordingError, match="is a link"), contained(workspace, "0-000-a", tmp_path / "recording"):
+    with (
+        pytest.raises(RecordingError, match="is a symbolic link"),
+        contained(workspace, "0-000-a", tmp_path / "recording"),
+    ):
         pass
     assert (tmp_path / "victim" / "0-000-a").is_dir()
 
@@ -111,7 +114,7 @@ def test_results_that_are_a_link_are_none(tmp_path: Path) -> None:
 def test_no_command_but_that_of_a_patch_is_reported(tmp_path: Path) -> None:
     PatchResult("", (), (), None, apply="git -C '/a b' apply /c/patch.diff")
     for apply in ("rm -rf /", "git -C /a apply /b; rm -rf /", "git -c core.pager=x apply y"):
-        with pytest.raises(ValueError, match="is no command"):
+        with pytest.raises(ValueError, match="is not a command"):
             PatchResult("", (), (), None, apply=apply)
 
 
@@ -125,7 +128,7 @@ def test_an_agent_goes_on_with_no_strangers_trial(tmp_path: Path) -> None:
     async def notify(sentence: str) -> None:
         raise AssertionError(sentence)
 
-    with pytest.raises(UsageError, match="was not planned by this account"):
+    with pytest.raises(UsageError, match="This account did not plan"):
         anyio.run(function, given, notify)
 
 

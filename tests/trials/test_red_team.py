@@ -12,18 +12,18 @@ from benchmarks.red_team import JOBS, ChangeOfJob, Judge, changes
 pytest.importorskip("torch")
 
 QUICK = {
-    "shorter sequences": "another way",
+    "shorter sequences": "in another direction",
     "frozen after ten steps": "Without a gradient in step 16",
     "patched clock before torch": "It replaces time.perf_counter_ns",
     "patched Optimizer.step": "It replaces torch.optim.AdamW.step",
-    "the same batch from step 12 on": "The same batch comes",
-    "dropped last batches": "A pass over Images takes",
+    "the same batch from step 12 on": "It repeats the same batch",
+    "dropped last batches": "An epoch of Images has",
     "skipped evaluation": "It evaluates none of the 128 samples",
     "fused optimizer": "",
     "the average is not updated": "an average of the weights",
-    "the average from step 20 on in every fourth step": "are in each step of the job",
+    "the average from step 20 on in every fourth step": "the job does in each step",
     "no weight decay, next to a fused optimizer": "its optimizer has weight_decay 0.0",
-    "no second term of the loss": "steps in float64 its parameters are",
+    "no second term of the loss": "steps in float64, its parameters differ",
     "dropouts become nothing from step 30 on": "its dropout is weaker",
     "evaluation mode from step 20 on": "in training mode",
     "smaller images from step 20 on": "Step 21 trains on",

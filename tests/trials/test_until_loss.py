@@ -91,18 +91,18 @@ def test_what_reaches_the_loss_sooner_is_faster_whatever_else_it_trains() -> Non
     assert judgement.verdict is TrialVerdict.ADOPT
     assert judgement.speed is not None
     assert judgement.speed.value == pytest.approx(2.0, rel=0.1)
-    assert judgement.sentence.startswith("It reaches the loss after 35 steps, and the job as it is after 62")
+    assert judgement.sentence.startswith("It reaches the loss after 35 steps, the unchanged job after 62")
 
 
 def test_a_run_that_never_reaches_it_is_reported_so() -> None:
     own = [rehearsal("args-1", 2), timed("args-1", 11, None, losses=(2.0,) * 50, ended_early=True)]
     judgement = judge(CANDIDATE, runs(*own), metric=TARGET)
     assert judgement.verdict is TrialVerdict.NOT_REACHED
-    ended = "When it ended by itself, after 50 steps and 4 s, its mean loss was 2"
-    assert judgement.sentence == f"{ended}, and the job as it is reaches 0.5 in 1.04 s"
+    ended = "When it ended by itself after 50 steps and 4 s, its mean loss was 2"
+    assert judgement.sentence == f"{ended}, and the unchanged job reaches 0.5 in 1.04 s"
     wild = replace(own[1], losses=(None,) * 50, ended_early=False)
     reported = judge(CANDIDATE, runs(own[0], wild), metric=TARGET).sentence
-    assert reported.startswith("When it was ended, after 50 steps and 4 s, its mean loss was not finite")
+    assert reported.startswith("When its time limit stopped it after 50 steps and 4 s, its mean loss was not finite")
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_a_run_that_never_reaches_it_is_reported_so() -> None:
         (
             [rehearsal("args-1", 2, 1.8)],
             Agreement.OTHER_WORK,
-            "Of the first batch its loss is 1.8, and the job's 2",
+            "On the first batch its loss is 1.8, and the job's 2",
         ),
-        ([rehearsal("args-1", 2, 1.0)], Agreement.LESS_WORK, "Its first loss is 1, more than half of the way from 2"),
+        ([rehearsal("args-1", 2, 1.0)], Agreement.LESS_WORK, "Its first loss is 1; the unchanged job starts at 2"),
         (
             [timed("args-1", 11, 0.2, work=work(1) * 72)],
             Agreement.LESS_WORK,
-            "The same batch comes 72 times: 32 samples differ in the batches that were looked at, and 900 in",
+            "It repeats a batch 72 times: the checked batches have 32 distinct samples, those of the unchanged job 900",
         ),
         ([timed("args-1", 11, 0.2, replaced=("time.time",))], Agreement.LESS_WORK, "It replaces time.time"),
         (
@@ -125,16 +125,16 @@ def test_a_run_that_never_reaches_it_is_reported_so() -> None:
             Agreement.LESS_WORK,
             "no forward of the model",
         ),
-        ([timed("args-1", 11, 0.2, samples=100)], Agreement.OTHER_WORK, "a dataset of 100 samples, and the job"),
+        ([timed("args-1", 11, 0.2, samples=100)], Agreement.OTHER_WORK, "a dataset of 100 samples, the unchanged job"),
         (
             [timed("args-1", 11, 0.2, passes=(("Images", 900, 300),))],
             Agreement.LESS_WORK,
-            "A pass over Images takes 300",
+            "An epoch of Images has 300",
         ),
         (
             [timed("args-1", 11, 0.2, work=tuple(replace(step, evaluated=(("8", 5),)) for step in work(72)))],
             Agreement.LESS_WORK,
-            "It evaluates 5 samples (8) at a time, and the job as it is 64",
+            "It evaluates 5 samples (8) at a time, the unchanged job 64",
         ),
     ],
 )
@@ -157,14 +157,14 @@ def test_what_makes_the_time_to_a_loss_mean_nothing(own: list[Run], agreement: A
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        ([rehearsal("args-1", 2, 1.9, work=work(7, batch=0.5))], "as its first batch is another one"),
+        ([rehearsal("args-1", 2, 1.9, work=work(7, batch=0.5))], "its first batch differs"),
         (
             [
                 rehearsal(
                     "args-1", 2, 2.2, work=(replace(work(1)[0], weights=(("weight", 8, (2.0,) * 16),)), *work(7)[1:])
                 )
             ],
-            "as it starts from other weights: weight",
+            "it starts from other weights (weight",
         ),
     ],
 )
@@ -185,10 +185,10 @@ def test_larger_batches_that_come_again_sooner_are_no_cheat() -> None:
 def test_a_job_that_cannot_be_judged_by_a_loss_is_refused() -> None:
     TARGET.check(timed(BASELINE, 10, 1.0))
     with pytest.raises(
-        NothingMeasuredError, match=r"did not reach a mean loss of 0\.5\. When it was ended, after 72 steps"
+        NothingMeasuredError, match=r"did not reach a mean loss of 0\.5\. When its time limit stopped it after 72 steps"
     ):
         TARGET.check(timed(BASELINE, 10, None))
-    with pytest.raises(NothingMeasuredError, match="lies below 3 from its first 10 steps on: name a lower one"):
+    with pytest.raises(NothingMeasuredError, match="is below 3 from its first 10 steps on"):
         LossTarget(3.0).check(timed(BASELINE, 10, 1.0))
 
 

@@ -96,9 +96,7 @@ def reported_counters(case: Case, measured: int, source: str) -> str:
     measured."""
     found = [use for use in case.kernels if use.counters is not None]
     part = ratio(spent(found), spent(case.kernels))
-    reported = (
-        f"{format_share(part)} of the kernels' time, by name and grid" if found else "none of which ran with that grid"
-    )
+    reported = f"{format_share(part)} of the kernels' time, by name and grid" if found else "none with the same grid"
     return f"Nsight Compute measured {format_count(measured, 'kernel')}, {reported}: {source}."
 
 

@@ -160,11 +160,13 @@ def plugin_rules(
             continue
         if not isinstance(loaded, Rule):
             kind = type(loaded).__name__
-            problem = f"{entry.value} is a {kind}, not a rule: decorate it with steptime.advice.rule.rule"
+            problem = f"{entry.value} is a {kind}, not a rule. Decorate it with steptime.advice.rule.rule"
         elif loaded.code in codes:
-            problem = f"{entry.value} has the code {loaded.code}, which {codes[loaded.code]} has already: take another"
+            problem = (
+                f"{entry.value} has the code {loaded.code}, which {codes[loaded.code]} already uses. Choose another"
+            )
         elif loaded.name in codes.values():
-            problem = f"{entry.value} has the name {loaded.name}, which another rule has already: take another"
+            problem = f"{entry.value} has the name {loaded.name}, which another rule already uses. Choose another"
         else:
             codes[loaded.code] = loaded.name
             rules.append(loaded)
@@ -357,7 +359,7 @@ def _bounded(finding: Finding, case: Case) -> Finding | None:
     evidence = finding.evidence
     if nothing:
         steps = "one step" if few == 1 else f"{few} steps"
-        evidence += (f"This rests on {steps}: no interval excludes that it is nothing.",)
+        evidence += (f"Based on {steps}, so there is no interval: the savings may be zero.",)
     return replace(finding, savings=_of_any_run(saving, case, upper_bound.high), evidence=evidence)
 
 
@@ -366,7 +368,7 @@ def _of_no_use_yet(finding: Finding, case: Case) -> Finding | None:
     host. None if other work of the device hides it."""
     if case.replay is None or case.replay.decides != HOST:
         return None
-    summary = f"{finding.summary}; the host decides the step, so that faster kernels shorten it by nothing yet"
+    summary = f"{finding.summary}; the CPU limits the step, so faster kernels alone do not shorten it"
     return replace(finding, summary=summary, savings=None, weight=Weight.NOTE)
 
 

@@ -227,7 +227,7 @@ class Case:
         "no DataLoader fed the training steps",
         "a trace does not show the parts of the loader (steptime run times them)",
     )
-    inputs: InputUse | None = absent(None, "what the model is called with was not recorded")
+    inputs: InputUse | None = absent(None, "the model's inputs were not recorded")
     lines: tuple[LineUse, ...] = absent(
         (),
         "the lines of the training loop were not timed",
@@ -237,52 +237,48 @@ class Case:
     settings: SettingsUse | None = absent(
         None,
         "the settings of torch were not recorded",
-        "a trace does not hold the settings of torch (steptime run reads them)",
+        "a trace does not contain torch's settings (steptime run reads them)",
     )
     optimizers: tuple[OptimizerUse, ...] = absent((), "no torch optimizer took a step", "the trace marks no optimizer")
     compilations: tuple[CompilationUse, ...] = absent(
         (),
-        "nothing was compiled, as far as was recorded",
-        "a trace does not hold the reasons of compilations (steptime run keeps them)",
+        "no recorded compilation",
+        "a trace does not contain the reasons of compilations (steptime run keeps them)",
     )
-    sites: tuple[SiteUse, ...] = absent((), "no call that can wait for a device was seen")
+    sites: tuple[SiteUse, ...] = absent((), "no recorded call waits for a device")
     garbage: GarbageUse | None = absent(
         None,
-        "Python's garbage collector was not watched",
-        "the trace holds no collections (torch.profiler records them with record_python_gc_info)",
+        "Python's garbage collector was not recorded",
+        "the trace has no garbage collections (torch.profiler records them with record_python_gc_info)",
     )
     segments: tuple[SegmentUse, ...] = absent(
-        (), "nothing but training steps was seen", "a trace does not tell what lies between the steps"
+        (), "only training steps were recorded", "a trace does not show the time between steps"
     )
     contention: Contention | None = absent(
-        None, "no telemetry of the machine", "a trace holds no telemetry of the machine (steptime run takes it)"
+        None, "no telemetry of the machine", "a trace has no telemetry of the machine (steptime run records it)"
     )
     machine: MachineUse | None = absent(None, "no peaks of the machine (steptime env measures them)")
-    recompute: RecomputeUse | None = absent(
-        None, "no forward operator ran again inside backward, as far as was recorded"
-    )
-    backward_again: Estimate | None = absent(
-        None, "no graph was gone through twice by backward, as far as was recorded"
-    )
+    recompute: RecomputeUse | None = absent(None, "no recorded forward operator ran again inside backward")
+    backward_again: Estimate | None = absent(None, "no recorded graph went through backward twice")
     kernels: tuple[KernelUse, ...] = absent((), "no kernels on a device")
     gaps: tuple[GapUse, ...] = absent((), "the device was not traced, or never idle")
     copies: tuple[CopyUse, ...] = absent((), "no copy to or from a device was traced")
     collectives: tuple[CollectiveUse, ...] = absent((), "no collective was traced")
-    allocations: tuple[AllocationUse, ...] = absent((), "no call to the driver's allocator fell into a step")
+    allocations: tuple[AllocationUse, ...] = absent((), "no step called the driver's allocator")
     replay: ReplayUse | None = absent(None, "the step could not be replayed (no trace of a device)")
     roofline: RooflineUse | None = absent(None, "no kernels on a device whose peaks are known")
-    chains: tuple[ChainUse, ...] = absent((), "no chain of pointwise kernels was seen (shapes must be recorded)")
+    chains: tuple[ChainUse, ...] = absent((), "no chain of pointwise kernels found (shapes must be recorded)")
     written_norms: tuple[WrittenNormUse, ...] = absent(
-        (), "no norm was seen that is written out (shapes must be recorded, on a device)"
+        (), "no hand-written norm found (shapes must be recorded, on a device)"
     )
     scaling: ScalingUse | None = absent(None, "no gradient scaler was traced on a device")
     ranks: tuple[RankUse, ...] = absent((), "one rank alone, or no collectives that the ranks have in common")
-    rank: int | None = absent(None, "the rank is not known")
-    straggler: Straggler | None = absent(None, "no rank that the others wait for")
+    rank: int | None = absent(None, "the rank is unknown")
+    straggler: Straggler | None = absent(None, "no straggler")
     gradients: GradientUse | None = absent(None, "no model in DistributedDataParallel was traced")
-    memory: MemoryUse | None = absent(None, "no samples of memory (steptime run takes them)")
+    memory: MemoryUse | None = absent(None, "no memory samples (steptime run takes them)")
     top_modules: tuple[TopModuleUse, ...] = absent(
-        (), "no model of the job was seen", "a trace does not tell the models (steptime run finds them)"
+        (), "no model found in the job", "a trace does not show the models (steptime run finds them)"
     )
     paths: tuple[PathUse, ...] = absent(
         (), "the functions below the training loop were not timed", "a trace does not time lines (steptime run does)"
@@ -298,17 +294,15 @@ class Case:
     change: LastingChange | None = absent(None, "the steps did not change for good within the run")
     period: PeriodUse | None = absent(None, "no step is slow every so many steps")
     changing_work: bool | None = absent(None, "fewer than two steps were profiled")
-    modules: tuple[ModuleUse, ...] = absent((), "no module was seen in a profiled step")
+    modules: tuple[ModuleUse, ...] = absent((), "no module found in a profiled step")
     outliers: OutlierUse | None = absent(None, "no step takes far longer than the others")
-    caught: CaughtUse | None = absent(None, "no slow step was looked into (steptime run --catch does so)")
+    caught: CaughtUse | None = absent(None, "no slow step was sampled (steptime run --catch does so)")
     gpus: tuple[GpuUse, ...] = absent(
         (),
-        "no telemetry of a GPU (steptime run takes it from NVIDIA's driver)",
-        "a trace holds no telemetry of the GPU (steptime run takes it)",
+        "no GPU telemetry (steptime run reads it from NVIDIA's driver)",
+        "a trace has no GPU telemetry (steptime run records it)",
     )
-    compiler: CompilerUse | None = absent(
-        None, "torch.compile's own records are not next to it (TORCH_TRACE, diagnose --compile-logs)"
-    )
+    compiler: CompilerUse | None = absent(None, "no logs of torch.compile (TORCH_TRACE, diagnose --compile-logs)")
 
     second_order: bool | None = absent(None, "no step was profiled")
 

@@ -220,13 +220,13 @@ def staging_operators(copies: Iterable[CopyUse]) -> frozenset[str]:
 CATEGORIES = {
     "compute": "its computing takes",
     "copy": "its copies take",
-    "unrecorded": "device work that the trace does not hold takes",
+    "unrecorded": "device work that the trace lacks takes",
     "input": "its input takes",
-    "sync": "waiting for its device to be read takes",
+    "sync": "waiting for reads from its device takes",
     "compile": "its compiling takes",
     "overhead": "its operator overhead takes",
     "python": "its own Python takes",
-    "unexplained": "time that nothing explains takes",
+    "unexplained": "unexplained time takes",
 }
 UNEVEN = 1.1
 """Least ratio of arithmetic to that of the other ranks: a tenth more is another batch, not another device."""
@@ -236,7 +236,7 @@ def how_to_record(step: StepSummary) -> str:
     """Advice on recording again, for a trace without the device's work."""
     if step.steady > 1:
         return "Profile fewer steps at once, alone on the device, so that the tracer loses no event."
-    return "Record several steps behind a warm-up: torch.profiler.schedule(wait=1, warmup=1, active=3)."
+    return "Record several steps after a warm-up: torch.profiler.schedule(wait=1, warmup=1, active=3)."
 
 
 def straggler_name(late: Straggler) -> str:

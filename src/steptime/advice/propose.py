@@ -100,7 +100,7 @@ def _placed(option: Option, finding: Finding, step: float) -> Option:
     savings = finding.savings.value if finding.savings is not None else 0.0
     if not 0 < savings < step or "at most" in option.advice:  # it has a bound of its own, which is no higher
         return replace(option, edit=edit)
-    most = f"At most {step / (step - savings):.2f}×: {format_duration(savings)} of a step are to be saved."
+    most = f"At most {step / (step - savings):.2f}×: savings of up to {format_duration(savings)}/step."
     return replace(option, edit=edit, advice=f"{option.advice} {most}")
 
 

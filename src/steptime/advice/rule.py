@@ -128,9 +128,9 @@ class Rule:
         found = as_tuple(self.function(**self.evidence.of(case)), Finding)
         for each in found:
             if not isinstance(each, Finding):
-                raise TypeError(f"it gives a {type(each).__name__}, where a finding was expected: use finding(…) of it")
+                raise TypeError(f"it yields a {type(each).__name__}, not a finding: use finding(…) of the rule")
             if (each.code, each.name) != (self.code, self.name):
-                raise TypeError(f"it gives a finding of {each.code} {each.name}: use finding(…) of the rule itself")
+                raise TypeError(f"it yields a finding of {each.code} {each.name}: use finding(…) of the rule itself")
             if not isinstance(each.savings, Estimate | None):
                 raise TypeError(f"savings is a {type(each.savings).__name__}, where an Estimate was expected")
         return found

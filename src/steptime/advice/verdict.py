@@ -55,13 +55,13 @@ WORDS = {
     "compute": "computing",
     "communication": "communication",
     "copy": "copies",
-    "unrecorded": "device work that the trace does not hold",
+    "unrecorded": "device work that the trace lacks",
     "input": "waiting for input",
-    "sync": "waiting for the device to be read",
+    "sync": "waiting for reads from the device",
     "compile": "compiling",
     "overhead": "operator overhead",
     "python": "your own Python",
-    "unexplained": "time that nothing explains",
+    "unexplained": "unexplained time",
     "forward": "the forward pass",
     "backward": "the backward pass",
     "optimizer": "the optimizer",
@@ -170,20 +170,22 @@ def _decided(found: Verdict, case: Case) -> Verdict:
         fetching = named(case.categories, "input")
         by_input = fetching is not None and fetching.recoverable.value >= MOST_OF_IT * use.without_host
         bound, waits = ("Input", "the next batch") if by_input else ("Host", "launches")
-        message = f"{bound}-bound: kernels run {run} of {whole} and wait for {waits}; a faster GPU would save {device}."
+        message = (
+            f"{bound}-bound: kernels run for {run} of {whole} and wait for {waits}; a faster GPU would save {device}."
+        )
         return replace(found, sentence=f"{message} {found.sentence}", decides=HOST)
     if found.bottleneck == COMMUNICATION:  # which may be waiting for another rank's host
         return replace(found, decides=use.decides)
     if use.decides == DEVICE:
-        message = f"The GPU decides the step: a faster CPU would save {host}."
+        message = f"The GPU limits the step: a faster CPU would save {host}."
     elif use.decides:
-        message = f"Host and GPU both decide the step: alone, a faster GPU would save {device}, a faster CPU {host}."
+        message = f"CPU and GPU both limit the step: alone, a faster GPU would save {device}, a faster CPU {host}."
     elif not use.known:
-        message = (
-            f"Whether host or GPU decides the step is not known: the replay misses it by {format_share(use.error)}."
-        )
+        message = f"Unclear whether CPU or GPU limits the step: the replay misses it by {format_share(use.error)}."
     else:
-        message = "The profiler slows the host: whether it or the GPU decides the step, only steptime run tells."
+        message = (
+            "The profiler slows the CPU, so a trace cannot show whether CPU or GPU limits the step: use steptime run."
+        )
     return replace(found, sentence=f"{found.sentence} {message}", decides=use.decides)
 
 
@@ -255,7 +257,7 @@ def _at(use: SegmentUse) -> str:
 
 def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
     if not case.categories or case.step.duration.value <= 0:
-        return Verdict(UNKNOWN, "The steps could not be split into categories.", reason="there is no breakdown")
+        return Verdict(UNKNOWN, "steptime could not split the steps into categories.", reason="there is no breakdown")
     if case.step.untraced:
         return _host_alone(case)
     uses = case.categories
@@ -276,7 +278,7 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
         sentence = f"{_amount(lost, case)}. {how_to_record(case.step)}"
         if made_of and computes > _share(lost.duration, case).value:
             sentence = f"{made_of}. {sentence}"
-        return Verdict(UNRECORDED, sentence, first, UNCLEAR, "what ran in that time is not known")
+        return Verdict(UNRECORDED, sentence, first, UNCLEAR, "what ran in that time is unknown")
     if LEAST_DECIDING <= first.value < LEAST_SHARE and by_host and ranked[0].name in IDLE:
         return Verdict(ranked[0].name, _headline(ranked[0], findings, case), first, confidence, reason)
     if first.value < LEAST_SHARE:
@@ -299,8 +301,8 @@ def _host_alone(case: Case) -> Verdict:
     """Verdict on a job whose device was not recorded."""
     most = max(case.categories, key=lambda use: use.duration.value)
     amount = _amount(most, case)
-    message = f"The device was not recorded. On the host, {amount[:1].lower()}{amount[1:]}."
-    return Verdict(UNKNOWN, message, reason="the trace holds calls for a device and no kernel")
+    message = f"The device was not recorded. On the CPU, {amount[:1].lower()}{amount[1:]}."
+    return Verdict(UNKNOWN, message, reason="the trace has calls for a device but no kernels")
 
 
 def _confidence(case: Case, findings: tuple[Finding, ...], varying: str) -> tuple[str, str]:
@@ -310,7 +312,7 @@ def _confidence(case: Case, findings: tuple[Finding, ...], varying: str) -> tupl
     if varying:
         caveats.append((varying, f"{steps_text(case.step)}; measure more of them"))
     if any(use.name in UNSPLIT_PHASES for use in case.categories):
-        caveats.append((LIKELY, "No step was profiled, so that categories inside of a phase are not known"))
+        caveats.append((LIKELY, "no step was profiled, so the categories within each phase are unknown"))
     if caveats:
         return min(caveats, key=lambda caveat: caveat[0] == LIKELY)
     step = case.step.duration
@@ -355,12 +357,12 @@ def _nothing_to_recover(
         return largest.name, f"{_amount(largest, case)}."
     unexplained = named(uses, UNEXPLAINED)
     if unexplained is not None and _share(unexplained.duration, case).value >= MOST_OF_IT:
-        record = "What the host did then is not in the trace: record whole steps, with the CPU's operators."
+        record = "The trace does not show what the CPU did then: record whole steps, with CPU operators."
         return UNEXPLAINED, f"{_amount(unexplained, case)}. {record}"
     compute = named(uses, COMPUTE)
     share = _share(compute.duration, case) if compute is not None else None
     if compute is None or share is None or share.value < MOST_OF_IT:
-        return BALANCED, f"Balanced: no category could give back more than {format_share(first.value)}."
+        return BALANCED, f"Balanced: no category offers more than {format_share(first.value)}."
     most = max((_share(use.duration, case).value for use in uses if use is not compute), default=0.0)
     where = _hottest_forward(case) or (f"; nothing else takes more than {format_share(most)}" if most else "")
     made_of = _made_of(findings)
@@ -439,7 +441,7 @@ def _several(uses: list[CategoryUse], findings: tuple[Finding, ...], case: Case)
         behind = use.name == COMPUTE and best >= MOST_OF_IT * use.recoverable.value > 0
         saved = f", of which {format_duration(use.recoverable.value)} could be saved" if behind else ""
         parts.append(f"{_words(use, case)} {took} ({format_share(_share(use.duration, case).value)}{saved})")
-    return f"{_headline(first, findings, case)} Next to it: {' and '.join(parts)}."
+    return f"{_headline(first, findings, case)} Also: {' and '.join(parts)}."
 
 
 def _amount(use: CategoryUse, case: Case) -> str:

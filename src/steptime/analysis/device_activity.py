@@ -133,7 +133,7 @@ def nothing_in(trace: Trace) -> str:
         return ""
     calls = int((kinds == EventKind.RUNTIME).sum())
     held = f"{calls} runtime call{'s' * (calls > 1)}" if calls else "nothing but the profiler's own marks"
-    return f"holds {held if len(kinds) else 'no event that took time'}, no operator and no kernel"
+    return f"has {held if len(kinds) else 'no event with a duration'}, but no operator and no kernel"
 
 
 @cached_per_trace

@@ -155,8 +155,8 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
 
 
 NOTHING_SEEN = (
-    "the device's time, as no profile of the job holds what its device did. End what else traces the "
-    "device (Nsight, DCGM's profiling, another profiler), see that the driver permits tracing "
+    "the device's time, because no profile of the job contains device activity. Stop other tracers of the "
+    "device (Nsight, DCGM's profiling, another profiler), check that the driver permits tracing "
     "(NVreg_RestrictProfilingToAdminUsers=0), and record again"
 )
 
@@ -171,10 +171,10 @@ def _with_device(windows: list[tuple[str, StepContext]], device: str, problems: 
     for name, window in windows:
         whole = held_whole(window.trace, window.boundaries)
         if not window.on_device:
-            message.append(f"{name}, which holds nothing that the device did" + ", but for its stacks" * window.stacks)
+            message.append(f"{name}, which contains no device activity" + ", but for its stacks" * window.stacks)
         elif not whole.all():
             steps = f"{int((~whole).sum())} of {len(whole)} steps in {name}"
-            message.append(f"{steps}, of which the profiler lost what the device did")
+            message.append(f"{steps}, whose device activity the profiler lost")
         if window.on_device or window.stacks:
             kept.append(window if window.stacks else window.only(np.flatnonzero(whole)))
     if _timed(tuple(window for _, window in windows)) and not _timed(tuple(kept)):

@@ -115,7 +115,7 @@ def find_steps(trace: Trace) -> FoundSteps:
             return found
     windows = trace.windows or ((int(trace.events.start.min()), int(trace.events.end.max())),)
     whole = "each recording counts as one step" if trace.windows else "the whole trace counts as one step"
-    return FoundSteps(np.array(windows, np.int64), f"{whole}, because nothing in it marks steps or repeats evenly")
+    return FoundSteps(np.array(windows, np.int64), f"{whole}, because it has no step marks and no regular repetition")
 
 
 def whole_steps(trace: Trace) -> tuple[Trace, FoundSteps]:
@@ -126,7 +126,7 @@ def whole_steps(trace: Trace) -> tuple[Trace, FoundSteps]:
     if whole.all():
         return trace, found
     steps = f"{int((~whole).sum())} of {len(whole)} steps in {trace.path.name}"
-    lost = f"{steps}, of which the profiler lost what the device did"
+    lost = f"{steps}, whose device activity the profiler lost"
     if whole.any():
         return trace, FoundSteps(found.boundaries[whole], found.how, f"{lost}.")
     return host_alone(trace), FoundSteps(found.boundaries, found.how, f"the device's side of {lost}.")

@@ -54,14 +54,15 @@ def check(destination: str, formats: Sequence[str] = FORMATS, *, force: bool) ->
     if extension_of(destination, formats) == ".png" and find_spec("resvg_py") is None:
         raise OutputError(
             "images-missing",
-            "A .png is drawn with the extra images, which is not installed: pip install 'steptime[images]', or name a "
-            ".svg, which needs nothing.",
+            "A .png needs an extra that is not installed: pip install 'steptime[images]'. A .svg needs none.",
         )
     path = Path(destination)
     if path.is_dir():
-        raise OutputError("output-folder", f"{destination} is a folder; name a file, such as {path / 'report.md'}.")
+        raise OutputError("output-folder", f"{destination} is a folder. Give a file, such as {path / 'report.md'}.")
     if path.exists() and not force and not is_our_file(path):
-        raise OutputError("output-exists", f"{destination} exists and is not overwritten; add --force or name another.")
+        raise OutputError(
+            "output-exists", f"{destination} already exists. Overwrite it with --force, or give another name."
+        )
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not os.access(folder, os.W_OK | os.X_OK):
         raise _unwritable(destination, f"{folder} is not writable")
@@ -75,7 +76,7 @@ def extension_of(destination: str, formats: Sequence[str] = FORMATS) -> str:
             return extension
     known = ", ".join(formats)
     raise OutputError(
-        "output-format", f"No report format belongs to {destination!r}; its name must end in one of {known}."
+        "output-format", f"{destination!r} has no known report format. Its name must end in one of {known}."
     )
 
 

@@ -249,13 +249,13 @@ def answer_of(script: Path, request: Mapping[str, Any], executable: str, kind: t
         except OSError:
             raise NothingMeasuredError(
                 "bench-failed",
-                f"The process that timed them ended with {run.returncode} and no answer; what it printed is above.",
+                f"The timing process ended with status {run.returncode} and without a result. Its output is above.",
             ) from None
 
 
 def _checked(answer: _Answer) -> _Answer:
     if answer.failed:
-        raise NothingMeasuredError("bench-failed", f"Nothing can be timed: {answer.failed}.")
+        raise NothingMeasuredError("bench-failed", f"The callables cannot be timed: {answer.failed}.")
     return answer
 
 
@@ -362,7 +362,7 @@ def _standing(
     if own is base:
         return Standing.FIRST, ""
     if speed is None:
-        return Standing.UNDECIDED, "the first one failed, so there is nothing to compare with"
+        return Standing.UNDECIDED, "the first callable failed, so there is no comparison"
     if speed.low > 1 and speed.value > 1 + LIKE / 2:
         return Standing.FASTER, ""
     if speed.high < 1 and speed.value < 1 - LIKE / 2:
@@ -377,14 +377,14 @@ def _trick(own: Sequence[_Timed], base: Sequence[_Timed], time: Estimate, machin
     if all(each.follows is False for each in own) and (own is base or any(each.follows for each in base)):
         known = "" if own is base else ", and the first one's does not"
         if own is not base or _kept(own):
-            return f"its result stays the same when its arguments change{known}: it is kept from call to call"
+            return f"its result does not change with its arguments{known}: it returns a cached result"
     if _kept(own):
         ratio = min(_middle(_new_over_old(each)) for each in own)
-        return f"a call takes {ratio:.3g} times as long when the values of its arguments are new: results are kept"
+        return f"a call takes {ratio:.3g} times as long with new argument values: it caches results"
     # Of any format: a product may be done in another one than that of its arguments.
     peak = max((each.rate.value for each in machine.matrix), default=0.0) if machine is not None else 0.0
     if peak and own[0].flops and own[0].flops / time.high * 1e9 > OVER_PEAK * peak:
-        return "it does more arithmetic a second than this machine can: part of the work is not done"
+        return "it exceeds this machine's peak FLOP/s: it skips a part of the work"
     return ""
 
 

@@ -51,7 +51,7 @@ def headline(bench: Bench) -> str:
     if not bad:
         return reported
     named = ", ".join(f"{name} ({why})" for name, why in bad.items())
-    return f"{reported} Not to be taken: {named}." if reported else f"No comparison: {named}."
+    return f"{reported} Rejected: {named}." if reported else f"No comparison: {named}."
 
 
 def _one_setting(setting: BenchSetting) -> str:
@@ -119,7 +119,7 @@ def _several(bench: Bench) -> str:
         times = [each.contenders[0].time for each in bench.settings if each.contenders]
         low, high = (pick(each.value for each in times if each) for pick in (min, max))
         return f"{first} takes {format_duration(low)} to {format_duration(high)} on {count} inputs."
-    return f"Next to {first}: {'; '.join(reported)}." if reported else f"Nothing can be compared with {first}."
+    return f"Next to {first}: {'; '.join(reported)}." if reported else f"No comparison with {first}."
 
 
 def _time(contender: Contender) -> str:
@@ -132,7 +132,7 @@ def badge(bench: Bench) -> str:
     if not times:
         return "Unclear: nothing was timed."
     blocks = format_count(min(each.samples for each in times), "block")
-    busy = f"other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile" if bench.under_load else ""
+    busy = f"other processes used {bench.other_cpus:.1f} CPUs meanwhile" if bench.under_load else ""
     basis = f"{blocks} each in {format_count(bench.processes, 'process')}"
     return confidence(times, basis, busy, enough=bench.processes > 1)
 
@@ -207,7 +207,7 @@ def notes(bench: Bench) -> Iterator[str]:
     """Notes beyond the table."""
     for setting in bench.settings:
         if setting.failed:
-            yield one_line(f"Left out: {setting.inputs or setting.dtype or 'a setting'}: {setting.failed}.")
+            yield one_line(f"Not timed: {setting.inputs or setting.dtype or 'a setting'}: {setting.failed}.")
     reported = (f"{each.name} ({each.standing.value}): {each.sentence}." for each in bench.contenders if each.sentence)
     yield from map(one_line, dict.fromkeys(reported))
     yield from _first_calls(each for setting in bench.settings[:1] for each in setting.contenders)
@@ -219,18 +219,17 @@ def _of_calls(bench: Bench) -> Iterator[str]:
     changing = dict.fromkeys(each.name for each in bench.contenders if each.changes)
     if changing:
         yield one_line(
-            f"{', '.join(changing)} {'change their' if len(changing) > 1 else 'changes its'} arguments: each call goes "
-            "on with what the last one left."
+            f"{', '.join(changing)} {'change their' if len(changing) > 1 else 'changes its'} arguments: each "
+            "call starts from the values that the last one left."
         )
     waiting = dict.fromkeys(each.name for each in bench.contenders if _launch_bound(each))
     if waiting:
         yield one_line(
-            f"{', '.join(waiting)}: the device waits for the host, which takes nearly all of the time to launch the "
-            "work."
+            f"{', '.join(waiting)}: launch-bound; the CPU needs nearly all of the time to launch the kernels."
         )
     printed = sum(setting.printed for setting in bench.settings)
     if printed:
-        yield f"They print while they are timed ({format_bytes(printed)}, not shown), which takes a part of the time."
+        yield f"They print while timed ({format_bytes(printed)}, not shown), which is part of the measured time."
 
 
 def _launch_bound(each: Contender) -> bool:
@@ -281,4 +280,4 @@ def over_blocks(setting: BenchSetting) -> CurveChart | None:
         for number, each in drawn
     )  # fmt: skip
     across = (Tick(0.0, "first block"), Tick(100.0, "last"))
-    return CurveChart(curves, across, axis.every_tick(format_duration), "Time of a call, block after block")
+    return CurveChart(curves, across, axis.every_tick(format_duration), "Time per call, by block")

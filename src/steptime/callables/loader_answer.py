@@ -27,18 +27,18 @@ def headline(bench: LoaderBench) -> str:
     if best.batch is None:
         return "Nothing was timed."
     if own.batch is None:
-        return f"{own.name}, which is set, fails: {own.failed}. With {best.name} {_takes(bench, best)}."
+        return f"The current setting, {own.name}, fails: {own.failed}. With {best.name} {_takes(bench, best)}."
     if best.workers == own.workers:
-        return f"{own.name}, which is set, is as good as any: {_takes(bench, own)}."
+        return f"The current setting, {own.name}, is the best: {_takes(bench, own)}."
     gain, low = own.batch.value / best.batch.value, own.batch.low / best.batch.high
     if low <= 1 and own.workers < best.workers:
-        return f"{own.name}, which is set, and {best.name} cannot be told apart: {_takes(bench, own)}."
+        return f"No difference between the current setting, {own.name}, and {best.name}: {_takes(bench, own)}."
     if gain <= 1 + PLATEAU:
-        return f"{best.name} gives as much as {own.name}, which is set: {_takes(bench, best)}."
+        return f"{best.name} is as fast as the current {own.name}: {_takes(bench, best)}."
     reach = f"({low:.3g} to {own.batch.high / best.batch.low:.3g})"
     return (
-        f"Set {best.name}: {gain:.3g} times as fast {reach} as {own.name}, which is set. "
-        f"{per} takes {format_duration(best.batch.value)} instead of {format_duration(own.batch.value)}."
+        f"Set {best.name}: {gain:.3g} times as fast {reach} as the current {own.name}. {per} takes "
+        f"{format_duration(best.batch.value)} instead of {format_duration(own.batch.value)}."
     )
 
 
@@ -55,7 +55,7 @@ def _takes(bench: LoaderBench, setting: LoaderSetting) -> str:
 def badge(bench: LoaderBench) -> str:
     """How sure it is, and why."""
     times = [each.batch for each in bench.settings if each.batch is not None]
-    busy = f"other programs kept {bench.other_cpus:.1f} CPUs busy meanwhile" if bench.under_load else ""
+    busy = f"other processes used {bench.other_cpus:.1f} CPUs meanwhile" if bench.under_load else ""
     return confidence(times, f"{format_count(times[0].samples, 'block')} each in 2 processes", busy)
 
 
@@ -86,11 +86,14 @@ def notes(bench: LoaderBench) -> Iterator[str]:
     last = bench.settings[-1]
     if last.batch is not None and not last.repeats and bench.best.workers < last.workers:
         why = f"{format_count(bench.usable_cpus, 'usable CPU')}"
-        yield f"More workers than {bench.best.workers} bring less than {format_share(PLATEAU)} ({why})."
+        yield f"More than {bench.best.workers} workers gain less than {format_share(PLATEAU)} ({why})."
     if any(each.repeats for each in bench.settings):
-        yield "Each of several workers gives the same items: split the dataset by torch.utils.data.get_worker_info()."
+        yield "Every worker yields the same items. Split the dataset with torch.utils.data.get_worker_info()."
     elif bench.iterable and bench.best.workers > 1:
-        yield "The dataset is iterable: unless it splits its items by get_worker_info(), each worker gives all of them."
+        yield (
+            "The dataset is iterable. Unless it splits its items with get_worker_info(), each worker yields "
+            "all of them."
+        )
     yield from _of_transfers(bench)
     yield from _of_memory(bench)
     if bench.unbatched:
@@ -108,12 +111,12 @@ def _of_memory(bench: LoaderBench) -> Iterator[str]:
         parts, own = bench.parts, ""
         if parts is not None:
             own = f" The dataset itself takes {format_duration(parts.again_ns or parts.item_ns)}."
-        yield f"Samples were stored as the dataset gives them, decoded and with whatever it draws at random.{own}"
+        yield f"Samples were stored as the dataset yields them: decoded and augmented.{own}"
     for each in bench.formats:
         if each.left_out:
-            yield f"{each.name} is left out: {each.left_out}."
+            yield f"{each.name} was not timed: {each.left_out}."
     if any(each.random_ns is None for each in bench.formats if not each.left_out):
-        yield "Temporary files stay in memory here: what reading them from a disk takes is not known (set TMPDIR)."
+        yield "Temporary files stay in memory here, so reads from disk were not measured (set TMPDIR to a disk)."
 
 
 def tables(bench: LoaderBench) -> tuple[Table, ...]:
@@ -147,7 +150,7 @@ def _table(identity: str, title: str, settings: tuple[LoaderSetting, ...], bench
 
 def _formats(bench: LoaderBench) -> Table:
     return table_of(
-        "formats", "a sample stored in other formats, and read back", "",
+        "formats", "reading a sample in other file formats", "",
         [each for each in bench.formats if not each.left_out],
         word("format", "format", lambda each: each.name),
         number("on the disk", "bytes", lambda each: each.bytes, lambda value: format_bytes(round(value))),
@@ -171,7 +174,7 @@ def _transfers(bench: LoaderBench) -> Table:
 def _of_transfers(bench: LoaderBench) -> Iterator[str]:
     """Time that pinned memory and asynchronous copies save the training thread."""
     if bench.no_transfer:
-        yield f"The way of a batch to the device was not timed: {bench.no_transfer}."
+        yield f"Copying a batch to the device was not timed: {bench.no_transfer}."
     if not bench.transfers:
         return
     usual, best = bench.transfers[0], bench.transfers[-1]
@@ -184,8 +187,8 @@ def _of_transfers(bench: LoaderBench) -> Iterator[str]:
         )
     else:
         yield (
-            f"To the device a batch ({size}) takes {format_duration(usual.host_ns)} of the training thread; pinned "
-            "memory saves next to nothing."
+            f"To the device a batch ({size}) takes {format_duration(usual.host_ns)} of the training thread; "
+            "pinned memory saves almost nothing."
         )
 
 
@@ -215,4 +218,4 @@ def chart(bench: LoaderBench) -> CurveChart | None:
     axis, places = decades_of(times), middles(len(known))
     line = curve_of("time of a batch", 0, list(zip(places, times, strict=True)), axis)
     across = tuple(Tick(x, format_count(each.workers, "worker")) for x, each in zip(places, known, strict=True))
-    return CurveChart((line,), across, axis.every_tick(format_duration), "Time of a batch over workers")
+    return CurveChart((line,), across, axis.every_tick(format_duration), "Time per batch by workers")

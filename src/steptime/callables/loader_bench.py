@@ -227,7 +227,7 @@ def bench_loader(options: LoaderBenchOptions, ask: Ask, notify: Callable[[str], 
     own = next(each for each in settings if each.workers == about.workers)
     best = best_of(settings)
     if best is None:
-        raise NothingMeasuredError("bench-failed", f"The loader gives no batch: {settings[0].failed}.")
+        raise NothingMeasuredError("bench-failed", f"The loader yields no batch: {settings[0].failed}.")
     fewest = min((each.workers for each in settings if each.workers), default=1)
     variants = _timed(options, ask, options.variants(best.workers, fewest), notify)
     return LoaderBench(

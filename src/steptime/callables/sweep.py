@@ -33,7 +33,7 @@ HALF = 0.5
 TITLES = {
     "repeated": "pointwise work, one operator each time",
     "compiled": "pointwise work, compiled into one",
-    "product": "matrix products in float32",
+    "product": "matmuls in float32",
     "copy": "copies",
 }
 
@@ -195,7 +195,7 @@ def knees(sweep: Sweep) -> Iterator[str]:
         )  # fmt: skip
     if products:
         top, half = max(each.rate for each in products), half_of_the_peak(sweep)
-        yield f"Arithmetic: {_rate(top, 'FLOP/s')} in matrix products, half of it from order {half.amount} on."
+        yield f"Arithmetic: {_rate(top, 'FLOP/s')} in matmuls, half of it from order {half.amount} on."
     if fused and copies:
         limit = max(each.rate for each in fused)
         reached = next(each for each in fused if each.rate >= HALF * limit)

@@ -36,8 +36,8 @@ def crashed_after_profile(outcome: Outcome, folder: Path) -> tuple[str, ...]:
     if found is None or not any(folder.glob("process-*/trace-*")):
         return ()
     return (
-        f"The job died of {found.name} after torch's profiler had recorded some of its steps, which may be the cause: "
-        "run it with --no-profile to be sure. (crashed-after-profile)",
+        f"The job crashed with {found.name} after torch's profiler had recorded some of its steps. To rule the "
+        "profiler out, run it again with --no-profile. (crashed-after-profile)",
     )
 
 
@@ -57,15 +57,15 @@ def out_of_memory(outcome: Outcome, folder: Path) -> tuple[str, ...]:
 
 
 def _of_error(process: Process, facts: OutOfMemoryFacts, folder: Path) -> tuple[str, ...]:
-    asked = f"{format_bytes(facts.asked)} were asked for" if facts.asked is not None else "a request failed"
+    asked = f"allocating {format_bytes(facts.asked)} failed" if facts.asked is not None else "an allocation failed"
     limit = f" of {format_bytes(facts.limit)}" if facts.limit is not None else ""
     process_has = f"the process had {format_bytes(facts.resident)}{limit}" if facts.device == "cpu" else limit[4:]
     ranked = sorted(facts.held.items(), key=lambda entry: -entry[1])
-    held = ", ".join(f"{name} {format_bytes(size)}" for name, size in ranked) or "no tensors that Python knows of"
+    held = ", ".join(f"{name} {format_bytes(size)}" for name, size in ranked) or "no tensors visible from Python"
     tail = f"; {process_has}" if process_has else ""
     return (
         f"Out of memory on {facts.device}: {asked}{_at(facts.site)}.",
-        f"Held then, as far as Python knows: {held}{tail}.",
+        f"Held at that moment, as visible from Python: {held}{tail}.",
         f"First: {_first(process, facts)} (more: steptime memory {shlex.quote(str(folder))})",
     )
 
@@ -77,12 +77,12 @@ def _at(site: SourceLine | None) -> str:
 def _first(process: Process, facts: OutOfMemoryFacts) -> str:
     """Cheapest measure that can help."""
     if facts.asked is not None and facts.limit is not None and facts.asked > facts.limit:
-        return f"make the request{_at(facts.site)} smaller, no memory of this machine could serve it."
+        return f"make the allocation{_at(facts.site)} smaller; it exceeds all memory of this machine."
     if process.leaks:
         return f"{_let_go(process.leaks[0])}."
     if facts.held.get("optimizer state", 0) > sum(facts.held.values()) / 2:
-        return "use an optimizer with less state (8-bit, or without momentum), or shard it over ranks."
-    return "halve the batch and accumulate two of them, or checkpoint activations."
+        return "use an optimizer with less state (8-bit, or without momentum), or shard its state over ranks."
+    return "halve the batch size with two gradient accumulation steps, or checkpoint activations."
 
 
 def _let_go(leak: LeakFacts) -> str:
@@ -90,7 +90,7 @@ def _let_go(leak: LeakFacts) -> str:
     if leak.graphs or leak.nodes:
         what = f"keep {leak.name or 'it'}{_at(leak.site)} without its graph (.detach() or .item())"
     else:
-        what = f"let go of what {leak.name or leak.kind or 'something'} keeps{_at(leak.site)}"
+        what = f"release what {leak.name or leak.kind or 'something'} holds{_at(leak.site)}"
     return f"{what}: it grows with every step"
 
 
@@ -100,12 +100,12 @@ def _of_kill(
     """Three lines on a process that the kernel killed. itself: True if it was the job; else a launcher or a loader
     usually reported one of its processes."""
     most = max((sample.resident_bytes for sample in samples), default=0)
-    had = f" It had {format_bytes(most)} at the last look." if most else ""
+    had = f" It had {format_bytes(most)} at the last sample." if most else ""
     first = _let_go(leaks[0]) if leaks else "use a smaller batch, fewer loader workers, or more memory"
-    killed = "The job was killed by the kernel" if itself else "The kernel killed a process while the job ran"
+    killed = "The kernel killed the job" if itself else "The kernel killed a process while the job ran"
     return (
-        f"{killed}: memory ran out on the machine or in its container.{had}",
-        "Held then: not known, the kernel leaves no time to look.",
+        f"{killed}: the machine or its container ran out of memory.{had}",
+        "Held at that moment: unknown; the kernel leaves no time to look.",
         f"First: {first} (more: steptime memory {shlex.quote(str(folder))})",
     )
 
@@ -121,14 +121,14 @@ def compiled_text(report: Report) -> Iterator[str]:
         return
     kinds = {
         "graph break": reported[0].breaks,
-        "compiled again, as a guard failed": reported[0].recompilations,
-        "compiled too often, uncompiled since": reported[0].limits,
+        "recompiled after a failed guard": reported[0].recompilations,
+        "recompile limit reached, eager since then": reported[0].limits,
     }
     events = [(kind, event) for kind, found in kinds.items() for event in found]
     for kind, event in sorted(events, key=lambda each: -each[1].count)[:MOST_EVENTS]:
         yield f"{kind}, {format_count(event.count, 'time')}: {place_text(event.source)}, {event.reason}"
     if len(events) > MOST_EVENTS:
-        yield f"and {len(events) - MOST_EVENTS} more of them: -o report.md has all"
+        yield f"and {len(events) - MOST_EVENTS} more: -o report.md lists all"
     if not events:
         yield "torch.compile broke no graph, and no guard failed"
 
@@ -142,23 +142,23 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
         name = names.get(outcome.signal, "real-time")
         return NothingMeasuredError(
             "killed-early",
-            f"The job was ended by signal {outcome.signal} ({name}) before its first training "
-            "step: nothing was measured. Its own output may say why.",
+            f"Signal {outcome.signal} ({name}) ended the job before its first training step. Nothing was "
+            "measured; the job's own output may say why.",
         )
     failed, ended = outcome.status != 0, f"with status {outcome.status}"
     if not outcome.python_seen:
         return NothingMeasuredError(
             "no-python",
-            f"The job ended {ended} and no Python in it loaded steptime: it measures Python programs that use torch, "
-            "with PYTHONPATH left as it is and without -I, -E and -S; or install steptime in their environment.",
+            f"The job ended {ended}, and steptime could not enter any Python process of it. Does it reset "
+            "PYTHONPATH, or run python -I, -E or -S? If so, install steptime in the job's environment.",
         )
     if not outcome.torch_seen:
-        advice = "its own output may say why" if failed else "give the command that trains, as python train.py"
+        advice = "its own output may say why" if failed else "give the command that trains, such as python train.py"
         return NothingMeasuredError("no-torch", f"The job ended {ended} and never imported torch: {advice}.")
-    advice = "its own output may say why" if failed else "let it run on into training, or check that it trains here"
+    advice = "its own output may say why" if failed else "let it run until it trains, or check that it trains at all"
     return NothingMeasuredError(
         "no-steps",
-        f"The job ended {ended}, imported torch, and took no training step: {advice}; what was seen is in {folder}.",
+        f"The job ended {ended}. It imported torch but took no training step: {advice}. The recording is in {folder}.",
     )
 
 
@@ -192,7 +192,8 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
             machine = peaks(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
             if machine.under_load:
                 notify(
-                    "other load slowed that: the peaks are at least what was measured, which is done again next time"
+                    "other processes used this machine meanwhile: the peaks are lower bounds, and the "
+                    "next run measures them again"
                 )
             spent = time.perf_counter_ns() - start
         known = between_runs.remembered(device, facts.torch)

@@ -151,7 +151,7 @@ def dear_lines(process: ProcessReport) -> list[tuple[SourceLine, float]]:
 def _dear(line: SourceLine, taken: float, process: ProcessReport) -> dict[str, Any]:
     """Entry for a line, in the form of a finding. taken: ns per step."""
     spent = _saving(taken, process)
-    why = f"The line takes {spent}, and no rule knows why."
+    why = f"The line takes {spent}; no rule explains why."
     do = "Do it less often, or once before the loop, if the training does not need it in every step."
     return {"name": "dear-line (note)", "line": place(line), "saves": f"at most {spent}", "why": why, "do": do}
 
@@ -290,14 +290,14 @@ def of_what_if(report: Report, job: Mapping[str, Any], path: str) -> dict[str, A
         sentence = replayed[0]
     return answer(
         f"Of a step of {format_duration(step)}: {sentence}.",
-        f"{'likely' if best or replayed else 'unclear'}: predicted, not run; {_sure(process)}",
+        f"{'likely' if best or replayed else 'unclear'}: predicted, not measured; {_sure(process)}",
         *_first(found),
         codes,
         call("judge", fixes=codes[:3], recording=path, **job) if job and codes else after,
         how=HOW if "diff" in after["arguments"] and not codes else "",
         predictions=reported,
         replayed=replayed,
-        limits=[f"{each['code']} at {each['line'] or 'no single line'}: {each['saves']}" for each in found],
+        limits=[f"{each['code']} at {each['line'] or 'several lines'}: {each['saves']}" for each in found],
     )
 
 
@@ -370,22 +370,22 @@ def of_trial(
 
 def _message(best: Judgement | None, as_patch: bool, min_gain: float) -> str:
     if best is None:
-        return "Nothing was tried."
+        return "No fix was tried."
     what = "the patch, run by itself" if as_patch else best.variant.label or best.variant.name
     return f"{word_of(best, min_gain)}: {what}{f', {speed_text(best.speed)}' if best.speed is not None else ''}"
 
 
 def _decided(best: Judgement | None, results: Results) -> str:
     if best is None:
-        return "unclear: nothing was timed"
+        return "unclear: no variant was timed"
     if best.verdict is not TrialVerdict.UNDECIDED:
         alone = results.patch is not None and results.patch.diff and results.patch.judgement is None
-        more = "; no time was left to run the patch by itself" if alone else ""
+        more = "; the budget ended before the patch ran by itself" if alone else ""
         return f"confident: {best.agreement.value}; {best.rounds} rounds{more}"
     further, first = seconds_to_decide(best, results), seconds_to_start(results)
-    more = f"; about {format_duration(further * 1e9)} more would decide it" if further is not None else ""
+    more = f"; about {format_duration(further * 1e9)} more should decide it" if further is not None else ""
     if first is not None:
-        more = f"; its first rounds take about {format_duration(first * 1e9)}, which the budget did not allow"
+        more = f"; its first rounds take about {format_duration(first * 1e9)}, more than the budget allowed"
     return f"unclear: {best.sentence}{more}"
 
 

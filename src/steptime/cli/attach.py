@@ -65,7 +65,7 @@ def command(
         )
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and not quiet:
-            say("interrupted before a step was measured: nothing is kept, and the job goes on")
+            say("interrupted before a step was measured: no recording was saved, and the job goes on")
         remove(folder)
         for mark in (PROOF, "seen-python", "seen-torch", "seen-importing"):
             (folder / mark).unlink(missing_ok=True)
@@ -79,7 +79,7 @@ def command(
         say(problem)
     if not quiet:
         several = f"processes {', '.join(map(str, found.pids))}" if len(found.pids) > 1 else f"process {pids[0]}"
-        left = f"left {several}" if found.left else f"{several} will be left as soon as a step allows it"
+        left = f"left {several}" if found.left else f"steptime leaves {several} at the next step boundary"
         say(f"{several} ended" if found.ended else f"{left}: the job goes on")
     try:
         report = diagnose_paths((recording or os.path.relpath(folder),))
@@ -100,11 +100,11 @@ def _look(pid: int, *, stay: bool, wants_report: bool) -> int:
     if wants_report:
         raise UsageError(
             "usage",
-            f"Process {pid} can only be looked at from outside, as gdb is not installed: that gives lines on the "
-            "screen, no recording and no report.",
+            f"Without gdb, steptime can only sample the lines of process {pid} from outside, for the terminal. "
+            "For a recording or a report, install gdb, or start the job with STEPTIME_STANDBY=1.",
         )
     command, duration = " ".join(command_of(pid)), "to its end" if stay else f"{SECONDS} s"
-    say(f"gdb is not installed: looking at process {pid} from outside with py-spy, {duration}")
+    say(f"gdb is not installed: sampling process {pid} from outside with py-spy for {duration}")
     found = look_from_outside(pid, None if stay else SECONDS)
     show(as_text(answer_of(pid, command, found), columns(error=True)), error=True)
     return 0

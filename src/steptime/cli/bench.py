@@ -27,8 +27,8 @@ def shapes_of(text: str) -> tuple[tuple[tuple[int, ...], ...], ...]:
         if not all(SHAPE.fullmatch(each) for each in shapes):
             raise UsageError(
                 "bench-shapes",
-                f"{words[:40]!r} is no shape: expected numbers, such as --shapes 64x64,128x128, or 64x32+32x8 for two "
-                "arguments.",
+                f"{words[:40]!r} is not a shape. Expected numbers, such as --shapes 64x64,128x128, or "
+                "64x32+32x8 for two arguments.",
             )
         settings.append(tuple(tuple(map(int, each.split("x"))) for each in shapes))
     return tuple(settings)
@@ -39,7 +39,7 @@ def listed(given: str, known: Sequence[str], option: str) -> tuple[str, ...]:
     found = tuple(filter(None, (each.strip() for each in given.split(","))))
     strange = [each for each in found if each not in known]
     if strange:
-        raise UsageError("usage", f"{option} {strange[0]!r} is not known: expected some of {', '.join(known)}.")
+        raise UsageError("usage", f"{option} does not know {strange[0]!r}. Expected: {', '.join(known)}.")
     return tuple(dict.fromkeys(found))
 
 
@@ -96,7 +96,7 @@ def command(
     for place in (*callables, *filter(None, (inputs,))):
         if not PLACE.fullmatch(place):
             raise UsageError(
-                "bench-callable", f"{place[:60]!r} names no callable: expected FILE:NAME, such as kernels.py:fast."
+                "bench-callable", f"{place[:60]!r} is not a callable. Expected FILE:NAME, such as kernels.py:fast."
             )
     check_all(outputs, force=force)
     options = BenchOptions(
@@ -105,7 +105,7 @@ def command(
         given["processes"],
     )  # fmt: skip
     if len(options.shapes) * max(len(options.dtypes), 1) > MOST_SETTINGS:
-        raise UsageError("usage", f"At most {MOST_SETTINGS} shapes and dtypes are timed in one go.")
+        raise UsageError("usage", f"Too many shapes and dtypes: one run times at most {MOST_SETTINGS} of them.")
     here = describe(interpreter_with_torch(python), remeasure=False, runs=False, notify=say)
     found = bench(options, here.interpreter, here.machines, say)
     hand_over(answer_of(found), outputs, as_json=as_json, force=force)

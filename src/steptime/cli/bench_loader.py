@@ -49,7 +49,9 @@ def duration_ns(context: click.Context, option: click.Parameter, value: str | No
     except ValueError:
         number = -1.0
     if not 0 <= number < 1e7:
-        raise click.BadParameter(f"{value[:40]} is no time of a step. Expected 30ms, or 1.5s.")
+        raise click.BadParameter(
+            f"{value[:40]} is not a step time. Expected a number with a unit, such as 30ms or 1.5s."
+        )
     return number * 1e6
 
 
@@ -118,7 +120,7 @@ def command(
     check_all(outputs, force=force)
     counts = numbers_of(workers, "--workers", 0)
     if counts and counts[-1] > MOST_WORKERS:
-        raise UsageError("usage", f"--workers takes at most {MOST_WORKERS}: each is a process.")
+        raise UsageError("usage", f"--workers takes numbers up to {MOST_WORKERS}: each worker is a process.")
     options = LoaderBenchOptions(
         " ".join(target), step, counts, numbers_of(batch_sizes, "--batch-sizes"),
         numbers_of(prefetch, "--prefetch"), listed(contexts, CONTEXTS, "--contexts"),
@@ -149,7 +151,7 @@ def asked(
         case, _ = case_and_findings(recording)
         use = case.loader
         if use is None:
-            raise UsageError("bench-callable", f"{only} has no DataLoader: name it, as in data.py:loader.")
+            raise UsageError("bench-callable", f"{only} recorded no DataLoader. Name the loader, as in data.py:loader.")
         away = max(0.0, (case.step.duration.value - use.wait.value) / max(use.demand, 1.0))
         options = replace(options, step=options.step or away)
         dataset = use.dataset.partition("(")[0]  # a Subset is told with what it is of
@@ -158,7 +160,7 @@ def asked(
     elif only and not only.endswith(".py"):
         raise UsageError(
             "bench-callable",
-            f"{only[:60]!r} names no loader: expected FILE:NAME (data.py:loader), a recording, or -- and a command.",
+            f"{only[:60]!r} is not a loader. Expected FILE:NAME (data.py:loader), a recording, or -- and a command.",
         )
     else:
         workspace, dataset = Workspace(tuple(target), folder, Path.cwd(), uncontained=uncontained), ""
@@ -176,7 +178,7 @@ def script_of(words: Sequence[str]) -> tuple[str, ...]:
     if not INTERPRETER.fullmatch(Path(words[0]).name) or not rest or rest == ["-m"]:
         raise UsageError(
             "bench-callable",
-            f"The loader of {words[0][:60]} cannot be reached: expected python and a script, or -m and a module. Name "
-            "the loader itself, as in data.py:loader.",
+            f"steptime cannot reach the loader of {words[0][:60]}. Expected python and a script, or -m and a "
+            "module. Or name the loader itself, as in data.py:loader.",
         )
     return tuple(rest)

@@ -76,7 +76,7 @@ def command(
     from steptime.compare.gate import bounds_of, check_line, fails, judged, labels_of
 
     if len(paths) < 2:
-        raise UsageError("compare-two", "There is one path, and a comparison needs two: steptime compare A B")
+        raise UsageError("compare-two", "A comparison needs two paths, and one was given: steptime compare A B")
     limits = bounds_of(bounds) if bounds is not None else ()
     formats = (*FORMATS, ".xml")
     check_all(outputs, formats, force=force)
@@ -135,5 +135,5 @@ def _summarize(answer: Answer) -> None:
             file.write(as_markdown(answer))
     except OSError as error:
         raise OutputError(
-            "output-unwritable", f"{path}, which ${SUMMARY} names, cannot be written ({error.strerror})."
+            "output-unwritable", f"${SUMMARY} names {path}, which cannot be written ({error.strerror})."
         ) from None

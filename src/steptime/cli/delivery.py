@@ -93,4 +93,4 @@ def write_all(answer: Answer, outputs: Sequence[str], formats: Sequence[str] = F
     for output in outputs:
         if output != STANDARD_OUTPUT:
             there = write(answer, output, formats, force=force)
-            say(f"Wrote {output}{', in the place of what was there' * there}")
+            say(f"Wrote {output}{', replacing the old file' * there}")

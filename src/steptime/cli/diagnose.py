@@ -118,7 +118,7 @@ def _check_annotation(paths: tuple[str, ...], destination: str, *, force: bool) 
     """Checks the destination of --annotate before the work. Raises UsageError and OutputError."""
     from steptime.analysis.what_if.annotate import check_destination
 
-    _check_one_trace(paths, "--annotate writes one trace again")
+    _check_one_trace(paths, "--annotate needs exactly one trace")
     check_destination(Path(paths[0]), Path(destination), force=force)
 
 

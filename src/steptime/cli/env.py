@@ -51,7 +51,7 @@ def _table(identity: str, title: str, rows: Sequence[Row]) -> Table:
 
 def _peaks(machine: Machine) -> Table:
     threads = f", {machine.threads} threads" if machine.device == "cpu" and machine.threads else ""
-    loaded = f" next to other load ({machine.other_cpus:.1f} CPUs): at least this, measured again next time"
+    loaded = f" while other processes used {machine.other_cpus:.1f} CPUs: a lower bound, to be measured again next time"
     origin = (
         f"measured{loaded if machine.under_load else ''}"
         if machine.measured
@@ -79,7 +79,7 @@ def _peaks(machine: Machine) -> Table:
         rows.append(("all CPUs at once", f"the work of {together.value:.2f} alone{spread}"))
     if machine.between_runs is not None:
         rows.append(
-            ("runs of one job", f"differ by {format_share(machine.between_runs)} of a step though nothing changed")
+            ("runs of one job", f"differ by {format_share(machine.between_runs)} of the step time with no change")
         )
     return _table(f"peaks-{machine.device}", f"Peaks of {machine.name}{threads}: {origin}", rows)
 
@@ -142,7 +142,7 @@ def command(
     from steptime.machine.environment import describe
 
     if (outputs or recording) and not sweeps:
-        raise UsageError("usage", "-o and --place go with --sweep: what env prints is short.")
+        raise UsageError("usage", "-o and --place need --sweep: steptime env --sweep -o FILE")
     if sweeps:
         return _sweep(python, recording, remeasure=remeasure, outputs=outputs, as_json=as_json, force=force)
     environment = describe(python, remeasure=remeasure, runs=runs, notify=say)
@@ -171,7 +171,8 @@ def _sweep(
     operators = operators_of(diagnose_paths((recording,)).processes[0].case) if recording else ()
     if recording and not operators:
         raise NothingMeasuredError(
-            "nothing-to-place", f"{recording} has no operators with known FLOPs: a profile with shapes has them."
+            "nothing-to-place",
+            f"{recording} has no operators with known FLOPs. Record the job with a profile: steptime run -- COMMAND",
         )
     interpreter = interpreter_with_torch(python)
     machines = describe(python, remeasure=remeasure, runs=False, notify=say).machines

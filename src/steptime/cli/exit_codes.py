@@ -42,11 +42,14 @@ def shield(action: Callable[[], int]) -> int:
     except OSError as error:
         if error.errno in OUTSIDE:
             what = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-            say(f"The system refused what this command needs ({what}): give it, or another folder. (system-refused)")
+            say(
+                f"The system refused a file, a process or memory that this command needs ({what}). Free it, or "
+                "work in another folder. (system-refused)"
+            )
             return 1
         if error.errno != errno.ENAMETOOLONG:
             return _bug(error)
-        say("A name is too long to be a file's: check the paths of this command. (usage)")
+        say("A file name is too long: check the paths of this command. (usage)")
         return 2
     except Exception as error:  # noqa: BLE001 - the boundary: a bug of ours is reported as one
         return _bug(error)
@@ -66,6 +69,6 @@ def _keep_traceback() -> str:
     try:
         with tempfile.NamedTemporaryFile("w", prefix="steptime-bug-", suffix=".log", delete=False) as log:
             log.write(traceback.format_exc())
-        return f"Please report it with {log.name}; recordings and files that were written are kept."
+        return f"Please report it with {log.name}. Recordings and reports already written are intact."
     except OSError:
         return f"Please report it with this: {traceback.format_exc()}"

@@ -74,9 +74,9 @@ def _category(name: str) -> str:
         return ""
     here, there = DEFINITIONS[category]
     lines = [f"# {category.name.lower()}: a category of the step", ""]
-    lines += [f"On a CPU, the time in which {here}."] if here else ["A step on a CPU has none."]
-    lines += ["", f"On an accelerator, the time in which {there}.", ""]
-    lines += ["Each instant of a step belongs to one category: the categories sum to the step."]
+    lines += [f"On a CPU: the time in which {here}."] if here else ["A CPU step has none of it."]
+    lines += ["", f"On an accelerator: the time in which {there}.", ""]
+    lines += ["Each instant of a step belongs to exactly one category, so the categories sum to the step time."]
     return "\n".join(lines) + "\n"
 
 

@@ -72,7 +72,7 @@ def command(
     from steptime.quantities import BETWEEN_RUNS
 
     if yes and older_than is None and keep_bytes is None:
-        raise UsageError("usage", "--yes belongs to --older-than or --keep-bytes.")
+        raise UsageError("usage", "--yes needs --older-than or --keep-bytes.")
     if goodput and (as_json or older_than is not None or keep_bytes is not None):
         raise UsageError("usage", "--goodput prints text, and removes nothing: leave the other options out.")
     if rebuild:

@@ -51,9 +51,11 @@ def _pattern(pattern: str | None) -> str | None:
     try:
         groups = re.compile(pattern, re.MULTILINE).groups
     except re.error as error:
-        raise UsageError("usage", f"--metric {pattern!r} is no regular expression: {error}.") from None
+        raise UsageError("usage", f"--metric {pattern!r} is not a regular expression: {error}.") from None
     if not groups:
-        raise UsageError("usage", f"--metric {pattern!r} has no group: put brackets around the number.")
+        raise UsageError(
+            "usage", f"--metric {pattern!r} has no group. Put parentheses around the number, as in 'acc=([0-9.]+)'."
+        )
     return pattern
 
 
@@ -85,7 +87,10 @@ class Candidates:
             if first is not None and (
                 len(self.revisions) > 1 or found or self.variables or self.words or self.commands
             ):
-                raise UsageError("usage", "--ref A..B has a baseline of its own: give no other candidate next to it.")
+                raise UsageError(
+                    "usage",
+                    "--ref A..B brings its own baseline. Drop the other candidates, or judge them in a second run.",
+                )
             baseline = first or baseline
             found.append(variant)
         if self.variables:
@@ -189,7 +194,7 @@ def command(
     """
     if bool(target) == (resume is not None):
         raise UsageError(
-            "usage", "Give a recording, or a command behind --, or --resume with the folder of a judgement."
+            "usage", "Nothing to run. Give a recording, a command after --, or --resume with the folder of a judgement."
         )
     plan = read_results(resume).plan if resume is not None else None
     check_output(outputs, force=force)
@@ -197,9 +202,9 @@ def command(
     alone = any_training or metric is not None or until_loss is not None
     asked = Candidates(diffs, revisions, variables, words, commands, alone, low_precision)
     if lower_is_better and metric is None:
-        raise UsageError("usage", "--lower-is-better says how to read --metric: give that, too.")
+        raise UsageError("usage", "--lower-is-better needs --metric.")
     if metric is not None and until_loss is not None:
-        raise UsageError("usage", "--metric and --until-loss are two things to compare: give one of them.")
+        raise UsageError("usage", "--metric and --until-loss exclude each other. Give one of them.")
     if resume is not None and plan is not None:
         folder, baseline = resume, plan.baseline
     elif metric is not None:

@@ -80,7 +80,9 @@ def command(
     steptime lab --resume runs/train-lab-20260801-102000
     """
     if bool(target) == (resume is not None):
-        raise UsageError("usage", "Give a recording, or a command behind --, or --resume with the folder of a lab.")
+        raise UsageError(
+            "usage", "Nothing to run. Give a recording, a command after --, or --resume with the folder of a lab."
+        )
     sizes, go_on = _sizes(batch_sizes)
     check_output(outputs, force=force)
     options = TrialOptions(**given)
@@ -110,7 +112,7 @@ def _start(recording: Path, options: TrialOptions, compile_modes: bool, *, from_
     case, _ = case_and_findings(recording)
     if from_own and not (case.loader and case.loader.batch_size):
         raise UsageError(
-            "usage", "The batch size of this job is not known: name the first one, as in --batch-sizes 16,...."
+            "usage", "The batch size of this job is unknown. Name the first one, as in --batch-sizes 16,...."
         )
     variants = lab_variants(compile_modes, any(process.facts.device == "cuda" for process in load(recording).processes))
     return new_trial(recording, "lab", variants, case, options)

@@ -179,6 +179,6 @@ def entry() -> NoReturn:
     status = main(sys.argv[1:])
     sys.stdout.flush()
     if reason := lost(output):
-        say(f"Standard output could not be written ({reason}): what was to be printed is not complete. (output-lost)")
+        say(f"Standard output could not be written ({reason}): the printed text is incomplete. (output-lost)")
         status = status or LOST
     sys.exit(status)

@@ -120,7 +120,7 @@ class Compare(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 async def diagnose(given: Diagnose, notify: Notify) -> dict[str, Any]:
     """Answers a `Diagnose` call."""
     if bool(given.command) == bool(given.path):
-        raise UsageError("usage", "Give a command, or the path of a recording or a trace.")
+        raise UsageError("usage", "Nothing to diagnose. Give a command, or the path of a recording or a trace.")
     path = _within(given.directory, given.path)
     if given.command:
         words = ["run", "--until-measured", "--json", *_uncontained(given.uncontained), "--", *given.command]
@@ -143,9 +143,9 @@ async def judge(given: Judge, notify: Notify) -> dict[str, Any]:
     if given.fixes and own:
         raise UsageError("usage", f"Give fixes, or a change of yours ({own[0]}), not both.")
     if (given.metric or given.until_loss is not None) and not (own or given.resume):
-        raise UsageError("usage", "A metric or a loss judges a change of yours: give diff, ref, env or args.")
+        raise UsageError("usage", "metric and loss need a change of yours: give diff, ref, env or args.")
     if given.resume and (given.fixes or own or given.recording):
-        raise UsageError("usage", "resume goes on with what was planned: give no fixes, no change and no recording.")
+        raise UsageError("usage", "resume continues the planned trial. Drop fixes, changes and recording.")
     with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
         scratch = Path(folder)
         verb, words = _change(given, scratch)
@@ -163,7 +163,7 @@ async def judge(given: Judge, notify: Notify) -> dict[str, Any]:
     if reported["folder"] is None:
         after = answers.call("what_if", path=_within(given.directory, given.recording), **job)
         after = after if given.recording else answers.call("diagnose", **job)
-        return answers.answer(reported["text"], "unclear: nothing was tried", "", "", [], after)
+        return answers.answer(reported["text"], "unclear: no variant was run", "", "", [], after)
     results = read_results(Path(reported["folder"]))
     apply = shlex.join(["git", "apply", given.diff]) if given.diff and not _is_text(given.diff) else ""
     apply = apply or judged_diff(results, Path(reported["folder"]))
@@ -197,25 +197,29 @@ TOOLS: Mapping[str, tuple[type[msgspec.Struct], Callable[[Any, Notify], Awaitabl
 async def answered(name: str, arguments: Mapping[str, Any], notify: Notify) -> str:
     """Answer of a tool, as JSON. Raises SteptimeError, whose sentence is for the client."""
     if name not in TOOLS:
-        raise UsageError("usage", f"There is no tool {name!r}: name one of {', '.join(TOOLS)}.")
+        raise UsageError("usage", f"There is no tool {name!r}. Tools: {', '.join(TOOLS)}.")
     kind, function = TOOLS[name]
     try:
         given = msgspec.convert(dict(arguments), kind)
         if b"\\u0000" in msgspec.json.encode(given):
-            raise UsageError("usage", f"{name} was called with a text that holds a zero byte.")
+            raise UsageError("usage", f"A text argument of {name} contains a zero byte.")
     except UnicodeEncodeError:
-        raise UsageError("usage", f"{name} was called with a text that is no Unicode.") from None
+        raise UsageError("usage", f"A text argument of {name} is not valid Unicode.") from None
     except msgspec.ValidationError as error:
-        raise UsageError("usage", f"{name} was called wrongly: {error}.") from None
+        raise UsageError("usage", f"The arguments of {name} are invalid: {error}.") from None
     if sum(map(len, getattr(given, "command", []))) > LONGEST_COMMAND:
-        raise UsageError("usage", f"The command is over {LONGEST_COMMAND} characters long: put it into a shell script.")
+        raise UsageError(
+            "usage", f"The command is longer than {LONGEST_COMMAND} characters. Put it into a shell script."
+        )
     folder = Path(getattr(given, "directory", "") or ".")
     try:
         if not folder.is_dir():
-            raise UsageError("usage", f"There is no such folder: {folder}")
+            raise UsageError("usage", f"No such folder: {folder}")
         return answers.fitted(await function(given, notify))
     except OSError as error:  # a name that is too long, a folder that may not be looked into
-        raise UsageError("mcp-no-answer", f"{name} cannot be done ({error.strerror}): check its paths.") from None
+        raise UsageError(
+            "mcp-no-answer", f"The system refused a path of {name} ({error.strerror}). Check its paths."
+        ) from None
 
 
 def input_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
@@ -306,8 +310,9 @@ def _resumed(given: Judge) -> tuple[str, list[str], list[str]]:
     if not is_our_trial(Path(path)):
         raise UsageError(
             "trial-foreign",
-            f"{path} was not planned by this account, or too long ago, and what it changes is code: start anew, or let "
-            f"the user look at it and run steptime judge --resume {shlex.quote(path)}.",
+            f"This account did not plan the trial {path}, or did so too long ago, and a trial contains code. "
+            "Start a new one, or let the user review the folder and run steptime judge --resume "
+            f"{shlex.quote(path)}.",
         )
     own = any(variant.proposal for variant in plan.variants)
     return "try" if own else "judge", ["--resume", path], []
@@ -318,8 +323,8 @@ def _check_command(command: Sequence[str], directory: str, given: Judge, path: s
     if list(command) != given.command or Path(directory).resolve() != here:
         raise UsageError(
             "usage",
-            f"{path} is of another job ({shlex.join(command)} in {directory}): give that command and directory, or no "
-            "recording.",
+            f"{path} records another job ({shlex.join(command)} in {directory}). Give that command and "
+            "directory, or no recording.",
         )
 
 
@@ -359,7 +364,7 @@ async def _steptime(words: Sequence[str], directory: str, notify: Notify, wanted
     answered = any(wanted.glob("told.json")) if wanted is not None else process.returncode == 0
     if not answered:
         last = SLUG.fullmatch(message[-1] if message else "")
-        ended = f"steptime {words[0]} ended with {process.returncode} and no answer"
+        ended = f"steptime {words[0]} ended with status {process.returncode} and without an answer"
         raise UsageError(last["slug"], last["sentence"]) if last else UsageError("mcp-no-answer", f"{ended}.")
     return printed.decode(errors="replace")
 
@@ -375,7 +380,7 @@ def import_mcp() -> Any:
     except ImportError:
         raise UsageError(
             "mcp-missing",
-            "steptime mcp needs the package mcp, which is not installed next to steptime: pip install 'steptime[mcp]'",
+            "steptime mcp needs the package mcp, which is not installed: pip install 'steptime[mcp]'",
         ) from None
 
 

@@ -72,8 +72,8 @@ def _hunt(options: NanOptions, folder: Path) -> int:
     notes = account.notes
     if account.trigger is not None and sign is not None and not (options.no_replay or account.reproduced):
         notes += (
-            f"it did not come back in the second run up to step {sign.step + options.max_steps}: the job draws on "
-            "something that no seed governs (time, threads, files that the first run wrote)",
+            f"it did not recur in the second run up to step {sign.step + options.max_steps}: the job depends "
+            "on something that no seed controls (time, threads, files written by the first run)",
         )
     seconds = (time.time_ns() - watched.started) / 1e9
     account = replace(account, seconds=seconds, directory=str(Path.cwd()), notes=notes)
@@ -123,7 +123,7 @@ def _instrument(
     numerics = NumericsOptions("instrument", seed, False, first, sign.step + more, sign.kind)
     recording = folder / "instrumented"
     if not options.quiet:
-        say(f"looking at every operator from step {first} on, in a second run; its output goes to {recording / OUTPUT}")
+        say(f"checking every operator from step {first} on, in a second run; its output goes to {recording / OUTPUT}")
     took = watched.outcome.seconds if watched.outcome is not None else 0.0
     whole = folder.absolute()
     ours = (*ours_in(whole.parent), whole)
@@ -192,7 +192,7 @@ def command(**given: Any) -> int:
     """
     options = NanOptions(**given)
     if options.at is not None and (options.go_on or options.no_replay):
-        raise UsageError("usage", "--at is one instrumented run: it goes with neither --continue nor --no-replay.")
+        raise UsageError("usage", "--at makes a single instrumented run. Drop --continue and --no-replay.")
     check_all(options.outputs, force=options.force)
     resolve(options.job)
     if options.recording is None:

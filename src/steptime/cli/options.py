@@ -27,7 +27,7 @@ def seconds(context: click.Context, option: click.Parameter, value: str, *, zero
     length = float(found[1]) * UNITS[(found[2] or "").lower()] if found is not None else -1.0
     if not 0 <= length <= LONGEST or (length == 0 and not zero):
         raise click.BadParameter(
-            f"{value[:40]} is no time. Expected a number with a unit, such as 90s, 10m, 2h or 30d."
+            f"{value[:40]} is not a time. Expected a number with a unit, such as 90s, 10m, 2h or 30d."
         )
     return length
 
@@ -44,11 +44,11 @@ def size(context: click.Context, option: click.Parameter, value: str | None) -> 
         return None
     found = SIZE.fullmatch(value)
     if found is None or (found[3] and not found[2]):
-        raise click.BadParameter(f"{value} is no size. Expected bytes with a unit, such as 8GB, 500MB or 2GiB.")
+        raise click.BadParameter(f"{value} is not a size. Expected bytes with a unit, such as 8GB, 500MB or 2GiB.")
     scale = (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " ")
     amount = float(found[1]) * scale
     if not 1 <= amount < LARGEST:
-        raise click.BadParameter(f"{value[:40]} is no size of a file or of memory.")
+        raise click.BadParameter(f"{value[:40]} is not a valid size of a file or of memory.")
     return int(amount)
 
 
@@ -59,7 +59,7 @@ def numbers_of(text: str, option: str, least: int = 1) -> tuple[int, ...]:
     except ValueError:
         found = [least - 1]
     if any(each < least for each in found):
-        raise UsageError("usage", f"{option} takes whole numbers from {least} on, as in 1,2,4, not {text[:40]!r}.")
+        raise UsageError("usage", f"{option} takes whole numbers of at least {least}, as in 1,2,4, not {text[:40]!r}.")
     return tuple(found)
 
 
@@ -199,8 +199,8 @@ def _compile_logs_in(folder: str | None) -> Path | None:
     if found is None:
         raise UsageError(
             "no-compile-logs",
-            f"{folder} holds nothing that torch.compile wrote: run the job with TORCH_TRACE={folder} (or "
-            "TORCH_COMPILE_DEBUG=1, which makes a folder torch_compile_debug).",
+            f"{folder} contains no logs of torch.compile. Run the job with TORCH_TRACE={folder}, or with "
+            "TORCH_COMPILE_DEBUG=1 and give its folder torch_compile_debug.",
         )
     return found
 

@@ -23,22 +23,22 @@ def answer_of(pid: int, command: str, found: LinesFromOutside) -> Answer:
     cpus = f"CPU: this job {found.job_cpus:.1f} cores, other processes {found.other_cpus:.1f}; " if (
         found.job_cpus is not None) else ""  # fmt: skip
     most = (
-        "No line was seen."
+        "No line was sampled."
         if not lines
-        else (f"{lines[0][0]}: the main thread was there in {format_share(lines[0][1] / found.looks)} of the looks.")
+        else (f"{lines[0][0]}: the main thread was there in {format_share(lines[0][1] / found.looks)} of the samples.")
     )
     return Answer(
         title=f"Process {pid}",
         headline=most,
-        badge="Lines only: from outside no steps are seen, so nothing is known of their parts.",
+        badge="Lines only: from outside, steptime sees neither steps nor their breakdown.",
         head=(f"Process {pid} · {command}", f"{cpus}{format_bytes(found.memory or 0)} of memory"),
         parts=(
             table_of(
-                "lines", f"Where its main thread was ({found.looks:,} looks, waiting included)", "", lines,
+                "lines", f"Where its main thread was ({found.looks:,} samples, waiting included)", "", lines,
                 share("share", "share", lambda line: line[1] / found.looks),
                 word("line", "line", lambda line: line[0], kind="source"),
                 first=DISPLAYED,
             ),
         ),
-        next_command="install gdb, or start the job with STEPTIME_STANDBY=1, and attach again",
+        next_command="install gdb, or start the job with STEPTIME_STANDBY=1; then attach again",
     )  # fmt: skip

@@ -40,7 +40,7 @@ def ranks(context: click.Context, parameter: click.Parameter, value: str) -> tup
     if wrong is not None or not given:
         displayed = wrong if wrong is not None else value
         raise click.BadParameter(
-            f"{displayed[:40]!r} is no rank: give numbers and commas, all, or auto, as in 0,7,auto."
+            f"{displayed[:40]!r} is not a rank. Expected numbers separated by commas, all, or auto, as in 0,7,auto."
         )
     return tuple(word if word in WORDS else str(int(word)) for word in given)
 
@@ -62,7 +62,9 @@ def slow_steps(context: click.Context, parameter: click.Parameter, value: str | 
         return CatchOptions(times=number)
     if unit in ("ms", "s") and number > 0:
         return CatchOptions(ns=int(number * (1e6 if unit == "ms" else 1e9)))
-    raise click.BadParameter(f"{value[:40]!r} is no choice of steps. Expected 2x (above 1x), 500ms, or every 1000.")
+    raise click.BadParameter(
+        f"{value[:40]!r} does not choose steps. Expected a factor above 1x (2x), a time (500ms), or 'every 1000'."
+    )
 
 
 UNTIL_MEASURED = 600.0
@@ -178,7 +180,9 @@ def command(**given: Any) -> int:
     """
     options = RunOptions(**given)
     if options.no_profile and options.steps:
-        raise UsageError("usage", "--steps says how many steps to profile, and --no-profile to profile none: drop one.")
+        raise UsageError(
+            "usage", "--steps and --no-profile exclude each other: --no-profile profiles no step. Drop one."
+        )
     options.delivery.check()
     if options.until_measured:
         return _run_until_measured(options)
@@ -209,7 +213,7 @@ def command(**given: Any) -> int:
     if made != wanted and replaces and shield(lambda: _take_place(outcome.recording, made, wanted)) == 0:
         outcome, made = replace(outcome, recording=outcome.recording.with_name(wanted.name)), wanted
     elif made != wanted and options.recording is not None:
-        say(f"{wanted} holds {_why_it_stays(wanted, replaces)}: this run's is {made}. (recording-exists)")
+        say(f"{wanted} contains {_why_it_stays(wanted, replaces)}. This run is recorded in {made}. (recording-exists)")
     status = shield(lambda: _account(outcome, made, options))
     if options.recording is None and part is None and not outcome.torch_seen:
         _leave_nothing(outcome.recording, made.parent if parent_is_ours else None)
@@ -231,7 +235,9 @@ def _run_until_measured(options: RunOptions) -> int:
         (options.log, "--log"),
     ):
         if given:
-            raise UsageError("usage", f"{option} does not go with --until-measured, which profiles a copy of the job.")
+            raise UsageError(
+                "usage", f"{option} does not work with --until-measured, which profiles a copy of the job. Drop one."
+            )
     from steptime.cli.delivery import deliver
     from steptime.cli.trial import TrialOptions, measure
     from steptime.diagnosis import diagnose_paths
@@ -267,7 +273,7 @@ def _take_place(made: Path, reported: Path, wanted: Path) -> int:
         take_place(made, wanted)
     except OSError as error:
         raise OutputError(
-            "recording-exists", f"{reported} cannot take the place of {wanted} ({error.strerror}): both stay."
+            "recording-exists", f"{reported} cannot replace {wanted} ({error.strerror}). Both are kept."
         ) from None
     return 0
 
@@ -288,8 +294,8 @@ def _why_it_stays(wanted: Path, replaces: bool) -> str:
     if not replaces:
         return "an earlier recording"
     if not replaceable(wanted):
-        return "other files than a recording's, which stay"
-    return "an earlier recording, which stays, as this run has recorded no step"
+        return "files that are not a recording's"
+    return "an earlier recording, kept because this run recorded no step"
 
 
 def _default_folder(job: tuple[str, ...]) -> Path:
@@ -381,7 +387,7 @@ def _compile_logs(folder: Path, options: RunOptions) -> Path | None:
     written = Path(os.environ.get("TORCH_TRACE") or folder / COMPILE_LOGS)
     if written.is_dir():
         return written
-    say("This job compiled nothing with torch.compile: there is nothing to explain.")
+    say("This job compiled nothing with torch.compile, so --explain-compile has nothing to report.")
     return None
 
 

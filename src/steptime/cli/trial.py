@@ -123,7 +123,9 @@ def _line(notice: Notice) -> str:
     rounds = f"round {number} of {MIN_ROUNDS}" if number <= MIN_ROUNDS else f"round {number} of {MAX_ROUNDS} at most"
     target = scheduled.options.until_loss
     if scheduled.options.switched:
-        return f"{format_count(len(scheduled.options.switched), 'change')} in one process: {scheduled.variant.label}"
+        return (
+            f"{format_count(len(scheduled.options.switched), 'change')} within one process: {scheduled.variant.label}"
+        )
     goes_on = f"until a loss of {target:g}" if target is not None else f"{notice.steps} steps"
     rehearsal = "rehearsal in float64" if scheduled.options.exact else "rehearsal"
     what = rehearsal if scheduled.rehearsal else rounds if scheduled.metric else f"{rounds}, {goes_on}"
@@ -202,7 +204,7 @@ def measure(
     seconds = SHARE * options.budget.seconds
     resolve(command)
     if not options.quiet:
-        say("measuring the job as it is, until its steps are known")
+        say("measuring the unchanged job until its step time is known")
     try:
         ground_of(contained_workspace).janitor.take(workspace)
         refuse_uncontained(contained_workspace)
@@ -233,9 +235,9 @@ def _watched(
     if not workspace.uncontained:
         raise UsageError(
             "not-contained",
-            "This system permits no user namespaces with overlays, without which the job can only be measured where it "
-            f"writes to your own files: steptime run -- {shlex.join(workspace.command)}, and try its recording; or add "
-            "--uncontained.",
+            "Without user namespaces and overlays, which this system forbids, measuring the job first would "
+            f"let it write to your own files. Record it with steptime run -- {shlex.join(workspace.command)}, "
+            "then try the recording; or allow the writes with --uncontained.",
         )
     place = VariantPlace(workspace.directory, offline_environment(folder), deadline)
     return run_variant(workspace.command, folder, ProbeOptions(), place, seen)
@@ -246,15 +248,15 @@ def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredEr
     if any(problem.startswith(DEADLINE_PASSED) for problem in outcome.problems):
         return NothingMeasuredError(
             "no-steps",
-            f"The job took no training step in {seconds:.0f} s, half of the budget: give try or judge a larger "
-            f"--budget, or check that it trains here; its output is in {folder / OUTPUT}.",
+            f"The job took no training step in {seconds:.0f} s, half of the budget. Give a larger --budget, or "
+            f"check that the job trains here. Its output is in {folder / OUTPUT}.",
         )
     reason = nothing_measured(outcome, folder)
     message = last_lines(folder / OUTPUT)
     if reason is None or not message:
         return reason or NothingMeasuredError("no-steps", "The job took no training step.")
     hint = f" ({NO_INPUT})" if "EOFError" in message else ""
-    return NothingMeasuredError(reason.slug, f"{reason.sentence} It said: {message}{hint}")
+    return NothingMeasuredError(reason.slug, f"{reason.sentence} Its last output: {message}{hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +318,7 @@ def named_fix(word: str) -> Fix:
     """Fix of a code or a name. Raises UsageError if there is none."""
     fix = find_fix(word)
     if fix is None:
-        raise UsageError("unknown-code", f"There is no fix {word!r}: steptime explain lists them (RM101 …).")
+        raise UsageError("unknown-code", f"There is no fix {word!r}. List all fixes (RM101 …): steptime explain")
     return fix
 
 
@@ -330,8 +332,8 @@ def only(named: Sequence[Fix], proposals: Sequence[Proposal], case: Case) -> tup
         if not fitting:
             raise UsageError(
                 "fix-unfit",
-                f"{fix.code} ({fix.name}) does not fit this job: what it changes is not there, or is in force already. "
-                f"steptime explain {fix.code} says what it changes.",
+                f"{fix.code} ({fix.name}) does not apply to this job: it finds nothing to change, or the "
+                f"change is already made. For its conditions: steptime explain {fix.code}",
             )
         found += fitting
     return tuple(found)
@@ -348,9 +350,13 @@ def sweep(workers: Sequence[int], case: Case) -> tuple[Proposal, ...]:
     options = (worker_option(case, number) for number in far_end_first(workers))
     found = tuple(Proposal(fitting_workers, option, "") for option in options if option is not None)
     if not found:
-        why = "no DataLoader trains it" if case.loader is None else "its IterableDataset would yield each sample anew"
-        why = why if case.loader is None or case.loader.iterable else "it has that number"
-        raise UsageError("no-sweep", f"No other number of workers can be tried on this job: {why}.")
+        why = (
+            "it trains without a DataLoader"
+            if case.loader is None
+            else "each worker of its IterableDataset would yield every sample"
+        )
+        why = why if case.loader is None or case.loader.iterable else "it already uses that number"
+        raise UsageError("no-sweep", f"steptime cannot try other numbers of workers on this job: {why}.")
     return found
 
 
@@ -391,7 +397,7 @@ def _measured_on(known: Recording, case: Case) -> Iterator[str]:
         yield f"{name}{threads}"
         yield f"torch {first.facts.torch}, Python {first.facts.python}, steptime {known.manifest.steptime}"
     if known.manifest.commit:
-        changed = ", with changes that are not committed" if known.manifest.dirty else ""
+        changed = ", with uncommitted changes" if known.manifest.dirty else ""
         yield f"Commit {known.manifest.commit[:12]}{changed}"
 
 
@@ -424,10 +430,7 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
             changed = sorted({path for run in runner.runs for path in run.outside})
             if changed:
                 more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-                say(
-                    f"Not contained: processes of the trial changed your own {changed[0]}{more}, outside of their "
-                    "workspaces"
-                )
+                say(f"Not contained: trial processes changed your own {changed[0]}{more}, outside their workspaces")
 
 
 def _one_process(recording: Recording) -> bool:
@@ -447,12 +450,12 @@ def _executor(recording: Recording | None, options: TrialOptions) -> Executor:
         devices = [each.uuid for each in recording.processes[0].devices]
         return LocalExecutor(alternating=resident > 0, resident=resident, devices=devices)
     if recording is None:
-        raise UsageError("usage", "--metric compares what runs on this machine: leave --executor ray out.")
+        raise UsageError("usage", "--metric works on this machine only. Leave out --executor ray.")
     from steptime.trials.cluster import RayExecutor
 
     executor = RayExecutor(sum(process.facts.device not in ("", "cpu") for process in recording.processes))
     if not options.quiet:
-        say(f"on a Ray cluster: {executor.width} at the same time, each on a device of its own")
+        say(f"on a Ray cluster: {executor.width} variants at a time, each on its own device")
     return executor
 
 
@@ -461,18 +464,18 @@ def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
     each = plan.start_seconds + max(SECONDS, FEWEST * plan.step_seconds)
     if budget.left() < PROOF * each:
         say(
-            f"The budget is too short to prove a change: two rounds of one take {PROOF} processes, and each takes "
-            f"about {format_duration(plan.start_seconds * 1e9)} to its first step. "
-            f"Give --budget {longer(plan, budget)}m."
+            f"The budget is too short to prove a change: two rounds take {PROOF} processes, and each needs "
+            f"about {format_duration(plan.start_seconds * 1e9)} to its first step. Give --budget "
+            f"{longer(plan, budget)}m."
         )
         return
     handed = sum(variant.foreign for variant in plan.variants)
     processes = 2 * (1 + handed) + MIN_ROUNDS * processes_of(handed, alternating=True)
     if handed and plan.compared is None and budget.left() < processes * each:
         say(
-            f"The budget may be too short to decide all {handed}: their rehearsals and {MIN_ROUNDS} rounds take "
-            f"{processes} processes of about {format_duration(each * 1e9)}. What seems to gain most comes first; "
-            f"--budget {ceil(processes * each / 60)}m pays for all."
+            f"The budget may be too short to decide all {handed}: their rehearsals and {MIN_ROUNDS} rounds "
+            f"take {processes} processes of about {format_duration(each * 1e9)}. The largest expected gains "
+            f"run first; --budget {ceil(processes * each / 60)}m is enough for all."
         )
 
 
@@ -494,14 +497,14 @@ def recording_of(target: Sequence[str], options: TrialOptions, sources: Sequence
         import_ray("--executor ray")  # before anything is written
     if is_recording(Path(target[0])):
         if len(target) > 1:
-            raise UsageError("usage", f"{target[0]} is a recording, and nothing follows one but options.")
+            raise UsageError("usage", f"{target[0]} is a recording, and only options may follow it.")
         return Path(target[0])
     if len(target) == 1 and Path(target[0]).is_dir():
         raise RecordingError(
-            "no-recording", f"{target[0]} is no recording: name a folder that steptime run wrote, or give a command."
+            "no-recording", f"{target[0]} is not a recording. Give a folder written by steptime run, or a command."
         )
     if len(target) == 1 and os.sep in target[0] and not Path(target[0]).exists():
-        raise no_such_file(target[0], "a recording (a folder that steptime run writes), or a command")
+        raise no_such_file(target[0], "a recording (a folder written by steptime run), or a command")
     return measure(target, options, sources=sources)
 
 
@@ -514,16 +517,16 @@ def case_and_findings(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
 
 
 def _nothing_to_try(proposals: Sequence[Proposal], recording: Path, goal: Goal) -> Answer:
-    verb, headline, items = "lab", "Nothing that was found has a fix that steptime can apply by itself.", []
+    verb, headline, items = "lab", "steptime cannot apply a fix for any of these findings by itself.", []
     if goal is Goal.MEMORY:
-        verb, headline = "memory", "Nothing that takes less memory can be applied to this job by itself."
-        items.append(Item("What holds it, and what you could do:"))
+        verb, headline = "memory", "steptime cannot apply a memory fix to this job by itself."
+        items.append(Item("What limits it, and what you can do:"))
     else:
         for proposal in (each for each in proposals if each.advice_only):
             edit = proposal.option.edit
             lines = edit.text.splitlines() if isinstance(edit, Snippet) else []
             items.append(Item(f"Yours: {advice_of(proposal)}", lines=tuple(lines)))
-        items.append(Item("Precision and compilation can be tried all the same:"))
+        items.append(Item("You can still try precision and compilation:"))
     next_command = f"steptime {verb} {shlex.quote(str(recording))}"
     return Answer(f"Trials of {recording}", headline, parts=(Section("", tuple(items)),), next_command=next_command)
 
@@ -535,7 +538,7 @@ def advice_of(proposal: Proposal) -> str:
     place = f"{place_text(edit.site)}: " if isinstance(edit, Snippet) and edit.site is not None else ""
     advice, most = proposal.option.advice, ""
     if proposal.upper_bound and "at most" not in advice.lower():
-        most = f" It saves {format_duration(proposal.upper_bound)} per step at most."
+        most = f" It saves at most {format_duration(proposal.upper_bound)} per step."
     return f"{place}{advice}{most} steptime explain {proposal.fix.code} shows how."
 
 
@@ -601,7 +604,7 @@ def keeping(runner: TrialRunner, run: Callable[[], None]) -> int:
             run()
         return 0
     except KeyboardInterrupt:
-        say("interrupted: what was run is kept")
+        say("interrupted: finished runs are kept")
         status = INTERRUPTED
     except NothingMeasuredError as error:
         judged_by = usual_step if runner.plan.until_loss is None and runner.plan.metric is None else usual_metric
@@ -651,7 +654,7 @@ def _patch(
         for path in write_patch(patch):
             say(f"Wrote {path}")
     elif options.write:
-        say("The patch is not written into your files: run by itself, its gain was not beyond doubt")
+        say("--write changed no file: run by itself, the patch showed no certain gain")
     return proved
 
 
@@ -680,7 +683,7 @@ def check_output(outputs: Sequence[str], *, force: bool) -> None:
     for output in outputs:
         check(output, TRIAL_FORMATS, force=force)
         if not Path(output).absolute().parent.is_dir():
-            raise OutputError("output-unwritable", f"{output} cannot be written: there is no such folder.")
+            raise OutputError("output-unwritable", f"{output} cannot be written: its folder does not exist.")
 
 
 def print_trial(
@@ -784,7 +787,9 @@ def command(
     steptime try --resume runs/train-try-20260801-102000
     """
     if bool(target) == (resume is not None):
-        raise UsageError("usage", "Give a recording, or a command behind --, or --resume with the folder of a trial.")
+        raise UsageError(
+            "usage", "Nothing to run. Give a recording, a command after --, or --resume with the folder of a trial."
+        )
     check_output(outputs, force=force)
     options = TrialOptions(**given)
     reported = go_on(resume, options) if resume is not None else start(target, options)

@@ -75,7 +75,7 @@ def command(target: str | None, every: float, serve: bool, port: int, export: st
     steptime watch --export prometheus --port 9400
     """
     if serve and export is not None:
-        raise UsageError("usage", "--serve and --export are two ways to watch: start one for each.")
+        raise UsageError("usage", "--serve and --export exclude each other. Start one steptime watch for each.")
     recording = find_recording(target)
     watcher = Watcher(recording)
     view: LiveView | None
@@ -180,7 +180,7 @@ def _profile(recording: Path) -> str:
         ask_for_profile(recording)
     except OutputError as error:
         return error.sentence
-    return "A profile was asked for."
+    return "Profile requested."
 
 
 def _key(keys: int | None, timeout: float) -> str:

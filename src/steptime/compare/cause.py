@@ -86,9 +86,7 @@ def cause_of(
     setting = _setting(name, settings, whole) if share is None or share >= EXPLAINS else None
     setting = setting or _general(settings)
     piece = _piece(pieces, whole, name)
-    reported = (
-        f"likely because of {_set(setting)}" if setting is not None else "nothing that is known was set otherwise"
-    )
+    reported = f"likely because of {_set(setting)}" if setting is not None else "no known setting changed"
     if piece is not None and (setting is None or setting.name in GENERAL):
         reported += f"; {_piece_words(piece)}"
     return LikelyCause(reported, name, share, setting.name if setting else "", piece.name if piece else "")
@@ -160,7 +158,7 @@ def _piece_words(piece: Piece) -> str:
 def sentence_of(comparison: Comparison) -> str:
     step, cause = comparison.step, comparison.cause
     if step.before is None or step.after is None or step.change is None:
-        return "Nothing can be compared: a step was not measured on both sides."
+        return "No comparison: one side has no measured step."
     if step.outcome is DifferenceOutcome.UNDECIDED and step.reason:
         before, after = format_duration(step.before.value), format_duration(step.after.value)
         return f"No verdict: {step.reason}. Measured: {before} → {after}."

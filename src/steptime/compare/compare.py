@@ -70,9 +70,8 @@ FOR_MEASURED = 3
 def assumed_noise(noise_floor: float) -> Noise:
     """The floor where only one run of each side is there."""
     sentence = (
-        "One run of each says nothing of what another run would give: "
-        f"{format_share(noise_floor)} of a step is allowed for that. "
-        "Give further runs of the first job with --repeat to measure it."
+        f"One run of each does not show the noise between runs: steptime assumes {format_share(noise_floor)} "
+        "of the step time. Measure it with further runs of the first job: --repeat."
     )
     return Noise(noise_floor, False, sentence)
 
@@ -85,8 +84,8 @@ def measured_noise(steps: Sequence[float], noise_floor: float) -> Noise:
     spread = max(steps) / min(steps) - 1
     least = LEAST_NOISE if len(steps) >= FOR_MEASURED else noise_floor
     sentence = (
-        f"{len(steps)} runs of the first job differ by up to {format_share(spread)} though nothing changed: "
-        f"{format_share(max(spread, least))} of a step is allowed for that."
+        f"{len(steps)} runs of the unchanged first job differ by up to {format_share(spread)}: steptime allows "
+        f"for {format_share(max(spread, least))} of the step time."
     )
     return Noise(max(spread, least), True, sentence)
 
@@ -123,9 +122,9 @@ def level_text(steps: Sequence[float], what: str) -> str:
     """Meaning of steps without a change of level: they rule one out only where they are alike. steps: ns."""
     least, most = min(steps), max(steps)
     if most <= (1 + WIDEST) * least:
-        return f"keeps its level over {len(steps)} {what}, as far as noise tells"
+        return f"shows no change over {len(steps)} {what}, within noise"
     found = f"{format_duration(least)} to {format_duration(most)}"
-    return f"differs widely over {len(steps)} {what}, {found}: so do the steps of one, and no change of level is clear"
+    return f"varies widely over {len(steps)} {what}, {found}: no clear change, as single steps vary as much"
 
 
 def _sentence(found: Sequence[Jump], slope: Estimate | None, steps: Sequence[float]) -> str:
@@ -137,7 +136,7 @@ def _sentence(found: Sequence[Jump], slope: Estimate | None, steps: Sequence[flo
     reported = [
         f"from run {each.at + 1} on {format_share(abs(each.after / each.before - 1))} "
         f"{'longer' if each.after > each.before else 'shorter'} ({format_duration(each.before)} to "
-        f"{format_duration(each.after)}){'' if each.confirmed else ', which one more run would confirm'}"
+        f"{format_duration(each.after)}){'' if each.confirmed else ', not yet confirmed by a later run'}"
         for each in found
     ]
     return f"The step is {'; '.join(reported)}."
@@ -455,7 +454,7 @@ def _steady(process: ProcessReport) -> Series:
 def _caveat(one: ProcessReport, other: ProcessReport) -> str:
     """Why the times of two runs cannot be compared, "" where they can."""
     if min(one.case.step.steady, other.case.step.steady) < 2:
-        return "one of them has a single step, whose spread is not known"
+        return "one of them has a single step, so its spread is unknown"
     caveats = [found for each in (one, other) if (found := disturbance(each.findings)) is not None]
     if caveats:
         which = "both runs" if len(caveats) == 2 else "the first run" if disturbance(one.findings) else "the last run"
@@ -578,13 +577,14 @@ def _caveats(one: ProcessReport, other: ProcessReport) -> list[str]:
     modes = {one.case.step.mode == "trace", other.case.step.mode == "trace"}
     if len(modes) == 2:
         found.append(
-            "One side is a profiler's trace, whose steps the profiler slows, and the other a recording of usual steps."
+            "One side is a profiler's trace, with steps slowed by the profiler; the other is a recording "
+            "of normal steps."
         )
     if one.case.step.device != other.case.step.device:
         found.append(
-            f"One ran on {one.case.step.device} and the other on {other.case.step.device}: categories of one name are "
-            "defined otherwise there."
+            f"One ran on {one.case.step.device}, the other on {other.case.step.device}: the same categories "
+            "have different definitions there."
         )
     if _unsplit(one.case) != _unsplit(other.case):
-        found.append("One of them was not profiled: their phases are compared, not their categories.")
+        found.append("One of them was not profiled, so phases are compared instead of categories.")
     return found

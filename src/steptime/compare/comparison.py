@@ -224,4 +224,6 @@ def read_file(path: Path, name: str) -> Comparison:
     try:
         return msgspec.json.decode(content(path, name), type=Comparison)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordingError("report-unreadable", f"{name} is no comparison of this steptime: {error}.") from error
+        raise RecordingError(
+            "report-unreadable", f"{name} is not a comparison that this steptime can read: {error}."
+        ) from error

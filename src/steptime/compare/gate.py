@@ -49,7 +49,7 @@ def _bound(text: str) -> Bound:
         raise _refused(text, "expected a quantity, > and a limit with a unit, such as step>5% or step>2ms")
     name, unit = found[1].lower(), found[3].lower()
     if name not in QUANTITIES:
-        raise _refused(text, f"there is no quantity {found[1]}; known: {', '.join(QUANTITIES)}")
+        raise _refused(text, f"unknown quantity {found[1]}; known: {', '.join(QUANTITIES)}")
     if unit == "%":
         return Bound(text.strip(), name, float(found[2]) / 100, "1")
     scales, kind = (SIZES, "bytes") if name == "memory" else (DURATIONS, "ns")
@@ -59,7 +59,7 @@ def _bound(text: str) -> Bound:
 
 
 def _refused(text: str, why: str) -> UsageError:
-    return UsageError("gate-bound", f"The bound {text.strip()!r} cannot be followed: {why}.")
+    return UsageError("gate-bound", f"--fail-on cannot use {text.strip()!r}: {why}.")
 
 
 def judged(comparison: Comparison, bounds: Sequence[Bound]) -> Comparison:

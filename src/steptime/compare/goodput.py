@@ -36,7 +36,7 @@ NAMES = {
     SegmentKind.PAUSE: "steptime's profiles",
 }
 MEANINGS = {
-    STALLED: f"steps of over {STALL:g} times the median, by what they were longer",
+    STALLED: f"extra time of steps longer than {STALL:g} times the median",
     LOST: "steps behind the last checkpoint of a run that failed",
     START: "from the start of a run to its first step",
     DOWN: "from the end of a run to the start of the next",
@@ -162,7 +162,7 @@ def _held(timeline: Timeline, kind: SegmentKind) -> Intervals:
 def answer_of(found: Sequence[Goodput]) -> Answer:
     """How much of the time of each job went into training steps."""
     if not found:
-        return Answer("Goodput", "No recording says when its job ran.")
+        return Answer("Goodput", "No recording has the time of its job.")
     first = min(found, key=lambda each: each.share)
     headline = f"{first.job} on {first.machine}: training steps took {format_share(first.share)} of "
     headline += f"{format_duration(first.whole)}."

@@ -81,7 +81,7 @@ def _when(entry: Entry) -> str:
 def sentence_of(track: JobHistory) -> str:
     """Since when it has been slow, or that it keeps its level."""
     if len(track.reported) < 2:
-        return "One measured recording has no trend." if track.reported else "No recording of it has a step."
+        return "No trend yet: only one measured recording." if track.reported else "None of its recordings has a step."
     jump, word = slowed(track), "slow"
     if jump is None and track.levels:
         jump, word = track.levels[-1], "faster"
@@ -92,13 +92,13 @@ def sentence_of(track: JobHistory) -> str:
             f"It got {word} with {Path(track.reported[jump.at].path).name}: {_change(jump)}, {_since(track, jump)}."
         )
     busy = sum(bool(entry.busy) for entry in track.reported)
-    return f"{reported} Other programs ran next to {busy} of them, which may be why." if busy else reported
+    return f"{reported} Other processes ran during {busy} of them, which may be the cause." if busy else reported
 
 
 def _change(jump: Jump) -> str:
     word = "longer" if jump.after > jump.before else "shorter"
     share = format_share(abs(jump.after / jump.before - 1))
-    caveat = "" if jump.confirmed else " (the next run will confirm it or not)"
+    caveat = "" if jump.confirmed else " (not yet confirmed by a later run)"
     return f"{format_duration(jump.before)} to {format_duration(jump.after)}, {share} {word}{caveat}"
 
 
@@ -136,7 +136,7 @@ def answer_of_doomed(doomed: Sequence[Doomed], *, done: bool) -> Answer:
         title=head,
         headline=f"{head} {format_count(len(doomed), 'recording')}, {size}",
         parts=(_doomed(doomed),),
-        notes=("Nothing was removed: add --yes to do it.",) if doomed and not done else (),
+        notes=("Nothing was removed. Remove them with --yes.",) if doomed and not done else (),
     )
 
 

@@ -173,10 +173,10 @@ def read_history(folder: Path, *, noise_floor: float = BETWEEN_RUNS) -> History:
 
     Raises RecordingError where there is no such folder."""
     if not folder.exists():
-        raise no_such_file(folder, "a folder that recordings lie in, as steptime run makes runs")
+        raise no_such_file(folder, "a folder of recordings, such as runs, which steptime run creates")
     if not folder.is_dir():
         raise RecordingError(
-            "history-no-folder", f"{folder} is no folder: name the one that recordings lie in, as steptime history runs"
+            "history-no-folder", f"{folder} is not a folder. Give the folder of your recordings: steptime history runs"
         )
     found = {str(path): fingerprint(path) for path in sorted(_below(folder, DEEPEST))}
     known = _known(folder, found)

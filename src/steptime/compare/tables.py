@@ -40,7 +40,7 @@ def runs_table(comparison: Comparison) -> Table:
         integer("steps", "steps", lambda run: run[1].steady),
         duration("per step", "step_ns", lambda run: run[1].step.value),
         number("throughput", "samples_per_s", lambda run: run[1].samples_per_s, format_samples),
-        word("against the first", "against_the_first", lambda run: _against(run[1]) if several else ""),
+        word("vs. the first", "against_the_first", lambda run: _against(run[1]) if several else ""),
         word("bound by", "bottleneck", lambda run: run[1].bottleneck, room="document"),
         size("memory", "peak_bytes", lambda run: run[1].peak_bytes),
         count("kernels", "kernels", lambda run: run[1].kernels),
@@ -70,7 +70,7 @@ def _differences(comparison: Comparison) -> Table:
 
 
 def _pieces(comparison: Comparison) -> Table:
-    note = "What moved by a hundredth of a step or more, as means over the steps."
+    note = "Changes of at least 1 % of the step, as means over the steps."
     return table_of(
         "pieces", "Parts of the step", note, comparison.pieces,
         word("", "name", lambda piece: piece.fate.value),
@@ -86,7 +86,7 @@ def _pieces(comparison: Comparison) -> Table:
 
 def _findings(comparison: Comparison) -> Table:
     return table_of(
-        "findings-table", "Findings", "Of one side only.", comparison.findings,
+        "findings-table", "Findings", "Only on one side.", comparison.findings,
         word("", "name", lambda finding: finding.fate.value),
         word("code", "code", lambda finding: finding.code),
         word("name", "name", lambda finding: finding.name),

@@ -25,7 +25,7 @@ def answer_of(found: HangTriage, passed_over: Sequence[str] = (), more: str = ""
         head=(f"{head}; {no_dump(found.absent)}." if found.absent else f"{head}.",),
         parts=(
             Section("", tuple(_item(stall, first=not number) for number, stall in enumerate(displayed))),
-            Section("What follows from these", tuple(_item(stall, first=False) for stall in rest), 0),
+            Section("Consequences", tuple(_item(stall, first=False) for stall in rest), 0),
         ),
         notes=tuple(f"Left out: {each}" for each in passed_over),
         more=more,
@@ -57,14 +57,14 @@ def _nobody_waits(found: HangTriage) -> str:
     dies."""
     if found.absent:
         return (
-            f"No rank with a dump waits in a collective. The {first_suspects(found.absent)}, of which there is no "
-            "dump: dead, or stuck in its own code. Read its output; while it lives: py-spy dump --pid PID"
+            f"No rank with a dump waits in a collective. The {first_suspects(found.absent)}, without a dump: "
+            "dead, or stuck in its own code. Read its output; if it still runs: py-spy dump --pid PID"
         )
     message = (
-        "No rank waits in a collective, as far as the dumps go: all that was called is done and agrees. "
-        "A rank that hangs elsewhere (input, a lock, a checkpoint) shows in: py-spy dump --pid PID"
+        "According to the dumps, no rank waits in a collective: all calls finished and agree. Find a rank "
+        "that hangs elsewhere (input, a lock, a checkpoint) with: py-spy dump --pid PID"
     )
-    unknown = " The dumps do not say how many ranks the job has: with --world-size N those without a dump are named."
+    unknown = " The dumps do not contain the number of ranks: --world-size N lists those without a dump."
     return message if found.whole else message + unknown
 
 

@@ -99,11 +99,12 @@ def read_dumps(paths: Sequence[str]) -> tuple[tuple[Dump, ...], tuple[str, ...]]
             continue
         if dump.rank in dumps:
             raise TraceError(
-                "same-rank", f"{dumps[dump.rank].path} and {path} are both of rank {dump.rank}: give one dump of each."
+                "same-rank",
+                f"{dumps[dump.rank].path} and {path} are both from rank {dump.rank}. Give one dump per rank.",
             )
         dumps[dump.rank] = dump
     if not dumps:
-        seen = f"{len(passed_over)} files were looked at; {passed_over[0]}" if passed_over else "no file is there."
+        seen = f"none of {len(passed_over)} files is one; {passed_over[0]}" if passed_over else "there is no file."
         raise TraceError("no-dumps", f"No dump of torch's flight recorder in {', '.join(paths)}: {seen}")
     return tuple(dumps[rank] for rank in sorted(dumps)), tuple(passed_over)
 
@@ -125,9 +126,7 @@ def read_dump(path: Path) -> Dump:
     try:
         found = _content(path)
     except FileNotFoundError:
-        raise no_such_file(
-            path, "dumps of torch's flight recorder, which TORCH_FR_DUMP_TEMP_FILE names", TraceError
-        ) from None
+        raise no_such_file(path, "dumps of torch's flight recorder (TORCH_FR_DUMP_TEMP_FILE)", TraceError) from None
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
     except NotPlainError as error:
@@ -135,7 +134,7 @@ def read_dump(path: Path) -> Dump:
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, str(error)) from None
     if not isinstance(found, Mapping) or "pg_config" not in found:
-        raise _unreadable(path, "it holds no process groups")
+        raise _unreadable(path, "it has no process groups")
     rank = _rank(path, found)
     members = {_text(name): _members(group) for name, group in _mapping(found["pg_config"]).items()}
     groups = {name: ranks for name, ranks in members.items() if ranks}
@@ -161,8 +160,8 @@ def _content(path: Path) -> Any:
 def _unreadable(path: Path, reason: str) -> TraceError:
     return TraceError(
         "dump-unreadable",
-        f"{path} is no dump of torch's flight recorder ({reason}): expected what TORCH_FR_DUMP_TEMP_FILE names, "
-        "a file per rank.",
+        f"{path} is not a dump of torch's flight recorder ({reason}). Expected the files of "
+        "TORCH_FR_DUMP_TEMP_FILE, one per rank.",
     )
 
 
@@ -172,7 +171,7 @@ def _rank(path: Path, found: Mapping[Any, Any]) -> int:
         return message
     named = RANK_IN_NAME.search(path.name)
     if named is None or int(named[1]) > LARGEST_RANK:
-        raise _unreadable(path, "neither it nor its name says the rank; torch's names end with it")
+        raise _unreadable(path, "neither its content nor its name has the rank; torch's file names end with it")
     return int(named[1])
 
 

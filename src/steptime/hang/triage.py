@@ -35,7 +35,7 @@ def world_of(dumps: Sequence[Dump], world_size: int | None = None) -> Group:
     known = {dump.rank for dump in dumps}.union(*(members for dump in dumps for members in dump.groups.values()))
     last = max(known, default=0)
     if world_size is not None and last >= world_size:
-        raise UsageError("usage", f"A job of {world_size} ranks has no rank {last}, which a dump is of or names.")
+        raise UsageError("usage", f"--world-size {world_size} contradicts the dumps, which mention rank {last}.")
     if last >= LARGEST_WORLD:
         return Group("", tuple(sorted(known)), open=True)
     size = world_size or _gathered(call for dump in dumps for call in dump.calls if _is_default(call))
@@ -98,8 +98,10 @@ UNEVEN = ("all_to_all", "alltoall", "_v", "v_")
 NO_DATA = "barrier"
 LATE = 1.0
 """Seconds that clocks of a cluster do not differ by, and collectives of ranks that train alike do not, either."""
-NO_DUMP = "a rank without a dump is dead, stuck in its own code, or its file was not given: look at it first"
-CIRCLE = "a circle: these ranks wait for one another, as they call the collectives of two groups in another order"
+NO_DUMP = "a rank without a dump is dead, stuck in its own code, or its file was not given: check it first"
+CIRCLE = (
+    "deadlock: these ranks wait for one another, because they call the collectives of two groups in different orders"
+)
 
 
 class Fault(Enum):
@@ -167,8 +169,8 @@ class Stall:
         odd = "have different {}s" if tie else "have another {} than the others'"
         return {
             Fault.MISSING: f"{wait}; {not_called} it",
-            Fault.NO_DUMP: f"{wait}; the {first_suspects(self.culprits)}, of which there is no dump",
-            Fault.MEMBERS_UNKNOWN: f"{wait}; which other ranks belong to it, the dumps do not say",
+            Fault.NO_DUMP: f"{wait}; the {first_suspects(self.culprits)}, without a dump",
+            Fault.MEMBERS_UNKNOWN: f"{wait}; the dumps do not list its other ranks",
             Fault.TYPE: f"{place}: {who} called "
             f"{'different operations' if tie else 'another operation than the others'}",
             Fault.ORDER: f"{place}: {who} {'call' if several else 'calls'} the collectives in "

@@ -58,18 +58,25 @@ def processes_to_enter(pid: int) -> tuple[int, ...]:
     """Returns the process and its descendants that are Pythons with torch, except those forked by another one (a
     loader's workers). Raises CommandError."""
     if pid == 1:
-        raise _refused("Process 1 is the system's: name a process of the job.")
+        raise _refused("Process 1 is the init process. Give a process of the job.")
     if not (PROC / str(pid)).exists():
-        raise CommandError("no-such-process", f"There is no process {pid}.", exit_status=1)
+        raise CommandError(
+            "no-such-process",
+            f"There is no process {pid}. List the GPU's processes with nvidia-smi, or all with ps aux.",
+            exit_status=1,
+        )
     if (PROC / str(pid)).stat().st_uid != os.getuid():  # nor root: the job must write into the recording
-        raise _refused(f"Process {pid} is another user's: attach as that user.")
+        raise _refused(f"Process {pid} belongs to another user. Attach as that user.")
     found = [each for each in family(pid) if uses_torch(each)]
     found = [each for each in found if not any(same_stack(each, other) for other in found if other < each)]
     if not found:
-        raise _refused(f"Process {pid} is no Python that has imported torch, nor is any that it started.")
+        raise _refused(
+            f"Neither process {pid} nor any of its children is a Python process with torch imported. Give the "
+            "training process, or wait until it has imported torch."
+        )
     recorded = next((each for each in found if PLAN in _environment(each)), None)
     if recorded is not None:
-        raise _refused(f"Process {recorded} was started by steptime, which records it: steptime watch {recorded}.")
+        raise _refused(f"steptime already records process {recorded}. Watch it: steptime watch {recorded}")
     return tuple(found)
 
 
@@ -109,7 +116,9 @@ def _alone(pids: Sequence[int]) -> Iterator[None]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise _refused(f"Another steptime attach is at process {pid}: wait, or end that one.") from None
+                raise _refused(
+                    f"Another steptime attach is measuring process {pid}. Wait for it, or stop it."
+                ) from None
             held.callback(Path(lock.name).unlink, missing_ok=True)
         yield
 
@@ -217,7 +226,7 @@ def _shelter() -> Path:
     shelter.mkdir(mode=0o700, exist_ok=True)
     status = shelter.lstat()
     if status.st_uid != os.getuid() or status.st_mode & SHELTERED:
-        raise SteptimeError("attach-refused", f"{shelter} is not this user's alone: remove it.")
+        raise SteptimeError("attach-refused", f"{shelter} must belong to this user alone. Remove it and attach again.")
     for entry in shelter.glob("attach*-*"):  # of processes that ended meanwhile
         if not lives(int(entry.stem.rpartition("-")[2])):
             entry.unlink(missing_ok=True)
@@ -274,8 +283,8 @@ def _enter_by_gdb(pid: int, entry: Path) -> None:
     gdb = shutil.which("gdb")
     if gdb is None:
         raise _refused(
-            f"Process {pid} does not stand by, and gdb is not installed: install gdb, or start the job with "
-            "STEPTIME_STANDBY=1; with py-spy (pip install py-spy), its lines alone can be told."
+            f"steptime cannot enter process {pid}: gdb is not installed, and the job was not started with "
+            "STEPTIME_STANDBY=1. Install gdb, or py-spy (pip install py-spy) for a report of its lines only."
         )
     line = f"try: exec(open({str(entry)!r}).read(), {{'__name__': 'steptime-attach'}})\nexcept Exception: pass\n"
     with subprocess.Popen(
@@ -302,7 +311,7 @@ def _run_gdb(gdb: str, entered: int, line: str, pid: int) -> None:
         if "entered" in done.stdout.splitlines():
             return
         raise _refused(_refusal(pid, done.stdout + done.stderr, touched=entered == pid))
-    raise _refused(f"gdb did not come back from process {entered}.")
+    raise _refused(f"gdb did not return from process {entered}. Try again, or start the job with STEPTIME_STANDBY=1.")
 
 
 def _refusal(pid: int, message: str, touched: bool) -> str:
@@ -315,15 +324,18 @@ def _refusal(pid: int, message: str, touched: bool) -> str:
             if scope not in ("", "0")
             else "in a container, it needs SYS_PTRACE (docker run --cap-add SYS_PTRACE)"
         )
-        return f"The system does not let process {pid} be traced: {how}, or start the job with STEPTIME_STANDBY=1."
+        return f"The system forbids tracing process {pid}: {how}, or start the job with STEPTIME_STANDBY=1."
     if touched and "busy" in message.splitlines():
-        return f"Process {pid} was never at a place where it could be entered: try again."
+        return f"Process {pid} never reached a point where steptime could enter it. Try again."
     words = next((line for line in reversed(message.splitlines()) if line.strip()), "no reason was given").rstrip(".")
     if touched:
-        return f"gdb could not enter process {pid} ({words}): see whether it goes on; STEPTIME_STANDBY=1 needs no gdb."
+        return (
+            f"gdb could not enter process {pid} ({words}). Check that the job still runs; a job started with "
+            "STEPTIME_STANDBY=1 needs no gdb."
+        )
     return (
-        f"This gdb cannot enter a process of its own, so process {pid} was left alone ({words}): try a newer gdb, or "
-        "start the job with STEPTIME_STANDBY=1."
+        f"This gdb failed to enter a test process, so steptime did not touch process {pid} ({words}). Try a "
+        "newer gdb, or start the job with STEPTIME_STANDBY=1."
     )
 
 
@@ -340,7 +352,11 @@ def _wait_for_one(pids: Sequence[int], folder: Path, show: Callable[[Progress], 
                 show(Progress(elapsed, 0, 0, f"waiting for process {missing[0]}, which is in a long call"))
         time.sleep(PERIOD / 5)
         _ask_again(pids, folder)
-    refused = [f"Process {pid} let nobody in: {reason}." for pid in pids if (reason := _why_not(pid, folder))]
+    refused = [
+        f"steptime could not enter process {pid}: {reason}. Try again."
+        for pid in pids
+        if (reason := _why_not(pid, folder))
+    ]
     if refused and not _come(folder).intersection(pids):
         raise _refused(refused[0])
 

@@ -32,14 +32,16 @@ def resolve(command: Sequence[str], directory: Path = Path()) -> tuple[str, ...]
     Raises UsageError without a command, CommandError (127 not found, 126 not executable) if it cannot be started.
     """
     if not command:
-        raise UsageError("no-command", "There is no command: write it after --, as in: steptime run -- python train.py")
+        raise UsageError(
+            "no-command", "No command was given. Write it after --, as in: steptime run -- python train.py"
+        )
     first = command[0]
     try:
         if first.endswith(".py") and not _is_program(first, directory):
             if not (directory / first).is_file():
                 raise CommandError(
                     "script-not-found",
-                    f"There is no file {first} in {directory.absolute()}: give the path of the training script.",
+                    f"No such file: {first} in {directory.absolute()}. Give the path of the training script.",
                     exit_status=NOT_FOUND,
                 )
             python = next((name for name in ("python", "python3") if shutil.which(name)), sys.executable)
@@ -49,7 +51,7 @@ def resolve(command: Sequence[str], directory: Path = Path()) -> tuple[str, ...]
     except PermissionError:
         raise CommandError(
             "command-not-executable",
-            f"{first} lies, or leads, where you may not look: see the permissions of its folders.",
+            f"You have no permission to read the path of {first}. Check the permissions of its folders.",
             exit_status=NOT_EXECUTABLE,
         ) from None
     return tuple(command)
@@ -71,12 +73,12 @@ def _refusal(first: str, directory: Path) -> CommandError:
         what = "is a folder" if (directory / first).is_dir() else "may not be executed"
         return CommandError(
             "command-not-executable",
-            f"{first} {what}: give a program, or put the interpreter of a script first, as in: bash {first}",
+            f"{first} {what}. Give a program, or put the script's interpreter first, as in: bash {first}",
             exit_status=NOT_EXECUTABLE,
         )
     return CommandError(
         "command-not-found",
-        f"There is no command {first}: check its spelling, and that the environment it lives in is activated.",
+        f"There is no command {first}. Check its spelling, and that its environment is activated.",
         exit_status=NOT_FOUND,
     )
 
@@ -171,7 +173,7 @@ def prove_room(folder: Path) -> None:
 def occupied(path: Path) -> OutputError:
     """Returns the error for a folder that is not empty."""
     return OutputError(
-        "recording-exists", f"{path} is not empty: name another folder for the recording, or remove it first."
+        "recording-exists", f"{path} is not empty. Give another folder for the recording, or remove this one first."
     )
 
 
@@ -184,6 +186,6 @@ def cannot_record(path: Path, error: OSError) -> OutputError:
         )
     return OutputError(
         "recording-not-writable",
-        f"The recording cannot be written to {path} ({os.strerror(error.errno or 0)}): name another folder with "
-        "--recording.",
+        f"The recording cannot be written to {path} ({os.strerror(error.errno or 0)}). Give another folder "
+        "with --recording.",
     )

@@ -158,4 +158,6 @@ def wait_for_others(folder: Path, patience: float = PATIENCE) -> tuple[str, ...]
         time.sleep(LOOK)
     if not left:
         return ()
-    return (f"{left} other parts of the job had not ended after {patience:.0f} s: their last steps may be missing.",)
+    return (
+        f"{left} other parts of the job were still running after {patience:.0f} s. Their last steps may be missing.",
+    )

@@ -239,8 +239,8 @@ def start(words: Sequence[str], environment: Mapping[str, str] | None, **options
     except OSError as error:
         raise CommandError(
             "command-not-executable",
-            f"{words[0]} cannot be executed ({os.strerror(error.errno or 0)}): put the interpreter of a script first, "
-            f"as in: bash {words[0]}",
+            f"{words[0]} cannot be executed ({os.strerror(error.errno or 0)}). Put the script's interpreter "
+            f"first, as in: bash {words[0]}",
             exit_status=NOT_EXECUTABLE,
         ) from None
 
@@ -266,12 +266,11 @@ def outcome_of(returncode: int, folder: Path, seconds: float) -> Outcome:
 def _loss(folder: Path, error: OSError) -> str:
     if not folder.exists():
         return (
-            f"The recording {folder} was removed while the job ran: nothing of it is left to account for. "
-            "(recording-cut-short)"
+            f"Somebody removed the recording {folder} while the job ran, so there is no report. (recording-cut-short)"
         )
     reason = os.strerror(error.errno or 0)
     advice = "free some room before the next run" if error.errno in NO_ROOM else "name another folder with --recording"
     return (
-        f"The recording {folder} could not be written to its end ({reason}): {advice}. What it holds is kept. "
+        f"The recording {folder} is incomplete ({reason}): {advice}. Everything written so far is kept. "
         "(recording-cut-short)"
     )

@@ -113,16 +113,19 @@ def _reason(pid: int) -> str:
     if "STEPTIME_PROBE" not in variables:
         why, help_ = "its environment was emptied", "put steptime run in front of this command instead"
     elif "S" in options:
-        why, help_ = "it was started with -S", "leave that out"
+        why, help_ = "it was started with python -S", "leave that out"
     elif options:
-        why, help_ = f"it was started with -{min(options)}", f"{install}, or leave that out"
+        why, help_ = f"it was started with python -{min(options)}", f"{install}, or leave that out"
     elif variables.get("STEPTIME_INJECT", "") not in variables.get("PYTHONPATH", "").split(":"):
         theirs = variables.get("PYTHONPATH", "")
         kept = f"PYTHONPATH={shlex.quote(theirs)}:$PYTHONPATH" if theirs else "PYTHONPATH alone"
-        why, help_ = "a script has replaced PYTHONPATH", f"{install}, or let the script keep what was there: {kept}"
+        why, help_ = "a script replaced PYTHONPATH", f"{install}, or let the script keep what was there: {kept}"
     else:
         why, help_ = "it is older than 3.10, or its start-up files were replaced", install
-    return f"{words[0]} (process {pid}) imports torch and is not measured, as {why}: {help_}. (not-entered)"
+    return (
+        f"{words[0]} (process {pid}) imports torch but is not measured, because {why}. To measure it, {help_}. "
+        "(not-entered)"
+    )
 
 
 def _options(words: list[str]) -> set[str]:

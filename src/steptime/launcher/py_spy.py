@@ -71,7 +71,9 @@ def look_from_outside(pid: int, seconds: int | None) -> LinesFromOutside:
             looks, lines = lines_of(islice(stacks, MOST_LINES))
     if not looks:
         raise CommandError(
-            "attach-refused", f"py-spy saw no Python in the main thread of process {pid}.", exit_status=1
+            "attach-refused",
+            f"py-spy found no Python code in the main thread of process {pid}. Give the training process itself.",
+            exit_status=1,
         )
     cpus = sample.get("job_cpu"), sample.get("other_cpu")
     return LinesFromOutside(looks, lines, *cpus, sample.get("resident_bytes"))
@@ -100,8 +102,8 @@ def _line(match: re.Match[str]) -> SourceLine:
 def _refusal(pid: int, message: str) -> str:
     if "ermission" in message:
         return (
-            f"The system does not let process {pid} be looked at by py-spy: run it as root, in a container with "
+            f"The system forbids py-spy to read process {pid}. Run steptime as root, run the container with "
             "SYS_PTRACE, or start the job with STEPTIME_STANDBY=1."
         )
     words = next((line for line in reversed(message.splitlines()) if line.strip()), "no reason was given").strip(" .")
-    return f"py-spy could not look at process {pid} ({words}): start the job with STEPTIME_STANDBY=1, or install gdb."
+    return f"py-spy could not read process {pid} ({words}). Start the job with STEPTIME_STANDBY=1, or install gdb."

@@ -147,7 +147,7 @@ LONG_JOURNAL = 1 << 18
 """Least bytes of a journal to pack: thousands of steps."""
 PATIENCE = 3600.0
 """Seconds of one wait for a signal or the end of the job."""
-NO_TELEMETRY = "Telemetry could not be written to the recording: the machine's load is known in part."
+NO_TELEMETRY = "Telemetry could not be written to the recording. The machine's load is only partly known."
 
 
 class Timer(Protocol):

@@ -122,14 +122,14 @@ class Turn:
             self._ask()
         stamps = stamps_in(self._answers)
         if not stamps:  # it has written some before it was warm
-            raise CannotAlternateError("cannot-alternate", "The job cannot be asked to rest.")
+            raise CannotAlternateError("cannot-alternate", "steptime cannot pause the job.")
         return len(stamps) % 2 == 1  # it has answered
 
     def _ask(self) -> None:
         try:
             os.close(os.open(self._request, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644))
         except OSError:  # the job has put something else there
-            raise CannotAlternateError("cannot-alternate", "The job cannot be asked to rest.") from None
+            raise CannotAlternateError("cannot-alternate", "steptime cannot pause the job.") from None
         self._asked, self.look = True, ASKED
 
     def _take_back(self) -> None:
@@ -177,7 +177,7 @@ def _warm(marker: Path, watchdog: int) -> tuple[bool, bool]:
         return False, False
     here = Path("/proc/self/ns/pid").stat().st_ino
     if namespace != here or number not in {each.pid for each in _job_of(watchdog)}:
-        raise CannotAlternateError("cannot-alternate", "The job cannot be stopped from here.")
+        raise CannotAlternateError("cannot-alternate", "steptime cannot stop the job from here.")
     return True, bool(on_device)
 
 

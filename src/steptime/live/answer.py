@@ -96,7 +96,7 @@ def _ranks(view: LiveView) -> Table:
     several = len({rank.host for rank in view.ranks}) > 1
 
     def doing(rank: RankView) -> str:
-        late = f"late: the others wait {format_duration(view.waiting)}/step for it" if rank.late else ""
+        late = f"straggler: the other ranks wait {format_duration(view.waiting)}/step for it" if rank.late else ""
         return late or (f"now: {rank.doing}" if rank.doing else "")
 
     return table_of(
@@ -191,5 +191,5 @@ def last_line(view: LiveView) -> str:
         status = f" with status {view.exit_status}" if view.exit_status is not None else ""
         how = f"The job ended{status} after {_time(view.elapsed)}"
     else:
-        how = f"Nothing new has come for {view.silent:.0f} s, and the job's end was not recorded"
+        how = f"No new data for {view.silent:.0f} s, and the job's end was not recorded"
     return one_line(f"{how}: {_steps(total)}.")

@@ -139,8 +139,8 @@ class Prometheus:
         except OSError as error:
             raise OutputError(
                 "port-taken",
-                f"{f'Port {port} at {address}' if port else address} cannot be listened on ({error.strerror}): name "
-                "another one.",
+                f"{f'Port {port} at {address}' if port else address} cannot be opened ({error.strerror}). Give "
+                "another one with --port or --address.",
             ) from None
         self.port = int(self._server.server_address[1])
 
@@ -228,7 +228,7 @@ class _Unsent(logging.Handler):
             where = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318, the default"
             message = one_line(record.getMessage())[:200]
             write(
-                f"The receiver at {where} has not taken the numbers ({message}). They are sent again every time; "
+                f"The receiver at {where} did not accept the metrics ({message}). steptime keeps sending them; "
                 "OTEL_EXPORTER_OTLP_ENDPOINT names another receiver.\n"
             )
 
@@ -241,5 +241,5 @@ def _imported(name: str, extra: str) -> Any:
     except ImportError:
         raise UsageError(
             "no-export-library",
-            f"--export {extra} needs a library that is not installed: pip install 'steptime[{extra}]'.",
+            f"--export {extra} needs a library that is not installed: pip install 'steptime[{extra}]'",
         ) from None

@@ -110,7 +110,8 @@ class LivePage:
             self._server = _Server(partial(_Handler, self), port)
         except OSError as error:
             raise OutputError(
-                "port-taken", f"Port {port} of this machine cannot be listened on ({error.strerror}): name another one."
+                "port-taken",
+                f"Port {port} of this machine cannot be opened ({error.strerror}). Give another one with --port.",
             ) from None
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
@@ -164,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/profile":
             try:
                 ask_for_profile(self._page.recording)
-                self._answer(HTTPStatus.OK, "A profile was asked for.")
+                self._answer(HTTPStatus.OK, "Profile requested.")
             except OutputError as error:
                 self._answer(HTTPStatus.CONFLICT, error.sentence)
         elif path == "/diagnosis":
@@ -181,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
             token = parse_qs(asked.query).get("token", [""])[0]
             if here and hmac.compare_digest(token.encode(errors="replace"), self._page.token.encode()):
                 return asked.path
-        self._answer(HTTPStatus.FORBIDDEN, "Open the address that steptime watch has printed: it has a token.")
+        self._answer(HTTPStatus.FORBIDDEN, "Open the full address that steptime watch printed; it contains a token.")
         return None
 
     def _answer(self, status: HTTPStatus, body: str, policy: str = "default-src 'none'", kind: str = "plain") -> None:
@@ -229,14 +230,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _diagnose(self) -> None:
         if not self._page.diagnosing.acquire(blocking=False):
-            self._answer(HTTPStatus.CONFLICT, "It is being diagnosed: wait a moment.")
+            self._answer(HTTPStatus.CONFLICT, "A diagnosis is already running. Wait a moment.")
             return
         try:
             words = diagnosis_command(self._page.recording)
             done = subprocess.run(words, capture_output=True, timeout=DIAGNOSIS_LIMIT, check=False)
             self._answer(HTTPStatus.OK, printable((done.stdout or done.stderr).decode("utf-8", "replace")))
         except subprocess.TimeoutExpired:
-            self._answer(HTTPStatus.GATEWAY_TIMEOUT, "The diagnosis was not done in time.")
+            self._answer(
+                HTTPStatus.GATEWAY_TIMEOUT, "The diagnosis took too long. Run steptime diagnose in a terminal."
+            )
         finally:
             self._page.diagnosing.release()
 

@@ -54,7 +54,7 @@ def find_recording(target: str | None) -> Path:
     if target.isdigit() and not path.exists():
         return _recording_of(int(target))
     if not path.exists():
-        raise no_such_file(path, "a recording (a folder that steptime run writes) or the number of a process")
+        raise no_such_file(path, "a recording (a folder written by steptime run) or a process ID")
     return path
 
 
@@ -65,7 +65,8 @@ def _newest(folder: Path) -> Path:
     if not growing:
         raise RecordingError(
             "nothing-to-watch",
-            f"No job is being recorded in {folder}: start one with `steptime run`, or name its recording or process.",
+            f"No job is being recorded in {folder}. Start one with `steptime run`, or give its recording "
+            "or process ID.",
         )
     return max(growing, key=lambda path: (path / MANIFEST).stat().st_ctime_ns)
 
@@ -98,12 +99,12 @@ def _recording_of(pid: int) -> Path:
     except psutil.AccessDenied:
         raise UsageError(
             "nothing-to-watch",
-            f"Process {pid} belongs to somebody else, whose environment may not be read: name its recording.",
+            f"Process {pid} belongs to another user, so its environment cannot be read. Give its recording.",
         ) from None
     attached = [each.parent for each in Path("runs").glob(f"*/process-{pid}") if not _has_ended(each.parent)]
     if found is None and not attached:
         raise UsageError(
-            "nothing-to-watch", f"Process {pid} was not started by `steptime run`: name its recording, if it has one."
+            "nothing-to-watch", f"Process {pid} was not started by `steptime run`. Attach to it: steptime attach {pid}"
         )
     return found or max(attached, key=_last_written)
 
@@ -182,7 +183,8 @@ class Watcher:
             if not self.due or self.source.exists():
                 raise
             raise RecordingError(
-                "recording-cut-short", f"The recording {self.source} was removed while it was watched: the job goes on."
+                "recording-cut-short",
+                f"Somebody removed the recording {self.source} during steptime watch. The job goes on.",
             ) from None
 
     def _is_gone(self, now: float) -> bool:
@@ -221,8 +223,8 @@ def ask_for_profile(recording: Path) -> None:
     except OSError as error:
         raise OutputError(
             "profile-not-asked",
-            f"The profile cannot be asked for in {recording} ({os.strerror(error.errno or 0)}): only who may write "
-            "there can ask.",
+            f"A profile cannot be requested in {recording} ({os.strerror(error.errno or 0)}). Requesting one "
+            "needs write access to the recording.",
         ) from None
 
 
@@ -234,8 +236,8 @@ def _notice(recording: Path) -> str:
     except OSError:
         return ""
     if asked > taken:
-        return f"A profile was asked for {max(0.0, time.time() - asked):.0f} s ago; the next steady steps are taken."
-    return "The profile that was asked for has been taken: d diagnoses it." if time.time() - taken < GROWING else ""
+        return f"Profile requested {max(0.0, time.time() - asked):.0f} s ago; steptime profiles the next steady steps."
+    return "The requested profile is ready: press d to diagnose it." if time.time() - taken < GROWING else ""
 
 
 def diagnosis_command(recording: Path, *options: str) -> list[str]:

@@ -121,7 +121,7 @@ def measure(callables: dict[str, Any], inputs: Any, request: dict[str, Any]) -> 
     Returns {"torch", "device", "name", "threads", "settings": [{"shapes", "dtype", "inputs", "candidates": […]}]}."""
     device = request["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
-        return {"failed": f"there is no device {device!r} here"}
+        return {"failed": f"this machine has no device {device!r}"}
     request = {**request, "device": device}
     settings = [
         setting
@@ -309,7 +309,7 @@ class Candidate:
         synchronize(self.device)
         self.answer["first_ns"] = time.perf_counter_ns() - start
         if inspect.isgenerator(self.result) or inspect.iscoroutine(self.result):
-            raise TypeError("a call gives a generator or a coroutine and does no work: name a function that uses it up")
+            raise TypeError("a call only returns a generator or a coroutine: name a function that consumes it")
         pairs = zip(before, tensors_of(self.arguments), strict=True)
         self.answer["changes"] = not all(torch.equal(*map(torch.nan_to_num, pair)) for pair in pairs)
 
@@ -327,7 +327,7 @@ class Candidate:
     def _differentiate(self, result: Any) -> None:
         ends = [each for each in tensors_of(result) if each.requires_grad]
         if not ends:
-            raise ValueError("nothing of its result has a gradient, so there is no backward")
+            raise ValueError("no part of its result requires a gradient, so there is no backward")
         torch.autograd.backward(ends, [torch.ones_like(each) for each in ends])
         for leaf in self.leaves():
             leaf.grad = None
@@ -524,11 +524,11 @@ def compare(candidates: list[Candidate], callables: dict[str, Any], arguments: A
     exact = exact_results(callables[able[0].place], arguments, request, first)
     for each, own in zip(able, results, strict=True):
         if [tuple(tensor.shape) for tensor in own] != [tuple(tensor.shape) for tensor in first]:
-            each.answer["differs"] = "its results have other shapes" if own else "it gives no result"
+            each.answer["differs"] = "its results have other shapes" if own else "it returns no result"
             continue
         error = worst(own, first)
         if not math.isfinite(error):
-            each.answer["differs"] = "its result is not finite where the first one's is, or the other way round"
+            each.answer["differs"] = "its result is not finite in other places than the first one's"
             continue
         each.answer["error"] = error
         if exact is not None:

@@ -36,7 +36,7 @@ def measure(executable: str, device: str, torch: str) -> float:
     done = [measured_by(SCRIPT, executable, [device], _StepAnswer, PATIENCE_SECONDS) for _ in range(RUNS)]
     others = max(each.other_cpus for each in done)
     if others > DISTURBING_CPUS:
-        raise MeasurementError(f"other programs took {others:.1f} CPUs meanwhile")
+        raise MeasurementError(f"other processes used {others:.1f} CPUs meanwhile")
     steps = [each.answer.step for each in done]
     middle = median(steps)
     spread = max(LEAST, DIFFERENCE * median(abs(step - middle) for step in steps) / middle)

@@ -37,7 +37,7 @@ def describe(python: str | None, *, remeasure: bool, runs: bool, notify: Callabl
     interpreter, torch = _interpreter(python)
     if not torch:
         sheets = tuple(filter(None, (datasheet.look_up(each.name) for each in identity.accelerators)))
-        problem = "No Python with torch was found here, so no peaks were measured: name one with --python PATH."
+        problem = "No Python with torch was found, so no peaks were measured. Give one with --python PATH."
         return Environment(identity, interpreter, torch, sheets, (problem,))
     machines: list[Machine] = []
     problems: list[str] = []
@@ -47,22 +47,22 @@ def describe(python: str | None, *, remeasure: bool, runs: bool, notify: Callabl
     for device, name in devices.items():
         machine = None if remeasure else peaks.remembered(device, torch, name=name)
         if machine is None:
-            notify(f"measuring the peaks of {name or 'this CPU'} with {interpreter} (some seconds)")
+            notify(f"benchmarking {name or 'this CPU'} with {interpreter} (some seconds)")
             try:
                 measured = peaks.measure(interpreter, device)
                 machine = peaks.remember(measured, peaks.cache_path(device, name, torch, None))
                 if machine is not measured:
-                    notify("other load disturbed it more than an earlier measurement, which stays")
+                    notify("other processes disturbed it more than the earlier measurement, which steptime keeps")
             except SteptimeError as error:
                 machine = datasheet.look_up(name, device)
                 problems.append(error.sentence)
         spread = between_runs.remembered(device, torch)
         if runs:
-            notify(f"measuring what runs of a small job differ by on {name or 'this CPU'} (half a minute)")
+            notify(f"measuring the noise between runs of a small job on {name or 'this CPU'} (half a minute)")
             try:
                 spread = between_runs.measure(interpreter, device, torch)
             except peaks.MeasurementError as error:
-                problems.append(f"What runs of one job differ by could not be measured: {error}.")
+                problems.append(f"The noise between runs could not be measured: {error}.")
         machines += [replace(each, between_runs=spread) for each in (machine,) if each is not None]
     return Environment(identity, interpreter, torch, tuple(machines), tuple(problems))
 
@@ -71,7 +71,7 @@ def interpreter_with_torch(python: str | None) -> str:
     """The one that was asked for, else the first that has torch. Raises SteptimeError where there is none."""
     found, torch = _interpreter(python)
     if not torch:
-        raise SteptimeError("python-without-torch", "No Python with torch was found here: name one with --python PATH.")
+        raise SteptimeError("python-without-torch", "No Python with torch was found. Give one with --python PATH.")
     return found
 
 
@@ -85,6 +85,7 @@ def _interpreter(python: str | None) -> tuple[str, str]:
                 return candidate, torch
     if python:
         raise SteptimeError(
-            "python-without-torch", f"{python} has no torch, or cannot be run: give the interpreter that your jobs use."
+            "python-without-torch",
+            f"{python} has no torch, or cannot be run. Give the interpreter of your jobs with --python PATH.",
         )
     return sys.executable, ""

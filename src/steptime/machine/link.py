@@ -56,13 +56,13 @@ def link_of(
         age = time.time() - path.stat().st_mtime
         if known is not None and (known.link is not None or 0 <= age < FAILURE_KEPT_SECONDS):
             return known.link
-    notify(f"measuring what {count} processes of this machine exchange by {name}, once (--no-peaks skips it)")
+    notify(f"benchmarking {name} between {count} processes of this machine, once (--no-peaks skips it)")
     link = None
     try:
         done = measured_by(SCRIPT, executable, [name, str(count)], _LinkAnswer, PATIENCE_SECONDS)
         link = Link(done.answer.backend, done.answer.ranks, peak(done.answer.rate, "B/s"), done.other_cpus)
     except MeasurementError as error:
-        notify(f"it could not be measured ({error}): collectives are shown without their share of it")
+        notify(f"the benchmark failed ({error}): collectives are shown without their share of the link")
     if link is None or not link.under_load:
         with contextlib.suppress(OSError):  # where the cache cannot be written to it is measured again next time
             store(_Outcome(link), path)

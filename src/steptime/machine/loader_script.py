@@ -142,9 +142,9 @@ def job_answer(request: dict[str, Any]) -> dict[str, Any]:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
         if not isinstance(error, SystemExit):
             traceback.print_exc()
-        return {"failed": f"the job ended before it asked {wanted(request)} for a batch: {sentence_of(error)}"}
-    also = f" (it asked loaders of {', '.join(dict.fromkeys(seen))})" if seen else ""
-    return {"failed": f"the job never asked {wanted(request)} for a batch{also}"}
+        return {"failed": f"the job ended before it requested a batch from {wanted(request)}: {sentence_of(error)}"}
+    also = f" (it used loaders of {', '.join(dict.fromkeys(seen))})" if seen else ""
+    return {"failed": f"the job never requested a batch from {wanted(request)}{also}"}
 
 
 def wanted(request: dict[str, Any]) -> str:
@@ -160,7 +160,7 @@ def made(target: Any) -> Any:
     if is_dataset(target):
         return DataLoader(target)
     raise TypeError(
-        f"it is of type {type(target).__name__}, neither a DataLoader nor a dataset nor a function that makes one"
+        f"it is of type {type(target).__name__}. Expected a DataLoader, a dataset, or a function that returns one"
     )
 
 
@@ -197,7 +197,7 @@ class Kept:
 def kept(loader: Any) -> Any:
     """The loader with the items of its first batches kept in memory, over and over. Raises TypeError."""
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-        raise TypeError("items without an index and batches without a sampler cannot be kept")
+        raise TypeError("items without an index, or batches without a sampler, cannot be cached")
     orders, indices, size = list[Any](), dict[Any, None](), 0
     for order in itertools.islice(loader.batch_sampler, PART_BATCHES):
         orders.append(order)
@@ -288,7 +288,7 @@ class EpochBatches:
             with contextlib.suppress(StopIteration):
                 return next(self.iterator)
             self.iterator = iter(self.loader)
-        raise ValueError("it gives no batch")
+        raise ValueError("it yields no batch")
 
 
 def block(batches: EpochBatches, seconds: float, away: float) -> float:

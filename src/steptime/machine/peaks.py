@@ -200,8 +200,8 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
     except MeasurementError as error:
         raise SteptimeError(
             "peaks-failed",
-            f"The peaks of this machine cannot be measured with {executable}: {error}. Datasheets are in where they "
-            "can; `steptime env --remeasure --python PATH` tries another interpreter.",
+            f"Benchmarking this machine with {executable} failed: {error}. The report uses datasheets where it "
+            "can. To try another interpreter: steptime env --remeasure --python PATH",
         ) from None
     answer = done.answer
     return Machine(

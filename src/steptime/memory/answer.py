@@ -27,8 +27,8 @@ FIRST_OWNERS, FIRST_LINES, FIRST_MODULES, FIRST_SAVINGS = 9, 5, 3, 4
 MOST_TIMES = 99
 """Largest factor of a batch: beyond, it says no more than that there is room."""
 OVERLAP = (
-    "These overlap and do not add. The error is the largest of the peak that was left, in pairs of runs without and "
-    "with the change."
+    "These overlap and do not add up. Error: the largest deviation of the remaining peak, in pairs of runs "
+    "with and without the change."
 )
 
 
@@ -68,7 +68,7 @@ def _figures(number: int, chart: MemoryChart | None, found: MemoryTriage) -> Ite
 
 def _headline(report: MemoryReport) -> str:
     """The cause that will end the job, or has ended it; else the largest owner."""
-    return next(_reported(report), f"Memory of {report.source} is not known.")
+    return next(_reported(report), f"The memory of {report.source} is unknown.")
 
 
 def _reported(report: MemoryReport) -> Iterator[str]:
@@ -193,7 +193,7 @@ def _fragments(found: Fragmentation, number: int) -> Table:
 def device_text(found: MemoryTriage) -> str:
     """Memory held at the moment."""
     live, reserved = format_bytes(found.account.live), format_bytes(found.account.reserved)
-    held = f"torch knew of {reserved}" if found.device == "CPU" else f"the process held {reserved}"
+    held = f"torch reserved {reserved}" if found.device == "CPU" else f"the process held {reserved}"
     return f"{found.device}, {found.moment}: {live} of tensors; {held}"
 
 
@@ -206,8 +206,8 @@ def place(source: SourceLine | None) -> str:
 
 def leak_text(leak: Leak) -> str:
     return (
-        f"{place(leak.source)} leaves {format_bytes(leak.per_step.value)} behind in each of {leak.steps} steps "
-        f"({leak.blocks:.3g} blocks a step, {format_bytes(leak.held)} by now)"
+        f"{place(leak.source)} leaks {format_bytes(leak.per_step.value)} in each of {leak.steps} steps "
+        f"({leak.blocks:.3g} blocks per step, {format_bytes(leak.held)} so far)"
     )
 
 
@@ -215,7 +215,7 @@ def failure_text(found: MemoryTriage) -> str:
     failure = found.failure
     assert failure is not None
     where = f" at {place(failure.source)}" if failure.source is not None else ""
-    return f"{format_bytes(failure.asked)} were asked for{where}. In the way: {failure.obstacle}."
+    return f"Allocating {format_bytes(failure.asked)}{where} failed. Cause: {failure.obstacle}."
 
 
 def fitting(found: MemoryTriage) -> tuple[str, ...]:
@@ -228,7 +228,7 @@ def fitting(found: MemoryTriage) -> tuple[str, ...]:
 
 def _batch(fit: Fit) -> str:
     if fit.most <= 0:
-        return "no batch at all, what no batch changes is larger"
+        return "no batch: the memory that does not depend on the batch is larger"
     if fit.most < 1:
         return f"only {format_share(fit.most)} of this batch"
     if fit.least >= MOST_TIMES:
@@ -238,7 +238,7 @@ def _batch(fit: Fit) -> str:
 
 
 def kept_text(holder: ReferenceHolder) -> str:
-    named = f"{holder.kind} {holder.name}" if holder.kind and holder.name else "something that was not found"
+    named = f"{holder.kind} {holder.name}" if holder.kind and holder.name else "an unknown object"
     where = f" grows at {place_text(holder.source)}" if holder.source is not None else " grows"
     size = f"{format_bytes(holder.bytes)} in " if holder.bytes else ""
     count = f"{holder.tensors:.3g} tensor{'s' if holder.tensors > 1 else ''} per step"
@@ -251,8 +251,10 @@ def _leaks(found: MemoryTriage) -> list[str]:
         return [leak_text(leak) for leak in found.leaks]
     if found.steps < 4:
         boundaries = "1 boundary" if found.steps == 1 else f"{found.steps} boundaries"
-        return [f"Not examined: {boundaries} of steps in the history, and four are needed."]
-    return [f"None: no line leaves memory behind in every step ({found.steps} boundaries, by {found.boundary_source})."]
+        return [f"Not examined: the history has {boundaries} of steps, and leaks need four."]
+    return [
+        (f"None: no line leaks memory in every step ({found.steps} step boundaries, from {found.boundary_source}).")
+    ]
 
 
 def by_size(found: MemoryTriage) -> list[tuple[Owner, int]]:

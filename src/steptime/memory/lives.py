@@ -149,7 +149,7 @@ def _history_from_snapshot(snapshot: Snapshot, device: int) -> AllocationHistory
 def _cut(snapshot: Snapshot, lives: Lives, events: int, disagreements: int) -> str:
     """Missing part of a history, and how that is known; "" where nothing is."""
     if snapshot.truncated:
-        return "the file ends in the middle, so what came behind, and perhaps the peak, is not known"
+        return "the file is cut short, so later events, and perhaps the peak, are missing"
     parts = []
     old = lives.born == BEFORE
     recorded = int((old & (lives.stack != NO_STACK)).sum())  # frames are kept only of what is made while it records
@@ -157,10 +157,10 @@ def _cut(snapshot: Snapshot, lives: Lives, events: int, disagreements: int) -> s
     if events and (recorded or (full and bool(old.any()))):
         known = f"{recorded} blocks were recorded before its first event" if recorded else f"it has {events:,} events"
         why = "max_entries was reached" if full else "max_entries was reached, or the history was cleared"
-        parts.append(f"the history starts in the middle ({known}: {why}), and a peak before it is not known")
+        parts.append(f"the history starts late ({known}: {why}), so an earlier peak is unknown")
     if disagreements:
         parts.append(
-            f"the history ends before the snapshot ({disagreements} blocks differ), and a peak behind it is not known"
+            f"the history ends before the snapshot ({disagreements} blocks differ), so a later peak is unknown"
         )
     return "; ".join(parts)
 

@@ -92,7 +92,7 @@ def _of_recording(path: Path, capacity: int | None, max_size: int) -> MemoryRepo
     if not devices and not growth:
         raise NothingMeasuredError(
             "memory-nothing",
-            f"{source} has no samples of memory, no memory events and no snapshot: the job was too short, or ran with "
+            f"{source} has no memory samples, memory events or snapshot: the job was too short, or ran with "
             "--no-profile.",
         )
     following = f"steptime memory {shlex.quote(source)} -o memory.md"

@@ -228,12 +228,12 @@ def savings_of(
 def _of_leaks(leaks: tuple[Leak, ...]) -> Iterator[Saving]:
     for leak in leaks[:3]:
         known = leak.source is not None and leak.source.file
-        where = format_source(leak.source) if leak.source is not None and known else "a line that is not known"
+        where = format_source(leak.source) if leak.source is not None and known else "an unknown line"
         yield Saving(
-            f"let go of what {where} keeps",
+            f"release what {where} holds",
             leak.held,
             "none",
-            f"what it has left behind in {leak.steps} steps; {format_bytes(leak.per_step.value)} more with each",
+            f"leaked in {leak.steps} steps; {format_bytes(leak.per_step.value)} more with each",
             leak.source,
         )
 

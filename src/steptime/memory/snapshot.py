@@ -193,7 +193,7 @@ def read_snapshot(path: Path) -> Snapshot:
         raise no_such_file(path, "a snapshot of PyTorch's allocator, a trace or a recording", SnapshotError) from None
     except OSError as error:
         raise SnapshotError(
-            "snapshot-unreadable", f"{path} cannot be read ({error.strerror or error}): name a file that can."
+            "snapshot-unreadable", f"{path} cannot be read ({error.strerror or error}). Check its path and permissions."
         ) from None
 
 
@@ -223,8 +223,8 @@ def _read_columns(path: Path, file: IO[bytes]) -> Snapshot:
     words, lengths = head["words"], head["lengths"]
     size = _sealed(blocks["size"])
     ends = (
-        f"{path.name} ends in the middle, as of a job killed while writing it: its history is known up to event "
-        f"{len(events['time'])}, and what came after is missing."
+        f"{path.name} is cut short, perhaps because the job was killed while writing it. Its history ends at "
+        f"event {len(events['time'])}."
     )
     return Snapshot(
         segments=Segments(

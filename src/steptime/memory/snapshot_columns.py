@@ -37,7 +37,7 @@ def _load(file: io.BufferedReader) -> tuple[Row, bool]:
         try:
             top = json.load(file)
         except (ValueError, RecursionError):
-            raise NotPlainError("foreign", "is no snapshot of an allocator, and no JSON either") from None
+            raise NotPlainError("foreign", "is neither an allocator snapshot nor JSON") from None
     elif start == b"\x80":
         top, begun = unpickle(file)
     else:
@@ -49,7 +49,7 @@ def _load(file: io.BufferedReader) -> tuple[Row, bool]:
     if not isinstance(top, dict) or not ("segments" in top or TRACES in top):
         raise NotPlainError(
             "foreign",
-            "is no snapshot of an allocator" if begun is None else "ends before any of its segments was whole",
+            "is not an allocator snapshot" if begun is None else "ends before its first complete segment",
         )
     return top, begun is not None
 

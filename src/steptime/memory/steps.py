@@ -82,7 +82,7 @@ SEEN = 0.9
 itself."""
 UNSEEN = "unseen"
 """No pair was run of what is predicted without a step of the optimizer."""
-FORWARD = "of a forward alone: gradients and the optimizer's state come on top"
+FORWARD = "forward only: gradients and optimizer state come on top"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,6 +144,6 @@ def _unseen(history: AllocationHistory, signs: Signs, owners: Codes, missing: In
     if not (owners == Owner.GRADIENTS).any():
         return Steady(missing, missing, missing, FORWARD, UNSEEN)
     if not weights:
-        return Steady(missing, missing, missing, "no optimizer step was seen, and its state comes on top", UNSEEN)
-    note = f"no optimizer step was seen: its state is 0 with plain SGD, {format_bytes(SLOTS * weights)} with Adam"
+        return Steady(missing, missing, missing, "no optimizer step was recorded; its state comes on top", UNSEEN)
+    note = f"no optimizer step was recorded: its state is 0 with plain SGD, {format_bytes(SLOTS * weights)} with Adam"
     return Steady(missing, missing, np.maximum(missing, SLOTS * weights), note, UNSEEN)

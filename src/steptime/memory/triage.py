@@ -192,7 +192,7 @@ def _failure(
             obstacle += f"; the driver had {format_bytes(request.free)} left"
     others = max(0, capacity - account.reserved - request.free) if capacity and request.free is not None else None
     if others is not None and capacity is not None and others >= CONSIDERABLE * capacity:
-        obstacle += f"; {format_bytes(others)} of the device were not this process's: other processes, CUDA contexts"
+        obstacle += f"; {format_bytes(others)} of the device belonged to others: other processes, CUDA contexts"
     return OutOfMemory(request.asked, request.free, obstacle, line, others)
 
 

@@ -44,8 +44,8 @@ def _badge(result: NonFinite) -> str:
     if result.trigger is None:
         return ""
     if result.origin is None:
-        return "Unclear: which operator made it was not seen."
-    return "Confident: a second run made it again." if result.reproduced else "Likely: it was seen in one run."
+        return "Unclear: the operator that produced it is unknown."
+    return "Confident: a second run reproduced it." if result.reproduced else "Likely: it occurred in one run."
 
 
 def _items(result: NonFinite) -> Iterator[Item]:
@@ -69,7 +69,7 @@ def _items(result: NonFinite) -> Iterator[Item]:
 def _clean(result: NonFinite) -> str:
     ranks = f" of {result.ranks} ranks" if result.ranks > 1 else ""
     if result.diverging > 1:
-        grown = f"The gradients have grown {plain_number(result.diverging)} times: the training diverges."
+        grown = f"The gradients grew by a factor of {plain_number(result.diverging)}: the training diverges."
         return f"{grown} All losses were finite in {format_count(result.steps, 'step')}{ranks}."
     return f"All losses and gradients were finite in {format_count(result.steps, 'step')}{ranks}."
 
@@ -91,8 +91,8 @@ def _sign(result: NonFinite, trigger: Trigger) -> str:
     return {
         "loss": f"{loss} in {step}",
         "gradient": f"the gradient{f' of {trigger.name}' * bool(trigger.name)} in {step}; its loss is finite",
-        "skipped": f"every gradient for many steps, to {step}, which the gradient scaler has skipped",
-    }.get(trigger.kind, f"a value that the job has read in {step}, and left")
+        "skipped": f"every gradient in many steps up to {step}, all skipped by the gradient scaler",
+    }.get(trigger.kind, f"a value that the job read in {step} and then stopped")
 
 
 def _origin(result: NonFinite) -> Iterator[Item]:
@@ -100,9 +100,9 @@ def _origin(result: NonFinite) -> Iterator[Item]:
     if origin is None:
         module = result.trigger.first_module if result.trigger is not None else ""
         if module:
-            yield Item(f"Seen: the output of {module} was the first, of the modules looked at, that was not finite")
+            yield Item(f"Seen: the output of {module} is the first non-finite one among the checked modules")
         if result.reproduced:
-            yield Item("Origin: in none of the operators that were seen")
+            yield Item("Origin: none of the checked operators")
         return
     made = "made" if origin.kind == "operator" else "held"
     lines = [*_lines_of(origin, result.directory), *(f"from   {_range(each)}" for each in origin.inputs)]
@@ -115,8 +115,8 @@ def _born(origin: NonFiniteOrigin) -> str:
     what = {
         "batch": "in the batch, first used by",
         "parameter": f"in the parameter {origin.name}",
-        "collective": "on another rank; it came by a collective",
-        "outside": "outside of all operators that were seen, first used in",
+        "collective": "on another rank; a collective brought it here",
+        "outside": "outside the checked operators, first used in",
         "constant": "as a constant, in",
     }.get(origin.kind, f"{origin.operator} in")
     module = f", module {origin.module}" if origin.module else ""

@@ -136,14 +136,14 @@ def _foreign(origin: NonFiniteOrigin) -> Cause:
         return Cause(
             "bad-batch",
             f"The batch came with {what}: {who}, {format_count(elements, 'element')} of {held.elements}.",
-            "Look at these samples in the data set; drop them there, or refuse them where they are read.",
+            "Check these samples in the dataset: remove them there, or reject them when reading.",
         )
     if origin.kind == "parameter":
         return Cause(
             "bad-parameter",
-            f"The parameter {origin.name or '(unnamed)'} was not finite before step {origin.step} began: it was loaded "
-            "or initialised so, or an update that was not looked at made it so.",
-            "Check the checkpoint and the initialisation (torch.empty holds whatever memory held).",
+            f"The parameter {origin.name or '(unnamed)'} was not finite before step {origin.step}: from a "
+            "checkpoint, its initialisation, or an unchecked update.",
+            "Check the checkpoint and the initialisation (torch.empty is uninitialised memory).",
         )
     return FOREIGN.get(origin.kind, UNSEEN)
 
@@ -151,20 +151,20 @@ def _foreign(origin: NonFiniteOrigin) -> Cause:
 FOREIGN = {
     "collective": Cause(
         "other-rank",
-        "It came in by a collective: this rank's own values were finite, another rank's were not.",
-        "Look at the accounts of the other ranks in the recording.",
+        "A collective brought it in: this rank's own values were finite, another rank's were not.",
+        "Check the other ranks in the recording.",
     ),
     "constant": Cause(
         "constant",
-        "The only infinities that lead here were written by the program itself.",
-        "Check the line: is a masked or a filled value used as if it were data?",
+        "The program itself wrote the infinities that lead here.",
+        "Check the line: does it use a masked or filled value as data?",
     ),
 }
 UNSEEN = Cause(
     "unseen",
-    "No operator that was seen made it: it comes from outside of PyTorch's operators, from another thread, or from "
-    "memory that was never written.",
-    "Check tensors that are made with torch.empty, by NumPy, or by an extension.",
+    "None of the checked operators produced it: it comes from outside PyTorch's operators, from another "
+    "thread, or from uninitialised memory.",
+    "Check tensors created with torch.empty, by NumPy, or by an extension.",
 )
 
 
@@ -172,7 +172,7 @@ def _empty_mean(origin: NonFiniteOrigin, name: str) -> Cause | None:
     if any(each.elements == 0 for each in origin.inputs) and _made_nan(origin):
         return Cause(
             "empty-mean",
-            f"{origin.operator} was given a tensor without elements: the mean of nothing is 0/0.",
+            f"{origin.operator} got an empty tensor: the mean of nothing is 0/0.",
             "Leave the loss out of a step that selects no element, or divide a sum by clamp(min=1).",
         )
     if origin.phase == "backward":
@@ -181,13 +181,13 @@ def _empty_mean(origin: NonFiniteOrigin, name: str) -> Cause | None:
         return Cause(
             "all-targets-ignored",
             "Every target of the batch is the ignored index (or has weight 0): the mean over no element is 0/0.",
-            "Use reduction='sum' and divide by the number of targets, at least 1; or leave such a batch out.",
+            "Use reduction='sum' and divide by the number of targets, at least 1; or skip such a batch.",
         )
     if name in ("var", "std", "var_mean", "std_mean"):
         return Cause(
             "single-value-variance",
             "The variance of a single value, with Bessel's correction, is 0/0.",
-            "Use correction=0 (unbiased=False), or leave out groups of one.",
+            "Use correction=0 (unbiased=False), or skip groups of one.",
         )
     return None
 
@@ -198,7 +198,7 @@ def _masked_row(origin: NonFiniteOrigin, name: str) -> Cause | None:
         return None
     return Cause(
         "masked-row",
-        f"A softmax over a row in which everything is masked (-inf) is 0/0: rows {listed(origin.rows)} of its input.",
+        f"A softmax over a fully masked row (-inf) is 0/0: rows {listed(origin.rows)} of its input.",
         "Leave one element of every row visible, or fill with a large negative number instead of -inf.",
     )
 
@@ -212,7 +212,7 @@ def _logarithm(origin: NonFiniteOrigin, name: str) -> Cause | None:
         return Cause(
             "log-of-negative",
             f"{name} of negative numbers is NaN: its input goes down to {plain_number(values.low)}.",
-            "Find out why it is negative; a clamp would hide it.",
+            "Find out why it is negative; a clamp would only hide it.",
         )
     how_many = f"{format_count(values.zeros, 'element')} of {values.elements} of its input" if not edge else "its input"
     return Cause(
@@ -243,7 +243,7 @@ def _outside_domain(origin: NonFiniteOrigin, name: str) -> Cause | None:
         return None
     return Cause(
         "outside-domain",
-        f"{name} is not defined there: its input lies between {plain_number(values.low)} and "
+        f"{name} is undefined there: its input is between {plain_number(values.low)} and "
         f"{plain_number(values.high or 0.0)}.",
         "Clamp to the domain what rounding has pushed out of it (x.clamp(min=0)), or find out why it lies outside.",
     )
@@ -278,8 +278,8 @@ def _outlying_sample(origin: NonFiniteOrigin, batch: BatchFacts | None) -> Cause
     who = _samples(batch.samples_outlying, batch.rows_outlying)
     return Cause(
         "outlying-sample",
-        f"The batch holds values far beyond the others, up to {plain_number(largest)}: {who}.",
-        "Look at these samples in the data set; clip or scale what is read.",
+        f"The batch has outliers of up to {plain_number(largest)}: {who}.",
+        "Check these samples in the dataset; clip or scale them when reading.",
     )
 
 
@@ -360,7 +360,7 @@ def _unrecognised(origin: NonFiniteOrigin) -> Cause:
     if any(each.infinite for each in origin.inputs) and _made_nan(origin):
         return Cause(
             "arithmetic-of-infinities",
-            f"{origin.operator} made NaN of infinities that the program wrote (inf - inf, or 0 * inf).",
+            f"{origin.operator} turned infinities that the program wrote into NaN (inf - inf, or 0 * inf).",
             "Use torch.where or masked_fill instead of adding or multiplying a mask of infinities.",
         )
     ranges = "; ".join(
@@ -370,8 +370,8 @@ def _unrecognised(origin: NonFiniteOrigin) -> Cause:
     )
     return Cause(
         "operator",
-        f"{origin.operator} made {'NaN' if _made_nan(origin) else 'an infinity'} of values that were finite: {ranges}.",
-        "Look at the ranges of its inputs: which of them is not what the line expects?",
+        f"{origin.operator} turned finite values into {'NaN' if _made_nan(origin) else 'an infinity'}: {ranges}.",
+        "Check the ranges of its inputs: which of them does the line not expect?",
     )
 
 

@@ -360,7 +360,7 @@ class LineTimeline:
         if not codes:
             return False
         if sys.gettrace() is not None:
-            self._note("a debugger or coverage holds sys.settrace: lines were not timed")
+            self._note("lines were not timed: a debugger or a coverage tool uses sys.settrace")
             return False
         self._clock = LineClock({key: self._describe(code, code is loop) for key, code in codes.items()}, loop)
         live = [each for each in _frames(frame) if id(each.f_code) in codes]
@@ -372,7 +372,7 @@ class LineTimeline:
             else _Tracer(self._clock, self.give_up)
         )
         if not self._backend.start(live):
-            self._note("no free tool number of sys.monitoring: lines were not timed")
+            self._note("lines were not timed: sys.monitoring has no free tool ID")
             self._backend = self._clock = None
             return False
         return True

@@ -327,25 +327,25 @@ class ProfilerWindow:
     def obstacle(self) -> str:
         """Returns why torch's profiler must not start now, or ""."""
         if torch.autograd._profiler_enabled():
-            return "another one was recording, and two spoil each other"
+            return "another profiler was recording"
         if threading.current_thread() is not threading.main_thread():
-            return "the training thread is not the main one, which Kineto wants"
+            return "the training thread is not the main thread, which Kineto needs"
         if self.stacks and sys.getprofile() is not None:
-            return "the job has a profile function of Python's, whose place its stacks would take"
+            return "the job uses Python's sys.setprofile, which call stacks would replace"
         rpc = sys.modules.get("torch.distributed.rpc.api")
         if rpc is not None and rpc._is_current_rpc_agent_set():
-            return "the job calls other processes by RPC, which torch's profiler announces on its stderr"
+            return "the job uses RPC, for which torch's profiler writes to standard error"
         if in_compiled_call():
-            return "a step ends inside of a compiled function, whose own range the profiler would cut"
+            return "a step ends inside a compiled function"
         if self.stacks and (torch._C._len_torch_function_stack() or any(map(_is_of_the_jobs, _modes()))):
             return "a mode of the job's would see what torch asks of parameters for its stacks"
         specification = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
         if getattr(specification, "_initializing", False):
-            return "another thread was importing torch._dynamo, which it imports too"
+            return "another thread was importing torch._dynamo at that moment"
         modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)] if self.stacks else []
         names = (each.__dict__.get("__file__") for each in modules)
         if any(isinstance(name, str) and HALF_CHARACTER.search(name) for name in names):
-            return "its stacks would hold a file's name that is not UTF-8, which torch cannot read"
+            return "the name of a source file is not valid UTF-8, which torch cannot store"
         return ""
 
     def start(self) -> None:
@@ -407,7 +407,7 @@ class ProfilerWindow:
         before, (epoch, monotonic) = device.resident_bytes(), clock_pair()
         profile = self._end(os.path.join(self._folder, f"memory-{self.number}.pickle"))
         if not os.access(self._folder, os.W_OK | os.X_OK):  # Kineto would complain on the user's stderr and go on
-            raise OSError(f"nothing can be written to {self._folder} any more")
+            raise OSError(f"{self._folder} is no longer writable")
         path = f"trace-{self.number}.json"
         with plain_name(self._folder) as folder, kineto_silenced():
             profile.export_chrome_trace(os.path.join(folder, os.path.basename(self._partial)))
@@ -428,7 +428,7 @@ class ProfilerWindow:
     def give_way(self, other: Any) -> None:
         """Ends the recording before the job's own profiler starts."""
         if self._profile is not None and self._profile.profiler is not other:
-            self._recorder.note("the profiler ended early: the job began to profile itself")
+            self._recorder.note("steptime's profile ended early, because the job started its own profiler")
             self.abandon()
 
     def abandon(self) -> None:

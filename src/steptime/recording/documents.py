@@ -90,13 +90,14 @@ def read_blocks(path: Path, largest: int, block: int, problems: list[str]) -> It
                 yield data
     except PermissionError:
         raise RecordingError(
-            "recording-permission", f"{path} may not be read: ask for read access to the whole recording."
+            "recording-permission",
+            f"You have no permission to read {path}. Ask for read access to the whole recording.",
         ) from None
     except OSError as error:
-        problems.append(f"{_place(path)} cannot be read ({error.strerror}): left out.")
+        problems.append(f"{_place(path)} cannot be read ({error.strerror}) and was skipped.")
         return
     if size > largest:
-        problems.append(f"{_place(path)} is larger than {largest >> 20} MiB: only its beginning was read.")
+        problems.append(f"{_place(path)} is larger than {largest >> 20} MiB; steptime read only its start.")
 
 
 def sound(data: bytes) -> bytes:
@@ -130,9 +131,9 @@ def decode_lines(path: Path, data: bytes, decode: Callable[[bytes], T], problems
         except ValueError:
             bad += 1
     if bad:
-        problems.append(f"{_place(path)}: {bad} of {len(lines) - 1} lines cannot be read and were left out.")
+        problems.append(f"{_place(path)}: {bad} of {len(lines) - 1} lines cannot be read and were skipped.")
     if lines[-1].strip():
-        problems.append(f"{_place(path)}: the last line is torn and was left out.")
+        problems.append(f"{_place(path)}: the last line is incomplete and was skipped.")
     return found
 
 

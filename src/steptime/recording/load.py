@@ -167,7 +167,9 @@ def load_whole(contents: Contents) -> rec.Recording:
     """Reads the first MOST_PROCESSES processes of `Contents`; returns the whole recording."""
     problems = list(contents.problems)
     if len(contents.folders) > MOST_PROCESSES:
-        problems.append(f"{len(contents.folders)} processes are recorded: only the first {MOST_PROCESSES} were read.")
+        problems.append(
+            f"The recording has {len(contents.folders)} processes; steptime read the first {MOST_PROCESSES}."
+        )
     processes = [_process(folder, contents.manifest, problems) for folder in contents.folders[:MOST_PROCESSES]]
     processes.sort(key=place)
     return rec.Recording(contents.path, contents.manifest, tuple(processes), contents.telemetry, tuple(problems))
@@ -197,12 +199,14 @@ def process_folders(path: Path) -> list[Path]:
     """Returns the folders of the processes, by name. Raises RecordingError."""
     try:
         if not path.exists():
-            raise no_such_file(path, "a recording (a folder that steptime run writes), a trace or a report")
+            raise no_such_file(path, "a recording (a folder written by steptime run), a trace or a report")
         if not path.is_dir():
             raise _no_recording(path, "is a file")
         return sorted(each for each in path.iterdir() if PROCESS_FOLDER.fullmatch(each.name) and each.is_dir())
     except PermissionError:
-        raise RecordingError("recording-permission", f"{path} may not be read: ask for read access to it.") from None
+        raise RecordingError(
+            "recording-permission", f"You have no permission to read {path}. Ask for read access."
+        ) from None
     except (OSError, ValueError) as error:
         raise RecordingError("recording-unreadable", f"{path} cannot be read: {error}.") from None
 
@@ -210,7 +214,7 @@ def process_folders(path: Path) -> list[Path]:
 def _no_recording(path: Path, seen: str) -> RecordingError:
     return RecordingError(
         "no-recording",
-        f"{path} {seen}, where a recording was expected: a folder with a manifest.json, as `steptime run` writes it.",
+        f"{path} is not a recording: it {seen}. Expected a folder written by `steptime run`, with a manifest.json.",
     )
 
 
@@ -218,14 +222,14 @@ def read_manifest(path: Path, has_processes: bool, problems: list[str]) -> rec.M
     """Reads manifest.json. Raises RecordingError if there is neither one nor a process, or its format is newer."""
     data = read_bytes(path / "manifest.json", documents.LARGEST_DOCUMENT, problems)
     if not data and not has_processes:
-        raise _no_recording(Path.cwd() if path == Path() else path, "holds no manifest.json")
+        raise _no_recording(Path.cwd() if path == Path() else path, "has no manifest.json")
     try:
         version = decode_document(data, _ManifestVersion).format_version
         if version > FORMAT_VERSION:
             raise RecordingError(
                 "recording-newer",
-                f"{path} has recording format {version}, this steptime reads up to {FORMAT_VERSION}: "
-                "run `pip install --upgrade steptime`.",
+                f"{path} has recording format {version}; this steptime reads up to {FORMAT_VERSION}. Upgrade: "
+                "pip install --upgrade steptime",
             )
         return decode_document(data, rec.Manifest)
     except ValueError as error:
@@ -342,10 +346,10 @@ def _journal(path: Path, life: Life | None, problems: list[str]) -> Decoded:
     decoded = decode(_blocks(path, problems), life)
     place = f"{path.parent.name}/{path.name}"
     if decoded.torn:
-        problems.append(f"{place}: the last record is torn and was left out.")
+        problems.append(f"{place}: the last record is incomplete and was skipped.")
     if decoded.senseless:
         total = decoded.senseless + len(decoded.table.start)
-        problems.append(f"{place}: {decoded.senseless} of {total} records make no sense and were left out.")
+        problems.append(f"{place}: {decoded.senseless} of {total} records are invalid and were skipped.")
     return decoded
 
 
@@ -358,7 +362,7 @@ def _blocks(path: Path, problems: list[str]) -> Iterator[bytes]:
             seen.add(block[: RECORD.size])
             yield block
     except ValueError:
-        problems.append(f"{path.parent.name}/{packed.name} is damaged: only its beginning was read.")
+        problems.append(f"{path.parent.name}/{packed.name} is damaged; steptime read only its start.")
     for plain in (path.with_suffix(ASIDE), path):
         blocks = read_blocks(plain, LARGEST_JOURNAL, JOURNAL_BLOCK, problems)
         first = next(blocks, b"")
@@ -376,7 +380,7 @@ def _traces(folder: Path, traces: list[rec.TraceFacts], problems: list[str]) -> 
         names = (trace.path, trace.path + ".gz") if Path(trace.path).name == trace.path else ()
         name = next((name for name in names if _is_file(folder / name)), None)
         if name is None:
-            problems.append(f"{folder.name}: the profiler's trace {trace.number} is missing and was left out.")
+            problems.append(f"{folder.name}: the profiler's trace {trace.number} is missing.")
         else:
             present.append(replace(trace, path=name))
     steady = any(trace.number != EARLY_WINDOW and not trace.stacks and not trace.caught for trace in present)

@@ -143,7 +143,7 @@ def _step(report: Report, process: ProcessReport) -> Iterator[str]:
     price."""
     step = process.case.step
     left_out = left_out_text(process)
-    yield f"Step {step_text(step)}{f' (left out: {left_out})' if left_out else ''}"
+    yield f"Step {step_text(step)}{f' (excluded: {left_out})' if left_out else ''}"
     found = one_line(step.how).partition(", because")[0]
     if found and PROFILER not in found:
         yield f"Steps: {found}"
@@ -277,7 +277,7 @@ def _environment(report: Report) -> Table:
     facts = (
         ("Source", report.source), ("Host", environment.host), ("Device", environment.device),
         ("Python", environment.python), ("torch", environment.torch), ("steptime", environment.steptime),
-        ("Ranks", str(environment.ranks)), ("Job", environment.ended), ("Steps in all", str(step.total)),
+        ("Ranks", str(environment.ranks)), ("Job", environment.ended), ("Number of steps", str(step.total)),
         ("Boundaries", step.how or step.mode), ("Price", price_text(report)),
     )  # fmt: skip
     return table_of(

@@ -120,22 +120,22 @@ def read(text: bytes, path: str) -> Report:
         if head.schema == COMPACT:
             raise RecordingError(
                 "report-compact",
-                f"{path} is a compact report, which is not read back: write the whole one with --full, as in: "
-                f"steptime report {shlex.quote(head.source)} -o {path} --full --force",
+                f"{path} is a compact report, which steptime cannot read back. Write the full one: steptime "
+                f"report {shlex.quote(head.source)} -o {path} --full --force",
             )
         version = head.schema_version
         if version > SCHEMA_VERSION:
             raise RecordingError(
                 "report-newer",
-                f"{path} is a report of schema version {version} and this steptime reads up to {SCHEMA_VERSION}; "
-                "a newer steptime can: pip install --upgrade steptime.",
+                f"{path} has schema version {version}; this steptime reads up to {SCHEMA_VERSION}. Upgrade: "
+                "pip install --upgrade steptime",
             )
         if version < SCHEMA_VERSION:
             raise RecordingError(
                 "report-older",
-                f"{path} is a report of schema version {version}, by an older steptime; this one reads version "
-                f"{SCHEMA_VERSION}. Make it anew from its recording: "
-                f"steptime report RECORDING -o {path} --full --force.",
+                f"{path} has schema version {version}, from an older steptime; this one reads version "
+                f"{SCHEMA_VERSION}. Write it again from its recording: steptime report RECORDING -o {path} "
+                "--full --force.",
             )
         report = msgspec.json.decode(text, type=Report)
         if not _measurable(msgspec.json.decode(text)):
@@ -144,8 +144,8 @@ def read(text: bytes, path: str) -> Report:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordingError(
             "report-unreadable",
-            f"{path} is no report that this steptime reads: {error}. One of another "
-            f"version is made anew from its recording: steptime report RECORDING -o {path} --full --force.",
+            f"{path} is not a report that this steptime can read: {error}. If it is from another version, "
+            f"write it again from its recording: steptime report RECORDING -o {path} --full --force.",
         ) from error
 
 
@@ -169,7 +169,9 @@ def content(path: Path, name: str) -> bytes:
     except OSError as error:
         raise RecordingError("report-unreadable", f"{name} cannot be read ({error.strerror}).") from None
     if len(text) > LARGEST:
-        raise RecordingError("report-unreadable", f"{name} is no report of steptime: it has more than {LARGEST} bytes.")
+        raise RecordingError(
+            "report-unreadable", f"{name} is not a report of steptime: it is larger than {LARGEST} bytes."
+        )
     return text
 
 

@@ -29,7 +29,7 @@ from steptime.trials.trial import Judgement, Run, batch_of
 
 VERSION = 1
 """Version of the document."""
-HOPELESS = "More rounds would hardly decide it here: a quieter machine would, or another --min-gain"
+HOPELESS = "More rounds would hardly decide it here. Use a quieter machine, or another --min-gain"
 LONG_COMPILATION = 0.5
 """Least compilation time that is reported, s."""
 
@@ -56,7 +56,7 @@ def _table(results: Results, every: Sequence[Judgement]) -> Table:
         reported = _sentences(judgement, results.runs)
         further = seconds_to_decide(judgement, results)
         if further is not None:
-            reported.append(f"About {format_duration(further * 1e9)} more would decide it")
+            reported.append(f"About {format_duration(further * 1e9)} more should decide it")
         elif may_go_on(judgement) and judgement.speed is not None:
             reported.append(HOPELESS)
         return ". ".join(reported)
@@ -119,9 +119,9 @@ def _compared(results: Results) -> list[str]:
     if results.plan.until_loss is None:
         return []
     return [
-        "Compared: the time from the import of torch until the training loss, as a mean over the last tenth of the "
-        f"steps, is {results.plan.until_loss.loss:g} or less; evaluations and checkpoints are not counted. Candidates "
-        "may train otherwise."
+        "Compared: the time from the import of torch until the mean training loss over the last tenth of the "
+        f"steps is {results.plan.until_loss.loss:g} or less, without evaluations and checkpoints. Candidates "
+        "may train differently."
     ]
 
 
@@ -157,16 +157,16 @@ def _as_it_is(results: Results) -> str:
     step, printed, metric = usual_step(results.runs), usual_metric(results.runs), results.plan.metric
     target = results.plan.until_loss
     if printed is None and (step is None or target is not None):
-        return "The job as it is was not timed"
+        return "The unchanged job was not timed"
     if metric is not None and printed is not None:
         better = "lower" if metric.lower_is_better else "higher"
         value = f"{printed.value:,.0f}" if printed.value >= 1000 else f"{printed.value:.4g}"
-        what = f"{value} by {metric.pattern}, {better} is better"
+        what = f"{value} from {metric.pattern}, {better} is better"
     elif target is not None and printed is not None:
         what = f"{format_duration(printed.value * 1e9)} to a loss of {target.loss:g}"
     else:
         what = f"{format_duration(step.value)} per step" if step is not None else ""
-    return f"As it is: {what}"
+    return f"Unchanged: {what}"
 
 
 def _sentences(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
@@ -178,5 +178,5 @@ def _sentences(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
     by_steps = not any(run.metric is not None for run in runs)
     if by_steps and compiling >= LONG_COMPILATION and step is not None and speed is not None and speed.low > 1:
         saved = step.value * (1 - 1 / speed.value)
-        reported.append(f"It compiles for {compiling:.1f} s, paid back after {compiling * 1e9 / saved:,.0f} steps")
+        reported.append(f"It compiles for {compiling:.1f} s, which {compiling * 1e9 / saved:,.0f} steps pay back")
     return reported

@@ -21,7 +21,7 @@ from steptime.trials.same_work import precision_of, same_batch
 from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, Variant
 
 NOT_SEEN = "not seen"
-MEANS = "Means over the steps that were timed; how sure the whole is, the speed-up says."
+MEANS = "Means over the timed steps; the speed-up's interval covers all rounds."
 
 
 def details_of(results: Results, judgements: Sequence[Judgement]) -> Iterator[Part]:
@@ -77,7 +77,7 @@ def _batches(variant: Variant, pairs: Sequence[tuple[Run, Run]]) -> str:
     looked = [pair for pair in steps if all(each.batches for each in pair)]
     equal = sum(same_batch(*pair, precision) for pair in looked)
     shapes = sum(one.inputs == other.inputs for one, other in steps)
-    values = f"values equal in {equal} of {format_count(len(looked), 'step')} that were looked at" if looked else ""
+    values = f"values equal in {equal} of {format_count(len(looked), 'checked step')}" if looked else ""
     return "; ".join(filter(None, (values, f"shapes equal in {shapes} of {len(steps)}"))) if steps else NOT_SEEN
 
 
@@ -98,27 +98,27 @@ def _gradients(run: Run, before: Run) -> str:
     count = format_count(len(before.norms[0]), "parameter")
     if not found.largest and not found.dead:
         return f"norms of {count} are equal"
-    dead = f", {len(found.dead)} are gone" if found.dead else ""
+    dead = f", {len(found.dead)} are missing" if found.dead else ""
     return f"norms of {count} differ by {found.largest:.1g} at most, {found.median:.1g} in the median{dead}"
 
 
 def _in_float32(run: Run, before: Run) -> str:
     found = apart(run, before)
     if found is None:
-        return "others, or none that moved"
-    return f"{_distance(found[0])} after {len(run.work)} steps, where rounding explains {SINGLE:g}"
+        return "different, or none that changed"
+    return f"{_distance(found[0])} after {len(run.work)} steps; rounding explains {SINGLE:g}"
 
 
 def _distance(share: float) -> str:
-    return f"{share:.1g} of their way apart" if share else "equal"
+    return f"{share:.1g} of their total change apart" if share else "equal"
 
 
 def _in_float64(own: Sequence[Run], plain: Sequence[Run]) -> str:
     found = exactness(own, plain)
     if found is not None:
-        return f"{_distance(found.distance)} after {found.steps} steps, where rounding explains {EXACT:g}"
+        return f"{_distance(found.distance)} after {found.steps} steps; rounding explains {EXACT:g}"
     tried = any(run.exact for run in own)
-    return "the job does not compute in float64 throughout" if tried else "not rehearsed"
+    return "the job does not run in float64 throughout" if tried else "not rehearsed"
 
 
 def _evaluations(pairs: Sequence[tuple[Run, Run]]) -> str:
@@ -129,7 +129,7 @@ def _evaluations(pairs: Sequence[tuple[Run, Run]]) -> str:
         for run in (one, other)
     ]
     own, usual = sum(both[::2]), sum(both[1::2])
-    return f"{own:,} samples, and {usual:,} of the job, in the same steps" if own or usual else "none seen"
+    return f"{own:,} samples, {usual:,} in the unchanged job, over the same steps" if own or usual else "none seen"
 
 
 def _passes(pairs: Sequence[tuple[Run, Run]]) -> str:
@@ -146,8 +146,8 @@ def _losses(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> str:
     ends, seeds = ({run.seed: parity.tail(run.losses, steps) for run in runs} for runs in (mine, theirs))
     spread = f", seeds differ by ±{stdev(seeds.values()):.2g}" if len(seeds) > 1 else ""
     common = sorted(ends.keys() & seeds.keys()) or [next(iter(seeds))]
-    usual = f"{fmean(seeds[seed] for seed in common):.4g} of the job from the same seeds"
-    return f"{fmean(ends.values()):.4g} behind {steps} steps, and {usual}{spread}"
+    usual = f"{fmean(seeds[seed] for seed in common):.4g} in the unchanged job with the same seeds"
+    return f"{fmean(ends.values()):.4g} after {steps} steps, {usual}{spread}"
 
 
 # -- times ------------------------------------------------------------------------------------------------------------
@@ -201,8 +201,8 @@ def _measured_on(results: Results) -> Iterator[str]:
     if not timed:
         return
     others = [run.load.other_cpu for run in timed]
-    yield f"Other programs: {fmean(others):.1f} CPUs in the mean of the timed processes, {max(others):.1f} at most"
+    yield (f"Other processes used {fmean(others):.1f} CPUs on average during the timed runs, at most {max(others):.1f}")
     control = comparisons_of(CONTROL, results.runs) if results.plan.compared is None else ()
     if len(control) > 1:
         ratios = ", ".join(f"{exp(each.log_ratio()):.2f}" for each in control)
-        yield f"The job against itself, a round each: {ratios} times as fast, which is known to be 1"
+        yield f"Unchanged job against itself, per round: {ratios} times as fast (true value: 1)"

@@ -18,7 +18,7 @@ from steptime.trials.plan import BF16, BF16_COMPILED, NO_INPUT, BatchSizePoint, 
 from steptime.trials.results import Results
 from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict, batch_of
 
-NO_TIME = "no time was left for it"
+NO_TIME = "the budget ended before it"
 WORTH = 1.1
 """An upper bound below this is not worth looking for."""
 BY_PRECISION = 1.2
@@ -52,7 +52,7 @@ def answer_of(
     )
 
 
-NOTHING = "Nothing was timed: the budget was too short for a first round."
+NOTHING = "No result: the budget was too short for one round. Give a larger --budget."
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _row(label: str, timed: Sequence[Run], variants: Sequence[str], speed: str, 
 def _reasons(judgements: Sequence[Judgement], timed: Sequence[Run]) -> Iterator[str]:
     """Reasons why variants failed, without repeating the headline."""
     for each in judgements:
-        if each.verdict in EXPLAINED and (timed or "nothing was timed" not in each.sentence):
+        if each.verdict in EXPLAINED and (timed or "not timed" not in each.sentence):
             yield f"{each.variant.label}: {each.verdict.value}: {each.sentence}"
 
 
@@ -147,7 +147,12 @@ def _drifted(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[str]
     if not rows:
         return []
     them = "it is" if len(rows) == 1 else "they are"
-    return [f"{', '.join(rows)}: {them} compared with the runs right before and after, as the machine's pace changed"]
+    return [
+        (
+            f"{', '.join(rows)}: {them} compared with the runs right before and after, because the machine's speed "
+            "changed"
+        )
+    ]
 
 
 def _spread(values: Sequence[int]) -> float:
@@ -171,7 +176,7 @@ def _compilation(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[
         saved = base.value * (1 - 1 / judgement.speed.value)
         spent = fmean(seconds)
         sure = judgement.speed.low > 1
-        paid = f"paid back after {spent * 1e9 / saved:,.0f} steps" if sure else "not known ever to be paid back"
+        paid = f"paid back after {spent * 1e9 / saved:,.0f} steps" if sure else "never known to pay back"
         lines.append(f"{judgement.variant.label}: compiles {spent:.1f} s, {paid}")
     return lines
 
@@ -231,10 +236,10 @@ def _paying(judgements: Sequence[Judgement]) -> list[str]:
     if best is not None and best.speed is not None:
         return [f"{best.variant.label} pays ({best.speed.value:.2f}×)"]
     tried = any(each.speed is not None or each.verdict is not TrialVerdict.UNDECIDED for each in judgements)
-    return ["no precision or compilation tried here is faster beyond doubt"] if tried else []
+    return ["no tried precision or compilation is measurably faster"] if tried else []
 
 
-FEWER_UPDATES = "with larger batches an epoch makes fewer updates: tune the learning rate anew"
+FEWER_UPDATES = "larger batches make fewer updates per epoch: retune the learning rate"
 
 
 def _sizes(points: Sequence[BatchSizePoint]) -> list[str]:
@@ -245,7 +250,7 @@ def _sizes(points: Sequence[BatchSizePoint]) -> list[str]:
     if size is not None:
         (rate,) = (point.rate.value for point in known if point.size == size and point.rate is not None)
         wide = any(point.rate.high > rate * (1 + MIN_GAIN) for point in known if point.size > size and point.rate)
-        unsure = ", as far as the intervals tell (a longer --budget narrows them)" if wide else ""
+        unsure = ", within the intervals' precision (a larger --budget narrows them)" if wide else ""
         return [f"beyond batches of {size} throughput hardly grows{unsure}", FEWER_UPDATES]
     end = f" to {known[-1].size}, and {out} runs out of memory" if out is not None else f" up to {known[-1].size}"
     return [f"throughput still grows{end}", FEWER_UPDATES]
@@ -257,4 +262,4 @@ def _margin(points: Sequence[BatchSizePoint], capacity: int | None) -> list[str]
     if len(points) < 2 or largest is None or largest.peak is None or not capacity:
         return []
     left = format_share(max(0.0, 1 - largest.peak / capacity))
-    return [f"the largest batch that was timed, {largest.size}, leaves {left} of {format_bytes(capacity)} free"]
+    return [f"the largest timed batch, {largest.size}, leaves {left} of {format_bytes(capacity)} free"]

@@ -117,7 +117,7 @@ def left_out_text(process: ProcessReport) -> str:
         rest = "for measurements of steptime"
     ours = excluded - sum(count for count, _ in job)
     aside = "outlier" if outliers == 1 else "outliers"
-    counts = ((step.warm_up, "warm-up"), (ours, rest), *job, (outliers, aside), (step.behind, "behind the profiler"))
+    counts = ((step.warm_up, "warm-up"), (ours, rest), *job, (outliers, aside), (step.behind, "after the profiler"))
     return ", ".join(f"{count} {what}" for count, what in counts if count > 0)
 
 
@@ -145,7 +145,7 @@ def cost_text(cost: Cost, step: float) -> str:
         always = f"{about}{format_duration(cost.always_ns)}/step always ({format_share(cost.always_ns / step)})"
         if cost.span_ns > BETWEEN * step:
             whole = f"{format_share(cost.always_ns / cost.span_ns)} of {format_duration(cost.span_ns)}"
-            always = f"{about}{format_duration(cost.always_ns)} always, from step to step ({whole})"
+            always = f"{about}{format_duration(cost.always_ns)} always, between step starts ({whole})"
     if cost.tracer is not None:
         longer = f"{format_duration(cost.tracer.value)}/step ({format_share(cost.tracer.value / step)})"
         always += f"; {longer} more since the profiler was on, though its tracer was detached (unless TEARDOWN_CUPTI=0)"
@@ -187,15 +187,15 @@ def roofline_sentences(case: Case) -> tuple[str, ...]:
     if roofline.matrix_unit is not None:
         share = format_share(roofline.matrix_unit)
         units = matrix_units(machine.name if machine is not None else case.step.device)
-        sentences.append(f"{share} of the time in matmuls was on {units}.")
+        sentences.append(f"{units} ran {share} of the matmul time.")
     if roofline.modelled < NEARLY_ALL:
         share = format_share(1 - roofline.modelled)
-        sentences.append(f"Kernels whose work is not known take {share}; the shortest of them count as latency.")
+        sentences.append(f"Kernels of unknown cost take {share}; the shortest of them count as latency.")
     whole = sum(use.duration for use in case.kernels)
     alone = sum(use.duration for use in case.kernels if not use.operator and use.bound != "communication")
     if alone > MENTIONED * whole:
         share = format_share(alone / whole)
-        sentences.append(f"{share} of it belongs to no operator (launched before the trace began?).")
+        sentences.append(f"{share} of it belongs to no operator (launched before the trace started?).")
     if machine is not None and not (machine.measured and roofline.peak):  # it was said with what was reached
         source = f" ({machine.source})" if machine.source and not machine.measured else ""
         sentences.append(f"Peaks of {machine.name}: {origin(machine)}{source}.")
@@ -206,7 +206,7 @@ def bounds_text(roofline: RooflineUse, case: Case) -> str:
     """Compute category by bound: "compute bound by memory 61 %, arithmetic 30 %, unmodelled 9 %"; "" without known
     peaks."""
     if not roofline.flops and not roofline.bytes:
-        return f"kernels without a known work: {_why_unmodelled(case)}"
+        return f"kernels of unknown cost: {_why_unmodelled(case)}"
     if case.machine is None:
         return ""
     parts = [(getattr(roofline, field), words) for field, words in _BOUNDS]
@@ -221,9 +221,9 @@ def _why_unmodelled(case: Case) -> str:
     if any(use.shapes for use in computing):
         return "steptime has no model of their operators"
     if case.step.graphs is not None and case.step.graphs.share > ONE_HALF:
-        return "those of a graph have no operators in a trace"
+        return "kernels of a CUDA graph have no operators in a trace"
     if computing and not any(use.operator for use in computing):
-        return "the trace does not tell which operators launched them"
+        return "the trace does not show which operators launched them"
     return "no shapes in the trace (record_shapes=True)"
 
 
@@ -236,7 +236,7 @@ def reached_text(case: Case) -> str:
     least = "at least " if roofline.modelled < NEARLY_ALL else ""
     rate = f"{least}{format_rate(roofline.flops / step * 1e9)}FLOP/s"
     if roofline.peak is None or not roofline.dtype:
-        return f"{rate} over the whole step; no peak of this device is known"
+        return f"{rate} over the whole step; the peak of this device is unknown"
     peak = f"{format_rate(roofline.peak)}FLOP/s, {_peak_origin(case.machine, roofline.dtype)}"
     if roofline.utilization is None:
         return f"{rate} over the whole step ({roofline.dtype}: at most {peak})"
@@ -335,7 +335,7 @@ def origin(machine: MachineUse | None) -> str:
         return "unknown"
     if not machine.measured:
         return "datasheet"
-    return "measured next to other load, so at least this" if machine.under_load else "measured"
+    return "measured while other processes ran, so a lower bound" if machine.under_load else "measured"
 
 
 def _peak_origin(machine: MachineUse | None, dtype: str) -> str:
@@ -358,7 +358,7 @@ def prediction_text(prediction: Prediction, step: float) -> str:
     """Prediction as text: "input free: 12 % shorter (10 to 14 %)"."""
     saved = prediction.saved
     if saved.samples < 2:
-        return f"{prediction.change}: {format_share(saved.value / step)} shorter (one step)"
+        return f"{prediction.change}: {format_share(saved.value / step)} shorter (from one step)"
     low, high = (f"{100 * each / step:.0f}" for each in (saved.low, saved.high))
     interval = f" ({low} to {high} %)" if low != high else ""
     return f"{prediction.change}: {format_share(saved.value / step)} shorter{interval}"
@@ -383,10 +383,10 @@ def elsewhere_text(prediction: Elsewhere, step: float) -> str:
     between = f" ({low} to {high})" if low != high else ""
     gain = prediction.here - kernels.value
     kept = gain > NOTABLE * prediction.here and step - times.value < gain / 2
-    host = "; what the CPU does is taken to stay as it is" if kept else ""
-    caveat = "" if prediction.checked else "; how far such a prediction is off was not measured"
+    host = "; assumes unchanged CPU time" if kept else ""
+    caveat = "" if prediction.checked else "; the error of such predictions was not measured"
     reported = f"{format_duration(prediction.here)} to {format_duration(kernels.value)}"
-    ranks = "; as many ranks as here, more are not predicted" if prediction.communication else ""
+    ranks = "; same number of ranks" if prediction.communication else ""
     return (
         f"{where}: {format_duration(times.value)} per step, {change}{between}; kernels {reported}{host}{ranks}{caveat}"
     )

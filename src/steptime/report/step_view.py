@@ -331,7 +331,7 @@ def _phases(displayed: tuple[int, int], phases: Mapping[Phase, Intervals]) -> li
     if not labels:
         return []
     start, end, label = (np.concatenate(each) for each in (starts, ends, numbers))
-    return [Strip("Phases, as watched", "phase", start, end, label, tuple(labels), label * 0, (Detail(),))]
+    return [Strip("Phases, from always-on timers", "phase", start, end, label, tuple(labels), label * 0, (Detail(),))]
 
 
 def _rows(trace: Trace, displayed: tuple[int, int]) -> tuple[Rows, int]:
@@ -448,7 +448,7 @@ def step_view_of_trace(steps: StepContext, numbers: Int64) -> StepView:
     all."""
     at = usual(steps.windows[:, 1] - steps.windows[:, 0])
     count = len(steps)
-    how = "the only steady step" if count == 1 else f"of {count} steady steps the one next to their median"
+    how = "the only steady step" if count == 1 else f"the step closest to the median of {count} steady steps"
     return cut(steps, at, int(numbers[at]), how)
 
 
@@ -469,7 +469,7 @@ def step_view_of_process(process: Process, series: Steps, recorded: RecordedBrea
         process.workers, steps.shift, min(start, int(steps.windows[at, 0])), max(end, int(steps.windows[at, 1]))
     )
     count = len(steps)
-    how = "the profiled step" if count == 1 else f"of {count} profiled steps the one next to their median"
+    how = "the profiled step" if count == 1 else f"the step closest to the median of {count} profiled steps"
     return cut(steps, at, number, how, recorded.sources, tuple(workers))
 
 

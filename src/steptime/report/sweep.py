@@ -40,7 +40,7 @@ def answer_of(points: Sequence[SweptBatch]) -> Answer:
         f"{part}the most of {len(points)} sizes.",
         head=(f"{points[0].device}; one trace of each size",),
         parts=(_table(points),),
-        notes=("Next: steptime diagnose one of them, or steptime compare two.",),
+        notes=("Next: diagnose one of them with steptime diagnose, or compare two with steptime compare.",),
         figures=curve_figures(_chart(points)),
         data={"schema": "steptime-batch-sweep", "schema_version": 1, "sizes": [_row(each) for each in points]},
     )

@@ -27,9 +27,9 @@ Work = TypeVar("Work", KernelUse, OperatorUse)
 MOST_RANKS = 16
 """Most ranks of a large job that are listed one by one, slowest first; the JSON has all."""
 ELSEWHERE = (
-    "Kernels as near to the peaks as here, the host and its copies as they are. The interval is as wide as predictions "
-    "between an H100 and an MI300X were off. As many ranks as here: more are not predicted, as no traces of one job at "
-    "two sizes were at hand to check it on."
+    "Assumes kernels as close to the peaks as here, and unchanged CPU time and copies. The interval is the "
+    "error of predictions between an H100 and an MI300X. The number of ranks is unchanged: predictions for "
+    "more ranks were never checked."
 )
 
 
@@ -147,7 +147,7 @@ def steps_table(process: ProcessReport) -> Table:
 def trial_table(trials: TrialReport) -> Table:
     """Table of every variant that was tried."""
     return table_of(
-        "variants", "What was tried", "Speed: the job's time per step over the variant's.", trials.variants,
+        "variants", "Tried fixes", "Speed: the unchanged job's step time divided by the variant's.", trials.variants,
         word("variant", "variant", lambda each: f"{each.proposal} {each.label or each.name}".strip()),
         word("verdict", "verdict", lambda each: each.verdict),
         count("speed", "speed", lambda each: each.speed.value if each.speed else None),
@@ -178,8 +178,8 @@ def replay_tables(case: Case) -> tuple[Table, ...]:
     calibration = replay.calibration
     if calibration is not None and not calibration.profiled:
         taken = format_share(calibration.scale)
-        error = f"The host's work counts {taken} of what it took in the profiler, so that the replay takes the steady "
-        error += f"step; it misses it by {format_share(calibration.error)}."
+        error = f"The replay scales CPU work to {taken} of its time under the profiler, to match the steady step; "
+        error += f"it misses it by {format_share(calibration.error)}."
     displayed = predictions(replay, step)
     displayed += [each for each in replay.predictions if each.change in WHO_DECIDES and each not in displayed]
     unnamed = {"input": "(the next batch)", "dispatch": "(between operators)"}
@@ -192,7 +192,7 @@ def replay_tables(case: Case) -> tuple[Table, ...]:
         duration("at most", "cap_ns", lambda use: use.cap),
     )  # fmt: skip
     path = table_of(
-        "critical-path", "The critical path", "What the length of the step hangs on, by kind.", replay.critical_path,
+        "critical-path", "The critical path", "The work that determines the step time, by kind.", replay.critical_path,
         word("kind", "kind", lambda use: use[0]),
         duration("per step", "duration_ns", lambda use: use[1], barred=True),
         share("share", "share", lambda use: use[1] / whole),
@@ -222,7 +222,7 @@ def replay_tables(case: Case) -> tuple[Table, ...]:
 
 def _gaps(case: Case) -> Table:
     return table_of(
-        "gaps", "Why the device idled", "Idle time of the device by what held the thread that feeds it.",
+        "gaps", "Why the device idled", "Idle time of the device, by what kept the thread that feeds it busy.",
         sorted(case.gaps, key=lambda use: -use.duration.value),
         word("category", "category", lambda use: use.category, kind="category"),
         word("behind it", "cause", lambda use: use.cause or "(between operators)"),
@@ -237,7 +237,7 @@ def _gaps(case: Case) -> Table:
 def _kernel_names(case: Case) -> Table:
     step = case.step.duration.value or 1.0
     return table_of(
-        "kernel-names", "Kernels", "By name, whatever the operator and the shapes.", by_name(case.kernels),
+        "kernel-names", "Kernels", "By name, over all operators and shapes.", by_name(case.kernels),
         word("kernel", "kernel", lambda use: use.name.removeprefix("void "), kind="code", short=short_kernel),
         word("operators", "operators", lambda use: ", ".join(use.operators)),
         count("calls", "calls", lambda use: use.calls),
@@ -319,12 +319,9 @@ def _modules(case: Case) -> Table:
     def numbers(value: float) -> str:
         return format_rate(value).strip()
 
-    note = (
-        f"Time of {device}, of each module with all inside it, in the profiled steps. FLOP: of the operators that have "
-        "a model."
-    )
+    note = f"Time of {device} per module, with submodules, in the profiled steps. FLOP: of operators with a known cost."
     if any(use.kept is not None for use in case.modules):
-        note += " Kept: what a forward pass leaves allocated."
+        note += " Kept: memory still allocated after a forward pass."
     made = table_of(
         "modules", "Modules", note, case.modules,
         Column("module", "module", path, number=False, kind="code"),
@@ -387,11 +384,11 @@ def function_times(case: Case) -> list[FunctionTime]:
 
 def _functions(case: Case) -> Table:
     return table_of(
-        "functions", "Functions of yours", "By the lines that were timed in a few steps, with the operators that they "
-        "call.", function_times(case),
+        "functions", "Your functions", "From lines timed in a few steps, with the operators that they "
+                                           "call.", function_times(case),
         word("function", "function", lambda each: each.hottest.function, kind="code"),
         duration("own", "own_ns", lambda each: each.own, barred=True),
-        duration("with what it calls", "cumulative_ns", lambda each: each.cumulative),
+        duration("with callees", "cumulative_ns", lambda each: each.cumulative),
         word("hottest line", "line", lambda each: place_text(each.hottest)),
         word("source", "source", lambda each: each.hottest.text, kind="source"),
     )  # fmt: skip
@@ -404,7 +401,7 @@ def _compiler(case: Case) -> tuple[Table, ...]:
         return ()
     kernels = table_of(
         "compiled-kernels", "Generated kernels",
-        f"By torch.compile, with the lines that each computes, as {reported.folder} has them.", reported.kernels,
+        f"Kernels of torch.compile with their source lines, from {reported.folder}.", reported.kernels,
         word("kernel", "kernel", lambda use: use.name, kind="code", short=short_kernel),
         duration("per step", "duration_ns", lambda use: use.duration, barred=True),
         word("lines", "lines", lambda use: ", ".join(place_text(line) for line in use.lines)),
@@ -414,7 +411,7 @@ def _compiler(case: Case) -> tuple[Table, ...]:
     events = (
         ("graph-breaks", "Graph breaks", reported.breaks),
         ("recompilations", "Recompilations", reported.recompilations),
-        ("recompile-limits", "Functions that run uncompiled", reported.limits),
+        ("recompile-limits", "Functions that run in eager mode", reported.limits),
     )
     return kernels, *(_compiler_events(*each) for each in events)
 
@@ -432,7 +429,7 @@ def _compiler_events(identity: str, title: str, events: tuple[CompilerEvent, ...
 
 def _copies(case: Case) -> Table:
     return table_of(
-        "copies", "Copies", "Exposed: while nothing else ran.",
+        "copies", "Copies", "Exposed: time in which nothing else ran.",
         sorted(case.copies, key=lambda use: -use.duration.value),
         word("copy", "copy", lambda use: f"{use.kind} {use.memory}".strip()),
         word("operator", "operator", lambda use: use.operator),
@@ -446,7 +443,7 @@ def _copies(case: Case) -> Table:
 
 def _collectives(case: Case) -> Table:
     return table_of(
-        "collectives", "Collectives", "Exposed: while nothing else ran.",
+        "collectives", "Collectives", "Exposed: time in which nothing else ran.",
         sorted(case.collectives, key=lambda use: -use.duration.value),
         word("collective", "collective", lambda use: use.name),
         word("group", "group", lambda use: use.group),
@@ -474,7 +471,7 @@ def _allocations(case: Case) -> Table:
 
 def _chains(case: Case) -> Table:
     return table_of(
-        "chains", "Chains of pointwise kernels", "One kernel could do each of them.",
+        "chains", "Chains of pointwise kernels", "One fused kernel could do the work of each.",
         sorted(case.chains, key=lambda use: -use.duration),
         word("chain", "chain", lambda use: " → ".join(use.operators), kind="code"),
         count("times", "times", lambda use: use.calls),
@@ -487,7 +484,7 @@ def _chains(case: Case) -> Table:
 
 def _segments(case: Case) -> Table:
     return table_of(
-        "segments", "Between the steps", "Charged to no training step.", case.segments,
+        "segments", "Between the steps", "Not part of any training step.", case.segments,
         word("what", "what", lambda use: use.kind.replace("_", " ")),
         count("times", "times", lambda use: use.count),
         duration("in all", "total_ns", lambda use: use.duration, barred=True),
@@ -519,7 +516,7 @@ def process_table(report: Report) -> Table:
         duration("computes", "compute_ns", lambda process: spent(process, "compute")),
         duration("communicates", "communication_ns", lambda process: spent(process, "communication")),
         duration("waits for others", "waiting_ns", waiting),
-        share("of the waiting for it", "last", last),
+        share("share of the waiting", "last", last),
         word("bound by", "bound", lambda process: process.verdict.bottleneck, kind="category"),
         most=MOST_RANKS,
     )  # fmt: skip
@@ -534,7 +531,7 @@ def rank_tables(ranks: RankComparison | None, displayed: int) -> Iterator[Table]
         names = ranks.categories
         communication = names.index("communication") if "communication" in names else None
         yield table_of(
-            "waiting-least", "Ranks that wait least", "The others wait for them.",
+            "waiting-least", "Ranks that wait least", "The other ranks wait for them.",
             sorted(ranks.rows, key=lambda row: row.waiting),
             word("rank", "rank", lambda row: row.name),
             word("host", "host", lambda row: row.host),
@@ -542,7 +539,7 @@ def rank_tables(ranks: RankComparison | None, displayed: int) -> Iterator[Table]
             duration("communicates", "communication_ns",
                      lambda row: row.categories[communication] if communication is not None else 0.0),
             duration("waits for others", "waiting_ns", lambda row: row.waiting),
-            share("of the waiting for it", "last", lambda row: row.last),
+            share("share of the waiting", "last", lambda row: row.last),
             most=MOST_RANKS,
         )  # fmt: skip
     yield from _with_rows(_collectives_over_ranks(ranks), _clocks(ranks))

@@ -84,6 +84,6 @@ def _packed(path: Path, room: int) -> bytes | None:
 def _words(facts: TraceFacts) -> str:
     steps = "1 profiled step" if facts.steps == 1 else f"{facts.steps} profiled steps"
     if facts.caught:
-        return f"{steps}, named in advance as a slow one (--catch)"
+        return f"{steps}, predicted to be slow (--catch)"
     more = [*(["call stacks"] if facts.stacks else []), *(["every allocation"] if facts.memory else [])]
     return f"{steps} with {' and '.join(more)}" if more else steps

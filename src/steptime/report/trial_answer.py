@@ -67,7 +67,7 @@ def _headline(results: Results, ordered: Sequence[Judgement]) -> str:
     """Headline of a trial for memory: the candidate that needs less."""
     first = next((each for each in ordered if each.verdict is TrialVerdict.ADOPT), None)
     if first is None:
-        return "Nothing that was tried takes less memory beyond doubt."
+        return "No tried fix measurably reduces memory."
     return f"{first.variant.label} pays: peak memory {gain_text(first, Goal.MEMORY)}."
 
 
@@ -90,10 +90,10 @@ def _baseline(runs: Sequence[Run], goal: Goal) -> str:
     first = [run for run in runs if run.stage == 0]
     step = usual_step(first)
     if step is None:
-        return "The job as it is was not timed"
+        return "The unchanged job was not timed"
     peak = max((run.peak_bytes or 0 for run in first if run.variant in (BASELINE, CONTROL)), default=0)
     memory = f"peak memory {format_bytes(peak)}; " if goal is Goal.MEMORY and peak else ""
-    return f"As it is: {memory}step {format_duration(step.value)}"
+    return f"Unchanged: {memory}step {format_duration(step.value)}"
 
 
 def _extra(judgement: Judgement, goal: Goal) -> str:
@@ -113,7 +113,7 @@ def _predictions(judgements: Sequence[Judgement]) -> list[str]:
         return []
     off, worst = median(map(abs, errors)), max(errors, key=abs)
     reported = f"{format_share(off)} in the median, {format_change(worst)} at most"
-    return [f"Predicted against measured: off by {reported}, of {len(errors)}"]
+    return [f"Predicted vs. measured: off by {reported} ({format_count(len(errors), 'prediction')})"]
 
 
 def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:
@@ -141,7 +141,7 @@ def trial_items(trials: TrialReport) -> tuple[Item, ...]:
     )
     items = [Item(f"Tried: {f'{each.proposal} {each.label} {_came_out(each)}'.strip()}") for each in ordered]
     if trials.step_ns is not None and items:
-        items.append(Item(f"As it is: step {format_duration(trials.step_ns)} ({trials.processes} processes)"))
+        items.append(Item(f"Unchanged: step {format_duration(trials.step_ns)} ({trials.processes} processes)"))
     if not trials.diff:
         return tuple(items)
     patch = next((each for each in trials.variants if each.name == PATCH), None)
@@ -167,7 +167,7 @@ def _by_workers(results: Results) -> Table:
     step, speeds = usual_step([run for run in results.runs if run.stage == 0]), _speeds_by_workers(results)
     rate = 1e9 / step.value if step is not None else 0.0
     return table_of(
-        "workers", f"Steps per second by workers (as it is: {format_rate_of(rate)})", "",
+        "workers", f"Steps per second by workers (unchanged: {format_rate_of(rate)})", "",
         list(speeds.items()) if rate else [],
         integer("workers", "workers", lambda each: each[0]),
         number("steps/s", "steps_per_s", lambda each: rate * each[1].value, format_rate_of, barred=True),
@@ -183,9 +183,9 @@ def _optimum(results: Results) -> list[str]:
         return []
     surest = max(speed.low for speed in speeds.values())
     if surest <= 1:
-        return ["Optimum: the job's own number, as none of these is faster beyond doubt"]
+        return ["Optimum: the job's own number; none of these is measurably faster"]
     optimum = min(workers for workers, speed in speeds.items() if speed.high >= surest)
-    further = ", the most that were tried: more may bring more" if optimum == max(speeds) else ""
+    further = ", the largest number tried: more workers may be faster still" if optimum == max(speeds) else ""
     return [f"Optimum: {format_count(optimum, 'worker')}{further}"]
 
 
@@ -206,25 +206,25 @@ def _patch(results: Results) -> Iterator[Item]:
         return
     if patch.diff:
         gained = gain_text(patch.judgement, results.plan.goal) if patch.judgement is not None else ""
-        ran = f"ran {AT[results.plan.goal]} {gained}" if gained else "was not timed"
-        yield Item(f"Patch: this diff {ran}: patch.diff next to the results", lines=patch.replaced)
+        ran = f"ran {AT[results.plan.goal]} {gained}" if gained else "not timed"
+        yield Item(f"Patch: {ran}; saved as patch.diff next to the results", lines=patch.replaced)
     elif patch.judgement is not None and patch.judgement.verdict in (TrialVerdict.FAILED, TrialVerdict.BROKE_PROMISE):
-        yield Item(f"Patch: none, as it failed when it ran by itself: {patch.judgement.sentence}")
+        yield Item(f"Patch: none; it failed when run by itself: {patch.judgement.sentence}")
     if patch.environment:
         yield Item("Environment: " + " ".join(f"{name}={value}" for name, value in patch.environment))
     for snippet in patch.snippets:
         first, *further = snippet.split("\n")
-        yield Item(f"To write yourself: {first}", lines=tuple(each.rstrip() for each in further))
+        yield Item(f"To change by hand: {first}", lines=tuple(each.rstrip() for each in further))
     if patch.apply:
         timed = not patch.diff or patch.judgement is not None
-        yield Item(f"Apply it{'' if timed else ' untimed'}: {patch.apply}")
+        yield Item(f"Apply it{'' if timed else ' (untimed)'}: {patch.apply}")
 
 
 def _crowded(runs: Sequence[Run], goal: Goal) -> list[str]:
     """Sentence on a considerable load by other processes, else on the peak memory."""
     busiest = max((run.load.other_cpu for run in runs), default=0.0)
     peak = max((run.peak_bytes or 0 for run in runs), default=0)
-    lines = [f"Other load on the machine: up to {busiest:.1f} CPUs during a process"] if busiest > 0.25 else []
+    lines = [f"Other processes on the machine: up to {busiest:.1f} CPUs during a run"] if busiest > 0.25 else []
     return [*lines, f"Peak memory: {format_bytes(peak)}"] if peak and not lines and goal is Goal.SPEED else lines
 
 

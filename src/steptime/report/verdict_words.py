@@ -80,14 +80,14 @@ def reason_text(judgement: Judgement) -> str:
     """Reason of a judgement; for one that stays undecided after MAX_ROUNDS, also that no further round is run."""
     ended = judgement.verdict is TrialVerdict.UNDECIDED and judgement.rounds >= MAX_ROUNDS
     sentence = judgement.sentence.rstrip(".")
-    return f"{sentence}; {MAX_ROUNDS} rounds, the most that are run, did not decide it" if ended else sentence
+    return f"{sentence}; still undecided after {MAX_ROUNDS} rounds, the maximum" if ended else sentence
 
 
 def trial_headline(trials: TrialReport, variants: Sequence[Tried]) -> str:
     """Headline of a trial: the patch if it pays, else the variants of one stage with their verdicts."""
     patch = next((each for each in variants if each.name == PATCH and each.speed is not None), None)
     if patch is not None and patch.verdict == TrialVerdict.ADOPT.value and patch.speed is not None:
-        return f"The patch pays: {speed_text(patch.speed)} as fast, proved by itself."
+        return f"The patch pays: {speed_text(patch.speed)} as fast, measured by itself."
     alone = [each for each in variants if trials.kind != "try" or not each.stage]
     untimed = [each for each in alone if each.speed is None and each.verdict == TrialVerdict.UNDECIDED.value]
     best = sorted(
@@ -180,14 +180,14 @@ def power_of(results: Results) -> str:
     steps = min((len(losses) for losses in plain.values()), default=0)
     banded = [each for each in same if each.agreement is not Agreement.SAME_BITS]
     if not banded:
-        return f"Power: losses were equal bit by bit for {steps} steps, so that any difference in them would be seen."
+        return f"Power: losses were equal bit by bit for {steps} steps, so any difference would show."
     drifts = [parity.visible_drift(_losses(results.runs, each.variant.name), plain) for each in banded]
     known = [drift for drift in drifts if drift is not None]
     if not known:
         return ""
     return (
-        f"Power: after {steps} steps, a loss that lies {100 * max(known):.2g} % off would be seen with 80 % "
-        f"(band of {len(plain)} seeds)."
+        f"Power: a loss that is {100 * max(known):.2g} % off after {steps} steps would show with 80 % "
+        f"probability (band of {len(plain)} seeds)."
     )
 
 

@@ -11,7 +11,7 @@ from steptime.trace.rocprof_json import is_of_rocprof, processes_in, read_rocpro
 from steptime.trace.sqlite import is_database, opened
 from steptime.trace.table import Trace
 
-PROCESSES_AS_RANKS = "{} names no ranks: the {} processes with work of a device count as ranks, by number."
+PROCESSES_AS_RANKS = "{} does not contain ranks: its {} processes with device work count as ranks, by process ID."
 
 
 def holds_processes(path: Path) -> bool:
@@ -44,7 +44,7 @@ def processes_of(path: Path, max_size: int = DEFAULT_MAX_SIZE) -> tuple[int, ...
             return rocpd.processes_of(database, path)
     raise TraceError(
         "trace-not-a-trace",
-        f"{path} is a database, but of no profiler that is known: it has no table {nsight.KERNELS} or {nsight.CALLS} "
+        f"{path} is a database of an unknown profiler. Expected a table {nsight.KERNELS} or {nsight.CALLS} "
         f"(nsys export -t sqlite), {rocpd.DISPATCHES}… (rocprofv3) or {rocpd.CALLS} (rocmProfileData).",
     )
 

@@ -31,7 +31,9 @@ BELOW = ("*.json", "*.json.gz", "*.sqlite", "*.db", "*.rpd")
 MANIFEST = "manifest.json"
 """File that makes a folder a recording of ours."""
 NAMED_AT_MOST = 3
-RANKS_UNKNOWN = "Not all traces say their rank, nor do their names; each process counts as one, in order of time."
+RANKS_UNKNOWN = (
+    "Some traces have no rank, in the file or in its name. Each process counts as one rank, in order of time."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,11 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
     heads = [head for _, head in looked_at if head is not None]
     passed_over = [file.name for file, head in looked_at if head is None]
     if not heads:
-        seen = f"{len(passed_over)} files were looked at, {passed_over[0]} first" if passed_over else "no file is there"
+        seen = (
+            f"none of {len(passed_over)} files is one, the first is {passed_over[0]}"
+            if passed_over
+            else "there is no file"
+        )
         raise TraceError(
             "no-traces",
             f"No trace of torch.profiler in {', '.join(paths)}: {seen}. Expected .json or .json.gz files of "
@@ -96,7 +102,7 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
     problems = []
     if passed_over:
         names = ", ".join(passed_over[:NAMED_AT_MOST]) + (", …" if len(passed_over) > NAMED_AT_MOST else "")
-        problems.append(f"{len(passed_over)} of {len(files)} files are no traces and were passed over: {names}.")
+        problems.append(f"{len(passed_over)} of {len(files)} files are not traces and were skipped: {names}.")
     if len(ranks) > 1 and any(rank.rank is None for rank in ranks):
         problems.append(RANKS_UNKNOWN)
     return Gathered(ranks, tuple(problems))
@@ -106,7 +112,7 @@ def _of_databases(files: Sequence[Path], max_size: int) -> Gathered:
     """The processes in databases and documents, as ranks. Raises TraceError."""
     other = next((file for file in files if not holds_processes(file)), None)
     if other is not None:
-        raise mixed(f"{other} is of another profiler than others of the files")
+        raise mixed(f"{other} is from another profiler than the other files")
     processes = [(file, process) for file in files for process in processes_of(file, max_size)]
     if len(processes) == 1:
         return Gathered((RankFiles(None, (processes[0][0],), processes[0][1]),))
@@ -205,14 +211,16 @@ def _check_one_job(heads: Sequence[_Head]) -> None:
     sizes = {head.world_size: head for head in heads if head.world_size is not None}
     if len(sizes) > 1:
         first, second = list(sizes.values())[:2]
-        raise mixed(f"{first.path} is of a job of {first.world_size} ranks, {second.path} of {second.world_size}")
+        raise mixed(
+            f"{first.path} is from a job of {first.world_size} ranks, {second.path} from one of {second.world_size}"
+        )
     of_rank: dict[int, _Head] = {}
     for head in heads:
         if head.rank is None:
             continue
         other = of_rank.setdefault(head.rank, head)
         if None not in (head.process, other.process) and head.process != other.process:
-            raise mixed(f"{other.path} and {head.path} are both of rank {head.rank}, but of two processes")
+            raise mixed(f"{other.path} and {head.path} are both from rank {head.rank}, but from two processes")
 
 
 def _by_rank(heads: Sequence[_Head]) -> tuple[RankFiles, ...]:
@@ -228,8 +236,7 @@ def mixed(difference: str) -> TraceError:
     """The refusal of traces that are not of one job."""
     return TraceError(
         "mixed-traces",
-        f"{difference}: these are traces of different jobs; diagnose each alone, or put two of them side by side with "
-        "steptime compare.",
+        f"{difference}: these are traces of different jobs. Diagnose each alone, or compare two: steptime compare A B",
     )
 
 
@@ -271,30 +278,30 @@ OTHERS = (
     ),
     _Other(
         "counter-table",
-        "is what Nsight Compute measured of kernels, and no trace: steptime diagnose TRACE --ncu {file}",
+        "is a table of Nsight Compute, not a trace. Give it with its trace: steptime diagnose TRACE --ncu {file}",
         holds=(rb'"Kernel Name",', rb'"Metric Value"'),
     ),
     _Other(
         "flight-recorder-dump",
-        "is a dump of torch's flight recorder and no trace: steptime hang {file} says what hung.",
+        "is a dump of torch's flight recorder, not a trace. Find what hung: steptime hang {file}",
         holds=(rb"pg_config",),
         lacks=(b"traceEvents", b"distributedInfo"),
     ),
     _Other(
         "memory-snapshot",
-        "is a snapshot of torch's allocator and no trace: steptime memory {file} says who owned what.",
+        "is a snapshot of torch's allocator, not a trace. Read it: steptime memory {file}",
         holds=(rb"^\x80", rb"segments", rb"allocated_size"),
     ),
     _Other(
         "execution-trace",
-        "is an execution trace of PyTorch, which holds operators with their arguments and no times: give the trace "
-        "that torch.profiler wrote of the same job (export_chrome_trace; record_shapes=True keeps the arguments).",
+        "is an execution trace of PyTorch, which has operators with arguments but no times. Give a trace of "
+        "torch.profiler (export_chrome_trace; record_shapes=True keeps the arguments).",
         holds=(rb'"schema"\s*:', rb'"nodes"\s*:', rb'"op_schema"|"rf_id"'),
     ),
     _Other(
         "operator-table",
-        "is a table of key_averages(), which sums operators over the whole recording and holds no step: "
-        'have the profiler write prof.export_chrome_trace("trace.json.gz") and give that.',
+        "is a table of key_averages(): sums of operators, without steps. Write a trace with "
+        'prof.export_chrome_trace("trace.json.gz") and give that.',
         holds=(rb"Self CPU %", rb"# of Calls"),
     ),
 )

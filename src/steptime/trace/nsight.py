@@ -46,7 +46,7 @@ def processes_of(database: Database, path: Path) -> tuple[int, ...]:
         message = {row[2] >> 24 & 0xFFFFFF for table in tables for row in timed_rows(database, table, column)}
         if message:
             return tuple(sorted(message))
-    raise TraceError("trace-empty", f"{path} holds no event of any process.")
+    raise TraceError("trace-empty", f"{path} contains no event of any process.")
 
 
 def read_process(database: Database, path: Path, process: int) -> Trace:

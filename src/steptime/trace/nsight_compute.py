@@ -110,7 +110,7 @@ def find_counters(path: Path) -> tuple[Path, ...]:
 def counter_files(given: Path) -> tuple[Path, ...]:
     """The files that are meant by one, or by a folder. Raises UsageError (no-counters) where none is of ncu."""
     if not given.exists():
-        raise no_such_file(given, "a CSV of Nsight Compute (ncu --csv), or a folder of such", UsageError)
+        raise no_such_file(given, "a CSV of Nsight Compute (ncu --csv), or a folder of them", UsageError)
     files = islice(sorted(given.rglob("*.csv")), MOST_FILES) if given.is_dir() else [given]
     found = tuple(file for file in files if _header(file))
     if found:
@@ -119,7 +119,9 @@ def counter_files(given: Path) -> tuple[Path, ...]:
         seen = f"{given} is a report of Nsight Compute, which only ncu reads: ncu --import {given} --csv > kernels.csv"
         raise UsageError("no-counters", seen)
     seen = (
-        "holds no CSV of Nsight Compute" if given.is_dir() else f'has no line with the columns "{NAME}" and "{VALUE}"'
+        "contains no CSV of Nsight Compute"
+        if given.is_dir()
+        else f'has no line with the columns "{NAME}" and "{VALUE}"'
     )
     raise UsageError("no-counters", f"{given} {seen}. {EXPECTED}")
 

@@ -143,7 +143,7 @@ class _Reading:
         events = columns.table(facts["base_ns"])
         damage = Damage(self._truncated, self._damaged, self._refused + columns.refused, columns.negative)
         if not len(events) and damage.sentences:
-            raise self._not_a_trace("its list of events holds no event that can be read")
+            raise self._not_a_trace("its list of events has no readable event")
         return Trace(
             path=self._path, size=self._source.size, events=events, symbols=tuple(columns.names), tracks=columns.tracks,
             shapes=columns.shapes.decoded(), dtypes=columns.dtypes.decoded(), inputs=columns.inputs.decoded(),

@@ -60,7 +60,7 @@ def processes_of(database: Database, path: Path) -> tuple[int, ...]:
     """Numbers for the processes, in order. Raises TraceError (trace-empty)."""
     found = range(len(_processes(database)))
     if not found:
-        raise TraceError("trace-empty", f"{path} holds no event of any process.")
+        raise TraceError("trace-empty", f"{path} contains no event of any process.")
     return tuple(found)
 
 

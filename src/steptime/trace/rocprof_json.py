@@ -149,7 +149,7 @@ def processes_in(path: Path, max_size: int) -> tuple[int, ...]:
     """Numbers for the processes, in order. Raises TraceError (trace-unreadable, trace-empty, trace-too-large)."""
     found = range(len(_decoded(path, max_size, _Count).processes))
     if not found:
-        raise TraceError("trace-empty", f"{path} holds no event of any process.")
+        raise TraceError("trace-empty", f"{path} contains no event of any process.")
     return tuple(found)
 
 
@@ -167,7 +167,7 @@ def _decoded(path: Path, max_size: int, kind: type[Content]) -> Content:
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TraceError("trace-unreadable", f"{path} cannot be read as what rocprofv3 wrote: {error}.") from None
+        raise TraceError("trace-unreadable", f"{path} is not valid output of rocprofv3: {error}.") from None
 
 
 class _ProcessColumns:
@@ -187,7 +187,7 @@ class _ProcessColumns:
             self._add_copies(_sound(records.memory_copy))
             self._add_host(_sound(records.hip_api), _sound(records.marker_api))
         except OverflowError as error:
-            raise TraceError("trace-unreadable", f"{path} holds a number that nothing counts: {error}.") from None
+            raise TraceError("trace-unreadable", f"{path} contains an invalid number: {error}.") from None
         devices = [
             Device(agent.logical_node_type_id, agent.product_name or agent.name, max(agent.cu_count, 0))
             for agent in self._process.agents

@@ -30,7 +30,7 @@ class TraceSource:
         self.size = 0
         self.cut_short = False
         if path.is_fifo():  # it would hold us until somebody writes into it, and can be read once only
-            raise TraceError("trace-unreadable", f"{path} cannot be read: it is a pipe; give a file.")
+            raise TraceError("trace-unreadable", f"{path} is a pipe. Give a file.")
         try:
             self._file: io.BufferedReader = path.open("rb")
         except FileNotFoundError:
@@ -44,7 +44,7 @@ class TraceSource:
             raise self._unreadable(error) from error
         if not head:
             self._file.close()
-            raise TraceError("trace-empty", f"{path} is empty; a trace has at least one event.")
+            raise TraceError("trace-empty", f"{path} is empty. Was the export interrupted, or the disk full?")
         self._inflater = isal_zlib.decompressobj(GZIP_WINDOW) if head == GZIP_MAGIC else None
         self._pending = b""
 
@@ -120,6 +120,6 @@ def too_large(what_holds: str, limit: int) -> TraceError:
     unit, name = next((unit, name) for unit, name in UNITS if limit >= unit)
     return TraceError(
         "trace-too-large",
-        f"{what_holds} more than {limit / unit:.3g} {name} of JSON, which is the limit for the traces of one rank: "
-        "record fewer steps, or raise it with --max-size (for instance --max-size 20GB).",
+        f"{what_holds} more than {limit / unit:.3g} {name} of JSON, the limit for the traces of one rank. "
+        "Record fewer steps, or raise the limit, as in --max-size 20GB.",
     )

@@ -97,7 +97,7 @@ def opened(path: Path, max_size: int | None = None) -> Iterator[Database]:
             database.text_factory = lambda text: text.decode("utf-8", "replace")
             yield database
     except (sqlite3.Error, OverflowError) as error:
-        raise TraceError("trace-unreadable", f"{path} cannot be read as a database: {error}.") from error
+        raise TraceError("trace-unreadable", f"{path} is not a readable database: {error}.") from error
 
 
 def tables_of(database: Database) -> tuple[str, ...]:

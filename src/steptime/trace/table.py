@@ -177,9 +177,9 @@ class Damage:
             (self.refused, "event", "events", "had no usable time or name"),
             (self.negative, "negative duration", "negative durations", "became zero"),
         )
-        message = ["it ends in the middle, as of a job killed while writing it"] if self.truncated else []
+        message = ["it is cut short, perhaps because the job was killed while writing it"] if self.truncated else []
         message += [f"{count} {one if count == 1 else many} {what}" for count, one, many, what in counted if count]
-        return (f"The trace is damaged, and what is whole in it was kept: {'; '.join(message)}.",) if message else ()
+        return (f"The trace is damaged; steptime uses its intact part: {'; '.join(message)}.",) if message else ()
 
 
 class Referable:

@@ -103,8 +103,8 @@ class _Joined:
             self._first = dataclasses.replace(trace, events=EventTable(**none))  # so that the columns can be freed
             self._process = process
         elif None not in (process, self._process) and process != self._process:
-            both = f"{self._first.path} and {trace.path} are of one rank"
-            raise mixed(f"{both}, but of two processes, {self._process} and {process}")
+            both = f"{self._first.path} and {trace.path} are from one rank"
+            raise mixed(f"{both}, but from two processes, {self._process} and {process}")
         if len(trace.events):
             self._follow(trace.path, int(trace.events.start.min()), int(trace.events.end.max()))
 
@@ -118,8 +118,8 @@ class _Joined:
                 how = "at the same time" if overlap > 0 else "more than a day apart"
                 raise TraceError(
                     "mixed-traces",
-                    f"{self._first.path} and {path} say that one process recorded them, but {how}: these are copies, "
-                    "or traces of different jobs; give those of one.",
+                    f"{self._first.path} and {path} claim to be from one process, but {how}: they are copies, "
+                    "or traces of different jobs. Give the traces of one job.",
                 )
             start = max(start, before[1])
         self._windows.append((start, max(start, end)))
@@ -129,7 +129,9 @@ class _Joined:
         values = getattr(events, name)[:].astype(np.int64)
         largest = int(values.max(initial=0))
         if largest + self._moved[name] >= HIGHEST:
-            raise TraceError("trace-too-large", f"{name} ids of several files do not fit 64 bits together.")
+            raise TraceError(
+                "trace-too-large", f"The {name} ids of these files do not fit into 64 bits together. Give fewer files."
+            )
         self._columns[name].extend(np.where(values >= least, values + self._moved[name], values))
         self._moved[name] += largest + 1
 

@@ -44,7 +44,7 @@ def from_diff(diff: Path, directory: Path, name: str) -> Variant:
         _git(scratch, "apply", str(diff), topmost=scratch.parent)
         gone = next((path for path in touched if not (scratch / path).exists()), None)
         if gone is not None:
-            reason = f"{diff} removes or renames {gone}, which cannot be tried: judge it with --ref."
+            reason = f"{diff} removes or renames {gone}, which --diff cannot do. Judge a commit instead: --ref."
             raise UsageError("judge-diff", reason)
         sources = tuple((_relative(root / path, directory), _text(scratch / path)) for path in touched)
     return Variant(
@@ -58,12 +58,12 @@ def from_revision(revision: str, directory: Path, name: str) -> Variant:
     repository."""
     root = _root_of(directory)
     if root is None:
-        raise UsageError("judge-revision", f"{directory} lies in no Git repository: give --diff instead of --ref.")
+        raise UsageError("judge-revision", f"{directory} is not in a Git repository. Give --diff instead of --ref.")
     commit = _git(
-        root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", what=f"{revision} is no commit"
+        root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", what=f"git knows no commit {revision}"
     ).strip()
     if not COMMIT.fullmatch(commit):  # nothing that git would take for an option
-        raise UsageError("judge-git", f"{revision} is no commit.")
+        raise UsageError("judge-git", f"git knows no commit {revision}.")
     # Compared with the folder, so that "added" (left out by the filter) is what only the folder has.
     listed = _git(root, "diff", *PLAIN, "--no-renames", "--diff-filter=a", "--numstat", "-z", commit)
     rows = [row.split("\t", 2) for row in listed.split("\0") if row]
@@ -98,7 +98,7 @@ def from_variables(pairs: Sequence[str]) -> Variant:
     split = [pair.partition("=") for pair in pairs]
     for pair, (key, sign, _) in zip(pairs, split, strict=True):
         if not key or not sign:
-            raise UsageError("usage", f"--env takes KEY=VALUE, not {pair!r}.")
+            raise UsageError("usage", f"--env takes KEY=VALUE, not {pair!r}. Example: --env OMP_NUM_THREADS=4")
     arguments = tuple((key, value) for key, _, value in split)
     return Variant(
         "env", (Change("environment", arguments=arguments),), label=" ".join(pairs), promise=Promise.SAME_CURVE
@@ -125,14 +125,17 @@ def _split(words: str, option: str) -> tuple[str, ...]:
     except ValueError as error:
         raise UsageError("usage", f"{option} {words!r} cannot be split into words: {error}.") from None
     if not found:
-        raise UsageError("usage", f"{option} takes words, as a shell would split them, and got none.")
+        raise UsageError(
+            "usage",
+            f"{option} is empty. Expected arguments as a shell would split them, such as {option} '--batch-size 64'.",
+        )
     return found
 
 
 def suspicion_of(texts: Iterable[tuple[str, str]]) -> str:
     """Sentence on signs of cheating in changed files, "" for none. texts: (before, after) pairs."""
     if any(after.lower().count(OURS) > before.lower().count(OURS) for before, after in texts):
-        return f"Its source speaks of {OURS}, which measures it"
+        return f"Its source refers to {OURS}, the variables that measure it"
     return ""
 
 
@@ -146,14 +149,14 @@ def _git(folder: Path, *words: str, what: str = "", topmost: Path | None = None)
     try:
         done = ask_git(folder, *words, topmost=topmost)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError("judge-git", f"git could not be asked: {error}.") from None
+        raise UsageError("judge-git", f"git could not be run: {error}.") from None
     if done.returncode:
         message = done.stderr.decode(errors="replace").strip().split("\n")[0]
         raise UsageError("judge-git", f"{what or f'git {words[0]} refused'}{f': {message}' if message else ''}.")
     try:
         return done.stdout.decode()
     except UnicodeDecodeError:
-        raise UsageError("judge-git", f"git {words[0]} shows a file that is no text, which cannot be tried.") from None
+        raise UsageError("judge-git", f"git {words[0]} lists a binary file, which a trial cannot change.") from None
 
 
 def _named(listed: str, diff: Path) -> list[str]:
@@ -161,12 +164,15 @@ def _named(listed: str, diff: Path) -> list[str]:
     diffs."""
     rows = [row.split("\t") for row in listed.split("\0") if row]
     if not rows:
-        raise UsageError("judge-diff", f"{diff} changes nothing: expected a unified diff, as `git diff` writes it.")
+        raise UsageError("judge-diff", f"{diff} contains no change. Expected a unified diff, as `git diff` writes it.")
     for _, _, path in filter(lambda row: len(row) == 3 and row[2], rows):
         if Path(path).is_absolute() or ".." in Path(path).parts:
-            raise UsageError("judge-diff", f"{diff} changes {path}, which does not lie below a folder.")
+            raise UsageError("judge-diff", f"{diff} changes {path}, which is not a path inside a folder.")
     if any(len(row) != 3 or row[0] == "-" or not row[2] for row in rows):
-        raise UsageError("judge-diff", f"{diff} renames files, or changes one that is no text, which cannot be tried.")
+        raise UsageError(
+            "judge-diff",
+            f"{diff} renames files, or changes a binary one, which --diff cannot do. Judge a commit instead: --ref.",
+        )
     return [row[2] for row in rows]
 
 
@@ -186,4 +192,4 @@ def _text(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except (OSError, UnicodeDecodeError):
-        raise UsageError("judge-diff", f"{path.name} is no text, which cannot be tried.") from None
+        raise UsageError("judge-diff", f"{path.name} is a binary file, which a trial cannot change.") from None

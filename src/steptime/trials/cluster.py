@@ -97,8 +97,8 @@ def answer(order: Order) -> ClusterReply:
     for folder in (workspace.directory, workspace.folder):
         if not folder.is_dir():
             sentence = (
-                f"The folder {folder} is not there on {socket.gethostname()}: machines of a cluster try a job in a "
-                "folder that all of them share."
+                f"{socket.gethostname()} has no folder {folder}. On a cluster, the job's folder must be shared "
+                "by all machines."
             )
             return ClusterReply(refusal=("folder-gone", sentence))
     try:
@@ -235,8 +235,8 @@ class RayExecutor:
         if answer.run is None:
             raise CommandError(
                 "lane-lost",
-                f"The process of the trial on {place} went away: its machine left the cluster, or ran out of memory. "
-                "What was run is kept; --resume goes on.",
+                f"The trial's worker on {place} was lost: its machine left the cluster, or ran out of memory. "
+                "Finished runs are kept; continue with --resume.",
             )
         return replace(answer.run, place=place)
 
@@ -264,7 +264,7 @@ def _make_workers(ray: Any, devices: int) -> dict[str, Any]:
         ray.kill(asked[reference])
     if not ready:
         what = f"machine with {devices} free accelerators" if devices else "machine with all its CPUs free"
-        raise CommandError("ray-no-room", f"The Ray cluster has no {what}: wait, or leave --executor out.")
+        raise CommandError("ray-no-room", f"The Ray cluster has no {what}. Wait for one, or leave out --executor.")
     return {ray.get(reference): asked[reference] for reference in ready}
 
 

@@ -469,14 +469,14 @@ def _checked(run: Run, workspace: Workspace, plan: Plan) -> None:
     if run.outside and not workspace.uncontained:
         raise NothingMeasuredError(
             "not-contained",
-            f"A process of the trial changed {named(run.outside)}, outside of its workspace: the trial was ended. "
-            "Look at what is there; --uncontained goes on all the same.",
+            f"A trial process changed {named(run.outside)}, outside its workspace, so steptime stopped the "
+            "trial. Check these files; --resume with --uncontained continues anyway.",
         )
     if run.variant == BASELINE and run.failure and not run.exact:
         raise NothingMeasuredError(
             "trial-baseline-failed",
-            f"The job as it is could not be run for a trial: {run.failure}. Its output is in "
-            f"{workspace.folder / VARIANTS / run.folder}; results so far are kept in {workspace.folder}.",
+            f"The unchanged job failed in the trial: {run.failure}. Its output is in "
+            f"{workspace.folder / VARIANTS / run.folder}; results so far are in {workspace.folder}.",
         )
     if plan.until_loss is not None:
         plan.until_loss.check(run)

@@ -152,14 +152,15 @@ def refuse_uncontained(workspace: Workspace) -> None:
     if remote:
         raise UsageError(
             "not-contained",
-            f"The job is given {named(remote)}, and what a trial writes there is written: if it only reads there, or "
-            "that does not matter, add --uncontained.",
+            f"The job's command names {named(remote)}, and steptime cannot undo what a trial writes there. If "
+            "the job only reads there, or such writes do no harm, add --uncontained.",
         )
     if workspace.outside and ground_of(workspace).layer is not Layer.OVERLAY:
         raise UsageError(
             "not-contained",
-            f"The job wrote to {named(workspace.outside)}, outside of its folder, and this system permits no user "
-            "namespaces with overlays, which would keep a trial from doing the same: allow them, or add --uncontained.",
+            f"The job wrote to {named(workspace.outside)}, outside its folder, and this system forbids the "
+            "user namespaces that would keep a trial from doing the same. Allow user namespaces with "
+            "overlays, or add --uncontained.",
         )
 
 
@@ -167,12 +168,12 @@ def explain(workspace: Workspace) -> str:
     """Sentence on how this trial's processes are contained."""
     layer = ground_of(workspace).layer
     if layer is Layer.OVERLAY:
-        return f"contained: what they write to any file goes to a workspace ({SAYS})"
+        return f"contained: all files they write go to a workspace ({SAYS})"
     if workspace.uncontained:
-        return "in private copies of the job's folder; what they change elsewhere is changed (--uncontained)"
+        return "in private copies of the job's folder; changes elsewhere are permanent (--uncontained)"
     if layer is Layer.LANDLOCK:
-        return f"in private copies of the job's folder, with writing anywhere else forbidden ({SAYS})"
-    return f"in private copies of the job's folder; a change anywhere else that is seen ends the trial ({SAYS})"
+        return f"in private copies of the job's folder, with writes elsewhere forbidden ({SAYS})"
+    return f"in private copies of the job's folder; a detected change elsewhere stops the trial ({SAYS})"
 
 
 # -- one process -------------------------------------------------------------------------------------------------------
@@ -263,8 +264,8 @@ def _in_copy(place: Path, path: Path, copy: Path) -> Path:
     if not inside.is_relative_to(copy):
         raise UsageError(
             "folder-too-large",
-            f"{path} cannot be tried with other text: the folders above the job's own hold too many files to make "
-            "variants a working copy. Run the job from the folder of its script.",
+            f"steptime cannot try a change of {path}: the folders above the job's own contain too many files "
+            "to copy. Run the job from the folder of its script.",
         )
     return inside.relative_to(copy)
 

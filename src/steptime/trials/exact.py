@@ -96,15 +96,15 @@ def other_parameters(variant: Variant, own: Sequence[Run], plain: Sequence[Run])
             return ""
         name, by = exact.worst
         return (
-            f"After {exact.steps} steps in float64 its parameters are {exact.distance:.1e} of their way from the "
-            f"job's ({name} {by:.1e}), where rounding explains {EXACT:.0e}"
+            f"After {exact.steps} steps in float64, its parameters differ from the job's by "
+            f"{exact.distance:.1e} of their total change ({name}: {by:.1e}); rounding explains {EXACT:.0e}"
         )
     if single is None or single[0] <= SINGLE:
         return ""
     return (
-        f"In float64 it trains the same, and in float32 its parameters are {single[0]:.1e} of their way from the job's "
-        f"after {len(mine[-1].work)} steps, where rounding explains {SINGLE:.0e}: it computes in a lower format, which "
-        "--low-precision allows"
+        "In float64 it trains the same, but in float32 its parameters differ from the job's by "
+        f"{single[0]:.1e} of their total change after {len(mine[-1].work)} steps; rounding explains "
+        f"{SINGLE:.0e}. It computes in a lower precision; --low-precision allows that"
     )
 
 
@@ -167,14 +167,14 @@ def left_out(run: Run, references: Sequence[Run]) -> str:
     same = gap is not None and gap[0] <= EXACT  # else they differ as the parameters do
     if same and sum(_size(shape) * count for shape, count in others.items()) >= CARRIED * trained:
         return (
-            f"{others.total()} tensors of the parameters' shapes, which the job updates in each step, have other "
+            f"{others.total()} tensors shaped like parameters, which the job updates in each step, have other "
             "values here: an average of the weights?"
         )
     if not trained or numbers - sum(_size(shape) for shape, _ in more) < CARRIED * trained:
         return ""  # as much of it lies there in another form
     return (
-        f"{len(lost)} tensors of the parameters' shapes ({numbers:,} numbers), which the job updates in each step, "
-        "are not updated here, or are gone: an average of the weights?"
+        f"{len(lost)} tensors shaped like parameters ({numbers:,} numbers), which the job updates in each "
+        "step, are missing or not updated here: an average of the weights?"
     )
 
 
@@ -190,8 +190,8 @@ def carried_less(run: Run, references: Sequence[Run]) -> str:
     if most - least < slack:
         return ""
     return (
-        f"In step {number}, {most - least:,} numbers in tensors of the parameters' shapes are not updated, and are in "
-        "each step of the job: an average of the weights?"
+        f"In step {number}, it does not update {most - least:,} numbers in tensors shaped like parameters, and "
+        "the job does in each step: an average of the weights?"
     )
 
 
@@ -289,7 +289,7 @@ def other_modes(run: Run, references: Sequence[Run]) -> str:
         if steady and usual and (one.dropout or 0.0) < 0.99 * strongest:
             return f"From step {number} on its dropout is weaker than before"
         if one.drew is False and other.drew and not run.compile_seconds and not run.rehearsal:
-            return f"The forward of step {number} draws no random numbers, and does in the job as it is"
+            return f"The forward of step {number} draws no random numbers; in the unchanged job it does"
     return ""
 
 
@@ -301,7 +301,7 @@ def kept_samples(run: Run, references: Sequence[Run]) -> str:
     usual = max(repeated / max(1, count) for repeated, count in map(_repeated, references))
     if usual > FEW_REPEATS or again < max(LEAST_REPEATS, MANY_REPEATS * seen):
         return ""
-    return f"{again} of the {seen} samples that were looked at come again, and are made afresh in the job as it is"
+    return f"{again} of the {seen} checked samples repeat; the unchanged job makes them anew"
 
 
 def _repeated(run: Run) -> tuple[int, int]:

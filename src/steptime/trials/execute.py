@@ -225,7 +225,7 @@ def _with_numbers(
     else:
         times, turns = turn_times(timeline, warm_up, stamps)
     if len(times) < FEWEST_STEPS and not scheduled.rehearsal and until is None:
-        return replace(run, failure=f"Only {len(times)} steady steps were taken before its time was up")
+        return replace(run, failure=f"Only {len(times)} steady steps ran before its time limit")
     parity = process.parity
     return replace(
         run,
@@ -426,8 +426,8 @@ def _failure(outcome: Outcome, *, stepping: bool) -> str:
     elif not outcome.steps_seen and outcome.status == 0:
         what = "It ended without a training step"
     else:
-        what = f"It ended by signal {outcome.signal}" if outcome.signal else f"It ended with status {outcome.status}"
-        what += ", as the kernel ends what it has no memory for" * (outcome.signal == signal.SIGKILL)
+        what = f"Signal {outcome.signal} ended it" if outcome.signal else f"It ended with status {outcome.status}"
+        what += ", the kernel's answer to exhausted memory" * (outcome.signal == signal.SIGKILL)
     if "EOFError" in message:
         message += f" ({NO_INPUT})"
     if any(words in message for words in FORBIDDEN):

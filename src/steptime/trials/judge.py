@@ -180,8 +180,8 @@ NEVER = frozenset(
 """Verdicts that no further round can change."""
 KEPT = frozenset({Agreement.SAME_BITS, Agreement.SAME_CURVE, Agreement.OTHER_STREAM})
 BROKEN = frozenset({Agreement.APART, Agreement.DEAD_GRADIENTS, Agreement.WILD_GRADIENTS, Agreement.OTHER_WORK})
-REHEARSED = "Its rehearsal trains as the job's does; losses were not compared"
-NOT_REPEATED = "The job's losses do not repeat (seeded by the clock?)"
+REHEARSED = "Its rehearsal matches the job's; losses were not compared"
+NOT_REPEATED = "The job does not reproduce its own losses (seeded by the clock?)"
 
 
 def judge(
@@ -239,9 +239,9 @@ def not_exercised(variant: Variant, own: Sequence[Run]) -> str:
     for change in variant.changes:
         fact = reported.get(change.kind)
         if fact is None:
-            return f"{change.kind}: nothing in the job for it to act on"
+            return f"{change.kind}: the job has nothing for it to change"
         if not (fact.applied and fact.exercised):
-            return fact.detail or f"{change.kind}: nothing in the job for it to act on"
+            return fact.detail or f"{change.kind}: the job has nothing for it to change"
     return ""
 
 
@@ -365,9 +365,11 @@ def agreement_of(variant: Variant, runs: Sequence[Run], target: LossTarget | Non
     if found is not None and found.agreement is Agreement.LESS_WORK:
         return found
     if variant.speed_alone:
-        return NumbersCheck(Agreement.NOT_JUDGED, "Training is not judged")
+        return NumbersCheck(Agreement.NOT_JUDGED, "Training was not judged")
     if variant.promise is Promise.NEW_TRAINING:
-        return NumbersCheck(Agreement.NOT_JUDGED, "It trains something else, which is for you to decide")
+        return NumbersCheck(
+            Agreement.NOT_JUDGED, "It trains something else on purpose; whether that is fine is your decision"
+        )
     broken, widened = _gradients(variant, runs)
     if broken is not None and (found is None or broken.agreement is Agreement.DEAD_GRADIENTS):
         return broken
@@ -380,9 +382,7 @@ def agreement_of(variant: Variant, runs: Sequence[Run], target: LossTarget | Non
     if not own and variant.foreign and _rehearsals(variant.name, runs):
         return NumbersCheck(Agreement.NOT_SEEN, same or REHEARSED)
     if not own or not parity.seen(own[0].losses) or not any(parity.seen(run.losses) for run in plain):
-        return NumbersCheck(
-            Agreement.NOT_SEEN, "No losses to compare were seen, so that nothing is known of its numbers"
-        )
+        return NumbersCheck(Agreement.NOT_SEEN, "No losses were recorded, so its numerics are unchecked")
     numbers = _losses(variant, own, plain)
     if same:
         numbers = replace(numbers, sentence=f"{numbers.sentence}. {same}")
@@ -461,14 +461,14 @@ def _gradients(variant: Variant, runs: Sequence[Run]) -> tuple[NumbersCheck | No
     if not baselines:
         return None, ""
     if not own:
-        return NumbersCheck(Agreement.NOT_SEEN, "None of its gradients were seen"), ""
+        return NumbersCheck(Agreement.NOT_SEEN, "No gradients were recorded"), ""
     for step in zip(own[-1].norms, *(run.norms for run in baselines), strict=False):
         after, *before = map(dict, step)
         dead = parity.dead_in_all(before, after)
         if dead:
             more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
-            how = "zero or gone" if all(isfinite(after[name] or 0.0) for name in dead) else "not finite"
-            lost = f"The gradient of {dead[0]}{more} is {how}, and was not before"
+            how = "zero or missing" if all(isfinite(after[name] or 0.0) for name in dead) else "not finite"
+            lost = f"The gradient of {dead[0]}{more} is {how}; in the unchanged job it is not"
             return NumbersCheck(Agreement.DEAD_GRADIENTS, lost), ""
     if variant.other_data:
         return None, ""
@@ -514,18 +514,18 @@ def _losses(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> Numbe
     repeats = len(alike[other]) > 1 and parity.equal_bits(alike[other][0].losses, alike[other][1].losses)
     if variant.promise is Promise.SAME_BITS and repeats and not variant.streams:
         step = parity.first_difference(own[other].losses, alike[other][0].losses)
-        return NumbersCheck(Agreement.APART, f"Losses should be equal and differ from step {step} on")
+        return NumbersCheck(Agreement.APART, f"Losses differ from step {step} on, and should be equal")
     band = {run.seed: run.losses for run in plain}
     if len(band) <= parity.LEAST_SEEDS:
-        return NumbersCheck(Agreement.NOT_SEEN, "Too few baselines with other seeds were run to judge its losses")
+        return NumbersCheck(Agreement.NOT_SEEN, "Too few baselines with other seeds ran to judge its losses")
     tried = {run.seed: run.losses for run in own if parity.seen(run.losses)}
     if not parity.within_band(tried, band):
-        return NumbersCheck(Agreement.APART, f"Its loss lies outside the band that {len(band)} seeds span")
+        return NumbersCheck(Agreement.APART, f"Its loss is outside the band of {len(band)} seeds")
     if variant.streams:
         return NumbersCheck(
-            Agreement.OTHER_STREAM, f"Losses in the band of {len(band)} seeds; it changes {variant.streams}"
+            Agreement.OTHER_STREAM, f"Losses are within the band of {len(band)} seeds; it changes {variant.streams}"
         )
-    return NumbersCheck(Agreement.SAME_CURVE, f"Losses lie in the band of {len(band)} seeds")
+    return NumbersCheck(Agreement.SAME_CURVE, f"Losses are within the band of {len(band)} seeds")
 
 
 # -- verdict ----------------------------------------------------------------------------------------------------------
@@ -540,7 +540,7 @@ def _verdict(
         return TrialVerdict.SUSPICIOUS, numbers.sentence
     if gain is None:
         what = "its speed" if goal is Goal.SPEED else "its peak memory"
-        return TrialVerdict.UNDECIDED, f"Too few rounds were run to tell {what}"
+        return TrialVerdict.UNDECIDED, f"Too few rounds ran to measure {what}"
     needed = max(1 + min_gain, noise)
     if gain.low > needed:
         if kept:
@@ -550,7 +550,7 @@ def _verdict(
     if gain.high < 1 and gain.value < 1 - min_gain and gain.high < 1 / min(noise, 1 + min_gain):
         return TrialVerdict.SLOWER if goal is Goal.SPEED else TrialVerdict.MORE_MEMORY, numbers.sentence
     if gain.high < 1 + min_gain:
-        return TrialVerdict.NO_EFFECT, "Whatever it gains is below the least gain asked for"
+        return TrialVerdict.NO_EFFECT, "Any gain is below --min-gain"
     if noise > 1 + min_gain:
         return TrialVerdict.UNDECIDED, f"Unclear: ±{format_share(noise - 1)} noise on this machine"
-    return TrialVerdict.UNDECIDED, "Unclear: more rounds would decide it"
+    return TrialVerdict.UNDECIDED, "Unclear: more rounds should decide it"

@@ -18,7 +18,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
 def check_name(name: str) -> None:
     """Raises ValueError for an unsafe file name."""
     if not NAME.fullmatch(name):
-        raise ValueError(f"{name[:60]!r} is no name: letters, digits and ._+- were expected")
+        raise ValueError(f"{name[:60]!r} is not a valid name: expected letters, digits and ._+-")
 
 
 def check_source(path: str) -> None:
@@ -26,7 +26,7 @@ def check_source(path: str) -> None:
     parts = Path(path).parts
     inner = [part for part in parts if part != ".."]
     if not inner or Path(path).is_absolute() or "\0" in path or list(parts[len(parts) - len(inner) :]) != inner:
-        raise ValueError(f"{path[:60]!r} is no path of a file relative to a folder")
+        raise ValueError(f"{path[:60]!r} is not a relative path of a file")
 
 
 def own_folder(folder: Path, *names: str) -> OwnFolder:
@@ -37,10 +37,11 @@ def own_folder(folder: Path, *names: str) -> OwnFolder:
         try:
             check_name(name)
         except ValueError as error:
-            raise RecordingError("trial-damaged", f"{folder} is not used for a trial: {error}.") from None
+            raise RecordingError("trial-damaged", f"{folder} is not a valid folder of a trial: {error}.") from None
         place /= name
         if place.is_symlink():
             raise RecordingError(
-                "trial-damaged", f"{place} is a link, and steptime writes none: remove it, or start the trial again."
+                "trial-damaged",
+                f"{place} is a symbolic link, which steptime never creates there. Remove it, or start the trial again.",
             )
     return OwnFolder(place)

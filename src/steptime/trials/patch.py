@@ -256,8 +256,7 @@ def write_patch(patch: Patch) -> tuple[Path, ...]:
     except OSError as error:
         raise OutputError(
             "output-unwritable",
-            f"{path} cannot be written ({error.strerror}): git checkout brings it back, and patch.diff holds the "
-            "patch.",
+            f"{path} cannot be written ({error.strerror}). Restore it with git checkout; the patch is in patch.diff.",
         ) from None
     return tuple(path for path, _, _ in files)
 
@@ -265,13 +264,14 @@ def write_patch(patch: Patch) -> tuple[Path, ...]:
 def _check(path: Path, old: str) -> None:
     if _read(path) != old:
         raise OutputError(
-            "patch-outdated", f"{path} has changed since the patch was made: try again, or apply patch.diff by hand."
+            "patch-outdated",
+            f"{path} changed after the patch was made. Run the trial again, or apply patch.diff by hand.",
         )
     if is_dirty(path):
         raise OutputError(
             "patch-dirty",
-            f"{path} has changes that are not committed, or is unknown to git: commit it first, so that the patch can "
-            "be told from your own work, or apply patch.diff by hand.",
+            f"{path} has uncommitted changes, or is unknown to git. Commit it first, to keep the patch apart "
+            "from your own work, or apply patch.diff by hand.",
         )
 
 

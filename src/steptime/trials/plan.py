@@ -161,8 +161,8 @@ def workspace_for(
     if not directory.is_dir():
         raise UsageError(
             "folder-gone",
-            f"The job was recorded in {directory}, which is not there: give the command itself, as in: steptime try -- "
-            "python train.py",
+            f"The job was recorded in {directory}, which does not exist. Give the command itself: steptime try "
+            "-- python train.py",
         )
     ours = ours_in(recording.absolute().parent) + ours_in(folder.absolute().parent)
     start, end = manifest.started_epoch_ns, manifest.ended_epoch_ns
@@ -176,7 +176,11 @@ def plain_workspace(plan: Plan, folder: Path, *, uncontained: bool, keep: bool =
     """Workspace for a job that was not recorded. Raises UsageError if its folder is gone."""
     directory = Path(plan.directory)
     if not directory.is_dir():
-        raise UsageError("folder-gone", f"The job is run in {directory}, which is not there any more.")
+        raise UsageError(
+            "folder-gone",
+            f"The trial's job runs in {directory}, which no longer exists. Restore the folder, or start a new "
+            "trial: steptime try -- python train.py",
+        )
     without = ours_in(folder.absolute().parent)
     return Workspace(plan.command, folder.absolute(), directory, without=without, keep=keep, uncontained=uncontained)
 

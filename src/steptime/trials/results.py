@@ -49,13 +49,13 @@ class Metric:
             return None, f"Its output cannot be read: {error}"
         found = [each[1] for each in re.finditer(self.pattern, text, re.MULTILINE) if each[1]]
         if not found:
-            return None, f"It printed nothing to its standard output that --metric {self.pattern!r} matches"
+            return None, f"--metric {self.pattern!r} matches nothing in its standard output"
         try:
             value = float(found[-1])
         except ValueError:
-            return None, f"What --metric {self.pattern!r} finds in its output is no number: {found[-1]!r}"
+            return None, f"--metric {self.pattern!r} matches no number in its output: {found[-1]!r}"
         if not isfinite(value) or value <= 0:
-            return None, f"It printed {found[-1].strip()}, and only numbers above zero have a ratio"
+            return None, f"It printed {found[-1].strip()}, and --metric compares only numbers above zero"
         return value, ""
 
     def cost(self, run: Run) -> tuple[float, ...]:
@@ -122,7 +122,7 @@ class PatchResult:
     def __post_init__(self) -> None:
         words = shlex.split(self.apply)
         if words and (len(words) != 5 or (words[:2], words[3]) != (["git", "-C"], "apply")):
-            raise ValueError(f"{self.apply[:60]!r} is no command that applies a patch")  # somebody may run it
+            raise ValueError(f"{self.apply[:60]!r} is not a command that applies a patch")  # somebody may run it
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ def append_result(folder: Path, **line: Plan | Run | Judgement | PatchResult | i
     except UnicodeEncodeError:
         raise UsageError(
             "not-unicode",
-            "The job's command, or the folder it runs in, has a name that is no UTF-8, which results cannot hold: "
-            "rename it, or run the job from another folder.",
+            "The name of the job's command or folder is not valid UTF-8, so results cannot store it. Rename "
+            "it, or run the job from another folder.",
         ) from None
     folder.mkdir(parents=True, exist_ok=True)
     if "plan" in line:
@@ -161,7 +161,7 @@ def read_results(folder: Path) -> Results:
     """Results in a trial's folder. Raises RecordingError if there are none, or they cannot be read."""
     path = folder / NAME
     if not folder.exists():
-        raise no_such_file(folder, "a folder that steptime try wrote")
+        raise no_such_file(folder, "a folder written by steptime try")
     try:
         own = path.is_file() and not path.is_symlink()  # a pipe would hold us for ever
         lines = path.read_bytes().split(b"\n") if own else []
@@ -169,12 +169,12 @@ def read_results(folder: Path) -> Results:
         lines = []
     if not lines:
         raise RecordingError(
-            "no-results", f"There are no results of a trial in {folder}: name the folder that steptime try wrote."
+            "no-results", f"{folder} contains no trial results. Expected a folder written by steptime try."
         )
     found = [_decode(line) for line in lines]
     plans = [each["plan"] for each in found if "plan" in each]
     if not plans:
-        raise RecordingError("no-results", f"{path} holds no plan of a trial: start the trial again.")
+        raise RecordingError("no-results", f"{path} contains no trial plan. Start the trial again.")
     try:
         judged = [
             (msgspec.convert(each.get("stage"), int), msgspec.convert(each["judgement"], Judgement))
@@ -190,7 +190,8 @@ def read_results(folder: Path) -> Results:
         )
     except msgspec.ValidationError as error:
         raise RecordingError(
-            "results-damaged", f"{path} is of another version of steptime or damaged ({error}): start the trial again."
+            "results-damaged",
+            f"{path} is damaged, or from another version of steptime ({error}). Start the trial again.",
         ) from None
 
 

@@ -40,7 +40,7 @@ model."""
 SLACK = 0.99
 """Fraction of the job's evaluated samples, or of its dropout, below which a candidate has less."""
 
-OTHER_SAMPLES = "trains on other samples than the job as it is: --any-training judges the speed alone"
+OTHER_SAMPLES = "trains on other samples than the unchanged job: --any-training judges the speed alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def replaced_functions(own: Sequence[Run], plain: Sequence[Run]) -> str:
     """Sentence on clocks and torch functions that the candidate replaces, "" for none."""
     usual = {name for run in plain for name in run.replaced}
     replaced = sorted({name for run in own for name in run.replaced} - usual)
-    return f"It replaces {_several(replaced)}, which is not its to change" if replaced else ""
+    return f"It replaces {_several(replaced)}, which a candidate must not change" if replaced else ""
 
 
 def beyond_roofline(own: Sequence[Run], plain: Sequence[Run], least_ns: float) -> NumbersCheck | None:
@@ -103,8 +103,8 @@ def beyond_roofline(own: Sequence[Run], plain: Sequence[Run], least_ns: float) -
     if not mine or not theirs or min(mine) >= ATTAINABLE * least_ns or min(theirs) < least_ns:
         return None
     return _suspicious(
-        f"A step of it takes {format_duration(min(mine))}, and the matrix products of a step of the job need "
-        f"{format_duration(least_ns)} at this machine's largest rate: it computes less, or its steps are not timed"
+        f"Its step takes {format_duration(min(mine))}, but the job's matmuls alone need "
+        f"{format_duration(least_ns)}/step at this machine's peak: it computes less, or its steps are not timed"
     )
 
 
@@ -184,13 +184,11 @@ def _early_end(run: Run, references: Sequence[Run]) -> str:
     least = min(len(each.work) for each in references)
     if not run.ended_early or len(run.work) >= least:
         return ""
-    return f"It ends by itself after {len(run.work)} steps, and the job as it is takes {least} at least"
+    return f"It ends after {len(run.work)} steps; the unchanged job takes at least {least}"
 
 
 def _no_backward(run: Run, references: Sequence[Run]) -> str:
-    return _missing(
-        run, references, lambda each: each.backwards, "no backward: its gradients are those of an earlier one"
-    )
+    return _missing(run, references, lambda each: each.backwards, "no backward: it reuses earlier gradients")
 
 
 def no_forward(run: Run, references: Sequence[Run]) -> str:
@@ -211,7 +209,7 @@ def _missing(run: Run, references: Sequence[Run], count: Callable[[Run], Sequenc
 def _still(run: Run, references: Sequence[Run]) -> str:
     usual = {name for each in references for step in each.work for name in step.still}
     still = sorted({name for step in run.work for name in step.still} - usual)
-    return f"Not updated, and updated in the job as it is: {_several(still)}" if still else ""
+    return f"Not updated, unlike in the unchanged job: {_several(still)}" if still else ""
 
 
 def _without(run: Run, references: Sequence[Run]) -> str:
@@ -221,7 +219,7 @@ def _without(run: Run, references: Sequence[Run]) -> str:
     for number, step in enumerate(run.work, 1):
         gone = sorted(set(step.without) - usual)
         if gone and not run.rehearsal:
-            return f"Without a gradient in step {number}, unlike in the job as it is: {_several(gone)}"
+            return f"Without a gradient in step {number}, unlike in the unchanged job: {_several(gone)}"
     return ""
 
 
@@ -231,13 +229,13 @@ def _passes(run: Run, references: Sequence[Run]) -> str:
     for name, length, samples in run.passes:
         known = usual.get((name, length), 0)
         if samples < known:
-            return f"A pass over {name} takes {samples:,} samples, and {known:,} in the job as it is"
+            return f"An epoch of {name} has {samples:,} samples, in the unchanged job {known:,}"
     return ""
 
 
 def _repeated(run: Run, references: Sequence[Run]) -> str:
     own, usual = (_most_often(each) for each in (run, max(references, key=_most_often)))
-    return f"The same batch comes {own} times, and {_times(usual)} in the job as it is" if own > usual else ""
+    return f"It repeats the same batch {own} times; the unchanged job {_times(usual)}" if own > usual else ""
 
 
 def _times(count: int) -> str:
@@ -257,7 +255,10 @@ def _less_evaluated(run: Run, references: Sequence[Run]) -> str:
     for shape, number in usual.items():
         if own.get(shape, 0) < SLACK * number:
             left = f"{own[shape]:,}" if own.get(shape) else "none"
-            return f"It evaluates {left} of the {number:,} samples ({shape}) that the job evaluates in {count} steps"
+            return (
+                f"It evaluates {left} of the {number:,} samples ({shape}) that the unchanged job evaluates in "
+                f"{count} steps"
+            )
     return ""
 
 
@@ -344,7 +345,7 @@ def _dropout(run: Run, before: Run) -> str:
     )
     if run.compile_seconds or own >= SLACK * usual:
         return ""
-    return f"Its dropout is weaker: probabilities add up to {own:.3g} in a forward, not to {usual:.3g}"
+    return f"Its dropout is weaker: probabilities sum to {own:.3g} per forward, not {usual:.3g}"
 
 
 def _values(run: Run, before: Run, precision: Precision) -> Iterable[str]:
@@ -446,7 +447,7 @@ def _ways(own: Sketches, usual: Sketches, what: str, tolerance: Tolerance, befor
     cosines = {name: _cosine(_array(own[name]), _array(usual[name])) for name in known}
     middle, name = float(np.median(list(cosines.values()))), min(known, key=cosines.__getitem__)
     if cosines[name] < tolerance.cosines[0] or middle < tolerance.cosines[1]:
-        return f"{what} {name} points another way (cosine {cosines[name]:.2g}; median of all {middle:.2g})"
+        return f"{what} {name} points in another direction (cosine {cosines[name]:.2g}; median of all {middle:.2g})"
     factors = {name: np.log(max(_length(own[name]), 1e-300) / _length(usual[name])) for name in known}
     middle, name = float(np.median(list(factors.values()))), max(known, key=lambda each: abs(factors[each]))
     if abs(factors[name]) > np.log1p(tolerance.lengths[0]) or abs(middle) > np.log1p(tolerance.lengths[1]):

@@ -94,7 +94,7 @@ class Switched:
     def _judgement(self, variant: Variant, confirmed: Judgement | None) -> Judgement:
         mask = 1 << self.variants.index(variant)
         if mask not in self.record.begun:
-            why = "Another setting of it is taken, and no time was left to compile this one"
+            why = "Another setting of it was chosen, and no time was left to compile this one"
             return Judgement(variant, TrialVerdict.UNDECIDED, Agreement.NOT_SEEN, why)
         first, found = self.record.first_of(mask), self.found(variant)
         if first is not None and not blocks.exercised(first):
@@ -113,15 +113,15 @@ class Switched:
             best = ", ".join(each.label or each.name for each in self.members())
             return (
                 TrialVerdict.UNDECIDED,
-                f"Faster by itself, and adds nothing beyond doubt to {best}" if best else UNCONFIRMED,
+                f"Faster by itself, but adds nothing measurable to {best}" if best else UNCONFIRMED,
             )
         if found.won:
             return _confirmed(confirmed)
         if found.won is None or found.speed is None:
-            return TrialVerdict.UNDECIDED, "Unclear: more blocks would decide it"
+            return TrialVerdict.UNDECIDED, "Unclear: more blocks should decide it"
         if found.speed.high < 1 / (1 + self.min_gain):
-            return TrialVerdict.SLOWER, "Its training was not compared, as it is no faster"
-        return TrialVerdict.NO_EFFECT, "Whatever it gains is below the least gain asked for"
+            return TrialVerdict.SLOWER, "Not faster, so its training was not compared"
+        return TrialVerdict.NO_EFFECT, "Any gain is below --min-gain"
 
     def _judged(self, variant: Variant, mask: int, verdict: TrialVerdict, sentence: str) -> Judgement:
         found, control = self.found_of(mask), blocks.ratios(self.record.blocks, 0, control=True)
@@ -145,9 +145,9 @@ def _confirmed(confirmed: Judgement | None) -> tuple[TrialVerdict, str]:
     if confirmed.agreement in BROKEN:
         return TrialVerdict.BROKE_PROMISE, confirmed.sentence
     if confirmed.agreement not in KEPT and not confirmed.variant.speed_alone:
-        return TrialVerdict.UNDECIDED, f"Faster, and not adopted: {confirmed.sentence}"
+        return TrialVerdict.UNDECIDED, f"Faster, but not adopted: {confirmed.sentence}"
     if confirmed.speed is not None and confirmed.speed.high < 1:
-        return TrialVerdict.UNDECIDED, "Faster in one process, and slower beyond doubt in processes of its own"
+        return TrialVerdict.UNDECIDED, "Faster within one process, but measurably slower in its own processes"
     return TrialVerdict.ADOPT, f"{confirmed.sentence} (processes of what was taken)"
 
 

@@ -57,11 +57,11 @@ class Agreement(Enum):
     SAME_CURVE = "losses within the band of other seeds"
     OTHER_STREAM = "another random stream, losses within the band of other seeds"
     APART = "losses outside the band of other seeds"
-    DEAD_GRADIENTS = "gradients that are zero or gone"
+    DEAD_GRADIENTS = "gradients that are zero or missing"
     WILD_GRADIENTS = "gradients beyond tolerance"
     OTHER_WORK = "other batches, parameters or updates"
     LESS_WORK = "less work"
-    NOT_SEEN = "no losses seen"
+    NOT_SEEN = "no losses recorded"
     NOT_JUDGED = "losses are not compared"
 
 

@@ -70,7 +70,7 @@ class LossTarget:
             return ""
         there = [each.metric for each in plain if each.metric is not None]
         usual = format_duration(median(there) * 1e9) if there else ""
-        return f"{self.fell_short(run)}{f', and the job as it is reaches {self.loss:g} in {usual}' * bool(usual)}"
+        return f"{self.fell_short(run)}{f', and the unchanged job reaches {self.loss:g} in {usual}' * bool(usual)}"
 
     def check(self, run: Run) -> None:
         """Raises NothingMeasuredError for a timed run of the unchanged job that shows that this loss is no usable
@@ -80,22 +80,22 @@ class LossTarget:
         if run.metric is None:
             raise NothingMeasuredError(
                 "loss-not-reached",
-                f"The job as it is did not reach a mean loss of {self.loss:g}. {self.fell_short(run)}. Name a higher "
-                "loss, or give a larger --budget, of which a process may take a seventh.",
+                f"The unchanged job did not reach a mean loss of {self.loss:g}. {self.fell_short(run)}. Name a "
+                "higher loss, or give a larger --budget; one process may use a seventh of it.",
             )
         if self.step(run.losses, run.backwards) == LossCourse.FEWEST:
             raise NothingMeasuredError(
                 "loss-reached-at-once",
-                f"The mean loss of the job as it is lies below {self.loss:g} from its first {LossCourse.FEWEST} steps "
-                "on: name a lower one.",
+                f"The unchanged job's mean loss is below {self.loss:g} from its first {LossCourse.FEWEST} "
+                "steps on. Name a lower loss.",
             )
 
     def fell_short(self, run: Run) -> str:
         """Sentence on a run's mean loss at its end."""
         mean = min(deque(means_of(run.losses, run.backwards), 1), default=inf)
-        what = f"its mean loss was {mean:.4g}" if isfinite(mean) else "its mean loss was not finite, or not seen"
-        ended = "it ended by itself" if run.ended_early else "it was ended"
-        return f"When {ended}, after {len(run.losses):,} steps and {format_duration(run.seconds * 1e9)}, {what}"
+        what = f"its mean loss was {mean:.4g}" if isfinite(mean) else "its mean loss was not finite, or not recorded"
+        ended = "it ended by itself" if run.ended_early else "its time limit stopped it"
+        return f"When {ended} after {len(run.losses):,} steps and {format_duration(run.seconds * 1e9)}, {what}"
 
 
 def going_on(options: VariantOptions, target: LossTarget | None) -> VariantOptions:
@@ -159,8 +159,8 @@ def numbers_until(target: LossTarget, variant: Variant, own: Sequence[Run], plai
     timed = ([run for run in runs if run.metric is not None] for runs in (own, plain))
     mine, theirs = ([target.step(run.losses, run.backwards) or 0 for run in runs] for runs in timed)
     if not mine or not theirs:
-        return NumbersCheck(Agreement.NOT_JUDGED, "No run has reached the loss yet")
-    after = f"It reaches the loss after {median(mine):,.0f} steps, and the job as it is after {median(theirs):,.0f}"
+        return NumbersCheck(Agreement.NOT_JUDGED, "No run reached the loss so far")
+    after = f"It reaches the loss after {median(mine):,.0f} steps, the unchanged job after {median(theirs):,.0f}"
     return NumbersCheck(Agreement.NOT_JUDGED, f"{after}. {unknown}" if unknown else after)
 
 
@@ -175,8 +175,8 @@ def _starts_ahead(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) 
     if min(ahead) >= min((median(usual) + target.loss) / 2, min(usual) - noise):
         return ""
     return (
-        f"Its first loss is {min(ahead):.4g}, more than half of the way from {median(usual):.4g}, where the job as it "
-        f"is starts, to {target.loss:g}: weights that were trained before, or another loss"
+        f"Its first loss is {min(ahead):.4g}; the unchanged job starts at {median(usual):.4g}, and the target "
+        f"is {target.loss:g}. It starts from trained weights, or computes another loss"
     )
 
 
@@ -196,8 +196,8 @@ def _few_batches(own: Sequence[Run], plain: Sequence[Run]) -> str:
         usual = min(usual, max(each.samples for each in companions) or usual)
         if often > usually and samples < FEW * usual:
             return (
-                f"The same batch comes {often} times: {samples:,} samples differ in the batches that were looked at, "
-                f"and {usual:,} in those of the job as it is"
+                f"It repeats a batch {often} times: the checked batches have {samples:,} distinct samples, "
+                f"those of the unchanged job {usual:,}"
             )
     return ""
 
@@ -221,7 +221,7 @@ def _shorter_passes(own: Sequence[Run], plain: Sequence[Run]) -> str:
     for name, length, samples in (each for run in own for each in run.passes):
         known = usual.get((name, length), 0)
         if samples < FEWER * known:
-            return f"A pass over {name} takes {samples:,} samples, and {known:,} in the job as it is"
+            return f"An epoch of {name} has {samples:,} samples, in the unchanged job {known:,}"
     return ""
 
 
@@ -231,7 +231,7 @@ def _smaller_evaluations(own: Sequence[Run], plain: Sequence[Run]) -> str:
     mine, theirs = (_largest_evaluations(runs) for runs in (own, plain))
     for shape, samples in mine.items():
         if samples < SLACK * theirs.get(shape, 0):
-            return f"It evaluates {samples:,} samples ({shape}) at a time, and the job as it is {theirs[shape]:,}"
+            return f"It evaluates {samples:,} samples ({shape}) at a time, the unchanged job {theirs[shape]:,}"
     return ""
 
 
@@ -246,7 +246,7 @@ def _smaller_dataset(own: Sequence[Run], plain: Sequence[Run]) -> str:
     mine, theirs = ({run.samples for run in runs if run.samples} for runs in (own, plain))
     if not mine or not theirs or min(mine) >= FEWER * min(theirs):
         return ""
-    return f"It trains on a dataset of {min(mine):,} samples, and the job as it is on one of {min(theirs):,}"
+    return f"It trains on a dataset of {min(mine):,} samples, the unchanged job on {min(theirs):,}"
 
 
 def _same_loss(own: Sequence[Run], plain: Sequence[Run], precision: Precision, *, low: bool) -> tuple[str, str]:
@@ -254,21 +254,21 @@ def _same_loss(own: Sequence[Run], plain: Sequence[Run], precision: Precision, *
     another loss, "") or ("", reason why that is unknown)."""
     mine, theirs = ([run for run in runs if run.rehearsal and run.work and run.losses] for runs in (own, plain))
     if not mine or not theirs:
-        return "", "Whether its loss is computed as the job's could not be seen"
+        return "", "Not checked: whether it computes the job's loss"
     run, before = mine[-1], theirs[0]
     if not repeats(theirs, precision):
-        return "", "Its loss could not be compared with the job's, as the job does not repeat itself"
+        return "", "Its loss could not be compared: the job does not reproduce its own losses"
     other = other_weights(run, before, precision)
     if other:
-        return "", f"Its loss could not be compared with the job's, as it starts from other weights: {other}"
+        return "", f"Its loss could not be compared: it starts from other weights ({other})"
     if not same_batch(run.work[0], before.work[0], precision):
-        return "", "Its loss could not be compared with the job's, as its first batch is another one"
+        return "", "Its loss could not be compared: its first batch differs"
     first, usual = run.losses[0], before.losses[0]
     if first is None or usual is None:
-        return "", "Whether its loss is computed as the job's could not be seen"
+        return "", "Not checked: whether it computes the job's loss"
     if abs(first - usual) <= LOSSES_DIFFER[low] * max(abs(first), abs(usual)):
         return "", ""
     return (
-        f"Of the first batch its loss is {first:.4g}, and the job's {usual:.4g} from the same weights: it computes "
-        "another loss, and when that is reached says nothing"
+        f"On the first batch its loss is {first:.4g}, and the job's {usual:.4g} with the same weights: it "
+        "computes another loss, so times to that loss do not compare"
     ), ""

@@ -190,8 +190,9 @@ def _walk(folder: Path, without: tuple[Path, ...]) -> Iterator[tuple[Path, os.st
         if seen > MOST_ENTRIES:
             raise UsageError(
                 "folder-too-large",
-                f"{folder} holds more than {MOST_ENTRIES} files, too many to make variants a working copy: run from "
-                "the folder of the job alone, or allow user namespaces on this machine, so that nothing is copied.",
+                f"{folder} contains more than {MOST_ENTRIES} files, too many to copy for each variant. Run "
+                "from a folder with the job alone, or allow user namespaces on this machine, which need no "
+                "copy.",
             )
         for name in (*names, *files):
             path = Path(root, name)
@@ -248,14 +249,14 @@ class _Filler:
         elif target.is_file():
             self._copy_file(target, place)
         elif target.is_dir():
-            raise _too_large(f"{entry} is a link to a folder outside of the job's")
+            raise _too_large(f"{entry} links to a folder outside the job's")
 
     def _copy_file(self, source: Path, place: Path) -> None:
         if clone(source, place):
             return
         self._left -= source.stat().st_size
         if self._left < 0:
-            raise _too_large(f"{self._source} holds more than {MOST_BYTES >> 30} GiB to copy for each process")
+            raise _too_large(f"{self._source} contains more than {MOST_BYTES >> 30} GiB to copy for each process")
         shutil.copy2(source, place)
 
 
@@ -266,8 +267,8 @@ def _is_environment(folder: Path) -> bool:
 def _too_large(what: str) -> UsageError:
     return UsageError(
         "copy-too-large",
-        f"{what}: allow user namespaces on this machine, so that nothing is copied, clear away old checkpoints, or add "
-        "--uncontained to let the processes of a trial write where the job does.",
+        f"{what}. Allow user namespaces on this machine (no copy is needed then), move old checkpoints "
+        "elsewhere, or add --uncontained: trial processes then write where the job does.",
     )
 
 

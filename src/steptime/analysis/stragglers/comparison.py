@@ -145,4 +145,4 @@ def missing_ranks(worlds: Sequence[int | None]) -> tuple[str, ...]:
         return ()
     missing = world - len(worlds)
     who, one = ("1 rank is", "it") if missing == 1 else (f"{missing} ranks are", "one of them")
-    return (f"{who} not here, of the job's {world}: {one} may be later than these.",)
+    return (f"{who} missing, of the job's {world}: {one} may be slower than these.",)

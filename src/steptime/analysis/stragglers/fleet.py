@@ -71,7 +71,7 @@ def reduce_rank(task: Task) -> Reduced:
     rank = trace.rank if trace.rank is not None else task.number
     summary = summarise_trace(trace, rank)
     if summary is None:
-        return Reduced(task.number, None, (f"{trace.path} holds no event that took time: no step.",))
+        return Reduced(task.number, None, (f"{trace.path} has no event with a duration, so it has no step.",))
     reported = tuple(f"rank {rank}: {message}" for message in trace.damage.sentences)
     return Reduced(task.number, summary, reported)
 
@@ -91,7 +91,7 @@ def reduce_all(
     seen: set[int] = set()
     for index, reduced in enumerate(found):
         if reduced.summary is not None and reduced.summary.rank in seen:
-            message = f"rank {reduced.summary.rank} is there twice: one of them was left out."
+            message = f"rank {reduced.summary.rank} appears twice; steptime skipped one of them."
             found[index] = replace(reduced, summary=None, reported=(*reduced.reported, message))
         elif reduced.summary is not None:
             seen.add(reduced.summary.rank)
@@ -204,7 +204,7 @@ def reduce_processes(
     best = {each.facts.rank: each for each in sorted(found, key=lambda each: each.steady) if each.summary is not None}
     for index, each in enumerate(found):
         if each.summary is not None and each is not best[each.facts.rank]:
-            message = f"rank {each.facts.rank} is there twice: the process {each.facts.pid} was left out."
+            message = f"rank {each.facts.rank} appears twice; steptime skipped process {each.facts.pid}."
             found[index] = replace(each, summary=None, reported=(*each.reported, message))
     return tuple(found)
 

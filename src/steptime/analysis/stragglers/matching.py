@@ -71,7 +71,7 @@ def on_common_steps(summaries: Sequence[RankSummary]) -> tuple[list[RankSummary]
             kept = tuple(found for each in whole if (found := _of_steps(each, numbers, common)).calls)
             steps = max(1, len(common))
             trimmed[index] = replace(summary, exchanges=kept, steps=steps, numbers=tuple(common.tolist()))
-    return trimmed, (f"The ranks did not all profile the same steps: {len(common)} of them are compared.",)
+    return trimmed, (f"Not all ranks profiled the same steps; {len(common)} common steps are compared.",)
 
 
 def _of_steps(exchange: Exchange, numbers: Int64, common: Int64) -> Exchange:
@@ -119,7 +119,7 @@ def match(summaries: Sequence[RankSummary]) -> tuple[tuple[Shared, ...], tuple[s
     if not uneven:
         return tuple(shared), ()
     more = f" and {len(uneven) - 1} more" if len(uneven) > 1 else ""
-    message = f"{uneven[0]}{more}: not called equally often by all its ranks, and left out of their comparison."
+    message = f"{uneven[0]}{more}: not called equally often by all ranks, so excluded from the comparison."
     return tuple(shared), (message,)
 
 

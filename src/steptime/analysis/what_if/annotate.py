@@ -192,13 +192,17 @@ def check_destination(path: Path, destination: Path, *, force: bool) -> None:
     """Refuses before the work what could not be written after it. Raises OutputError."""
     if not destination.name.endswith(ENDINGS):
         known = " or ".join(ENDINGS)
-        raise OutputError("output-format", f"An annotated trace must be named *{known}, and {destination} is not.")
+        raise OutputError(
+            "output-format", f"{destination} is not a valid name for an annotated trace. Expected *{known}."
+        )
     if destination.is_dir():
-        raise OutputError("output-folder", f"{destination} is a folder; name a file in it.")
+        raise OutputError("output-folder", f"{destination} is a folder. Give a file in it.")
     if destination.exists() and path.exists() and destination.samefile(path):
-        raise OutputError("annotate-onto-source", f"{destination} is the trace itself; give the copy another name.")
+        raise OutputError("annotate-onto-source", f"{destination} is the trace itself. Give the copy another name.")
     if destination.exists() and not force:
-        raise OutputError("output-exists", f"{destination} exists and is not overwritten; add --force or name another.")
+        raise OutputError(
+            "output-exists", f"{destination} already exists. Overwrite it with --force, or give another name."
+        )
 
 
 def _slices(trace: Trace) -> Iterator[Slice]:
@@ -206,7 +210,9 @@ def _slices(trace: Trace) -> Iterator[Slice]:
     trace, found = whole_steps(trace)
     boundaries = found.boundaries
     if not len(boundaries):
-        raise NothingMeasuredError("trace-without-steps", f"{trace.path} holds no event that took time: no step.")
+        raise NothingMeasuredError(
+            "trace-without-steps", f"{trace.path} has no event with a duration, so it has no step."
+        )
     machine = look_up(device_of(trace))
     steps = step_context(trace, boundaries, machine=machine)
     replay = rerun(steps, breakdown_of(steps))
@@ -222,7 +228,7 @@ def _splice(source: TraceSource, output: IO[bytes], events: Iterator[str], path:
     head, start = _head(source)
     rest = head[start:]
     if MARK in rest[:BLOCK]:
-        raise OutputError("annotate-twice", f"{path} already has tracks of steptime; annotate the original.")
+        raise OutputError("annotate-twice", f"{path} already has tracks of steptime. Annotate the original.")
     output.write(head[:start])
     _write(output, events, followed=not rest.lstrip().startswith(b"]"))
     for block in _whole(source, rest, listed=head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"["), truncated=truncated):

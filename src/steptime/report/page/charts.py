@@ -260,9 +260,9 @@ NO_PEAK = "no peak known"
 """A placed kernel has a model of its work: where no bound is given, the peaks are missing."""
 _ADVICE = {
     "memory": "Bound by memory: move fewer bytes (fuse it with its neighbours, use a narrower dtype).",
-    "compute": "Bound by arithmetic: a narrower dtype, matrix units, or less work.",
-    "latency": "Too small to fill the device: larger or fewer of them (batching, fusion, graphs).",
-    NO_PEAK: "Its rate is known, and no peak to compare it with.",
+    "compute": "Bound by arithmetic: use a narrower dtype or Tensor Cores, or do less work.",
+    "latency": "Too small to fill the device: use larger or fewer kernels (batching, fusion, graphs).",
+    NO_PEAK: "Its rate is known, but the peak is not.",
 }
 
 
@@ -345,7 +345,7 @@ def _source(case: Case, rates: list[tuple[str, float]], bandwidth: float | None)
     missing = "No peaks of this device are known: how far each point is from its limit cannot be said."
     if case.step.mode == "trace" or case.step.device != "cpu":
         return missing
-    return f"{missing} They were not measured: steptime run does so, unless it is given --no-peaks."
+    return f"{missing} steptime run measures them, unless it runs with --no-peaks."
 
 
 def _bound(use: KernelUse | OperatorUse) -> str:
@@ -438,7 +438,7 @@ def _words(use: KernelUse | OperatorUse, step: float) -> Iterable[str]:
     share = f" ({format_share(use.duration / step)})" if step else ""
     yield f"{format_duration(use.duration)} per step{share}, {format_count(use.calls, 'call')}"
     moved = format_bytes(use.bytes or 0.0)
-    yield f"{format_rate(_rate(use))}FLOP/s, {_intensity(use):.3g} FLOP a byte, {moved} per step"
+    yield f"{format_rate(_rate(use))}FLOP/s, {_intensity(use):.3g} FLOP/byte, {moved} per step"
     if isinstance(use, KernelUse):
         if use.operator:
             yield f"launched by {shorten(use.operator, _TITLE)}" + (f" in {use.dtype}" if use.dtype else "")
@@ -449,7 +449,7 @@ def _words(use: KernelUse | OperatorUse, step: float) -> Iterable[str]:
         if use.counters is not None:
             yield f"by Nsight Compute: {counter_words(use.counters)}"
         if use.dimensions:
-            yield f"misses the tiles of the matrix units: {shorten(', '.join(use.dimensions), _TITLE)}"
+            yield f"misses the tiles of the Tensor Cores: {shorten(', '.join(use.dimensions), _TITLE)}"
     if use.source is not None:
         yield place_text(use.source)
     if _bound(use) in _ADVICE:

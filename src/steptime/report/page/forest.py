@@ -24,7 +24,7 @@ _SIZE = re.compile(f"^{BATCH}([0-9]+)$")
 _KEPT = {True: "kept", False: "broken", None: "not known"}
 _SAME = {True: "same", False: "different", None: "not known"}
 """For somebody's candidate, which promised nothing: whether it is the same training."""
-TITLES = {"try": "What was tried", "judge": "What was judged", "lab": "What the lab ran"}
+TITLES = {"try": "Tried fixes", "judge": "Judged changes", "lab": "Lab runs"}
 ITEMS = {"try": "fix", "judge": "candidate", "lab": "variant"}
 
 
@@ -103,11 +103,11 @@ def forest(trials: TrialReport | None, own_size: int | None = None, recorded: fl
     rows = [each for each in trials.variants  # a larger batch's longer step says nothing: it is in the curve
             if not rates or each.speed is None or not _SIZE.match(each.name)]  # fmt: skip
     axis, displayed = _Axis(rows), rows[:MOST_ROWS]
-    base = f"Step as it is: {format_duration(step)}" if step is not None else "The job as it is was not timed"
+    base = f"Unchanged step: {format_duration(step)}" if step is not None else "The unchanged job was not timed"
     if step is None and any(each.speed is not None for each in trials.variants):
-        base = "Compared by what was asked for, not by the step's time"
+        base = "Compared by the requested metric, not by step time"
     if step is not None and recorded:
-        base += f", timed in turns with what was tried ({format_duration(recorded)} in the recording)"
+        base += f", timed in turns with the variants ({format_duration(recorded)} in the recording)"
     peak = f", peak memory {format_bytes(trials.peak_bytes)}" if trials.peak_bytes else ""
     others = [each for each in rows if not rates or not _SIZE.match(each.name)]
     reported = [trial_headline(trials, others)] if others else []
@@ -207,10 +207,10 @@ def _sizes(rates: Sequence[tuple[int, Estimate]]) -> CurveChart | None:
         return None
     axis = decades([bound for _, each in rates for bound in (max(each.low, 1e-3), each.high)])
     places = middles(len(rates))
-    line = curve_of("items a second", 0, list(zip(places, (each for _, each in rates), strict=True)), axis)
+    line = curve_of("items/s", 0, list(zip(places, (each for _, each in rates), strict=True)), axis)
     across = tuple(Tick(x, f"{size:,}") for x, (size, _) in zip(places, rates, strict=True))
     up = axis.every_tick(lambda value: f"{value:,g}")
-    return CurveChart((line,), across, up, "Items a second over batch sizes")
+    return CurveChart((line,), across, up, "Items/s by batch size")
 
 
 def _best_size(rates: Sequence[tuple[int, Estimate]]) -> list[str]:
@@ -218,7 +218,7 @@ def _best_size(rates: Sequence[tuple[int, Estimate]]) -> list[str]:
     if not rates:
         return []
     size, rate = max(rates, key=lambda each: each[1].value)
-    return [f"Most at a batch size of {size:,}: {format_samples(rate.value)}."]
+    return [f"Highest at batch size {size:,}: {format_samples(rate.value)}."]
 
 
 def _curves(curves: Sequence[Curve]) -> Curves | None:

@@ -90,8 +90,8 @@ WHOLE = 1_200_000
 categories."""
 LARGEST = 2_500_000
 """Bytes of a page: as far as they reach, it carries whole traces."""
-OWNERS = "In steps that torch's profiler watched with every allocation."
-OWNERS_OF_CPU = f"{OWNERS} There, torch knows nothing of what was allocated before: parameters and more are missing."
+OWNERS = "From steps in which torch's profiler recorded every allocation."
+OWNERS_OF_CPU = f"{OWNERS} torch does not know earlier allocations there: parameters and more are missing."
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     environment, process = report.environment, report.processes[0]
     step = process.case.step
     machine = process.case.machine
-    counts = f"{step.total} in all, {step.steady} steady"
+    counts = f"{step.total} in total, {step.steady} steady"
     left_out = left_out_text(process)
     ranks = environment.ranks if process.rank is not None else 1
     named = (
@@ -226,7 +226,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("Python", environment.python),
         ("steptime", environment.steptime),
         ("Ranks", str(environment.ranks) if environment.ranks > 1 else ""),
-        ("Steps", f"{counts}; left out: {left_out}" if left_out else counts),
+        ("Steps", f"{counts}; excluded: {left_out}" if left_out else counts),
         ("Steps found by", step.how),
         ("Throughput", throughput_text(process.throughput, step.device, ranks)),
         ("GPU", gpu_busy_text(process.case)),

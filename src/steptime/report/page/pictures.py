@@ -78,8 +78,7 @@ def render_png(report: Report) -> bytes:
     if not any(path.suffix.lower() in (".ttf", ".otf", ".ttc") for folder in folders for path in folder.rglob("*")):
         raise OutputError(
             "images-no-fonts",
-            "No font is installed here, so a .png would have no words: install one (on Debian, fonts-dejavu-core), or "
-            "name a .svg.",
+            "A .png needs a font, and none is installed. Install one (Debian: fonts-dejavu-core), or write a .svg.",
         )
     return bytes(resvg_py.svg_to_bytes(svg_string=render_svg(report), zoom=SHARPNESS))
 

@@ -123,16 +123,17 @@ def _sentence(ranks: RankComparison) -> str:
     who = f"Host {late.host}" if late.node and late.host else f"Rank {late.ranks[0]}"
     since = f" since step {late.since + 1}" if late.since else ""
     return (
-        f"{who} is late{since}: the others wait {format_duration(late.waiting)} per step, {format_share(late.share)} "
-        f"of all waiting is for it. {_excess(late)}, a step would be {format_duration(late.gain.value)} shorter."
+        f"{who} is the straggler{since}: the other ranks wait {format_duration(late.waiting)}/step, "
+        f"{format_share(late.share)} of all waiting, for it. {_excess(late)}, the job's step would be "
+        f"{format_duration(late.gain.value)} shorter."
     )
 
 
 def _excess(late: Straggler) -> str:
     if not late.category or late.excess <= 0:
-        return "No part of its own work is unusually long: as fast as the others"
-    longer = f"It spends {format_duration(late.excess)} more than the others' median in {late.category}"
-    return f"{longer}; at that median"
+        return "Nothing in its own code is slow: if it were as fast as the others"
+    longer = f"It spends {format_duration(late.excess)} more than the median rank in {late.category}"
+    return f"{longer}; at the median"
 
 
 def _straggler(series: StragglerSeries) -> StragglerChart | None:
