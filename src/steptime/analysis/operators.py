@@ -86,8 +86,7 @@ def step_at(windows: Int64, times: Int64) -> Int64:
 
 
 def time_inside(start: Int64, end: Int64, windows: Int64) -> Int64:
-    """Time of the intervals in each window, (n,), ns; overlapping intervals count once each. start <= end; windows: (n,
-    2), ns."""
+    """Time of the intervals in each window, (n,), ns; overlaps count twice. start <= end; windows: (n, 2), ns."""
     if not len(start):
         return np.zeros(len(windows), np.int64)
     origin = start.min()  # sums of absolute times would not fit
