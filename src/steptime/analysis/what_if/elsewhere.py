@@ -1,7 +1,7 @@
-"""The steps of a trace on another device, or with another link: replayed with kernels that last as long as they would
-there if they came as near to the peaks as here.
+"""Prediction of a trace's steps on another device, or with another link.
 
-Peaks are those of datasheets on both sides. The host stays what it is, and so do copies between host and device.
+The steps are replayed with kernels that come as near to the other device's peaks as they did to this one's. Both peaks
+are from datasheets. CPU work and copies between CPU and device stay as they are.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ from steptime.machine.machine import Machine
 from steptime.quantities import Estimate
 
 LATENCIES = (("h[12]00|v100", 1.35), ("b200", 2.0), ("mi300|mi210", 1.75))
-"""µs that the shortest kernel takes, by the driver's name of the device: 1.1 to 1.6 on H100 and V100, 2.0 on B200, 1.6
-to 1.9 on MI300X and MI210, in published traces. Kernels bound by latency last longer where these do."""
+"""(pattern of the device's name, shortest kernel in µs): 1.1 to 1.6 on H100 and V100, 2.0 on B200, 1.6 to 1.9 on MI300X
+and MI210, in published traces. The duration of latency-bound kernels is scaled by these."""
 CHECKED = frozenset({f"{H100}, SXM", f"{CDNA3}, MI300X"})
-"""Between these predictions were held against the same models' traces, published by TraceLens: five models, both ways
-(benchmarks/elsewhere_error.py)."""
+"""Devices between which predictions were compared with traces of the same models, published by TraceLens: five models,
+both ways (benchmarks/elsewhere_error.py)."""
 MOST_WRONG = 1.45
-"""The farthest that the kernels' time was from the prediction, either way, over those ten."""
+"""Largest ratio between predicted and real kernel time, in either direction, over those ten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Predicted step on another device or link. device: its name, "" for the same; link: how many times as fast
-    it is. step, kernels: predicted, ns per step; here: what the kernels take in the trace. sources: of the peaks.
-    checked: whether predictions between these two devices were held against traces; their interval is as wide as the
-    error that was found, and otherwise only as wide as if it held there, too. communication: share of `here` in
-    kernels that communicate, which a device does not change."""
+    """Prediction for another device or link. device: its name, "" for the same; link: factor on its speed. step,
+    kernels: predicted, ns per step; here: kernel time in the trace, ns per step. sources: of the peaks. checked: True
+    if predictions between these two devices were compared with traces; the interval always has the width of the error
+    found there. communication: fraction of `here` in communication kernels, which a device does not change."""
 
     device: str
     link: float
@@ -53,8 +52,8 @@ class Elsewhere:
 
 
 def elsewhere(steps: StepContext, device: Machine | None, link: float = 1.0) -> Elsewhere | None:
-    """The prediction for a device (None: the same one) and a link so many times as fast. None where nothing can be
-    replayed: no host, no step, no kernel. The peaks of the steps' machine are those of here."""
+    """Prediction for a device (None for the same one) and a link `link` times as fast. The steps' machine has the peaks
+    of this device. None if nothing can be replayed: no CPU thread, no step or no kernel."""
     if steps.track is None or not len(steps) or not steps.on_device:
         return None
     rows, groups, kind = groups_of_kernels(steps)
@@ -76,7 +75,7 @@ def elsewhere(steps: StepContext, device: Machine | None, link: float = 1.0) -> 
 
 
 def _factors(group: KernelUse, here: Machine | None, there: Machine | None, link: float) -> tuple[float, float, float]:
-    """How many times as long a kernel of the group lasts: as predicted, at best, and at worst."""
+    """Factors on the duration of the group's kernels: predicted, best, worst."""
     if group.bound == COMMUNICATION:
         return 1 / link, min(1 / link, 1.0), max(1 / link, 1.0)
     if here is None or there is None:
@@ -102,7 +101,7 @@ def _latency(machine: Machine) -> float:
 
 
 def _replayed(steps: StepContext, track: int, rows: Int32, cases: Float64) -> Float64:
-    """(3,) ns per step: of the graph with the kernels in `rows` so many times as long, by case."""
+    """Mean replayed step with the kernels in `rows` scaled by each of three cases, (3,), ns."""
     window = window_of(steps.trace, steps.boundaries, steps.links.launch)
     boundaries = steps.boundaries[window.steps]
     wall = int(boundaries[0, 1] - boundaries[0, 0])
