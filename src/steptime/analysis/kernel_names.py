@@ -1,7 +1,6 @@
 """Meaning of kernel names for how a kernel computes.
 
-Vendors' names follow habits, not a grammar: None means that the name does not say.
-"""
+Vendors' names follow habits, not a grammar: None means that the name does not say."""
 
 from __future__ import annotations
 

@@ -61,8 +61,7 @@ class KernelUse:
     in a cache is faster); None without a model or peaks. matrix_unit: True if it ran on Tensor Cores or matrix cores,
     None if its name does not say. dimensions: sides of a matmul that are no multiple of the tile ("k = 1003"). The last
     four are set later, from the examples: source: user's line behind the longest kernel; blocks: of its grid, 0 if
-    unknown; waves: how often a matmul's tiles fill the device, None if unknown; counters: by Nsight Compute.
-    """
+    unknown; waves: how often a matmul's tiles fill the device, None if unknown; counters: by Nsight Compute."""
 
     name: str
     operator: str

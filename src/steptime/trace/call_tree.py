@@ -151,8 +151,7 @@ def enclosing(start: Int64, end: Int64) -> Int32:
     start, end: ns, parents before children.
 
     Everything between an interval and its candidate has ended before it starts. If the candidate itself has ended too,
-    so has everything between the candidate and the candidate's own candidate.
-    """
+    so has everything between the candidate and the candidate's own candidate."""
     candidate = np.arange(-1, len(start) - 1, dtype=np.int32)
     for first in range(1, len(start), PIECE):  # in order, so that what one piece needs of those before it is final
         part = slice(first, first + PIECE)

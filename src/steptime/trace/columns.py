@@ -52,8 +52,7 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     """Fields of `args` that the analyses read, in the order of the file, since the parser first looks for the next
     name.
 
-    Raw fields point into the parser's buffer.
-    """
+    Raw fields point into the parser's buffer."""
 
     external: Number = msgspec.field(default=ABSENT, name="External id")
     sequence: Number = msgspec.field(default=ABSENT, name="Sequence number")
@@ -156,8 +155,7 @@ _SINGLES = {exactly: _decoder(kinds, listed=False) for exactly, kinds in KINDS.i
 def decode_list(block: memoryview | bytes, *, exactly: bool) -> tuple[list[Event], list[Mark]]:
     """Kept events of a JSON array. Raises ValueError (msgspec's, or for invalid UTF-8) if it is no such array.
 
-    Their raw fields point into the block.
-    """
+    Their raw fields point into the block."""
     try:
         found, marks = sorted_out(_LISTS[exactly].decode(block))
     except RecursionError as error:
@@ -330,8 +328,7 @@ class ColumnBuilder:
     absent: value of rows without one.
 
     The column is one array that is resized in place: the system remaps its pages, and nothing is copied or left in the
-    heap.
-    """
+    heap."""
 
     def __init__(self, kind: type[np.integer[Any]], absent: int, *, growing: bool = False) -> None:
         self._kind = kind

@@ -161,8 +161,7 @@ def latest_before(keys: Int64, times: Int64, wanted: Int64, moments: Int64, *, l
     candidate with the number if `later`, else UNKNOWN.
 
     keys, times: of the candidates, in any order. Numbers are nearly always unique up to the moment, so the last
-    candidate of each number is tried first, and only the remaining ones are sorted.
-    """
+    candidate of each number is tried first, and only the remaining ones are sorted."""
     order = np.argsort(times, kind="stable")
     found = _last_with(keys[order], wanted)
     found = np.where(found == UNKNOWN, UNKNOWN, order[found]) if len(order) else found
@@ -444,8 +443,7 @@ def _forwards(trace: Trace, made: Forest, origin: Few, roles: Roles) -> Forward:
 
     The frame has the sequence number. Operators that record nothing carry the number of the next one that does, so the
     last one before the frame owns it. In backward gradients are off and operators have no number, except those that
-    checkpointing reruns or that are differentiated twice; these own frames likewise.
-    """
+    checkpointing reruns or that are differentiated twice; these own frames likewise."""
     events = trace.events
     numbered = events.sequence != ABSENT
     framing = roles.engine & numbered
@@ -461,8 +459,7 @@ def _called_from(trace: Trace, made: Forest, callers: Bool, forwards: Forward) -
     """Caller (a user's function, a module) around each CPU event.
 
     Around backward there is only the caller of backward, so the forward operator's caller is used, unless a caller runs
-    inside the frame itself: a hook, a custom function, checkpointing.
-    """
+    inside the frame itself: a hook, a custom function, checkpointing."""
     around = made.nearest(callers)
     if not callers.any():
         return around
