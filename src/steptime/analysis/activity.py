@@ -29,8 +29,7 @@ from steptime.journal import Flag, Kind
 from steptime.recording.recording import LoaderFacts
 
 INLINE_FORWARDS = 4
-"""Most forwards of an inline burst: a teacher or target network runs once or twice per batch, a rollout tens of
-times."""
+"""Most forwards of an inline burst: a teacher or target network runs once or twice per batch, a rollout often."""
 RECURRING = 0.5
 """Fraction of the steps: work that happens in at least this many belongs to the step."""
 LEAST_STEPS = 4
@@ -154,8 +153,7 @@ def _switches(events: RecordTable, of_trained: Bool) -> Int64:
 
 
 def _is_check(training: RecordTable, signs: Int64) -> Bool:
-    """Mask of the events between an update and the training loader's next batch. signs: number of training events
-    before each event."""
+    """Mask of the events between an update and the training loader's next batch. signs: training events before each."""
     if not len(training):
         return np.zeros(len(signs), np.bool_)
     before, after = training.kind[np.maximum(signs - 1, 0)], training.kind[np.minimum(signs, len(training) - 1)]
@@ -236,8 +234,7 @@ class TrainingWork:
     any (see `_hoisted`). evaluation: evaluations inside steps.
 
     top: the same as disjoint intervals in time order, of kinds LOADER_NEXT, FORWARD, BACKWARD and OPTIMIZER_STEP. The
-    gaps between them are not instrumented.
-    """
+    gaps between them are not instrumented."""
 
     loader: Intervals
     forward: Intervals

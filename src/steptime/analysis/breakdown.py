@@ -85,8 +85,7 @@ def device_of(trace: Trace) -> str:
 
 
 def claims_of(steps: StepContext) -> Claims:
-    """Instants that each category claims in the whole trace, in order of precedence. The boundaries of the steps have
-    no influence."""
+    """Instants that each category claims in the whole trace, in order of precedence, whatever the steps' boundaries."""
     if steps.on_device:
         spent = device_time(steps.trace)
         return (
@@ -132,8 +131,7 @@ def _work_of(operations: Operations, spans: ExclusiveSpans, dispatch: int) -> tu
     A computing operator computes in all of its own time but the first `dispatch` ns. An operator around others computes
     only in intervals too long for dispatching; a view or a frame of autograd never computes. All other time in
     operators is dispatching, except long intervals in a frame of autograd: those are Python, a hook or the backward of
-    a custom function.
-    """
+    a custom function."""
     length = spans.end - spans.start
     long, engine = length > DISPATCH_GAP, operations.engine[spans.owner]
     leaf = operations.computing[spans.owner]

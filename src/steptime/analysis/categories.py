@@ -86,8 +86,7 @@ class Breakdown:
     int64, ns.
 
     device: "cpu" or an accelerator's name, which selects one of the two definitions of the categories. Raises
-    ImbalanceError unless every row of entries is non-negative and sums to its wall, to the nanosecond.
-    """
+    ImbalanceError unless every row of entries is non-negative and sums to its wall, to the nanosecond."""
 
     device: str
     wall: Int64

@@ -110,8 +110,7 @@ def host_alone(trace: Trace) -> Trace:
 
 @cached_per_trace
 def captures(trace: Trace) -> tuple[Int64, Intervals]:
-    """(starts of graph captures in ns, instants inside captures: from each start to the next end on the same
-    thread)."""
+    """(starts of graph captures in ns, instants inside captures: from each start to the next end on its thread)."""
     events, found, begun = trace.events, [EMPTY], [np.empty(0, np.int64)]
     calls = events.event_kind == EventKind.RUNTIME
     starts = np.flatnonzero(calls & matching(trace, CAPTURE_START.match))

@@ -55,8 +55,7 @@ WORTH_A_NAME = 10
 NEARLY_ALL = 0.9
 """Fraction of a function's time: if one function that it calls has this much, only the called one is named."""
 LONGEST_RETURN = 1_000_000
-"""Longest return of a call that waits for an idle device, ns. It takes microseconds, and up to this on a host whose
-CPUs are busy."""
+"""Longest return of a call that waits for an idle device, ns. It takes microseconds, and up to this on a busy CPU."""
 BY_LINE = (Category.SYNC, Category.PYTHON)
 """Categories whose causes are split by the user's function around them, because each function is a line to change."""
 
@@ -195,8 +194,7 @@ class IdleGaps:
     row of the event that held that thread for most of the piece: an operator, a runtime call, an annotation or a Python
     function. inside: row of the innermost such event, whatever the category (what the loader was doing). A row is
     UNKNOWN if there is none. functions: (n, 4): number of a piece, name of a Python function, time that it held the
-    thread in that piece including callees (ns), and one of its rows.
-    """
+    thread in that piece including callees (ns), and one of its rows."""
 
     start: Int64
     end: Int64
@@ -398,8 +396,7 @@ def _held_by(start: Int64, end: Int64, threads: list[CallTree]) -> tuple[Int32, 
     ns). Intervals without an event are left out.
 
     start, end: of the pieces, ns, disjoint and in time order. threads: trees of the threads that explain the pieces; a
-    later one counts only while the earlier ones are idle.
-    """
+    later one counts only while the earlier ones are idle."""
     pieces = union(start, end)
     sides = (column for each in threads for column in (each.start, each.end))
     times = instants(start, *(column[contains(pieces, column)] for column in sides))
@@ -459,8 +456,7 @@ STANDING_FOR = {
     Category.COMPILE: _causes_while_compiling,
     Category.OVERHEAD: _causes_while_launching,
 }
-"""Function by category that replaces the event which held the thread by the row that names it. PYTHON keeps the
-event."""
+"""Function by category that replaces the event which held the thread by the row that names it (not for PYTHON)."""
 
 
 def _named(trace: Trace, rows: Int32 | Int64, test: Callable[[str], object]) -> Bool:
@@ -485,8 +481,7 @@ def _is_rooted(name: str) -> bool:
 
 
 def _in_library(trace: Trace, rows: Int64) -> Int64:
-    """Row of torch's range around each row that lays out data for communication; the row itself, or UNKNOWN, if there
-    is none."""
+    """Row of torch's range around each row that lays out data for communication; without one, the row itself."""
     ranges = matching(trace, LIBRARY_COPIES.match)
     if not ranges.any():
         return rows
@@ -566,8 +561,7 @@ def _functions_in(trace: Trace, gaps: IdleGaps, chosen: Int64) -> tuple[tuple[st
 
 
 def _inside(trace: Trace, gaps: IdleGaps, chosen: Int64) -> str:
-    """Name of the event that held more than half of these pieces' time; "" if none did, or if it is their cause
-    already."""
+    """Name of the event that held more than half of these pieces' time; "" if none did, or if it is their cause."""
     known = chosen[(gaps.inside[chosen] != UNKNOWN) & (gaps.inside[chosen] != gaps.cause[chosen])]
     if not len(known):
         return ""

@@ -42,8 +42,7 @@ def identity_of(code: CodeFacts, line: CodeLine) -> int:
 
 
 def targets_of(codes: tuple[CodeFacts, ...], forwards: set[int]) -> list[list[CodeLine]]:
-    """Lines of each code object that hold a training forward; if none, the lines that call a function which has such
-    lines."""
+    """Lines of each code object that hold a training forward, or else that call a function with such lines."""
     holding = [[line for line in code.lines if identity_of(code, line) in forwards] for code in codes]
     training = {_name(code) for code, lines in zip(codes, holding, strict=True) if lines}
     return [
@@ -63,8 +62,7 @@ def find_preparing(
 
     forwards, evaluating: lines that the clock saw in a training forward or an evaluation. known: all lines whose role
     the clock has shown; none of these is returned. leading: lines that ran before the forward inside a target's call. A
-    function that a target calls before its forward makes the forward's arguments.
-    """
+    function that a target calls before its forward makes the forward's arguments."""
     targets = targets_of(codes, forwards)
     found: set[int] = set()
     for code, lines in zip(codes, targets, strict=True):
@@ -142,8 +140,7 @@ def _makes_arguments(
 
 
 MOST = 0.9
-"""Fraction of a gap: if preparing lines take this much of it in the line-timed steps, that fraction is used in other
-steps."""
+"""Fraction of a gap: if preparing lines take this much of it in the line-timed steps, others use their fraction."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,8 +157,7 @@ class StepGaps:
 def estimate(gaps: StepGaps, segments: Intervals, lines: LineRoles, lined: Bool) -> tuple[Int64, Int64]:
     """(input, transfer) time in the gaps of each step, ns: exact in steps with line records, estimated in the others.
 
-    An estimate is the median over the line-timed steps in gaps with the same neighbours, and at most the gap itself.
-    """
+    An estimate is the median over the line-timed steps in gaps with the same neighbours, and at most the gap itself."""
     gap = (gaps.end - gaps.start) - measure(segments, gaps.start, gaps.end)
     result = np.zeros((2, len(lined)), np.int64)
     is_lined = lined[gaps.step]
@@ -287,8 +283,7 @@ def find_lines(process: Process, training_records: RecordTable, activity: Activi
 
 
 def _leading(times: LineTimes, made: CallTree, owner: Int64, targets: set[int], work: TrainingWork) -> frozenset[int]:
-    """Lines that spend MOST of their time inside a target before its forward. owner: positions in `made` for the rows
-    of `times`."""
+    """Lines that spend MOST of their time inside a target before its forward. owner: positions in `made`, by row."""
     if not len(owner):
         return frozenset()
     target = np.isin(times.hit_identity[made.rows], list(targets))
@@ -408,8 +403,7 @@ class LinedTurns:
 
 
 def lined_turns(steps: Steps) -> LinedTurns:
-    """Weights of the line-timed steps: all 1 if all or none of them are slow, since they then say nothing about the
-    others."""
+    """Weights of the line-timed steps: all 1 if all or none of them are slow, which says nothing about the others."""
     lined, period = np.flatnonzero(steps.lined), find_period(steps)
     slow = np.zeros(len(lined), np.bool_)
     if period is not None and len(lined):
@@ -436,8 +430,7 @@ def usual_spent(
 
     If REST is far longer in the usual steps, some of them do work that no line-timed step did (a plot every so many
     steps). Then the median REST counts, or the REST that the slowdown of the other phases explains. This extra time
-    goes to the job's own lines, not to lines whose calls the probe wraps.
-    """
+    goes to the job's own lines, not to lines whose calls the probe wraps."""
     own = table.spent * own_time(table)[:, :, None]
     spent = without_stalls(own, turns) * turns.weights[:, None]
     timed = spent.mean(axis=1).sum(axis=0)

@@ -121,8 +121,7 @@ def growth_of(process: str, memory: str, step: Int64, size: Int64) -> Growth | N
 
     The estimator is Theil and Sen's: the median slope of all pairs, which a few outliers do not move. Its 95 % interval
     is from a block bootstrap with blocks as long as the autocorrelation. A sawtooth is no growth, since some intervals
-    fall.
-    """
+    fall."""
     first = int(WARM_UP * len(step))
     step, size = step[first:], size[first:]
     if len(step) < LEAST_SAMPLES or step[-1] <= step[0]:

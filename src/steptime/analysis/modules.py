@@ -76,8 +76,7 @@ class ModuleCalls:
 
 
 def module_calls(steps: StepContext) -> ModuleCalls:
-    """All calls of modules, by row. Our own ranges contain the path; Kineto (with_stack) only numbers the modules of a
-    class."""
+    """Calls of modules, by row. Our own ranges contain the path; Kineto (with_stack) numbers the modules of a class."""
     trace, module = steps.trace, steps.links.module
     within_one = np.flatnonzero(module != UNKNOWN)
     rows = within_one[module[within_one] == within_one]
@@ -200,8 +199,7 @@ def _add(
     *,
     without: Intervals = EMPTY,
 ) -> None:
-    """Adds the time of some events to their modules and to the modules around these. module: row of the call around
-    each event."""
+    """Adds the time of events to their modules and those around these. module: row of the call around each event."""
     owner = calls.of(module)
     for number in unique(owner[owner != UNKNOWN]).tolist():
         mine = rows[owner == number]

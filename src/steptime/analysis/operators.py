@@ -167,8 +167,7 @@ class Operations:
 
     computing: the operator moves data and no operator inside it does ("leaf operator" here); allocations, views and
     preparation of an output (filling it, copying a bias into it) inside do not count. engine: a frame of autograd.
-    free: a view or an allocation.
-    """
+    free: a view or an allocation."""
 
     events: EventTable
     rows: Int32
@@ -180,8 +179,7 @@ class Operations:
 
     @property
     def tree(self) -> CallTree:
-        """Call tree of the operators, rebuilt on each access: its times take 16 bytes per operator and are rarely
-        needed."""
+        """Call tree of the operators, rebuilt on each access, since its times would take 16 bytes per operator."""
         start = self.events.start[self.rows]
         return CallTree(self.rows, self.parent, start, start + self.duration)
 
@@ -199,8 +197,7 @@ class Operations:
 
 @cached_per_trace
 def operator_events(trace: Trace) -> Bool:
-    """Mask of the operators. Files of 2021 list annotations among them, and compiled code appears only as
-    annotations."""
+    """Mask of the operators. Files of 2021 list annotations among them; compiled code appears as annotations."""
     return roles_of(trace).operator
 
 
@@ -222,8 +219,7 @@ def operations_on(trace: Trace, track: int) -> Operations:
 
 @cached_per_trace
 def spans_on(trace: Trace, track: int) -> ExclusiveSpans:
-    """Exclusive time of the operators of one track. A separate function, because an accelerator's breakdown never needs
-    it."""
+    """Exclusive time of the operators of one track. A separate function, since an accelerator never needs it."""
     return exclusive_spans(operations_on(trace, track).tree)
 
 
@@ -252,7 +248,7 @@ def without_backward(steps: StepContext) -> Bool:
 
 
 def _leaves_some_out_in_each_step(steps: StepContext, operators: Bool) -> bool:
-    """True if backward belongs to forwards in this trace, and every step, not only the last one, has forwards without
+    """True if backward belongs to forwards in this trace and each step, not only the last, has some without
     backward."""
     trace, number, found = steps.trace, steps.trace.events.sequence, steps.links.forward.found
     if not len(found) or (found != UNKNOWN).mean() < NEARLY_ALL:

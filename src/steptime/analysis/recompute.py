@@ -23,7 +23,7 @@ dropout scaled_dot_product_attention matmul leaky_relu elu tanh sigmoid adaptive
 cross_entropy_loss addmm
 """
 FORWARD_ONLY = frozenset(_FORWARD_ONLY.split())
-"""Operators that modules call. A derivative calls the operators below them (mm, threshold_backward…), even under
+"""Operators that modules call. A derivative calls those below them (mm, threshold_backward…), also with
 create_graph."""
 
 
@@ -33,8 +33,7 @@ def recomputed(steps: StepContext) -> Int64:
 
     In backward, gradients are off and operators have no sequence number; what checkpointing reruns is recorded for
     autograd and has one. A backward that is itself differentiated has numbers too, so a frame of autograd counts only
-    if it runs an operator that modules call and derivatives do not.
-    """
+    if it runs an operator that modules call and derivatives do not."""
     found = EMPTY
     for track, tree, frames, again in _again(steps):
         host = union(tree.start[again], tree.end[again])
@@ -68,8 +67,7 @@ def backward_again(steps: StepContext) -> Int64:
     on an accelerator, of the kernels they launched.
 
     Each backward that reaches a kept graph (retain_graph) goes through it again. With create_graph that is intended:
-    then the operators in a frame have numbers, and such a step counts as 0.
-    """
+    then the operators in a frame have numbers, and such a step counts as 0."""
     events, found = steps.trace.events, EMPTY
     for track in steps.tracks:
         operations = operations_on(steps.trace, track)

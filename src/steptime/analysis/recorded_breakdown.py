@@ -61,8 +61,7 @@ PROFILER_COST = 1_000
 """Upper bound of the profiler's cost per event, ns, if the machine was not measured. A profiled phase that is even
 longer was slowed by something else, such as a busy machine, which slows computing as much as dispatching."""
 DEARER = 1.5
-"""Factor on the measured cost of an event: a job's events have more arguments than the measured addition of two
-numbers."""
+"""Factor on the measured cost of an event: a job's events have more arguments than the measured addition."""
 PART = 0.05
 """Fraction of a step that may be cut off at a window's edges."""
 SPOILT, USUAL = 2, 90
@@ -93,8 +92,7 @@ class RecordedBreakdown:
 
     @property
     def sources(self) -> Mapping[str, SourceLine]:
-        """Source lines by operator name, from the windows with stacks; calls that backward goes through take
-        precedence."""
+        """Source lines by operator name, from windows with stacks; calls that backward goes through come first."""
         found = _sources(self.windows)
         return {name: found.get((name, True), line) for (name, _), line in found.items()}
 
@@ -277,8 +275,7 @@ def _moved(held: Intervals, shift: int) -> Intervals:
 
 
 def operator_time(recorded: RecordedBreakdown) -> Intervals:
-    """Instants at which the training thread was inside operators in steps profiled without stacks, on the journal's
-    clock."""
+    """Instants of the training thread inside operators in steps profiled without stacks, on the journal's clock."""
     found = []
     for window in recorded.windows:
         if not window.stacks and window.track is not None:
@@ -294,8 +291,7 @@ def calibrate(
 
     profiled: time of all profiled steps together, (len(Phase), len(Category)), ns (`phase_breakdown`), zeros if there
     are none. steps: number of these. phases: of the steady steps, (n, len(Phase)), ns (`Steps.phases`). events:
-    recorded in the profiled steps, (len(Phase),), which bounds the profiler's cost. Rows sum to the steps exactly.
-    """
+    recorded in the profiled steps, (len(Phase),), which bounds the profiler's cost. Rows sum to the steps exactly."""
     wall, entries = phases.sum(axis=1), np.zeros((len(phases), len(Category)), np.int64)
     costs = _costs(events, machine)
     for phase in Phase:
@@ -325,8 +321,7 @@ def calibrate_device(
     `calibrate`. If the profiled steps took longer than the usual ones, idle time shrinks, OVERHEAD first, and device
     work stays: a launch costs 2 to 8 µs more under the profiler on an H100's host, depending on the job. If they took
     longer even without idle time, the device was slower, and all of its work shrinks in proportion. usual: durations of
-    the steps to calibrate to (`_usual_steps`), ns; the excess of far longer steps is idle time.
-    """
+    the steps to calibrate to (`_usual_steps`), ns; the excess of far longer steps is idle time."""
     wall = phases.sum(axis=1)
     shares = _without_overhead(spent, steps, usual, int(_costs(events, machine).sum()))
     busy = np.where(np.isin(np.arange(len(Category)), ON_DEVICE), spent, 0)
@@ -352,8 +347,7 @@ def _costs(events: Int64, machine: Machine | None) -> Int64:
 def split(totals: Int64, shares: Int64) -> Int64:
     """Splits each total in the proportion of the k shares, (n, k) integers; rows sum to the totals exactly.
 
-    shares: non-negative, not all zero. Rounds the running sum, so no part is off by a whole unit.
-    """
+    shares: non-negative, not all zero. Rounds the running sum, so no part is off by a whole unit."""
     reached = np.concatenate(([0.0], np.cumsum(shares) / shares.sum()))
     boundaries = np.rint(totals[:, None] * reached[None, :]).astype(np.int64)
     boundaries[:, -1] = totals

@@ -92,8 +92,7 @@ class Roofline:
     utilization: time of the FLOPs at the peaks of their dtypes, divided by the wall clock; None if a peak is missing.
     modelled: fraction of the computing time that has a model. mfu, hfu: utilization by the device's datasheet, without
     and with what checkpointing recomputes ("PaLM: Scaling Language Modeling with Pathways", appendix B: model and
-    hardware FLOPs utilization); None on a CPU, or if the datasheet is missing.
-    """
+    hardware FLOPs utilization); None on a CPU, or if the datasheet is missing."""
 
     machine: Machine | None
     groups: tuple[KernelUse, ...]
@@ -170,8 +169,7 @@ class _Members:
     communicates: Bool
 
     def sums(self, kind: Int64, chosen: Bool) -> Float64:
-        """Sums by kind, (kinds, 5): kernels, ns, FLOPs and bytes (nan if a kernel has no model), filling (nan if
-        unknown)."""
+        """Sums by kind, (kinds, 5): kernels, ns, FLOPs and bytes (nan without a model), filling (nan if unknown)."""
         working = np.where(self.share > 0, self.share, np.nan)
         columns = (
             np.ones(len(kind)),
@@ -190,8 +188,7 @@ def draw(steps: StepContext, step: float | None = None) -> Roofline:
     calls of an operator with arguments of one kind, and phases from a recording are ignored. step: duration of the
     reported, unprofiled step, ns; None for that of these steps.
 
-    The peaks of the roofline's machine are raised to what was reached.
-    """
+    The peaks of the roofline's machine are raised to what was reached."""
     windows = steps.windows
     bare = steps if steps.on_device else StepContext(steps.trace, windows, windows, machine=steps.machine)
     members = _kernels(bare) if steps.on_device else _calls(bare)
@@ -245,8 +242,7 @@ def _group_at_peaks(
 
     A peak is too low if it was measured under other load or with a worse kernel than the job's. A datasheet's peak is
     only raised to what the whole step reached: a single kernel above it does other work than is counted, or uses a
-    dtype that its name does not say.
-    """
+    dtype that its name does not say."""
     machine = steps.machine
     groups, examples, bounds = _grouped(steps, members, machine)
     if machine is None:

@@ -84,8 +84,7 @@ def _cycle_ends(updates: RecordTable, reaches: Int64, unwatched: RecordTable) ->
     unknown.
 
     The last cycle of a run may be torn (the job ended between two optimizers). It counts if it updated the same
-    optimizers as some whole cycle.
-    """
+    optimizers as some whole cycle."""
     cycles = _handed_over(_cycles(updates, reaches, unwatched))
     known = {cycle.members for cycle in cycles if cycle.whole}
     ends = [cycle.ends[-1] for cycle in cycles if cycle.whole or not known or cycle.members in known]
@@ -192,8 +191,7 @@ def _truncation(values: Float64, usable: Bool, most: int) -> int:
     This is MSER (White, An effective truncation heuristic for bias reduction in simulation output, Simulation 69, 1997;
     compared with others by Hoad, Robinson and Davies, Automating warm-up length estimation, Journal of the Operational
     Research Society 61, 2010), without batches, since warm-ups are often shorter than a batch. An unusable step counts
-    as if it had the later half's variance.
-    """
+    as if it had the later half's variance."""
     count = len(values)
     known = np.where(usable, values - values[usable].mean(), 0.0)
     left = np.cumsum(usable[::-1])[::-1]

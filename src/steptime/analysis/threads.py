@@ -20,8 +20,7 @@ def training_track(trace: Trace, thread: int | None = None) -> int | None:
     """Track of the training thread, None if nothing ran on a CPU. thread: the system's id, 0 or None if unknown.
 
     Without an id: the track with most annotations of steps, optimizers and loaders, or else with most operators outside
-    autograd's engine.
-    """
+    autograd's engine."""
     if thread:
         known = [number for number, track in enumerate(trace.tracks) if str(track.thread) == str(thread)]
         counts = _counts(trace, host_events(trace))

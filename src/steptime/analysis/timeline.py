@@ -86,8 +86,7 @@ class Steps:
     True if the probe slowed the step (discovery, profiler, lines, a long pause), if it holds an evaluation, a
     checkpoint or a compilation, if it was kept for being slow, or if steps were thinned out of it. A rollout or a
     loader's start is subtracted and does not exclude. watched: False for steps without the always-on timers (their
-    phases are all REST). profiled, lined: recorded by the profiler or with line timing.
-    """
+    phases are all REST). profiled, lined: recorded by the profiler or with line timing."""
 
     start: Int64
     end: Int64
@@ -140,8 +139,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordTable:
-    """Records sorted by (start, -end), so parents come before children. identity is int64 so that sums cannot
-    overflow."""
+    """Records sorted by (start, -end), so parents come before children. identity is int64, so sums cannot overflow."""
 
     kind: npt.NDArray[np.uint8]
     flags: npt.NDArray[np.uint8]

@@ -47,8 +47,7 @@ def repetitions(name: Int64, start: Int64, span: int, *, marks: bool) -> Int64 |
 
     marks: True if the events are outermost ranges; then one name at an even pace is enough, the rarest, and of equally
     rare ones the first. Otherwise the function looks for the shortest repeated sequence, trying each name as its start,
-    the rarest first, since what happens once per step marks it best.
-    """
+    the rarest first, since what happens once per step marks it best."""
     if not marks:
         name, start = name[:LONGEST], start[:LONGEST]
     first, number = distinct(name)
@@ -135,8 +134,7 @@ def device_step_bounds(trace: Trace, boundaries: Int64) -> Int64:
 
     The CPU runs ahead of the device, so a step's kernels outlast the CPU's step. A kernel that ran before its own
     step's device start still counts as compute in the step in whose time it ran: a breakdown is about time, not about
-    work. boundaries: steps on the CPU, (n, 2), ns, in time order.
-    """
+    work. boundaries: steps on the CPU, (n, 2), ns, in time order."""
     if not len(boundaries):
         return boundaries
     events = trace.events

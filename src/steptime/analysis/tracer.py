@@ -24,8 +24,7 @@ FEWEST = 16
 
 
 def without_tracer(layout: Layout, usual: Int64) -> Int64:
-    """Indices of the steps for the mean, in time order: those before the first window if later ones are slower beyond
-    doubt."""
+    """Indices of the steps for the mean, in time order: those before the first window if later ones are slower."""
     return usual if slowed_by_tracer(layout, usual) is None else usual[_before(layout, usual)]
 
 

@@ -51,8 +51,7 @@ class CopyTotal:
 
     calls, duration (device time, ns), exposed (time in which nothing else ran, ns) and bytes (None if unknown) are by
     step, (n,). The exposed time of all copies sums to the breakdown's COPY to the nanosecond; where two copies overlap,
-    the earlier entry gets the time.
-    """
+    the earlier entry gets the time."""
 
     kind: str
     memory: str
@@ -175,8 +174,7 @@ class CollectiveTotal:
     Columns by step, (n,): calls (kernels), duration (device time, ns), exposed (time in which only communication ran,
     ns) and bytes (the larger of input and output, None if unknown). The exposed time of all collectives sums to the
     breakdown's COMMUNICATION to the nanosecond; where two overlap, the longer kind gets the time. bus_bandwidth: B/s
-    while the kernels ran, waiting for other ranks included; None if size or bytes are unknown.
-    """
+    while the kernels ran, waiting for other ranks included; None if size or bytes are unknown."""
 
     name: str
     group: str
@@ -200,8 +198,7 @@ defines it (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
 
 
 def bus_factor(name: str, ranks: int) -> float | None:
-    """Bus bandwidth divided by (size / time); None for an operation that NCCL-tests does not define, and for one
-    rank."""
+    """Bus bandwidth divided by (size / time); None for an operation unknown to NCCL-tests, and for one rank."""
     if ranks < 2:
         return None
     return next((factor(ranks) for pattern, factor in FACTORS if pattern.search(name)), None)
@@ -291,8 +288,7 @@ def _parameters(trace: Trace, kernel: int, annotation: int, arguments: Mapping[s
 
 
 def _without_arguments(trace: Trace, kernel: int, annotation: int) -> Parameters:
-    """Arguments from the annotation around the launch, whose shapes are those of the data sent, or from the kernel's
-    name."""
+    """Arguments from the annotation around the launch, whose shapes are the data's, or from the kernel's name."""
     events = trace.events
     if annotation != UNKNOWN:
         name = ANNOTATED_COLLECTIVE.sub("", trace.symbols[events.name[annotation]])

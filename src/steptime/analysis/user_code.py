@@ -81,8 +81,7 @@ def _outside_operators(window: StepContext, track: int) -> Intervals:
 
 
 def _python_of(trace: Trace) -> Int64:
-    """User function whose own Python runs in each event, by row: the innermost, UNKNOWN if torch's Python is within
-    it."""
+    """User function whose own Python runs in each event: the innermost, UNKNOWN if torch's Python is within it."""
     users = roles_of(trace).function
     torchs: Bool = (trace.events.event_kind == EventKind.PYTHON) & matching(trace, TORCH_FRAME.match)
     nearest = host_forest(trace).nearest(users | torchs).astype(np.int64)

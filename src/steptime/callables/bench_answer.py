@@ -1,5 +1,4 @@
-"""The answer of `steptime bench`: headline, a table per setting of inputs, and a chart of time over inputs or
-blocks."""
+"""The answer of `steptime bench`: headline, a table per setting of inputs, a chart of time over inputs or blocks."""
 
 from __future__ import annotations
 

@@ -53,8 +53,7 @@ class SweepOptions:
 
 
 class SweepPoint(msgspec.Struct, frozen=True):
-    """One measurement. kind: a key of TITLES. amount: repetitions, order, or bytes. seconds: best and median block, per
-    call."""
+    """One measurement. kind: a key of TITLES. amount: repetitions, order, or bytes. seconds: best, median of a call."""
 
     kind: str
     amount: int
@@ -88,8 +87,7 @@ class _SweepAnswer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PlacedOperator:
-    """An operator of a recording by its shapes. duration: ns per step; flops: per step; bytes: per step, a lower
-    bound."""
+    """An operator of a recording by its shapes. duration: ns per step; flops: per step; bytes: per step, at least."""
 
     name: str
     shapes: str

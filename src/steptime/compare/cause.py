@@ -76,8 +76,7 @@ GENERAL = ("command", "commit", "torch", "Python", "host", "device")
 def cause_of(
     step: Difference, parts: Sequence[Difference], settings: Sequence[Setting], pieces: Sequence[Piece]
 ) -> LikelyCause:
-    """Likely cause of the step's change, or of the category that changed beyond noise; an empty cause if nothing
-    did."""
+    """Likely cause of the step's change, or of the category that changed beyond noise; else an empty cause."""
     clear = step.outcome in CLEAR
     name, moved = _carrier_of(step, parts, clear=clear)
     whole = step.change.value if clear and step.change is not None else moved
@@ -107,8 +106,7 @@ def _carrier_of(step: Difference, parts: Sequence[Difference], *, clear: bool) -
 
 
 def _setting(category: str, settings: Sequence[Setting], whole: float) -> Setting | None:
-    """Setting that can change a category in this direction: another device first, then the one that affects fewest
-    categories."""
+    """Setting that can change a category in this direction: another device first, then the most specific one."""
     able: list[tuple[int, Setting]] = []
     for setting in settings:
         base = re.sub(r" \d+$", "", setting.name)

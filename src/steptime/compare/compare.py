@@ -57,8 +57,7 @@ from steptime.report.compose import IN_PROCESS, WORKERS
 from steptime.report.report import JobEnvironment, ProcessReport, Report
 
 LEAST_NOISE = 0.005
-"""Least noise, as a fraction: clocks, temperature and memory layout move a step by this much, however alike a few runs
-were."""
+"""Least noise, as a fraction: clocks, temperature and memory layout move a step by this much in any few runs."""
 PART = 0.005
 """Fraction of the step: least noise floor of a category, for what a boundary between categories can shift. Its own time
 sets a higher one."""
@@ -499,8 +498,7 @@ def _part(
     noise_floor: float,
     series: tuple[Series, Series] | None = None,
 ) -> Difference:
-    """Difference of a category; 0 on a side that does not have it. series: its time in each steady step, on both
-    sides."""
+    """Difference of a category; 0 on a side without it. series: its time in each steady step, on both sides."""
     one, other = before.duration if before else NOTHING, after.duration if after else NOTHING
     longest = max(step.before.value if step.before else 0.0, step.after.value if step.after else 0.0)
     own = max(noise_floor * max(one.value, other.value), PART * longest)

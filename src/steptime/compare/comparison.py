@@ -55,8 +55,7 @@ class Difference:
     """A quantity on both sides. kind: "step", "category", "phase", "memory" or "sample".
 
     before, after: in the quantity's unit, None if not measured. change: after - before, with the noise between runs in
-    its interval; None if one side was not measured. reason: why it is undecided, "" if because of the interval.
-    """
+    its interval; None if one side was not measured. reason: why it is undecided, "" if because of the interval."""
 
     kind: str
     name: str

@@ -350,8 +350,7 @@ def _swapped(
 def _not_done(
     group: Group, sequence: int, here: Mapping[int, CollectiveCall], lacking: Sequence[int], given: Mapping[int, Dump]
 ) -> Stall | None:
-    """Stall if some ranks wait: for ranks that have not called it, for ranks without a dump, or for no rank; else
-    None."""
+    """Stall if ranks wait for ranks that have not called it, for ranks without a dump, or for no rank; else None."""
     waiting = tuple(rank for rank, call in here.items() if not call.done)
     if not waiting:
         return None

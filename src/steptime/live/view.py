@@ -168,8 +168,7 @@ def _parts(layout: Layout, start: int, end: int) -> tuple[tuple[Part, ...], tupl
 
 
 def _own(steps: Steps, device: str) -> Int64:
-    """Own time in each step, ns, as in `stragglers.summary`: on a device INPUT and TRANSFER, on a CPU all but
-    backward."""
+    """Own time in each step, ns, as in `stragglers.summary`: on a device INPUT and TRANSFER, else all but BACKWARD."""
     if device != "cpu":
         return steps.phases[:, Phase.INPUT] + steps.phases[:, Phase.TRANSFER]
     return steps.duration - steps.phases[:, Phase.BACKWARD]

@@ -40,8 +40,7 @@ BLOCK_SECONDS = 0.02
 LEAST_ROUNDS = 6
 """Fewest rounds: enough for the interval of a median."""
 WARM_SECONDS = 0.5
-"""Most seconds for a callable to settle after its first calls: clocks rise, caches fill, libraries choose their
-kernels."""
+"""Most seconds for a callable to settle after its first calls: clocks rise, caches fill, libraries choose kernels."""
 SETTLED = 0.05
 """Relative spread of three blocks below which a callable has settled."""
 FRESH_CALLS = 15
@@ -563,8 +562,7 @@ def upstream(end: Any) -> Any:
 
 
 def without_rounding(gradients: list[Any]) -> list[Any]:
-    """Gradients with zeros in place of tensors below NEGLIGIBLE of the largest: their digits are rounding of the
-    others."""
+    """Gradients with zeros in place of tensors below NEGLIGIBLE of the largest, whose digits are only rounding."""
     largest = max((float(each.abs().max()) for each in gradients if each.numel()), default=0.0)
     return [
         torch.zeros_like(each) if each.numel() and float(each.abs().max()) < NEGLIGIBLE * largest else each

@@ -121,8 +121,7 @@ INTERCONNECTS = (
 
 
 def interconnect_of(name: str) -> Interconnect | None:
-    """Link between devices of this name within a machine; None for an unknown name, and for a part of a device
-    (MIG)."""
+    """Link between devices of this name within a machine; None for an unknown name or a part of a device (MIG)."""
     wanted = name.lower()
     found = (each for each in INTERCONNECTS if re.search(each.pattern, wanted))
     return None if " mig " in wanted else next(found, None)

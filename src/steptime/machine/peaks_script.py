@@ -110,8 +110,7 @@ def product(device: str, dtype: torch.dtype, order: int) -> Callable[[], object]
 
 
 def order_for(device: str, dtype: torch.dtype) -> int:
-    """Order of the matrices, smaller if memory is short, or if a dtype is emulated and a large product would take
-    seconds."""
+    """Order of the matrices, smaller if memory is short, or if a large product would take seconds (emulated dtypes)."""
     if device == "cpu" and dtype is torch.float32:
         return CPU_ORDER
     if device == "cuda":
@@ -242,8 +241,7 @@ def handover() -> dict[str, float] | None:
 
 
 def time_blocks(device: str, work: Callable[[], object], seconds: float = SECONDS) -> list[float]:
-    """Seconds of one call of `work`, block by block. A block is long compared with the wait for the device at its
-    end."""
+    """Seconds of one call of `work`, block by block. A block is long compared with the device wait at its end."""
     warm_up = timed(device, work, 1, seconds / 4)  # clocks rise, libraries choose their kernels
     repeats = math.ceil(BLOCK_SECONDS / min(warm_up))
     return timed(device, work, repeats, seconds)

@@ -150,8 +150,7 @@ class MemoryBreakdown:
 
 
 def breakdown_at(history: AllocationHistory, signs: Signs, owners: Codes, event: int) -> MemoryBreakdown:
-    """Breakdown right after an event. If a damaged history has more alive than reserved, the live bytes count as
-    reserved."""
+    """Breakdown right after an event. If a damaged history has more alive than reserved, the live bytes count."""
     lives = history.lives
     alive = alive_at(history, event)
     awaiting = (lives.died <= event) & (lives.released > event)

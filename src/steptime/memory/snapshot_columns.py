@@ -114,8 +114,7 @@ class Numbered:
         return array("i", [words.setdefault(each, len(words)) if isinstance(each, str) else 0 for each in found])
 
     def stack(self, frames: object) -> int:
-        """Number of a list of frames; NO_STACK for anything else. Ids identify lists and frames, since all values stay
-        alive."""
+        """Number of a list of frames; NO_STACK for anything else. Ids identify lists, since all values stay alive."""
         if not isinstance(frames, list) or not frames:
             return NO_STACK
         key = tuple(map(id, frames))

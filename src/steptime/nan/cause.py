@@ -395,8 +395,7 @@ def trace_back(
 
 
 def _origin_order(process: ProcessNumerics) -> tuple[bool, bool, int, int, int]:
-    """Sort key that is least for the rank of the origin: it received the value from no other rank, and has it
-    earliest."""
+    """Sort key, least for the rank of the origin: it received the value from no other rank and has it earliest."""
     origin = process.origin or NonFiniteOrigin()
     phase = PHASES.index(origin.phase) if origin.phase in PHASES else len(PHASES)
     return process.origin is None, origin.kind == RECEIVED, origin.step, phase, process.rank or 0

@@ -65,8 +65,7 @@ def nesting_order(start: Int64, end: Numbers) -> Int32:
     """Positions sorted by start, the longest first, so that parents come before children; ties keep their order. end:
     durations work too, since only equal starts compare them.
 
-    A stable sort by time (cheap, since files are almost sorted); only runs of equal starts are then sorted by end.
-    """
+    A stable sort by time (cheap, since files are almost sorted); only runs of equal starts are then sorted by end."""
     order = np.argsort(start, kind="stable").astype(np.int32)
     tied = np.empty(max(len(order) - 1, 0), np.bool_)
     for first in range(0, len(tied), PIECE):

@@ -167,8 +167,7 @@ def decode_list(block: memoryview | bytes, *, exactly: bool) -> tuple[list[Event
 
 
 def _add_details(events: Sequence[Event], block: memoryview | bytes) -> None:
-    """Parses the arguments of some events again with all details: without them, the parser is faster for other
-    events."""
+    """Parses the arguments of some events again with all details; the parser is faster for others without them."""
     text, start = bytes(block), _address(block)
     for event in events:
         arguments = event.args
@@ -177,8 +176,7 @@ def _add_details(events: Sequence[Event], block: memoryview | bytes) -> None:
 
 
 def _around(text: bytes, position: int) -> Detailed | None:
-    """Arguments that hold a detail at `position`, between one of the last braces before it and one of the next after
-    it."""
+    """Arguments that hold a detail at `position`, between one of the last braces before it and one of the next."""
     start = position
     for _ in range(ATTEMPTS):
         start = text.rfind(b'"args"', 0, start)
@@ -364,8 +362,7 @@ class ColumnBuilder:
         return column[self._rows : self._rows + count]
 
     def finished(self) -> Array:
-        """The column, writable if it has values, else a constant without memory per row. The builder gives up the
-        array."""
+        """The column, writable if it has values, else a constant without memory per row. The builder gives it up."""
         if self._column is None:
             return np.broadcast_to(np.asarray(self._absent, self._kind), (self._rows,))
         column, self._column = self._column, None
@@ -439,8 +436,7 @@ MOST_THREADS = 1024
 
 
 def column_builders() -> dict[str, ColumnBuilder | SparseColumnBuilder]:
-    """Builders for the columns of an `EventTable`, by name. Durations have at least 32 bits, so that two can be
-    added."""
+    """Builders for the columns of an `EventTable`, by name. Durations have 32 bits or more, so two can be added."""
     found: dict[str, ColumnBuilder | SparseColumnBuilder] = {
         field.name: SparseColumnBuilder() if field.name in FEW else ColumnBuilder(np.int8, ABSENT, growing=True)
         for field in fields(EventTable)
@@ -635,6 +631,5 @@ def integers(values: Sequence[Number], absent: int) -> Int64:
 
 
 def _integers(values: Sequence[Number]) -> Int64:
-    """Integers as an array. struct.pack is twice as fast as numpy, and raises struct.error for anything but 64-bit
-    integers."""
+    """Integers as an array. struct.pack is twice as fast as numpy; raises struct.error beyond 64-bit integers."""
     return np.frombuffer(struct.pack(f"{len(values)}q", *values), np.int64)

@@ -31,14 +31,12 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forest:
-    """Nesting of events. parent: row of the innermost event around each row, UNKNOWN for none and for events not
-    nested."""
+    """Nesting of events. parent: row of the innermost event around each row, UNKNOWN for none or if not nested."""
 
     parent: Int32
 
     def nearest(self, marked: Bool) -> Int32:
-        """Row of the innermost marked event that encloses each row or is it. marked: mask over the rows, of nested
-        events."""
+        """Row of the innermost marked event that encloses each row or is it. marked: mask over the nested events."""
         return nearest_ancestor(self.parent, marked) if marked.any() else nowhere(len(self.parent))
 
     def enclosing(self, marked: Bool) -> Int32:
@@ -139,8 +137,7 @@ class Links:
     optimizer's; not ProfilerStep). function: innermost Python function of the user's (with_stack), likewise; for
     backward, that of the forward operator. forward: forward operator with the same sequence number, for what autograd's
     engine runs. module: module call around the event or around its forward operator. step: index of the step in which a
-    CPU event starts or a device activity was launched; UNKNOWN outside of all steps.
-    """
+    CPU event starts or a device activity was launched; UNKNOWN outside of all steps."""
 
     launch: Few
     parent: Around
@@ -330,8 +327,7 @@ def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is
 
 @cached_per_trace
 def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Roles:
-    """Roles of the CPU events. Files of 2021 list annotations among the operators; compiled code appears only as
-    annotations."""
+    """Roles of the CPU events. Files of 2021 list annotations among the operators; compiled code is only annotated."""
     event_kind, name = trace.events.event_kind, trace.events.name
     listed, noted, python = (event_kind == k for k in (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.PYTHON))
     compiled, annotated = of_symbols(trace, is_compiled), of_symbols(trace, ANNOTATION.match)

@@ -311,8 +311,7 @@ LONGEST_JOIN = 16
 def salvage(text: bytes, *, exactly: bool) -> tuple[list[Event | Mark], int, int]:
     """Reads comma-separated events one by one. `text` starts and ends with an event, brackets stripped.
 
-    Returns (kept events, number of damaged intervals, number of events without a usable time or name).
-    """
+    Returns (kept events, number of damaged intervals, number of events without a usable time or name)."""
     events: list[Event | Mark] = []
     damaged = refused = piece = 0
     boundaries = [match.start(1) for match in SEPARATOR.finditer(text)]

@@ -196,8 +196,7 @@ class Trace(Referable):
     details: further arguments of collectives and compiled kernels, JSON objects. allocations: only of a single file.
     base_ns: added to the file's times (baseTimeNanoseconds). rank, world_size: None if unknown. windows: starts and
     ends of the joined recordings, ns, in time order; empty for one file. parts: their files with the number of events
-    of each, likewise. launched: None until computed; then the events have lost correlation and external.
-    """
+    of each, likewise. launched: None until computed; then the events have lost correlation and external."""
 
     path: Path
     size: int

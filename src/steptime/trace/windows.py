@@ -110,8 +110,7 @@ class _Joined:
             self._follow(trace.path, int(trace.events.start.min()), int(trace.events.end.max()))
 
     def _follow(self, path: Path, start: int, end: int) -> None:
-        """Notes a recording's time. It may overlap the one before a little, since events reach across its
-        boundaries."""
+        """Notes a recording's time. It may overlap the one before a little, since events reach across boundaries."""
         assert self._first is not None
         if self._windows:
             before = self._windows[-1]

@@ -113,8 +113,7 @@ def parse(shapes: str, types: str, inputs: str, *, in_place: bool = False, list_
     """Call from the raw JSON of "Input Dims", "Input type" and "Concrete Inputs" ("" for none).
 
     list_item: bytes per element in tensor lists, whose types are not in a trace. Raises ValueError or TypeError if a
-    text is malformed, LookupError for a list whose shapes were not recorded (before torch 2.1).
-    """
+    text is malformed, LookupError for a list whose shapes were not recorded (before torch 2.1)."""
     dimensions, kinds = json.loads(shapes), json.loads(types) if types else []
     texts = json.loads(inputs) if inputs else []
     tensors = tuple(_tensors(shape, kind, list_item) for shape, kind in zip(dimensions, kinds, strict=False))
@@ -144,8 +143,7 @@ class OpCost:
     """Cost of one call. flops: None if the arithmetic is unknown (a Triton template).
 
     dtype: of the matmul, as in `Machine.matrix_rate`. dimensions: sides of a matmul by name ("m", "n", "k"; for a
-    convolution "channels in" and "channels out" of one group).
-    """
+    convolution "channels in" and "channels out" of one group)."""
 
     flops: float | None
     bytes: float

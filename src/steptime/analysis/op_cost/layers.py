@@ -74,8 +74,7 @@ def _transposed(call: Call, positions: tuple[int, int, int, int], groups: int | 
 def from_output(image: Tensor, weight: Tensor, output: Tensor) -> OpCost:
     """Cost of a convolution, or of its weight's gradient, from the shapes of all three tensors without settings.
 
-    Raises ValueError if the channels fit no ordinary convolution, or may be those of a transposed one.
-    """
+    Raises ValueError if the channels fit no ordinary convolution, or may be those of a transposed one."""
     groups = image.shape[1] // weight.shape[1]
     ordinary = output.shape[1] == weight.shape[0] and groups * weight.shape[1] == image.shape[1]
     if not ordinary or prod(output.shape[2:]) > prod(image.shape[2:]):
@@ -141,8 +140,7 @@ def _layers(call: Call, weights: tuple[Tensor, ...], times: int) -> OpCost:
 
 
 def _cell(call: Call) -> OpCost:
-    """Cost of _thnn_fused_lstm_cell(input gates, state gates, cell, biases), which writes the gates, a state and a
-    cell."""
+    """Cost of _thnn_fused_lstm_cell(input gates, state gates, cell, biases): writes gates, a state and a cell."""
     gates = call.tensor(0)
     state = call.tensor(2).bytes
     return OpCost(0.0, call.read + gates.bytes + 2 * state)

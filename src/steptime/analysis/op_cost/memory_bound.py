@@ -131,8 +131,7 @@ def _indexed(call: Call) -> float:
 
 
 def _embedding_backward(call: Call) -> float:
-    """Bytes of embedding_backward(grad, indices, rows, …): the whole table is zeroed, then the batch's rows are
-    added."""
+    """Bytes of embedding_backward(grad, indices, rows, …): the table is zeroed, then the batch's rows are added."""
     gradient = call.tensor(0)
     return call.size(0, 1) + 2 * gradient.bytes + call.number(2) * gradient.shape[-1] * gradient.item
 
@@ -229,8 +228,7 @@ def _normalised(call: Call) -> OpCost:
 
 
 def _normalised_into(call: Call) -> OpCost:
-    """Cost of rms_norm(out, input, weight) of inference servers; torch's (input, shape, weight) has one tensor before
-    it."""
+    """Cost of rms_norm(out, input, weight) of inference servers; torch's (input, shape, weight) has one tensor less."""
     return OpCost(0.0, call.read, call.tensor(0).dtype) if call.has(1) else _normalised(call)
 
 
@@ -242,8 +240,8 @@ def _loss(call: Call) -> float:
 
 
 def _pooled(item: int = 0) -> Model:
-    """Model of (input, kernel, stride, padding, …) over as many last dimensions as the kernel has. item: bytes of an
-    index."""
+    """Model of (input, kernel, stride, padding, …) over as many last dimensions as the kernel has. item: index
+    bytes."""
 
     def moved(call: Call) -> int:
         image, kernel = call.tensor(0), call.numbers(1)

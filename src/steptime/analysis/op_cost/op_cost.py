@@ -50,7 +50,7 @@ def bound_of(work: OpCost | None, machine: Machine | None) -> Bound:
 
 
 def bound_of_times(times: tuple[float, float] | None, overhead: Estimate | None) -> Bound:
-    """Bound of a call. times: ns of arithmetic and of movement at the peaks; overhead: ns of dispatching, None if
+    """Bound of a call. times: ns of arithmetic and of movement at the peaks; overhead: of dispatching; None if
     unknown."""
     if times is None:
         return UNMODELLED

@@ -97,8 +97,7 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _product_of(first: int, *read: int, result: Callable[[Call], int | None] = lambda call: None) -> Model:
-    """Model of a product of the tensors at `first` and after it. read: positions of all inputs; result: as for
-    `product`."""
+    """Model of a product of the tensors at `first` and after it. read: positions of inputs; result: see `product`."""
     return lambda call: product(call.tensor(first), call.tensor(first + 1), call.size(*read), result=result(call))
 
 

@@ -40,8 +40,7 @@ class CollectiveRow:
     waiting: time before; exposed: part of both in which nothing else ran; all ns per step and rank.
     algorithm_bandwidth, bus_bandwidth: of the median call after the last arrival, B/s, the second as NCCL-tests defines
     it; link_share: fraction of the measured link, None if unknown. late: rank that was waited for most;
-    straggler_share: its fraction of the waiting.
-    """
+    straggler_share: its fraction of the waiting."""
 
     name: str
     group: str
@@ -79,8 +78,7 @@ class Straggler:
     excesses: of all categories that have one. arithmetic: its FLOPs divided by the others' median, None if unknown.
     gain: reduction of the job's step if it were at the others' median, by replay. since: number of the first step from
     which on it is late (0: from the start), None without a series; steadiness: fraction of the steps since then in
-    which it is late. source: line behind the excess. Raises ValueError without a rank.
-    """
+    which it is late. source: line behind the excess. Raises ValueError without a rank."""
 
     ranks: tuple[int, ...]
     host: str
@@ -110,8 +108,7 @@ class StragglerSeries:
     """Delay of each rank over time. steps: number of the first step of each column; width: steps per column.
 
     ranks: of the rows, the most delayed first, at most a few dozen. late: ns per step behind the first rank, a row per
-    rank.
-    """
+    rank."""
 
     width: int
     steps: tuple[int, ...]

@@ -63,8 +63,7 @@ class Task:
 
 
 def reduce_rank(task: Task) -> Reduced:
-    """Reads and summarises one rank. An unreadable rank becomes a sentence, not an error, and the others are compared
-    without it."""
+    """Reads and summarises one rank. An unreadable rank becomes a sentence, and the others are compared without it."""
     try:
         trace = read_rank(task.files, max_size=task.max_size, cache=task.cache)
     except TraceError as error:

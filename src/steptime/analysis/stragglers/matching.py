@@ -26,8 +26,7 @@ class Shared:
     """Collectives of one kind and group over the ranks that have them all. ranks: indices of the summaries, (m,).
 
     start, duration: (m, k), ns, each on its rank's own clock; bytes: (k,), -1 if unknown; step: (k,). calls: number of
-    all calls, of which k were kept. exposed: of all calls, (m,), ns.
-    """
+    all calls, of which k were kept. exposed: of all calls, (m,), ns."""
 
     name: str
     group: str
@@ -130,8 +129,7 @@ MOST_ENDS = 2000
 def clocks(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> tuple[HostClock, ...]:
     """Offsets of further hosts' clocks against the first host's; one per host. Empty if no host is named.
 
-    The uncertainty is half of the median's interval. It cannot reveal a link that always ends later.
-    """
+    The uncertainty is half of the median's interval. It cannot reveal a link that always ends later."""
     hosts = list(dict.fromkeys(summary.host for summary in summaries))
     if len(hosts) < 2 or not all(hosts):
         return ()
@@ -208,8 +206,7 @@ def blamed(found: Chain) -> tuple[Int64, Int64, Bool]:
     """(index of the rank that each collective waited for, its longest wait in ns, whether that rank was late anew).
 
     A rank that is last because it had itself waited elsewhere is not to blame: the blame goes to the rank that it had
-    waited for, and it is the same delay.
-    """
+    waited for, and it is the same delay."""
     culprit = np.zeros(len(found.members), np.int64)
     anew = np.ones(len(found.members), np.bool_)
     longest = np.zeros(len(found.members), np.int64)

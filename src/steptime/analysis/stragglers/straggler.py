@@ -219,8 +219,7 @@ def _sure(waiting: Waiting, late: Int64) -> bool:
 
 
 def by_chance(times: int, trials: int, share: float) -> float:
-    """Probability of at least `times` hits in `trials` with probability `share` each: the tail of the binomial
-    distribution."""
+    """Probability of at least `times` hits in `trials` with probability `share` each (binomial distribution)."""
     if not trials:
         return 1.0
     ways = lgamma(trials + 1)
@@ -383,8 +382,7 @@ def _waiting(summaries: Sequence[RankSummary], shared: Sequence[Shared], links: 
 
 
 def _collectives(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> tuple[CollectiveRow, ...]:
-    """Rows of the collectives. Groups that differ only in their members share a row: thousands of ranks have hundreds
-    of groups."""
+    """Rows of the collectives. Groups that differ only in members share one: thousands of ranks have hundreds."""
     alike: dict[tuple[str, str, int], list[Shared]] = {}
     for each in shared:
         alike.setdefault((each.name, each.group, each.size), []).append(each)

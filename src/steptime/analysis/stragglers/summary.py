@@ -30,8 +30,7 @@ from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import COLLECTIVE_ON_HOST, matching
 
 MOST_CALLS = 512
-"""Most collectives that a summary keeps, 32 bytes each: the first ones of each kind, in proportion to the kind's
-number."""
+"""Most collectives in a summary, 32 bytes each: the first of each kind, in proportion to the kind's number."""
 LEAST_CALLS = 8
 """Fewest calls that are kept of each kind."""
 MOST_BLOCKS = 256
@@ -45,8 +44,7 @@ class Exchange:
 
     calls: number in the steps; the columns (k,) hold the first of them. step: index among the summarised steps; start,
     duration: ns; bytes: of the call, -1 if unknown. exposed: time of all calls together in which nothing but
-    communication ran, ns.
-    """
+    communication ran, ns."""
 
     name: str
     group: str
@@ -69,8 +67,7 @@ class Exchange:
 class RankSeries:
     """Own time of a rank in each step, from the timers alone: time outside of the phases that wait for other ranks.
 
-    width: steps per column; own: mean of each column's steady steps, (k,), ns, -1 if it has none.
-    """
+    width: steps per column; own: mean of each column's steady steps, (k,), ns, -1 if it has none."""
 
     width: int
     own: Int64
@@ -109,8 +106,7 @@ def blocks(own: Int64, known: Bool) -> RankSeries | None:
     """Series of a value per step, in columns of the smallest power of two that leaves at most MOST_BLOCKS; None without
     steady steps.
 
-    own: (n,), ns; known: mask of the steady steps.
-    """
+    own: (n,), ns; known: mask of the steady steps."""
     if not known.any():
         return None
     width = 1
@@ -138,8 +134,7 @@ def _block_means(values: Int64, width: int) -> Int64:
 def exchanges_of(steps: StepContext) -> tuple[Exchange, ...]:
     """Collectives that start in the steps.
 
-    On a CPU `exposed` is unknown and stays 0; the breakdown's COMMUNICATION has it.
-    """
+    On a CPU `exposed` is unknown and stays 0; the breakdown's COMMUNICATION has it."""
     trace, windows = steps.trace, steps.windows
     chosen = communication_kernels(trace)
     if chosen.any():
@@ -238,8 +233,7 @@ class GradientExchange:
 
 
 def gradients_of(trace: Trace, boundaries: Int64) -> GradientExchange | None:
-    """Gradient exchange of the steps, None without a DistributedDataParallel model. boundaries: steps on the CPU, (n,
-    2), ns."""
+    """Gradient exchange by step, None without a DistributedDataParallel model. boundaries: on the CPU, (n, 2), ns."""
     events = trace.events
     steps = len(boundaries)
     forwards = _in_steps(trace, np.flatnonzero(matching(trace, FORWARD.__eq__)), boundaries)

@@ -177,8 +177,7 @@ def annotate(
     breakdown of its steps, of why the device idled, and of the critical path.
 
     Raises TraceError, NothingMeasuredError (trace-without-steps) and OutputError (output-format, output-exists,
-    output-folder, output-unwritable, annotate-onto-source, annotate-twice).
-    """
+    output-folder, output-unwritable, annotate-onto-source, annotate-twice)."""
     check_destination(path, destination, force=force)
     trace = read_remembered(path, max_size=max_size, cache=cache)
     taken = {track.process for track in trace.tracks}

@@ -85,8 +85,7 @@ class Points:
 class Bursts:
     """Work of autograd's engine inside an interval of the training thread without events.
 
-    fork, join: ends of that interval, ns; interval: its number.
-    """
+    fork, join: ends of that interval, ns; interval: its number."""
 
     track: Int64
     start: Int64
@@ -209,8 +208,7 @@ def event_ties(scope: Scope, streams: Streams) -> Tie:
     that was launched as one, and among those queued before the first step.
 
     The call does not say which stream waits, mostly that of the thread's next launch. Another stream on which the
-    thread launches next counts only if its activity started right after one that it could have waited for.
-    """
+    thread launches next counts only if its activity started right after one that it could have waited for."""
     activities = scope.activities
     next_, later = behind_a_wait(scope, streams)
     queued = (activities.call == NONE) | (scope.trace.events.start[activities.call] < scope.start)
@@ -364,8 +362,7 @@ def _programs(parts: Parts, waited: Tie) -> Edges:
 def _own_cost(parts: Parts, waited: Tie, row: Int64) -> tuple[Int64, Bool]:
     """(cost of each runtime call if it has nothing to wait for, ns; whether it waited for an activity).
 
-    Freeing memory is work of the driver after the device is done; other calls only wait.
-    """
+    Freeing memory is work of the driver after the device is done; other calls only wait."""
     events, waits = parts.scope.trace.events, parts.waits
     last, own = events.start[waits.row].copy(), np.full(len(events), NONE)
     source, target = waited

@@ -161,8 +161,7 @@ def calibrated(graph: Graph, step: float, shortest: float = 0.0) -> Graph:
     shortest: shortest steady step on the CPU, ns. A CPU that runs ahead of the device takes this long per step until
     the driver's queue is full. If the device alone takes the whole step, the CPU's work is scaled to this, since any
     smaller amount would give the same step. Profiled work is never made longer: the trace does not hold what a steady
-    step has beyond it.
-    """
+    step has beyond it."""
     most = (1 - LITTLE) * step
     if 0 < shortest < most:
         free = np.where(graph.nodes.kind == NodeKind.HOST, graph.nodes.duration, 0)

@@ -135,8 +135,7 @@ def edges_of(kind: EdgeKind, source: Int64, target: Int64, weight: Int64 | int, 
 
 
 UNEXPLAINED = 1_000_000
-"""Delay beyond which a device waits for something that is not in the trace, ns. No launch and no event takes as
-long."""
+"""Delay beyond which a device waits for something that is not in the trace, ns; longer than any launch or event."""
 ROUNDS = 200
 """Most rounds for ordering nodes of equal time; longer chains at one instant do not occur."""
 
@@ -195,8 +194,7 @@ class GraphRun:
 
     start, end: of the steps, (n,), ns. A step ends when the CPU and all that it launched have ended, and starts when
     the CPU starts it and the step before has ended (as `trace_steps.device_step_bounds` defines it for measured steps).
-    last: the node that ends each step, (n,).
-    """
+    last: the node that ends each step, (n,)."""
 
     finish: Int64
     through: Int64
@@ -225,8 +223,7 @@ def run(
 
 
 def _passed(source: Int64, weight: Int64, duration: Int64, bounds: Int64) -> tuple[Int64, Int64]:
-    """(finish, decisive edge) of each node, in one pass. Plain lists are twice as fast as arrays, element by
-    element."""
+    """(finish, decisive edge) of each node, in one pass over plain lists, which are twice as fast as arrays here."""
     sources, weights, durations, heads = source.tolist(), weight.tolist(), duration.tolist(), bounds.tolist()
     finish, through = [0] * len(durations), [NONE] * len(durations)
     for node, own in enumerate(durations):

@@ -132,8 +132,7 @@ class Waits:
 
 
 def waits_of(scope: Scope) -> Waits:
-    """Synchronizing calls, frees, copies that blocked the CPU and launches that were held back, on the scope's
-    tracks."""
+    """Synchronizing calls, frees, copies that blocked the CPU and launches held back, on the scope's tracks."""
     events, activities = scope.trace.events, scope.activities
     inside = (events.start >= scope.start) & (events.end <= scope.end) & np.isin(events.track, scope.tracks)
     chosen = (events.event_kind == EventKind.RUNTIME) & inside
@@ -193,8 +192,7 @@ USUAL_RETURN = 10_000
 LONGEST_GAP = 50_000
 """Longest gap between activities that follow each other from a full queue, ns; they take 0 to 10 µs."""
 LONGEST_DELAY = 100_000
-"""Longest delay from a launch to its activity, or from an activity to the return of a wait, ns; they take 2 to 20
-µs."""
+"""Margin by which a queue must have been full, or a stream empty, for a clear case, ns."""
 SURE = 5_000
 """Margin by which a queue must have been full, or a stream empty, for a case to be clear, ns."""
 
@@ -268,7 +266,6 @@ def delays_of(scope: Scope, streams: Streams, waits: Waits, behind: Bool) -> Del
 
 
 def _median(values: Int64, usual: int) -> int:
-    """Median of the values up to LONGEST_DELAY, beyond which an activity waited for something else; `usual` if there
-    are none."""
+    """Median of the values up to LONGEST_DELAY (longer ones waited for something else); `usual` without any."""
     possible = values[values <= LONGEST_DELAY]
     return int(np.median(possible)) if len(possible) else usual

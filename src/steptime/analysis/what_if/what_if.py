@@ -113,8 +113,7 @@ def with_overlap(graph: Graph, updates: Int64) -> GraphRun:
     """Run in which computing never waits for communication, except that parameter updates do. Computing on a
     collective's stream keeps its order, around the collective.
 
-    updates: node of the first update in each step, (n,), NONE if unknown: then nothing waits.
-    """
+    updates: node of the first update in each step, (n,), NONE if unknown: then nothing waits."""
     nodes, edges = graph.nodes, graph.edges
     collective = nodes.kind == NodeKind.COMMUNICATION
     dropped = collective[edges.source] & ~collective[edges.target] & (nodes.kind[edges.target] != NodeKind.HOST)
@@ -163,8 +162,7 @@ def _before_updates(graph: Graph, updates: Int64) -> tuple[Int64, Int64]:
 MOST_STEPS = 5
 LONGEST_DISPLAYED = 10
 MOST_EVENTS = 1_500_000
-"""Most events of all replayed steps together: one to two seconds of work. One step is always replayed, whatever its
-size."""
+"""Most events of all replayed steps together: one to two seconds of work. One step is always replayed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,8 +209,7 @@ def rerun(
 
     breakdown: of the steps. at_roofline: duration of each kernel (by row) at the machine's peaks, ns, by the name of
     its group; each group gets a prediction. steady, shortest: mean and shortest unprofiled step, ns, to which the CPU's
-    work is calibrated; None if the steps themselves are unprofiled.
-    """
+    work is calibrated; None if the steps themselves are unprofiled."""
     if steps.track is None or not len(steps):
         return None
     boundaries = steps.boundaries
@@ -309,8 +306,7 @@ RELIEVED = {
 def _saved(base: Replay, cap: float, shorter: Int64) -> Estimate:
     """Savings with an interval over the steps, widened by the replay's error and capped, ns per step.
 
-    The first of several steps is left out: it fills the device's queue, which later steps find full.
-    """
+    The first of several steps is left out: it fills the device's queue, which later steps find full."""
     plain = mean_of_series(np.clip(shorter, 0, None)[int(len(shorter) > 2) :])
     caveat = base.error * float(base.measured.mean())
     value, low, high = (min(each, cap) for each in (plain.value, max(0.0, plain.low - caveat), plain.high + caveat))
