@@ -29,17 +29,18 @@ from steptime.journal import Flag, Kind
 from steptime.recording.recording import LoaderFacts
 
 INLINE_FORWARDS = 4
-"""A teacher or target network is called once or twice per batch; gathering experience takes tens of calls."""
+"""Most forwards of an inline burst: a teacher or target network runs once or twice per batch, a rollout often."""
 RECURRING = 0.5
-"""Work in at least this share of the steps belongs to the step."""
+"""Fraction of the steps: work that happens in at least this many belongs to the step."""
 LEAST_STEPS = 4
-"""With fewer steps nothing is called recurring: one of three happens by chance."""
+"""Fewest steps for which work is called recurring. With fewer, one of three happens by chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """forwards: outermost, those that train (or infer, in a job that only infers) and inline ones. training_loaders:
-    iterators. evaluation: between the steps; evaluation_in_steps: in most of them. Sets of instants: ns."""
+    """What the training thread did in training and outside of it. forwards: outermost forwards that train (all, in a
+    job that only infers), and inline ones. training_loaders: iterators that feed training. evaluation: instants of
+    evaluations between the steps; evaluation_in_steps: instants of evaluations that recur in most steps."""
 
     forwards: RecordTable
     training_loaders: tuple[int, ...]
@@ -61,8 +62,8 @@ def find_activity(records: RecordTable, boundaries: Boundaries, facts: tuple[Loa
 
 
 def _training_loaders(records: RecordTable, forwards: RecordTable, facts: tuple[LoaderFacts, ...]) -> tuple[int, ...]:
-    """Iterators by the majority of what follows their batches before any loader is asked again; one without any vote
-    follows the other iterators of its loader."""
+    """Iterators that feed training: those whose batches are mostly followed by a backward or an update before any
+    loader is asked again. An iterator without a vote follows the other iterators of its loader."""
     asked = records.of(Kind.LOADER_NEXT)
     if not len(asked):
         return ()
@@ -82,8 +83,9 @@ def _training_loaders(records: RecordTable, forwards: RecordTable, facts: tuple[
 
 
 def _trains(records: RecordTable, forwards: RecordTable, loaders: tuple[int, ...]) -> Bool:
-    """Forwards with gradients that are no evaluation which forgot to switch them off: one in evaluation mode of a root
-    that also runs in training mode, or one that a loader fed which does not train, with no backward to follow."""
+    """Mask of the forwards that train: gradients are on, and it is no evaluation that forgot to switch them off. Such
+    an evaluation is a forward in evaluation mode of a top module that also trains, or a forward that is fed by a loader
+    which does not train and that no backward follows."""
     gradient, training = forwards.flagged(Flag.GRADIENT), forwards.flagged(Flag.TRAINING)
     switched = ~training & np.isin(forwards.identity, forwards.identity[gradient & training])
     asked = records.of(Kind.LOADER_NEXT)
@@ -98,7 +100,7 @@ def _trains(records: RecordTable, forwards: RecordTable, loaders: tuple[int, ...
 
 
 def _count(times: Int64, start: Int64, end: Int64) -> Int64:
-    """How many of the sorted times lie in each [start, end)."""
+    """Number of the sorted times in each interval [start, end)."""
     counts: Int64 = np.searchsorted(times, end) - np.searchsorted(times, start)
     return counts
 
@@ -106,8 +108,8 @@ def _count(times: Int64, start: Int64, end: Int64) -> Int64:
 def _untrained(
     records: RecordTable, forwards: RecordTable, trains: Bool, loaders: tuple[int, ...], ends: Int64
 ) -> tuple[Bool, Intervals, Intervals, Intervals]:
-    """Which forwards are the step's own, and when the job evaluated between the steps, evaluated in them and rolled
-    out: by bursts, which are runs of evaluating events between two signs of training."""
+    """(mask over `forwards` of those that belong to the step, evaluations between the steps, evaluations in the steps,
+    rollouts). Works on bursts: runs of events that do not train, between two signs of training."""
     asked = records.of(Kind.LOADER_NEXT, Kind.LOADER_START)
     feeds = np.isin(asked.identity, np.array(loaders, np.int64))
     training = merge(records.of(Kind.BACKWARD, *UPDATES), forwards.where(trains), asked.where(feeds))
@@ -142,8 +144,8 @@ def _untrained(
 
 
 def _switches(events: RecordTable, of_trained: Bool) -> Int64:
-    """Events before which a model that trains was switched from evaluation mode to training mode, or back: an agent is
-    evaluated, and the next rollout follows without an update between."""
+    """Events before which a model that trains changed between evaluation mode and training mode. They split bursts: an
+    agent is evaluated, and the next rollout follows without an update between them."""
     called = np.flatnonzero(of_trained)
     mode = events.flagged(Flag.TRAINING)[called]
     found: Int64 = called[1:][mode[1:] != mode[:-1]]
@@ -151,7 +153,7 @@ def _switches(events: RecordTable, of_trained: Bool) -> Int64:
 
 
 def _is_check(training: RecordTable, signs: Int64) -> Bool:
-    """Which events lie between an update and the training loader's next batch. signs: of training before each."""
+    """Mask of the events between an update and the training loader's next batch. signs: training events before each."""
     if not len(training):
         return np.zeros(len(signs), np.bool_)
     before, after = training.kind[np.maximum(signs - 1, 0)], training.kind[np.minimum(signs, len(training) - 1)]
@@ -167,30 +169,31 @@ def is_recurring(start: Int64, ends: Int64) -> bool:
 
 
 DISTURBING = (SegmentKind.EVALUATION, SegmentKind.CHECKPOINT, SegmentKind.COMPILATION, SegmentKind.THINNED)
-"""A step that holds one of these is left out of statistics: caches are cold, threads asleep, steps missing.
-A rollout or a loader's start is subtracted exactly, and the rest of such a step is as good as any."""
+"""Segments that exclude their step from statistics, because caches are cold, threads asleep or steps missing. A rollout
+or a loader's start is subtracted exactly, and the rest of its step is as good as any."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentClaims:
-    """sets: instants by kind, disjoint. loader_starts: those of the training loader that belong to the steps."""
+    """Instants that belong to no step. sets: disjoint instants by kind of segment. loader_starts: starts of the
+    training loader that belong to the steps instead, because they recur."""
 
     sets: dict[SegmentKind, Intervals]
     loader_starts: Intervals
 
     @property
     def all(self) -> Intervals:
-        """The instants of any segment."""
+        """Instants in any segment."""
         return join(*self.sets.values())
 
     @property
     def disturbing(self) -> Intervals:
-        """The instants of segments after which a step is not as usual."""
+        """Instants in segments that exclude their step from statistics (see `DISTURBING`)."""
         return join(*(self.sets[kind] for kind in DISTURBING))
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """In time order."""
+        """Segments of all kinds in time order."""
         found = [
             Segment(kind, start, end)
             for kind, held in self.sets.items()
@@ -200,7 +203,7 @@ class SegmentClaims:
 
 
 def find_segments(records: RecordTable, probe: RecordTable, activity: Activity, ends: Int64) -> SegmentClaims:
-    """Claims instants for segments. probe: records of the probe's own, of any thread; ends: the steps'."""
+    """Assigns instants to segments. probe: the probe's own records, from any thread; ends: ends of the steps, ns."""
     training = records.of(Kind.LOADER_START)
     training = training.where(np.isin(training.identity, np.array(activity.training_loaders, np.int64)))
     busy = records.of(Kind.FORWARD, Kind.BACKWARD, *UPDATES).intervals
@@ -227,12 +230,11 @@ def _rare(found: Intervals, ends: Int64) -> Intervals:
 
 @dataclass(frozen=True, slots=True)
 class TrainingWork:
-    """Instrumented intervals of the training thread. updates: closures hoisted out (see `_hoisted`). evaluation: in the
-    steps. Sets of instants.
+    """Instants of the training thread that are instrumented. updates: each starts after the backward in its closure, if
+    any (see `_hoisted`). evaluation: evaluations inside steps.
 
-    top: the same as disjoint intervals in time order, kinds LOADER_NEXT, FORWARD, BACKWARD and OPTIMIZER_STEP: the
-    gaps between them are what is not instrumented.
-    """
+    top: the same as disjoint intervals in time order, of kinds LOADER_NEXT, FORWARD, BACKWARD and OPTIMIZER_STEP. The
+    gaps between them are not instrumented."""
 
     loader: Intervals
     forward: Intervals
@@ -244,7 +246,7 @@ class TrainingWork:
 
 
 def find_work(records: RecordTable, activity: Activity, starts: Intervals) -> TrainingWork:
-    """The instrumented parts of the training thread. starts: of the training loader, where they belong to the steps."""
+    """Instrumented parts of the training thread. starts: starts of the training loader that belong to the steps."""
     asked = records.of(Kind.LOADER_NEXT)
     asked = asked.where(np.isin(asked.identity, np.array(activity.training_loaders, np.int64)))
     backward = records.of(Kind.BACKWARD).outermost()
@@ -265,8 +267,8 @@ def find_work(records: RecordTable, activity: Activity, starts: Intervals) -> Tr
 
 
 def split(start: Int64, end: Int64, claims: SegmentClaims, work: TrainingWork) -> tuple[Int64, Int64]:
-    """(duration, phases) of the steps [start, end); see `timeline.Steps`. Each instant goes to the first of the sets
-    that holds it, a segment's is subtracted; REST is what remains, so rows sum exactly."""
+    """Durations and phases of the steps [start, end), as in `timeline.Steps`. Each instant goes to the first set that
+    holds it. Segments are subtracted and REST is the remainder, so each row of phases sums to its duration exactly."""
     order = (
         claims.all, work.loader, work.updates_in_backward, work.backward, work.forward, work.updates, work.evaluation,
     )  # fmt: skip
@@ -282,8 +284,8 @@ def split(start: Int64, end: Int64, claims: SegmentClaims, work: TrainingWork) -
 
 
 def _hoisted(updates: RecordTable, backward: RecordTable) -> RecordTable:
-    """Updates with a closure of exactly one backward (Lightning) start when that backward has ended: what is before
-    is the step's own code. With more (LBFGS) the closure is the optimizer's own doing."""
+    """Updates, with the start moved to the end of the backward where a closure holds exactly one (Lightning): the time
+    before is the step's own code. A closure with more backwards (LBFGS) stays whole, as the optimizer's own work."""
     full = backward.where(~backward.flagged(Flag.PARTIAL))
     first = np.searchsorted(full.start, updates.start)
     one = np.searchsorted(full.start, updates.end) - first == 1

@@ -30,35 +30,34 @@ from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import COLLECTIVE, matching
 
 USUAL_DISPATCH = 2_000
-"""ns of a tiny operator, where the machine was not measured: 1 to 3 microseconds on the processors of the last
-decade."""
+"""Cost of dispatching one operator, ns, if the machine was not measured: 1 to 3 µs on processors of the last decade."""
 MODEL_PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.EVALUATION)
 
 
 def breakdown_of(steps: StepContext) -> Breakdown:
-    """The breakdown of the steps, by the accelerator's definition when the trace has kernels, else by the processor's.
-    Raises ImbalanceError (a bug)."""
+    """Breakdown of the steps, by the accelerator's definition if the trace has kernels, else by the CPU's. Raises
+    ImbalanceError if it does not sum (a bug)."""
     windows = steps.windows
     return Breakdown(device_of(steps.trace), windows[:, 1] - windows[:, 0], _entries(windows, claims_of(steps)))
 
 
 def phase_breakdown(steps: StepContext) -> Int64:
-    """(len(Phase), len(Category)) ns: the categories of all steps together, as the host sees them, phase by phase. The
-    whole table sums to the steps."""
+    """Categories of all steps together by phase of the CPU thread, (len(Phase), len(Category)), ns. The whole table
+    sums to the steps."""
     claims = claims_of(steps)
     windows = (np.stack((inside.start, inside.end), axis=1) for inside in _phases(steps))
     return np.stack([_entries(each, claims).sum(axis=0) for each in windows])
 
 
 def count_events(steps: StepContext) -> Int64:
-    """(len(Phase),) events of the host that began in each phase of the steps: what the profiler spent time on."""
+    """Number of CPU events that start in each phase of the steps, (len(Phase),): the profiler's cost grows with it."""
     start = steps.trace.events.start[host_events(steps.trace)]
     return np.array([contains(inside, start).sum() for inside in _phases(steps)], np.int64)
 
 
 def _phases(steps: StepContext) -> Iterator[Intervals]:
-    """The time of all steps by phase. Where phases overlap, the earlier one of `Phase` has the time; REST, the last, is
-    what none holds."""
+    """Instants of all steps, phase by phase. Where phases overlap, the earlier one of `Phase` gets the time; REST, the
+    last, gets what remains."""
     left = union(steps.boundaries[:, 0], steps.boundaries[:, 1])
     for phase in Phase:
         inside = left if phase is Phase.REST else intersect(left, steps.phases.get(phase, EMPTY))
@@ -67,7 +66,7 @@ def _phases(steps: StepContext) -> Iterator[Intervals]:
 
 
 def _entries(windows: Int64, claims: Claims) -> Int64:
-    """(n, len(Category)) ns: what each category gets of each window; UNEXPLAINED is what none claims."""
+    """Time of each category in each window, (n, len(Category)), ns. UNEXPLAINED is the time that no category claims."""
     shares = claim(windows[:, 0], windows[:, 1], [held for _, held in claims])
     entries = np.zeros((len(windows), len(Category)), np.int64)
     for column, category in enumerate((*(category for category, _ in claims), Category.UNEXPLAINED)):
@@ -86,7 +85,7 @@ def device_of(trace: Trace) -> str:
 
 
 def claims_of(steps: StepContext) -> Claims:
-    """Who claims which time of a trace; the steps themselves do not matter."""
+    """Instants that each category claims in the whole trace, in order of precedence, whatever the steps' boundaries."""
     if steps.on_device:
         spent = device_time(steps.trace)
         return (
@@ -127,13 +126,12 @@ def _claims_on_processor(steps: StepContext) -> Claims:
 
 
 def _work_of(operations: Operations, spans: ExclusiveSpans, dispatch: int) -> tuple[Intervals, Intervals]:
-    """Where a CPU thread computes, and where it dispatches.
+    """(instants in which a CPU thread computes, instants in which it dispatches).
 
-    In a computing operator it computes all its own time but the first `dispatch` ns; in an operator around others only
-    in intervals too long for dispatching; never in a view or a frame of autograd. All other time in operators is
-    dispatching, but for long intervals in a frame of autograd: those are Python, a hook or the backward of a custom
-    function.
-    """
+    A computing operator computes in all of its own time but the first `dispatch` ns. An operator around others computes
+    only in intervals too long for dispatching; a view or a frame of autograd never computes. All other time in
+    operators is dispatching, except long intervals in a frame of autograd: those are Python, a hook or the backward of
+    a custom function."""
     length = spans.end - spans.start
     long, engine = length > DISPATCH_GAP, operations.engine[spans.owner]
     leaf = operations.computing[spans.owner]
@@ -145,7 +143,7 @@ def _work_of(operations: Operations, spans: ExclusiveSpans, dispatch: int) -> tu
 
 
 def _spent_before(spans: ExclusiveSpans) -> Int64:
-    """For each interval, how many ns its owner has had in earlier ones."""
+    """Time that each interval's owner has had in earlier intervals, ns."""
     order = np.argsort(spans.owner, kind="stable")
     owners, lengths = spans.owner[order], (spans.end - spans.start)[order]
     before = np.cumsum(lengths) - lengths
@@ -155,8 +153,8 @@ def _spent_before(spans: ExclusiveSpans) -> Int64:
 
 
 def _communication(steps: StepContext, busy: Intervals) -> Intervals:
-    """Inside a collective's call on the training thread or autograd's, or while one runs anywhere and no operator
-    does."""
+    """Instants in a collective's call on the training thread or autograd's, and instants in which a collective runs on
+    any thread and no operator does."""
     events = steps.trace.events
     anywhere = matching(steps.trace, COLLECTIVE.match)
     here = anywhere & np.isin(events.track, steps.tracks) & (events.event_kind == EventKind.OPERATOR)

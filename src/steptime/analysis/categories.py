@@ -15,12 +15,12 @@ from steptime.intervals import Intervals
 CategoryName: TypeAlias = Literal[
     "compute", "communication", "copy", "unrecorded", "input", "sync", "compile", "overhead", "python", "unexplained"
 ]  # fmt: skip
-"""Names of the categories in records. A closed set of words is a `Literal`: mypy refuses another one, where it is made,
-compared and looked for (tests/test_words.py), and so does reading a document."""
+"""Names of the categories in records. A `Literal` lets mypy and the reader of documents reject any other name
+(tests/test_words.py checks the rest)."""
 
 
 class Category(IntEnum):
-    """The categories, in the order in which they claim an instant (docs/how-it-works.md, "The breakdown")."""
+    """Categories, in the order in which they claim an instant (docs/how-it-works.md, "The breakdown")."""
 
     COMPUTE = 0
     COMMUNICATION = 1
@@ -35,7 +35,7 @@ class Category(IntEnum):
 
     @property
     def title(self) -> CategoryName:
-        """Its name in records."""
+        """Name of the category in records."""
         return _CATEGORY_NAMES[self]
 
 
@@ -66,27 +66,27 @@ DEFINITIONS = {
     ),
     Category.UNEXPLAINED: ("nothing that was recorded is at work", "the device idles, and nothing recorded says why"),
 }
-"""When an instant of a step belongs to a category: on a CPU ("" where it has none such), and on an accelerator. The
-first category in their order that can claim an instant has it."""
+"""Condition under which an instant belongs to a category: (on a CPU, on an accelerator), "" where the category does not
+exist. The first category in order that claims an instant gets it."""
 
 
 def definition(name: str, device: str) -> str:
-    """The category of a name on a device ("cpu" or an accelerator's name); "" for a name that is none."""
+    """Condition of a category, by its name and the device ("cpu" or an accelerator's name); "" for an unknown name."""
     found = DEFINITIONS.get(Category[name.upper()]) if name.upper() in Category.__members__ else None
     return "" if found is None else found[device != "cpu"]
 
 
 Claims: TypeAlias = tuple[tuple[Category, Intervals], ...]
-"""The instants that categories claim, which may overlap: the first one has them."""
+"""Instants that categories claim. They may overlap; the first category that holds an instant gets it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """entries: (n steps, len(Category)) int64 ns; wall: (n,) int64 ns.
+    """Time of each step by category. entries: (n steps, len(Category)) int64, ns; wall: duration of each step, (n,)
+    int64, ns.
 
-    device: "cpu" or an accelerator's name: which of the two definitions was used.
-    Raises ImbalanceError unless every row of entries is non-negative and sums to its wall, to the nanosecond.
-    """
+    device: "cpu" or an accelerator's name, which selects one of the two definitions of the categories. Raises
+    ImbalanceError unless every row of entries is non-negative and sums to its wall, to the nanosecond."""
 
     device: str
     wall: Int64

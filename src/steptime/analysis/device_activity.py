@@ -29,7 +29,7 @@ from steptime.trace.vendors import (
 @dataclass(frozen=True, slots=True, eq=False)
 class Activities:
     """Activities of the device. rows: positions in the event table, by start. launch: position of the runtime call with
-    the same correlation, UNKNOWN where the trace holds none."""
+    the same correlation, UNKNOWN if the trace holds none."""
 
     rows: Int32
     launch: Int32
@@ -37,7 +37,8 @@ class Activities:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceTime:
-    """When devices did what; the sets overlap. Streams and devices of one process count as one."""
+    """Instants at which any device computed, communicated, copied or did anything at all (busy). The sets overlap.
+    Streams and devices of one process count as one."""
 
     compute: Intervals
     communication: Intervals
@@ -47,14 +48,15 @@ class DeviceTime:
 
 @cached_per_trace
 def has_kernels(trace: Trace) -> bool:
-    """True if a device did something."""
+    """True if the trace holds a kernel."""
     return bool(np.any(trace.events.event_kind == EventKind.KERNEL))
 
 
 @cached_per_trace
 def unseen_work(trace: Trace) -> Bool:
-    """Which events ask a device for work, in a trace without kernels: launches, else collectives of libraries, else
-    operators, that work on devices only. The job ran on a device then, and the profiler recorded the host alone."""
+    """Mask of the events that ask a device for work, in a trace without kernels (else all False): launches, or else
+    collectives of device libraries, or else operators that exist on devices only. Such a job ran on a device, and the
+    profiler recorded the CPU alone."""
     events = trace.events
     if has_kernels(trace):
         return none_of(len(events))
@@ -66,14 +68,14 @@ def unseen_work(trace: Trace) -> Bool:
 
 
 MOST_LOST = 0.1
-"""Fraction of a step's launches: so many may miss what they ran. Of 40 published traces and recordings on A100, H100,
-H200, B200 and MI300, 39 miss none and one misses all."""
+"""Fraction of a step's launches that may lack their kernel. Of 40 published traces and recordings on A100, H100, H200,
+B200 and MI300, 39 lack none and one lacks all."""
 
 
 def held_whole(trace: Trace, boundaries: Int64) -> Bool:
-    """Of steps, (n, 2) ns on the host, those of which the trace holds what the device did: the others would count as
-    idle. All of a trace without kernels (see `unseen_work`). Of a trace that was put together from several recordings,
-    those in one without device events are not whole."""
+    """Mask of the steps whose device work is in the trace; other steps would count as idle. boundaries: the steps on
+    the CPU, (n, 2), ns. All are True in a trace without kernels (see `unseen_work`). In a trace joined from several
+    recordings, steps in a recording without device events are False."""
     whole = np.ones(len(boundaries), np.bool_)
     if not has_kernels(trace):
         return whole
@@ -93,14 +95,14 @@ def held_whole(trace: Trace, boundaries: Int64) -> Bool:
 
 
 def _within(times: Int64, boundaries: Int64) -> Int64:
-    """How many of times, in their order, lie in each."""
+    """Number of sorted times in each interval of boundaries, (n, 2)."""
     start, end = np.searchsorted(times, boundaries.T)
     found: Int64 = end - start
     return found
 
 
 def host_alone(trace: Trace) -> Trace:
-    """The trace without what its device did, where too little of that was recorded."""
+    """The trace with its device events hidden, for traces that recorded too little of them."""
     kinds = np.where(trace.events.are(*DEVICE), np.uint8(EventKind.OTHER), trace.events.event_kind)
     kinds.flags.writeable = False
     return replace(trace, events=replace(trace.events, event_kind=kinds))
@@ -108,7 +110,7 @@ def host_alone(trace: Trace) -> Trace:
 
 @cached_per_trace
 def captures(trace: Trace) -> tuple[Int64, Intervals]:
-    """When recordings of graphs began, ns, and the time in them: to the next end on the same thread."""
+    """(starts of graph captures in ns, instants inside captures: from each start to the next end on its thread)."""
     events, found, begun = trace.events, [EMPTY], [np.empty(0, np.int64)]
     calls = events.event_kind == EventKind.RUNTIME
     starts = np.flatnonzero(calls & matching(trace, CAPTURE_START.match))
@@ -124,8 +126,8 @@ def captures(trace: Trace) -> tuple[Int64, Intervals]:
 
 
 def nothing_in(trace: Trace) -> str:
-    """Content of a trace that says nothing about a job, in words; "" for one with an operator, a function, a range of
-    the user's or work of a device."""
+    """Description of a trace's content if it says nothing about a job; "" if it holds an operator, a Python function, a
+    user's range or device work."""
     kinds = trace.events.event_kind
     informative = np.isin(kinds, (EventKind.OPERATOR, EventKind.PYTHON, *DEVICE))
     informative |= (kinds == EventKind.ANNOTATION) & ~matching(trace, STEP.match)
@@ -138,7 +140,7 @@ def nothing_in(trace: Trace) -> str:
 
 @cached_per_trace
 def device_activities(trace: Trace) -> Activities:
-    """Kernels, copies and memsets with the calls that launched them."""
+    """Kernels, copies and memsets with the calls that launched them, by start."""
     rows = np.flatnonzero(trace.events.are(*DEVICE))
     rows = rows[np.argsort(trace.events.start[rows], kind="stable")]
     return Activities(rows.astype(np.int32), launches_of(trace)[rows])
@@ -146,8 +148,7 @@ def device_activities(trace: Trace) -> Activities:
 
 @cached_per_trace
 def communication_kernels(trace: Trace) -> Bool:
-    """Which events are kernels that communicate: by their names, or because a collective's own operator launched
-    them."""
+    """Mask of the kernels that communicate, by their names or because a collective's operator launched them."""
     rows = np.flatnonzero(trace.events.event_kind == EventKind.KERNEL)
     launch, names = launches_of(trace)[rows], trace.events.name[rows]
     launched = np.flatnonzero(launch != UNKNOWN)
@@ -163,7 +164,7 @@ def communication_kernels(trace: Trace) -> Bool:
 
 @cached_per_trace
 def device_time(trace: Trace) -> DeviceTime:
-    """Of all devices and streams together."""
+    """Instants of each kind of work, of all devices and streams together."""
     events = trace.events
     kernel = events.event_kind == EventKind.KERNEL
     between = communication_kernels(trace)

@@ -1,5 +1,5 @@
-"""Graphs of work that a job records once (captures) and launches as one, as CUDA graphs and HIP graphs are, and what
-the host still does one by one next to them."""
+"""Graphs of work that a job captures once and launches as one (CUDA graphs, HIP graphs), and the operators that the CPU
+still launches one by one next to them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from steptime.trace.vendors import (
 )
 
 MOST_EAGER = 5
-"""Names of what is left eager that are kept: those with most time of the host."""
+"""Most names of eager operators that are kept, by CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
 class EagerUse:
-    """Work of the host outside of CUDA graphs. name: the outermost operator's or annotation's ("AdamW.step"). Per step:
-    calls, and duration, ns of the host in the traced steps."""
+    """Operators of one name that run outside of graphs. name: the outermost operator's or annotation's ("AdamW.step").
+    calls: per step. duration: CPU time in the traced steps, ns per step."""
 
     name: str
     calls: float
@@ -40,10 +40,10 @@ class EagerUse:
 
 @dataclass(frozen=True, slots=True)
 class GraphUse:
-    """All per step. launches: calls that launch a graph; empty: of them, those none of whose kernels was recorded;
-    kernels: that the others ran; share: of the kernels' time, 0 to 1. captures: graphs that were recorded; capturing:
-    ns between the start and the end of these recordings, in which calls launch nothing. single: calls that launch one
-    kernel. eager: what the host does next to graphs that it launches, the longest first."""
+    """Use of graphs, per step. launches: calls that launch a graph; empty: launches of which no kernel was recorded;
+    kernels: kernels that the other launches ran; share: fraction of all kernel time in graphs. captures: graphs
+    captured; capturing: time inside captures, in which calls launch nothing, ns. single: calls that launch one kernel.
+    eager: operators outside of graphs, the longest first."""
 
     launches: float
     empty: float
@@ -56,7 +56,7 @@ class GraphUse:
 
 
 def graph_use(steps: StepContext) -> GraphUse | None:
-    """The graphs of the steps; None where none was launched or captured in them."""
+    """Use of graphs in the steps; None if none was launched or captured in them."""
     trace, windows = steps.trace, steps.windows
     inside = contains(union(windows[:, 0], windows[:, 1]), trace.events.start)
     launching = (trace.events.event_kind == EventKind.RUNTIME) & matching(trace, LAUNCH.match) & inside
@@ -86,8 +86,8 @@ def graph_use(steps: StepContext) -> GraphUse | None:
 
 
 def _eager(steps: StepContext, graphs: Bool, inside: Bool) -> tuple[EagerUse, ...]:
-    """The outermost operators and updates in which no graph is launched, without those in compiled code that launches
-    one: what goes with the graph is the graph's."""
+    """Outermost operators and updates that launch no graph. Those inside compiled code that launches a graph are left
+    out, because they belong to the graph's launch."""
     trace, roles = steps.trace, roles_of(steps.trace)
     forest = host_forest(trace)
     launching = has_descendant(forest.parent, graphs)

@@ -51,21 +51,20 @@ CATEGORIES = (
     Category.UNRECORDED, Category.INPUT, Category.SYNC, Category.COMPILE, Category.OVERHEAD, Category.PYTHON
 )  # fmt: skip
 WORTH_A_NAME = 10
-"""One part in so many of the idle time: a function with less is not named."""
+"""Divisor of the idle time: a function with less than a tenth of it is not named."""
 NEARLY_ALL = 0.9
-"""A function that spends so much of its time in one that it calls is not named next to it."""
+"""Fraction of a function's time: if one function that it calls has this much, only the called one is named."""
 LONGEST_RETURN = 1_000_000
-"""ns: a call that waits for an idle device returns in microseconds; on a host whose CPUs are taken, within this."""
+"""Longest return of a call that waits for an idle device, ns. It takes microseconds, and up to this on a busy CPU."""
 BY_LINE = (Category.SYNC, Category.PYTHON)
-"""Causes of one name are told apart by the user's functions around them, because each is a line to change."""
+"""Categories whose causes are split by the user's function around them, because each function is a line to change."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Idle:
-    """Idle intervals in time order, ns. launch: row of the call that ends each, UNKNOWN for none. records: of
-    the thread that ends it. staged: that call is a copy which held the host for longer than launching
-    takes. threads: by track, the tracks that explain what it ends, those whose word counts first first.
-    """
+    """Idle intervals in time order, ns. launch: row of the call that ends each, UNKNOWN for none. track: of the thread
+    that made this call. staged: True if the call is a copy that held the CPU thread for longer than a launch takes.
+    threads: tracks that explain an interval, by the track that ends it, in order of precedence."""
 
     start: Int64
     end: Int64
@@ -75,18 +74,18 @@ class Idle:
     threads: dict[int, tuple[int, ...]]
 
     def launched(self, events: EventTable) -> Int64:
-        """When the call began that ends each."""
+        """Start of the call that ends each interval, ns, clipped to the interval."""
         before = np.where(self.end - self.start <= DISPATCH_GAP, self.start, self.end)  # a lost launch: queued, or not
         return np.clip(np.where(self.launch == UNKNOWN, before, events.start[self.launch]), self.start, self.end)
 
     def queued(self, events: EventTable) -> Int64:
-        """When that call had returned and the device could start; the interval's end without a call."""
+        """End of that call, ns, from which on the device could start; the interval's end if there is no call."""
         return np.where(self.launch == UNKNOWN, self.end, np.clip(events.ends(self.launch), self.start, self.end))
 
 
 @cached_per_trace
 def idle_of(trace: Trace, track: int | None) -> Idle:
-    """All idle time of the recording. records: the training thread's."""
+    """Idle time of the whole recording. track: of the training thread, None if unknown."""
     activities = device_activities(trace)
     idle = subtract(recorded_time(trace), device_time(trace).busy)
     starts = trace.events.start[activities.rows]
@@ -106,7 +105,8 @@ def idle_of(trace: Trace, track: int | None) -> Idle:
 
 @cached_per_trace
 def idle_claims(trace: Trace, track: int | None, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
-    """Who claims the idle time; track as for `idle_of`, ranges: what the caller knows next to the trace."""
+    """Instants of the idle time that each category claims. track: as for `idle_of`; input_ranges, compile_ranges:
+    instants that the caller knows from outside the trace."""
     idle = idle_of(trace, track)
     give_back(len(trace.events))
     explained = [_explain(trace, idle, each, input_ranges, compile_ranges) for each in idle.threads if each != UNKNOWN]
@@ -115,8 +115,8 @@ def idle_claims(trace: Trace, track: int | None, input_ranges: Intervals, compil
 
 @cached_per_trace
 def waiting_calls(trace: Trace, track: int) -> Int64:
-    """Rows of the runtime calls of a track that return when the device is done, by start: those that do by their name,
-    and copies that held the host for longer than launching takes."""
+    """Rows of the runtime calls of a track that return only when the device is done, by start: synchronizing calls by
+    name, and copies that held the thread for longer than a launch takes."""
     events = trace.events
     blocking = matching(trace, COPY_CALL.match) & (events.duration > DISPATCH_GAP)
     waiting = matching(trace, SYNCHRONISATION.match) | blocking
@@ -127,7 +127,7 @@ def waiting_calls(trace: Trace, track: int) -> Int64:
 def _explain(
     trace: Trace, idle: Idle, track: int, input_ranges: Intervals, compile_ranges: Intervals
 ) -> tuple[Intervals, ...]:
-    """By CATEGORIES, what was done in the intervals that the thread on `records` ended."""
+    """Instants of each of CATEGORIES in the idle intervals that calls on this track ended."""
     events, threads = trace.events, idle.threads[track]
     mine = idle.track == track
     start, end, staged = (each[mine] for each in (idle.start, idle.end, idle.staged))
@@ -157,8 +157,8 @@ def _explain(
 
 
 def _waits_for_nothing(trace: Trace, idle: Idle, waits: Int64) -> Intervals:
-    """The idle time in calls that waited for the device although it had nothing to do by then, of all that the trace
-    holds: work from before the recording, or work that was lost. waits: rows of `waiting_calls`."""
+    """Idle time in calls that waited although the trace shows no work on the device: work from before the recording, or
+    work that was lost. waits: rows of `waiting_calls`."""
     events = trace.events
     calls = waits[matching(trace, SYNCHRONISATION.match)[waits] & (events.duration[waits] > LONGEST_RETURN)]
     idling = union(idle.start, idle.end)
@@ -168,8 +168,9 @@ def _waits_for_nothing(trace: Trace, idle: Idle, waits: Int64) -> Intervals:
 
 
 def _python_time(trace: Trace, track: int) -> Intervals:
-    """Where a thread's own record lets what is neither operator nor call be Python: with stacks while a function is
-    open; without them all of the recording, if there is work between which Python can be. Marks alone are none."""
+    """Instants at which a thread may have run Python, apart from operators and calls: while a function is open, if
+    stacks were recorded; else the whole recording, if it holds operators, or runtime calls and annotations. Marks alone
+    are not enough."""
     kinds = trace.events.event_kind
     mine = trace.events.track == track
     functions = mine & (kinds == EventKind.PYTHON)
@@ -180,7 +181,7 @@ def _python_time(trace: Trace, track: int) -> Intervals:
 
 
 AT_ONCE = 1 << 16
-"""Pieces of idle time whose causes are looked for in one go: what held the threads in them takes ten times as much."""
+"""Pieces of idle time that are explained in one batch. The intervals of their threads take ten times as much memory."""
 NO_FUNCTIONS = np.empty((0, 4), np.int64)
 
 
@@ -189,13 +190,11 @@ class IdleGaps:
     """Pieces of device-idle time of one category each, in time order; all columns of one length, read-only.
 
     start, end: ns. step: index of the window. category: a `Category` from UNRECORDED on. launch: row of the call that
-    ends the interval. records: of the thread that made it. wait: of a piece of SYNC, row of the call that waited.
-    cause: row of the event that held that thread for most of the piece: an operator, a runtime call, an annotation
-    or a Python function. inside: row of the innermost event alike, whatever the category: what the
-    loader was at. Rows are UNKNOWN where there is none.
-    functions: (n, 4): number of a piece, name of a Python function, for how many ns it held the thread in that piece
-    with all that it calls, and a row of it.
-    """
+    ends the interval; track: of the thread that made it. wait: row of the call that waited, for a piece of SYNC. cause:
+    row of the event that held that thread for most of the piece: an operator, a runtime call, an annotation or a Python
+    function. inside: row of the innermost such event, whatever the category (what the loader was doing). A row is
+    UNKNOWN if there is none. functions: (n, 4): number of a piece, name of a Python function, time that it held the
+    thread in that piece including callees (ns), and one of its rows."""
 
     start: Int64
     end: Int64
@@ -213,14 +212,14 @@ class IdleGaps:
 
     @property
     def duration(self) -> Int64:
-        """end - start, ns."""
+        """Length of each piece, ns."""
         return self.end - self.start
 
 
 @cached_per_trace
 def gaps_of(steps: StepContext) -> IdleGaps:
-    """The idle time of the steps. Step by step and to the nanosecond, the pieces sum to the entries of the breakdown
-    from UNRECORDED on."""
+    """Pieces of idle time of the steps. In each step they sum to the breakdown's entries from UNRECORDED on, to the
+    nanosecond."""
     trace, busy = steps.trace, device_time(steps.trace).busy
     idle = idle_of(trace, steps.track)
     claims = idle_claims(trace, steps.track, steps.input, steps.compiling)
@@ -248,8 +247,8 @@ def gaps_of(steps: StepContext) -> IdleGaps:
 
 
 def pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, Int64, Int32, Int8]:
-    """start, end, step and category of the windows' time outside `busy`: each instant to the first claim that holds it.
-    windows: (n, 2) ns, disjoint. Some of them at once, so that what is only on the way takes no memory for all."""
+    """(start, end, step, category) of the windows' time outside `busy`. Each instant goes to the first claim that holds
+    it. windows: (n, 2), ns, disjoint; processed in batches, which bounds the memory for intermediate results."""
     found = [_pieces_of(windows[:0], EMPTY, ())]
     at_once = max(1, len(windows) * PIECE // max(len(busy), 1))
     for first in range(0, len(windows), at_once):
@@ -262,7 +261,7 @@ def pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, I
 
 
 def _near(held: Intervals, windows: Int64) -> Intervals:
-    """Those that reach into the time of some windows."""
+    """Intervals that overlap the span of some windows."""
     first = np.searchsorted(held.end, windows[0, 0], side="right")
     last = np.searchsorted(held.start, windows[-1, 1])
     return Intervals(held.start[first:last], held.end[first:last])
@@ -286,8 +285,8 @@ def _pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, 
 
 
 def _waits(trace: Trace, idle: Idle, drained: Int64, start: Int64, track: Int32) -> Int64:
-    """By piece: the call in which the host waited when the device ran dry, else when the piece starts; UNKNOWN where it
-    did not. drained: when the interval of each piece began, ns."""
+    """Row of the call in which the CPU waited when the device ran dry, else when the piece starts, for each piece;
+    UNKNOWN if it did not wait. drained: start of the idle interval around each piece, ns."""
     events = trace.events
     found = np.full(len(start), UNKNOWN)
     for ending, threads in idle.threads.items():
@@ -301,8 +300,9 @@ def _waits(trace: Trace, idle: Idle, drained: Int64, start: Int64, track: Int32)
 
 
 def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> Int64:
-    """Writes the event behind each piece; what the cause is looked for among depends on the category: of Python, the
-    most specific function that held nearly all of the piece with all that it calls. Returns the functions."""
+    """Writes the columns `cause` and `inside` of the pieces, and returns their `functions`. Candidates depend on the
+    category: for Python, the cause is the most specific function that held nearly all of the piece, including
+    callees."""
     functions = [NO_FUNCTIONS]
     waited = pieces.wait != UNKNOWN
     pieces.cause[waited] = outermost_operator(trace, links, pieces.wait[waited])
@@ -317,7 +317,7 @@ def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> In
 
 
 def _find_in_threads(trace: Trace, links: Links, pieces: IdleGaps, chosen: Int64, tracks: tuple[int, ...]) -> Int64:
-    """The same for some of the pieces, in order, by what the threads that explain them were at."""
+    """Does the same for some of the pieces, in order, from what the threads that explain them were doing."""
     looked_at = union(pieces.start[chosen], pieces.end[chosen])
     threads = [_thread_on(trace, each, looked_at) for each in tracks]
     piece, owner, spent = _held_by(pieces.start[chosen], pieces.end[chosen], threads)
@@ -341,8 +341,8 @@ def _is_function(name: str) -> bool:
 
 
 def _functions_of(trace: Trace, piece: Int32, owner: Int32, spent: Int64) -> tuple[Numbers, Int64, Int64, Int64]:
-    """How long Python functions held pieces of time, with all that they call: number of the piece, name of the
-    function, ns, and a row of it; by piece and name. piece, owner, spent: as of `_held_by`."""
+    """Time that Python functions held pieces, including callees: (number of the piece, name of the function, ns, one of
+    its rows), sorted by piece and name. piece, owner, spent: as `_held_by` returns them."""
     forest, nothing = host_forest(trace), np.empty(0, np.int64)
     if not (trace.events.event_kind == EventKind.PYTHON).any():
         return nothing, nothing, nothing, nothing
@@ -365,8 +365,8 @@ def _functions_of(trace: Trace, piece: Int32, owner: Int32, spent: Int64) -> tup
 
 
 def _most_specific(trace: Trace, held: tuple[Numbers, Int64, Int64, Int64], duration: Int64) -> Int64:
-    """By piece a row of the function that held the least of it among those that held nearly all: what encloses that
-    one holds no less, and says less. UNKNOWN for none. held: of `_functions_of`."""
+    """Row of the most specific function that held nearly all of each piece, UNKNOWN for none. It is the one with the
+    least time, since an enclosing function holds no less and says less. held: as `_functions_of` returns it."""
     found = np.full(len(duration), UNKNOWN, np.int64)
     piece, _, spent, row = held
     most = np.flatnonzero(spent >= NEARLY_ALL * duration[piece])
@@ -376,9 +376,8 @@ def _most_specific(trace: Trace, held: tuple[Numbers, Int64, Int64, Int64], dura
 
 
 def _thread_on(trace: Trace, track: int, pieces: Intervals) -> CallTree:
-    """Events on a track of the host in pieces of time, the profiler's own ranges of steps left out; what
-    outlasts its parent does so here, too. Whatever is open in a piece overlaps it, so that the others need not be
-    nested."""
+    """Call tree of the events on a CPU track that overlap the pieces, without the profiler's own step ranges. Only
+    these are nested, since every event that is open in a piece overlaps it. Events may outlast their parents here."""
     events = trace.events
     found, marks, host = [np.empty(0, np.int32)], of_symbols(trace, STEP.match), host_events(trace)
     for first in range(0, len(events), PIECE):
@@ -393,12 +392,11 @@ def _thread_on(trace: Trace, track: int, pieces: Intervals) -> CallTree:
 
 
 def _held_by(start: Int64, end: Int64, threads: list[CallTree]) -> tuple[Int32, Int32, Int64]:
-    """Events that held the threads in pieces of time, interval by interval: number of the piece, row of the event, ns.
-    Intervals in which nothing did are left out.
+    """Events that held the threads in pieces of time, interval by interval: (number of the piece, row of the event,
+    ns). Intervals without an event are left out.
 
-    start, end: ns, disjoint and in time order. threads: that explain the pieces; a later one counts where the earlier
-    ones did nothing.
-    """
+    start, end: of the pieces, ns, disjoint and in time order. threads: trees of the threads that explain the pieces; a
+    later one counts only while the earlier ones are idle."""
     pieces = union(start, end)
     sides = (column for each in threads for column in (each.start, each.end))
     times = instants(start, *(column[contains(pieces, column)] for column in sides))
@@ -431,9 +429,9 @@ def _heaviest(piece: Int32, cause: Int32, weight: Int64, count: int) -> Int64:
 
 
 def _causes_while_launching(trace: Trace, links: Links, rows: Int64) -> Int64:
-    """Activity of a launching thread while an event holds it: a call that allocates, else the innermost operator, or
-    the range of torch's around it that exchanges, else the runtime call, annotation or Python function itself. rows:
-    the events."""
+    """Row that names what a launching thread was doing in each event: a call that allocates; else the innermost
+    operator, or torch's range around it that lays out data for communication; else the annotation, Python function or
+    event itself."""
     calls = trace.events.event_kind[rows] == EventKind.RUNTIME
     operator, annotation = _in_library(trace, links.operator[rows].astype(np.int64)), links.annotation[rows]
     alone = (calls & _named(trace, rows, ALLOCATION.match)) | (operator == UNKNOWN)
@@ -442,12 +440,12 @@ def _causes_while_launching(trace: Trace, links: Links, rows: Int64) -> Int64:
 
 
 def _causes_while_compiling(trace: Trace, links: Links, rows: Int64) -> Int64:
-    """Name of what compiles: the annotation, else the event itself."""
+    """Row that names what compiles: the annotation around each event, else the event itself."""
     return np.where(links.annotation[rows] == UNKNOWN, rows, links.annotation[rows])
 
 
 def _causes_of_input(trace: Trace, links: Links, rows: Int64) -> Int64:
-    """Cause of a wait for input: the loader, else the user's function, else the event itself."""
+    """Row that names a wait for input: the loader's annotation, else the user's function, else the event itself."""
     annotation, function = links.annotation[rows], links.function[rows]
     loading = (annotation != UNKNOWN) & _named(trace, annotation, LOADER.match)
     return np.where(loading, annotation, np.where(function != UNKNOWN, function, rows))
@@ -458,17 +456,17 @@ STANDING_FOR = {
     Category.COMPILE: _causes_while_compiling,
     Category.OVERHEAD: _causes_while_launching,
 }
-"""Words in place of the event that held the thread; of Python it is that event."""
+"""Function by category that replaces the event which held the thread by the row that names it (not for PYTHON)."""
 
 
 def _named(trace: Trace, rows: Int32 | Int64, test: Callable[[str], object]) -> Bool:
-    """Which of the events have a name that passes the test."""
+    """True for each row whose name passes the test."""
     return of_symbols(trace, test)[trace.events.name[rows]]
 
 
 def outermost_operator(trace: Trace, links: Links, rows: Int64) -> Int64:
-    """The outermost operator around each row (aten::to, not the aten::copy_ inside it) below autograd's frames and the
-    user's ranges, or the range in which torch lays out what ranks exchange; the row itself without one."""
+    """Row of the outermost operator around each row (aten::to, not the aten::copy_ inside it), below autograd's frames
+    and the user's ranges; or torch's range that lays out data for communication; the row itself if there is neither."""
     found = np.where(links.operator[rows] == UNKNOWN, rows, links.operator[rows])
     while True:
         above = links.parent[found]
@@ -483,7 +481,7 @@ def _is_rooted(name: str) -> bool:
 
 
 def _in_library(trace: Trace, rows: Int64) -> Int64:
-    """The range around each row in which torch lays out what ranks exchange; the row itself, or UNKNOWN, elsewhere."""
+    """Row of torch's range around each row that lays out data for communication; without one, the row itself."""
     ranges = matching(trace, LIBRARY_COPIES.match)
     if not ranges.any():
         return rows
@@ -493,11 +491,11 @@ def _in_library(trace: Trace, rows: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GapTotal:
-    """Idle time of one category with one cause ("" where the trace shows none). duration: (n,) ns of each step; count:
-    (n,) pieces; longest: ns. source: where the user's function starts that has most of it; of input, the one in the
-    loader, if the trace shows one there. inside: of input, what the loader was at for most of it ("" if not known).
-    functions: of Python, functions with more than a tenth of it and the ns of each with all that it calls, the longest
-    first; torch's own are left out."""
+    """Idle time of one category and cause ("" if the trace shows none). duration: of each step, (n,), ns; count: pieces
+    in each step, (n,); longest: of one piece, ns. source: start of the user's function with most of it; for input,
+    inside the loader if known. inside: for input, the event that the loader spent most of it in ("" if unknown).
+    functions: for Python, functions with more than a tenth of it, with ns including callees, longest first, without
+    torch's own."""
 
     category: Category
     cause: str
@@ -510,7 +508,8 @@ class GapTotal:
 
 
 def gap_totals(steps: StepContext, gaps: IdleGaps) -> tuple[GapTotal, ...]:
-    """The longest first. By category they sum to the breakdown's entries of each step. gaps: of the steps."""
+    """Totals of the pieces by category and cause, the longest first. Each category sums to the breakdown's entry of
+    each step. gaps: pieces of these steps."""
     trace, links = steps.trace, steps.links
     names = np.where(gaps.cause == UNKNOWN, UNKNOWN, trace.events.name[gaps.cause])
     function = np.where(gaps.cause == UNKNOWN, UNKNOWN, links.function[gaps.cause])
@@ -535,7 +534,7 @@ def gap_totals(steps: StepContext, gaps: IdleGaps) -> tuple[GapTotal, ...]:
 
 
 def _functions_in(trace: Trace, gaps: IdleGaps, chosen: Int64) -> tuple[tuple[str, int], ...]:
-    """See `GapTotal.functions`. chosen: numbers of pieces."""
+    """Value of `GapTotal.functions`. chosen: numbers of pieces."""
     events, wanted = trace.events, np.zeros(len(gaps), np.bool_)
     wanted[chosen] = True
     mine = gaps.functions[wanted[gaps.functions[:, 0]]]
@@ -562,7 +561,7 @@ def _functions_in(trace: Trace, gaps: IdleGaps, chosen: Int64) -> tuple[tuple[st
 
 
 def _inside(trace: Trace, gaps: IdleGaps, chosen: Int64) -> str:
-    """The name of the event that held most of these pieces, "" where it is what they are called after anyway."""
+    """Name of the event that held more than half of these pieces' time; "" if none did, or if it is their cause."""
     known = chosen[(gaps.inside[chosen] != UNKNOWN) & (gaps.inside[chosen] != gaps.cause[chosen])]
     if not len(known):
         return ""

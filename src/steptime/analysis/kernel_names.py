@@ -1,5 +1,6 @@
-"""Names of kernels, and what they say about how a kernel computes. Vendors' names follow habits, not a grammar: what is
-not sure is None."""
+"""Meaning of kernel names for how a kernel computes.
+
+Vendors' names follow habits, not a grammar: None means that the name does not say."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ MATRIX_UNIT = re.compile(
     r"|fmha_cutlass[FB]_(f16|bf16)|fmha_v\d|fmhaSm\d|sdpa_sm\d+_flash|native_sdpa"
     r"|Cijk_.*_MI(4|16|32)x|mfma|xdl|igemm_\w*gtcx|wmma|ck_tile.*Fmha"
 )
-"""NVIDIA: instructions of tensor cores (s1688, h16816 …) and libraries that have nothing else (nvjet, flash attention).
+"""NVIDIA: instructions of Tensor Cores (s1688, h16816 …) and libraries that use nothing else (nvjet, flash attention).
 AMD: Tensile's matrix instruction (MI16x16), composable kernel's "xdl", MIOpen's "gtcx" (x: with xdlops)."""
 VECTOR_UNIT = re.compile(
     r"simt|(maxwell|volta|turing|ampere)_(sgemm|dgemm|cgemm|gcgemm|scudnn|dcudnn)|xmma_.*f32f32_f32f32_f32"
@@ -38,8 +39,8 @@ HELPING = re.compile(
     r"|winograd(Forward|Wgrad)(Data|Filter|Output|Delta)|generateWinograd|scalePackedTensor|SubTensorOp|convert_dq"
     r"|dot_do_o|elementwise|epilogue::impl|memset|fillBuffer|convert_|ReduceSplitK"
 )
-"""Kernels of such operators that lay out, gather or add up, while another one multiplies; in the name of the function
-itself, because the templates of those that multiply have layouts and epilogues among their parameters."""
+"""Kernels that help such operators (layout, gather, sum) while another one multiplies. Matched against the function's
+name only, since template arguments of multiplying kernels contain layouts and epilogues too."""
 FUNCTION = re.compile(r"[^<(]*(<[^<]*ReduceSplitK)?")
 TF32 = re.compile(r"tf32", re.IGNORECASE)
 AMD = re.compile(r"Cijk_|xdl|gtcx|mfma|ck_tile|miopen")
@@ -48,27 +49,28 @@ ITEMS = {"BFloat16": 2, "Half": 2, "__nv_bfloat16": 2, "__half": 2, "double": 8,
 
 
 def matrix_unit(name: str) -> bool | None:
-    """True if a kernel multiplies on tensor cores or matrix cores; None where its name does not say."""
+    """True if a kernel multiplies on Tensor Cores or matrix cores, False if on ordinary units; None if its name does
+    not say."""
     if MATRIX_UNIT.search(name):
         return True
     return False if VECTOR_UNIT.search(name) else None
 
 
 def multiplies(name: str) -> bool:
-    """True if a kernel is the one that does the FLOPs of a matrix product, a convolution or attention."""
+    """True for a kernel that does the FLOPs of a matmul, a convolution or attention."""
     function = FUNCTION.match(name.replace("(anonymous namespace)", ""))
     return MATRIX_WORK.search(name) is not None and HELPING.search(function[0] if function else name) is None
 
 
 def dtype(name: str, of_inputs: str) -> str:
-    """The format in which a kernel multiplies: float32 inputs on NVIDIA's matrix units are rounded to TF32."""
+    """dtype in which a kernel multiplies. NVIDIA's matrix units round float32 inputs to TF32."""
     if of_inputs != "float32" or AMD.search(name):
         return of_inputs
     return "tf32" if TF32.search(name) or matrix_unit(name) else of_inputs
 
 
 def list_item(name: str) -> int:
-    """Bytes of an element of the tensors that a kernel over lists works on; four where its name does not say."""
+    """Bytes per element of the tensors in a kernel over tensor lists; 4 if its name does not say."""
     found = ELEMENT.search(name)
     if found is None:
         return 4
@@ -77,17 +79,17 @@ def list_item(name: str) -> int:
 
 FORWARD = {f"aten::{name}" for name in ("cudnn_convolution", "miopen_convolution", "mkldnn_convolution", "convolution")}
 GRADIENT_AT = {"aten::convolution_backward": 0, "aten::cudnn_convolution_backward": 1}
-"""Position of the output's gradient among their arguments."""
+"""Position of the output's gradient among an operator's arguments."""
 WEIGHT_GRADIENT = "aten::cudnn_convolution_backward_weight"
 WITHOUT_SETTINGS = {*FORWARD, WEIGHT_GRADIENT}
 DEPTH = 4
-"""conv2d, convolution, _convolution, cudnn_convolution: the outermost of them may be the one that backward knows."""
+"""Levels of nesting: conv2d, convolution, _convolution, cudnn_convolution. Backward may belong to the outermost."""
 
 
 def complete(trace: Trace, links: Links, operator: Numbers, modelled: Modelled) -> Modelled:
-    """The same work, with that of convolutions of traces that hold shapes but no settings (before torch 2.1): without
-    strides a shape does not tell the output's, but the gradient that arrives in backward does, and the forward operator
-    tells what its gradient lacks. operator: rows that `modelled` is of, -1 for none."""
+    """The costs, with those of convolutions added whose trace holds shapes but no settings (before torch 2.1). Without
+    strides the output's shape is unknown, but the gradient in backward has it; a weight's gradient takes its shapes
+    from the forward operator. operator: row for each entry of `modelled`, -1 for none."""
     missing = np.array([work is None for work in modelled.works], np.bool_)[modelled.kind] & (operator >= 0)
     convolving = matching(trace, WITHOUT_SETTINGS.__contains__)
     open_ended = np.flatnonzero(missing & np.append(convolving, False)[operator])
@@ -108,7 +110,7 @@ def complete(trace: Trace, links: Links, operator: Numbers, modelled: Modelled) 
 
 
 def _backwards(trace: Trace, links: Links, rows: Numbers) -> Int64:
-    """For each row the backward operator of the convolution that it is part of; UNKNOWN where none is."""
+    """Backward operator of the convolution around each row; UNKNOWN if there is none."""
     backward = np.flatnonzero(matching(trace, GRADIENT_AT.__contains__))
     backward = backward[links.forward[backward] != UNKNOWN]
     forward = links.forward[backward]
@@ -125,7 +127,7 @@ def _backwards(trace: Trace, links: Links, rows: Numbers) -> Int64:
 
 
 def _work(trace: Trace, row: int, partner: int) -> OpCost | None:
-    """From an operator and its partner in the other direction."""
+    """Cost of an operator with the shapes of its partner in the other direction; None if they do not fit."""
     name = trace.symbols[trace.events.name[row]]
     try:
         own, other = _call(trace, row), _call(trace, partner)

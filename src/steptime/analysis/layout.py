@@ -1,4 +1,4 @@
-"""From a process's records to its timeline."""
+"""Conversion of a process's records to its timeline."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from steptime.journal import Flag, Kind
 from steptime.recording.recording import Process
 
 OF_THE_PROBE = [Kind.UNWATCHED, Kind.PAUSE, Kind.PROFILED, Kind.DISCOVERY, Kind.LINES, Kind.BOUNDARY, Kind.THINNED]
-"""Windows and stamps that concern the process, whatever thread wrote them."""
+"""Kinds of records that concern the whole process, whichever thread wrote them."""
 PART = 0.05
-"""A step counts as touched by a window (profiler, discovery …) that holds this share of it: windows start and end a few
+"""Fraction of a step that a window (profiler, discovery …) must overlap to touch it: windows start and end a few
 microseconds after a boundary."""
 SHORT_PAUSE = 0.01
-"""Fraction of a step: a shorter pause of the probe, as for a look at gradients on the CPU, does not disturb it. The
-pause itself is no part of the step; left out for it, every second step of a slow job would be missing from the mean."""
+"""Fraction of a step: a shorter pause of the probe (a look at gradients on the CPU) does not disturb it. The pause
+itself is subtracted. If such steps were excluded, every second step of a slow job would be missing from the mean."""
 LEAST_STEADY = 5
-"""With fewer untouched steps those count as steady too that the line timeline slows by 1 to 19 %, and those behind a
-pause of the probe, which is no part of them."""
+"""Fewest untouched steps. With fewer, steady steps include those that line timing slows by 1 to 19 %, and those after a
+pause of the probe, which is subtracted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A timeline with what it was made from, for those who sum up lines and loaders. traced: ns since which a device's
-    tracer is attached (`analysis.tracer`), None for never."""
+    """A timeline with the parts that it was made from, for summaries of lines and loaders. traced: ns since which a
+    device's tracer is attached (`analysis.tracer`), None for never."""
 
     timeline: Timeline
     records: RecordTable
@@ -65,7 +65,7 @@ def lay_out(process: Process) -> Timeline:
 
 
 def lay_out_whole(process: Process) -> Layout:
-    """The timeline and its parts."""
+    """Timeline of a process with the parts that it was made from."""
     table = process.intervals
     probe = records_of(table, np.isin(table.kind, OF_THE_PROBE))
     records = _with_unseen_starts(
@@ -86,8 +86,9 @@ def lay_out_whole(process: Process) -> Layout:
 
 
 def _with_unseen_starts(records: RecordTable, unwatched: Int64) -> RecordTable:
-    """A loader's start ends where the first batch is asked for. Without a watch nobody sees that, and the start is told
-    to last until a batch of a later step: it has no length then. unwatched: ends of steps without a watch."""
+    """The records, with the length of a loader's start set to 0 where its end is unknown. A start ends when the first
+    batch is asked for. In a step without the always-on timers nobody records that, and the start would last until a
+    batch of a later step. unwatched: ends of the steps without timers, ns."""
     passed = np.searchsorted(unwatched, records.end) > np.searchsorted(unwatched, records.start)
     unseen = passed & (records.kind == int(Kind.LOADER_START))
     return replace(records, end=np.where(unseen, records.start, records.end)) if unseen.any() else records
@@ -141,7 +142,7 @@ def _counted(times: Int64, start: Int64, end: Int64) -> Int64:
 
 
 def _kept_for_slowness(probe: RecordTable, start: Int64) -> Bool:
-    """Steps that a thinned recording holds because they are slow."""
+    """Mask of the steps that a thinned recording kept because they are slow."""
     gaps = probe.of(Kind.THINNED)
     before = np.searchsorted(gaps.end, start, side="right")
     slow: Bool = np.append(np.False_, gaps.flagged(Flag.SLOW))[before]
@@ -151,7 +152,7 @@ def _kept_for_slowness(probe: RecordTable, start: Int64) -> Bool:
 def _name_gaps(
     phases: Int64, start: Int64, end: Int64, lined: Bool, segments: Intervals, work: TrainingWork, lines: LineRoles
 ) -> None:
-    """Moves the user's own batch preparation and transfers from REST to their phases."""
+    """Moves the user's own batch preparation and transfers from REST to INPUT and TRANSFER, in place."""
     if not len(lines.times.identity):
         return
     gaps = find_gaps(work.top, start, end)

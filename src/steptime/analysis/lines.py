@@ -33,7 +33,7 @@ from steptime.recording.recording import CodeFacts, CodeLine, Process
 from steptime.trace.call_tree import ROOT, CallTree, call_tree, exclusive_spans, nearest_ancestor
 
 CARRIERS = frozenset({"self", "cls"})
-"""Names through which everything flows to everything; they would make every line a part of the batch."""
+"""Names that connect every line with every other; following them would make all lines a part of the batch."""
 
 
 def identity_of(code: CodeFacts, line: CodeLine) -> int:
@@ -42,7 +42,7 @@ def identity_of(code: CodeFacts, line: CodeLine) -> int:
 
 
 def targets_of(codes: tuple[CodeFacts, ...], forwards: set[int]) -> list[list[CodeLine]]:
-    """By code, the lines that hold a training forward, else those that call a function which has such lines."""
+    """Lines of each code object that hold a training forward, or else that call a function with such lines."""
     holding = [[line for line in code.lines if identity_of(code, line) in forwards] for code in codes]
     training = {_name(code) for code, lines in zip(codes, holding, strict=True) if lines}
     return [
@@ -58,12 +58,11 @@ def find_preparing(
     known: set[int],
     leading: frozenset[int] = frozenset(),
 ) -> set[int]:
-    """Identities of the lines that make the batch, by the names that flow to the lines that hold a forward.
+    """Identities of the lines that make the batch, found by the names that flow to the lines that hold a forward.
 
-    forwards, evaluating: lines that the clock saw in a training forward or an evaluation; known: all lines
-    whose role the clock has shown; none of these is returned. leading: lines that the clock saw before the forward of
-    the target that they ran in: what such a target calls makes its arguments.
-    """
+    forwards, evaluating: lines that the clock saw in a training forward or an evaluation. known: all lines whose role
+    the clock has shown; none of these is returned. leading: lines that ran before the forward inside a target's call. A
+    function that a target calls before its forward makes the forward's arguments."""
     targets = targets_of(codes, forwards)
     found: set[int] = set()
     for code, lines in zip(codes, targets, strict=True):
@@ -91,7 +90,7 @@ def _name(code: CodeFacts) -> str:
 
 
 def _reaching(code: CodeFacts, targets: list[CodeLine], known: set[int]) -> set[int]:
-    """Lines whose names reach a target; what comes after a target and reads its results does not count (a loss)."""
+    """Lines whose names reach a target. Lines after a target that read its results (a loss) do not count."""
     results = {name for line in targets for name in line.stores} - CARRIERS
     first, last = min(line.line for line in targets), max(line.line for line in targets)
     for line in sorted(code.lines, key=lambda line: line.line):
@@ -128,26 +127,26 @@ def _is_called_to_prepare(
 
 
 def _is_comprehension(code: CodeFacts) -> bool:
-    """True if it is no function of the user's but, up to Python 3.11, a part of a line."""
+    """True for a comprehension, which up to Python 3.11 has a code object of its own but belongs to a line."""
     return _name(code) in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 def _makes_arguments(
     code: CodeFacts, codes: tuple[CodeFacts, ...], calling: set[int], evaluating: set[int], leading: frozenset[int]
 ) -> bool:
-    """True if a function ran before the forward of a target that calls it. calling: targets and preparing lines."""
+    """True if a function ran before the forward inside a target that calls it. calling: targets and preparing lines."""
     ran = any(identity_of(code, line) in leading for line in code.lines)
     return ran and _is_called_to_prepare(code, codes, calling, evaluating)
 
 
 MOST = 0.9
-"""Where preparing lines take at least this share of a gap in the lined steps, they take that share in others too."""
+"""Fraction of a gap: if preparing lines take this much of it in the line-timed steps, others use their fraction."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepGaps:
-    """Gaps between the instrumented parts of the steps: step's index, (kind before, kind after) as one number,
-    start and end; segments are not taken out yet."""
+    """Gaps between the instrumented parts of the steps. step: index of the step; neighbours: (kind before, kind after)
+    as one number; start, end: ns. Segments are not subtracted yet."""
 
     step: Int64
     neighbours: Int64
@@ -156,10 +155,9 @@ class StepGaps:
 
 
 def estimate(gaps: StepGaps, segments: Intervals, lines: LineRoles, lined: Bool) -> tuple[Int64, Int64]:
-    """(input, transfer) ns of all steps' gaps: exact in the steps with line records, estimated in the others.
+    """(input, transfer) time in the gaps of each step, ns: exact in steps with line records, estimated in the others.
 
-    An estimate is the median of what the lined steps spent in gaps of the same neighbours, at most the gap itself.
-    """
+    An estimate is the median over the line-timed steps in gaps with the same neighbours, and at most the gap itself."""
     gap = (gaps.end - gaps.start) - measure(segments, gaps.start, gaps.end)
     result = np.zeros((2, len(lined)), np.int64)
     is_lined = lined[gaps.step]
@@ -184,7 +182,7 @@ def _guess(gaps: StepGaps, gap: Int64, exact: Int64, lined: Bool) -> Int64:
 
 
 def find_gaps(top: RecordTable, start: Int64, end: Int64) -> StepGaps:
-    """Gaps between the top intervals, cut at the boundaries of the steps [start, end)."""
+    """Gaps between the top intervals, split at the boundaries of the steps [start, end)."""
     if not len(start):
         nothing = np.zeros(0, np.int64)
         return StepGaps(nothing, nothing, nothing, nothing)
@@ -199,11 +197,11 @@ def find_gaps(top: RecordTable, start: Int64, end: Int64) -> StepGaps:
 
 
 LineRoleName: TypeAlias = Literal["input", "transfer", "forward", "backward", "optimizer", "evaluation", "python"]
-"""Role of a line, in records."""
+"""Names of a line's role in records."""
 
 
 class LineRole(Enum):
-    """Role of a line."""
+    """Purpose of a line in the step."""
 
     INPUT = "input"
     TRANSFER = "transfer"
@@ -215,21 +213,21 @@ class LineRole(Enum):
 
     @property
     def title(self) -> LineRoleName:
-        """Its name in records."""
+        """Name of the role in records."""
         name: LineRoleName = self.value
         return name
 
 
 SLIVER = 0.01
-"""A line that spends less than this share of its time in an interval only touches it: clocks of two records differ."""
+"""Fraction of a line's time: with less in an interval, the line only touches it, because two clocks differ."""
 TRANSFER_CALLS = ("to", "cuda", "copy_")
 TRANSFER_TEXT = re.compile(r"\.(?:to|cuda|copy_)\(")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineTimes:
-    """When each line was the innermost one: identity, start, end (columns). hit_identity, hit_start: executions;
-    hit_cost: ns of each that timing it took."""
+    """Intervals in which each line was the innermost one: identity, start and end in ns. hit_identity, hit_start: one
+    row per execution; hit_cost: time that recording it took, ns."""
 
     identity: Int64
     start: Int64
@@ -239,25 +237,25 @@ class LineTimes:
     hit_cost: Int64
 
     def of(self, identities: Iterable[int]) -> Intervals:
-        """The instants of some lines."""
+        """Instants of some lines."""
         mask = np.isin(self.identity, list(identities))
         return union(self.start[mask], self.end[mask])
 
 
 @dataclass(frozen=True, slots=True)
 class LineRoles:
-    """Roles by LINE identity, and the lines' times."""
+    """Roles of the lines, by the identity of their LINE records, and the lines' times."""
 
     times: LineTimes
     roles: dict[int, LineRole] = field(default_factory=dict)
 
     def of(self, wanted: LineRole) -> Intervals:
-        """The instants of the lines of a role."""
+        """Instants of all lines of a role."""
         return self.times.of(each for each, role in self.roles.items() if role is wanted)
 
 
 def find_lines(process: Process, training_records: RecordTable, activity: Activity, work: TrainingWork) -> LineRoles:
-    """Times and roles of the lines that were traced."""
+    """Times and roles of the lines that were timed."""
     records = training_records.of(Kind.LINE)
     made = call_tree(records.start, records.end)
     spans = exclusive_spans(made)
@@ -285,7 +283,7 @@ def find_lines(process: Process, training_records: RecordTable, activity: Activi
 
 
 def _leading(times: LineTimes, made: CallTree, owner: Int64, targets: set[int], work: TrainingWork) -> frozenset[int]:
-    """Lines that run in a target before its forward, for MOST of their time. owner: of `times`, in the tree."""
+    """Lines that spend MOST of their time inside a target before its forward. owner: positions in `made`, by row."""
     if not len(owner):
         return frozenset()
     target = np.isin(times.hit_identity[made.rows], list(targets))
@@ -300,7 +298,7 @@ def _leading(times: LineTimes, made: CallTree, owner: Int64, targets: set[int], 
 
 
 def _roles_by_clock(times: LineTimes, activity: Activity, work: TrainingWork) -> dict[int, LineRole]:
-    """The role of each line that holds more than a sliver of something instrumented: the largest such part."""
+    """Role of each line by the instrumented part that takes most of its time, if that is more than a sliver."""
     parts = {
         LineRole.EVALUATION: join(activity.evaluation, work.evaluation),
         LineRole.INPUT: work.loader,
@@ -320,17 +318,17 @@ def _roles_by_clock(times: LineTimes, activity: Activity, work: TrainingWork) ->
 
 
 GAPS = {LineRole.INPUT: Phase.INPUT, LineRole.TRANSFER: Phase.TRANSFER}
-"""Which phase a line's time outside of the loader and the model is; of other lines it is the rest."""
+"""Phase of a line's time outside of the loader and the model, by role; REST for other roles."""
 
 FAR_LONGER = 1.5
-"""Times what the line-timed steps take outside of the phases: more is not the machine's noise, which timing lines, too,
-works against."""
+"""Factor on the REST phase of line-timed steps. A REST longer than this in other steps is not noise, since line timing
+makes REST longer, not shorter."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinePieces:
-    """When each line was the innermost one, cut at the boundaries of the steps. row: of the table. step: its column.
-    rest: ns outside of segments, the loader and the model."""
+    """Intervals in which each line was the innermost one, split at the boundaries of the steps. row, step: row and
+    column in the table. rest: time outside of segments, the loader and the model, ns."""
 
     row: Int64
     step: Int64
@@ -341,9 +339,9 @@ class LinePieces:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineTable:
-    """The line-timed steps by line. identities: (k,), those of LINE records. steps: (m,) ns, their durations. spent:
-    (k, m, phases) ns; timing: (k, m) ns of it that timing the lines took. untimed: (m,) ns in no line that was timed.
-    Raises ValueError where it does not add up to the steps, to the nanosecond."""
+    """Time of each line in the line-timed steps. identities: of LINE records, (k,). steps: durations, (m,), ns. spent:
+    (k, m, phases), ns; timing: part of it that recording the lines took, (k, m), ns. untimed: time in no timed line,
+    (m,), ns. Raises ValueError if lines and untimed time do not sum to the steps, to the nanosecond."""
 
     identities: Int64
     steps: Int64
@@ -358,7 +356,7 @@ class LineTable:
 
 
 def line_table(steps: Steps, lines: LineRoles, claims: SegmentClaims, work: TrainingWork) -> LineTable:
-    """The table of the line-timed steps."""
+    """Table of the line-timed steps."""
     times, lined = lines.times, np.flatnonzero(steps.lined)
     identities = unique(times.hit_identity)  # by a coarse clock some may have taken no time
     first = np.searchsorted(times.end, steps.start[lined], side="right")
@@ -386,16 +384,17 @@ def line_table(steps: Steps, lines: LineRoles, claims: SegmentClaims, work: Trai
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinedTurns:
-    """Weights of the line-timed steps. period: every how many steps one is slow, None where none is. slow: (m,),
-    those that are slow in their turn. weights: (m,), 1 on the average: of a few steps too many are slow, or too few."""
+    """Weights of the line-timed steps, which may hold too many or too few of the periodically slow steps. period: None
+    if no step is slow periodically. slow: mask of the slow ones, (m,). weights: mean 1, (m,)."""
 
     period: Period | None
     slow: Bool
     weights: Float64
 
     def levelled(self, values: Float64) -> Float64:
-        """(m,): values with the same mean, of which slow steps and others no longer lie apart: how many of them were
-        timed is in the weights, and no uncertainty. As they are where a single one is slow, which has no spread."""
+        """The values, (m,), with slow steps and others shifted to one mean. Their difference is no uncertainty, because
+        the weights account for the number of slow steps. Unchanged if only one step is slow, since its spread is
+        unknown."""
         found = values.copy()
         if self.slow.sum() > 1:
             for alike in (self.slow, ~self.slow):
@@ -404,7 +403,7 @@ class LinedTurns:
 
 
 def lined_turns(steps: Steps) -> LinedTurns:
-    """Of the line-timed steps. Where all or none of them are slow they tell nothing of the others."""
+    """Weights of the line-timed steps: all 1 if all or none of them are slow, which says nothing about the others."""
     lined, period = np.flatnonzero(steps.lined), find_period(steps)
     slow = np.zeros(len(lined), np.bool_)
     if period is not None and len(lined):
@@ -419,21 +418,19 @@ def lined_turns(steps: Steps) -> LinedTurns:
 def usual_spent(
     table: LineTable, lined: Int64, usual: Int64, watched: Bool, turns: LinedTurns
 ) -> tuple[Float64, Float64]:
-    """(spent, scales): what the lines take in a usual step, (k, m, phases) ns, and what an ns of each line in each
-    phase of the line-timed steps is in one, (k, phases). lined, usual: (m, phases) and (n, phases) ns, the phases of
-    the steps. watched: (k,), lines that hold a call which the probe wraps. Each line-timed step counts by its weight.
+    """(spent, scales): time of each line in a usual step, (k, m, phases), ns, and the factor from each line's time in
+    the line-timed steps to a usual step, (k, phases). lined, usual: phases of the line-timed and the usual steps, (m,
+    phases) and (n, phases), ns. watched: mask of the lines that hold a call which the probe wraps, (k,). Each
+    line-timed step counts by its weight.
 
-    Timing lines slows a step, and a line with many calls more than one with none: what that took, as far as it is
-    known, is taken out first. In these steps the probe listens to every call that it wraps, which it mostly does not:
-    what they are longer by outside of the phases is taken from the lines that hold such calls. Then each phase is what
-    it is in the usual steps. So all lines together take no longer than a usual step, nor those of a phase longer than
-    it.
+    Line timing slows a step, and lines with many calls most: its known cost is subtracted first. In these steps the
+    probe also listens to every call that it wraps, which it usually does not: their excess in REST is subtracted from
+    the lines that hold such calls. Then each phase is scaled to the usual steps. So all lines together take no longer
+    than a usual step, and the lines of a phase no longer than the phase.
 
-    Where the usual steps take far longer outside of the phases than those that were timed, some may do what no timed
-    one did (a plot every so many steps), which is no line's that was timed: their median counts then, or what the
-    machine explains, by which all phases are longer. Their extra time belongs to lines of the job's own, not to code
-    around a call that the probe wraps.
-    """
+    If REST is far longer in the usual steps, some of them do work that no line-timed step did (a plot every so many
+    steps). Then the median REST counts, or the REST that the slowdown of the other phases explains. This extra time
+    goes to the job's own lines, not to lines whose calls the probe wraps."""
     own = table.spent * own_time(table)[:, :, None]
     spent = without_stalls(own, turns) * turns.weights[:, None]
     timed = spent.mean(axis=1).sum(axis=0)
@@ -457,13 +454,13 @@ def usual_spent(
 
 
 def _slowed(centre: Float64, whole: Float64) -> float:
-    """By how many times the phases are longer than in the line-timed steps, without what is outside of them."""
+    """Factor by which the phases other than REST are longer than in the line-timed steps."""
     timed = np.delete(whole, Phase.REST).sum()
     return float(np.delete(centre, Phase.REST).sum() / timed) if timed > 0 else 1.0
 
 
 def own_time(table: LineTable) -> Float64:
-    """(k, m): of the time of each line in each step, what timing it did not take."""
+    """Fraction of each line's time in each step that is its own and not the cost of timing it, (k, m)."""
     whole = table.spent.sum(axis=2)
     timing = np.minimum(table.timing, whole)
     share: Float64 = np.divide(timing, whole, out=np.zeros(whole.shape), where=whole > 0)
@@ -471,8 +468,8 @@ def own_time(table: LineTable) -> Float64:
 
 
 def without_stalls(values: Float64, turns: LinedTurns) -> Float64:
-    """By line and step: of the steps that are slow in their turn, and of the others, the longest one of a line counts
-    as much as its second. Once is no habit."""
+    """Times by line and step, with each line's longest step capped at its second longest, among periodically slow steps
+    and others separately. One stall is no habit."""
     capped = values.copy()
     for chosen in (turns.slow, ~turns.slow):
         if chosen.sum() > FEWEST_DURING_A_STALL:

@@ -1,4 +1,4 @@
-"""Memory as it was sampled while the job ran: over time, and whether it grows with the steps."""
+"""Memory sampled while the job ran: over time, and its growth per step."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from steptime.quantities import Estimate, autocorrelation_time, format_bytes
 from steptime.recording.recording import Process
 
 CPU_PLACE = "CPU"
-"""The device of a history of the CPU's allocations."""
+"""Name of the device of CPU allocations."""
 MOST_POINTS, LEAST_POINTS = 240, 3
-"""Of a picture."""
+"""Most and fewest points of a chart."""
 RESIDENT, ALLOCATED, RESERVED, RETRIES = 1, 2, 3, 4
 ALLOCATED_PEAK, RESERVED_PEAK = 6, 7
 """Identities of MEMORY records of the journal. A device's memory is sampled between steps, when what backward needed is
 free again: only the allocator's own peaks know the most that was held."""
 SETTLING = 1_000_000_000
-"""ns: what the profiler holds after a window, while its trace is put together and written; seen: up to 1 s."""
+"""Time after a profiler window that still belongs to it, ns: the profiler writes its trace for up to 1 s."""
 LEVEL = 3
-"""Samples on either side of a window whose medians are laid at one level."""
+"""Samples before and after a window whose medians are set equal."""
 LEAST_SAMPLES = 12
 WARM_UP = 0.25
 """Fraction of the samples: caches, arenas and the allocator's pools fill up first."""
 MOST_SAMPLES = 400
-"""Pairs grow with the square; more samples are thinned evenly."""
+"""Most samples: their pairs grow with the square. More samples are thinned evenly."""
 BLOCKS = 400
 """Resamples of the bootstrap."""
 LEAST_GROWTH = 1 << 20
-"""Bytes in all: less is what an arena of malloc grows by."""
+"""Least growth of a leak over the whole run, bytes: an arena of malloc grows by less."""
 STEADY_SHARE = 0.75
-"""Fraction of the intervals of a series, as many must rise for its slope to be growth: a sawtooth rises and falls back,
-a cache that fills up rises once."""
+"""Fraction of the intervals that must rise for growth: a sawtooth rises and falls back, a cache that fills rises
+once."""
 LEAST_RISE = 0.25
-"""Fraction of what the slope promises for an interval, as much must it rise by."""
+"""Fraction of the slope: an interval rises if it grows by at least this much of what the slope predicts."""
 INTERVALS = 8
 NAMES = {RESIDENT: "resident", ALLOCATED: "allocated", RESERVED: "reserved"}
 
 
 def samples_of(process: Process, identity: int) -> tuple[Int64, Int64]:
-    """(times in ns, values) of one identity."""
+    """(times in ns, values) of the samples with one identity."""
     table = process.intervals
     rows = np.flatnonzero((table.kind == Kind.MEMORY) & (table.identity == identity))
     return table.start[rows], table.end[rows]
 
 
 def most_held(process: Process) -> int | None:
-    """Bytes: the most that tensors held on the process's device, else the largest resident set; None without samples.
-    Recordings without the allocator's peak know only what was held between steps."""
+    """Peak of tensor memory on the process's device, bytes, or else of the resident set; None without samples.
+    Recordings without the allocator's peak contain only samples between steps."""
     for identity in (ALLOCATED_PEAK, ALLOCATED, RESIDENT):
         values = samples_of(process, identity)[1]
         if len(values):
@@ -60,7 +60,7 @@ def most_held(process: Process) -> int | None:
 
 
 def growths(process: Process, timeline: Timeline, name: str = "") -> tuple[Growth, ...]:
-    """The growth of each kind of memory over the steps of the process, where there are samples enough."""
+    """Growth of each kind of memory over the steps, for kinds with enough samples."""
     found = []
     for identity, memory in NAMES.items():
         times, values = samples_of(process, identity)
@@ -73,8 +73,8 @@ def growths(process: Process, timeline: Timeline, name: str = "") -> tuple[Growt
 
 
 def without_profiler(times: Int64, values: Int64, steps: Steps) -> tuple[Int64, Int64]:
-    """The samples outside of the profiler's windows. Later samples are lowered by the memory that each window left
-    behind: it is the profiler's, hundreds of megabytes at times, and no growth of the job."""
+    """Samples outside of the profiler's windows. Later samples are lowered by the memory that each window left behind:
+    up to hundreds of megabytes belong to the profiler and are no growth of the job."""
     profiled = np.concatenate(([False], steps.profiled, [False])).astype(np.int8)
     starts = steps.start[np.flatnonzero(np.diff(profiled) == 1)]
     ends = steps.end[np.flatnonzero(np.diff(profiled) == -1) - 1] + SETTLING
@@ -89,8 +89,9 @@ def without_profiler(times: Int64, values: Int64, steps: Steps) -> tuple[Int64, 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """memory: "resident", "allocated" or "reserved". per_step: bytes; leaks: whether it is growth beyond doubt. total:
-    bytes that it grew by from the first sample behind the warm-up to the last, jumps left out."""
+    """Growth of one kind of memory with the steps. memory: "resident", "allocated" or "reserved". per_step: bytes;
+    leaks: True if it grows beyond doubt. total: growth after the warm-up without jumps, bytes. steps: after the
+    warm-up."""
 
     process: str
     memory: str
@@ -101,7 +102,7 @@ class Growth:
 
     @property
     def sentence(self) -> str:
-        """For a person."""
+        """Description of the growth for a person."""
         value = self.per_step
         reach = f"{format_bytes(value.low)} to {format_bytes(value.high)}"
         if not self.leaks and value.low > 0:
@@ -116,11 +117,11 @@ class Growth:
 
 
 def growth_of(process: str, memory: str, step: Int64, size: Int64) -> Growth | None:
-    """The slope of a memory over steps; None where there are too few samples. step: the step of each sample, rising.
+    """Slope of memory over steps, None with too few samples. step: the step of each sample, rising.
 
-    Theil and Sen's: the median slope of all pairs, which a few outliers do not move, with the 95 % interval of a
-    bootstrap of blocks as long as neighbours are alike. A sawtooth has intervals that fall, and is no growth.
-    """
+    The estimator is Theil and Sen's: the median slope of all pairs, which a few outliers do not move. Its 95 % interval
+    is from a block bootstrap with blocks as long as the autocorrelation. A sawtooth is no growth, since some intervals
+    fall."""
     first = int(WARM_UP * len(step))
     step, size = step[first:], size[first:]
     if len(step) < LEAST_SAMPLES or step[-1] <= step[0]:
@@ -140,14 +141,14 @@ def growth_of(process: str, memory: str, step: Int64, size: Int64) -> Growth | N
 
 
 def _pairs(x: Float64) -> tuple[Int64, Int64]:
-    """Both indices of all pairs of samples that lie in different steps."""
+    """Both indices of each pair of samples from different steps."""
     one, other = np.triu_indices(len(x), 1)
     apart = x[other] > x[one]
     return one[apart], other[apart]
 
 
 def _interval(x: Float64, y: Float64, slope: float) -> tuple[float, float]:
-    """By resampling blocks of what the line leaves over, as long as their autocorrelation lasts."""
+    """95 % interval of the slope: resamples blocks of the residuals, as long as their autocorrelation time."""
     rest = y - slope * x
     rest = rest - np.median(rest)
     length = int(min(len(x) // 3, max(2, np.ceil(autocorrelation_time(rest)))))
@@ -162,9 +163,9 @@ def _interval(x: Float64, y: Float64, slope: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """place: where (a device, a process). times: of the points; clock: what they count in ("ns", "event", "step").
-    owners: names, from the bottom of a stack upwards; bytes: by owner, of each point. peak: number of the point with
-    most bytes."""
+    """Chart of memory over time. place: a device or the process. times: of the points; clock: their unit ("ns",
+    "event", "step"). owners: names, from the bottom of the stack upwards; bytes: by owner and point. peak: index of the
+    point with most bytes."""
 
     place: str
     clock: str
@@ -174,7 +175,7 @@ class OverTime:
     peak: int
 
     def __post_init__(self) -> None:
-        """Raises ValueError where owners, points or peak are not of the rows: a report's file may be anybody's."""
+        """Raises ValueError if lengths or the peak do not fit: a report's file may come from anyone."""
         if len(self.owners) != len(self.bytes) or any(len(row) != len(self.times) for row in self.bytes):
             raise ValueError("memory over time has rows of different lengths")
         if self.times and not 0 <= self.peak < len(self.times):
@@ -182,15 +183,15 @@ class OverTime:
 
 
 def highest_points(values: Int64, most: int = MOST_POINTS) -> Int64:
-    """Indexes of values for a picture: the highest of each interval, so that no peak is lost."""
+    """Indices of the highest value of each interval, for a chart that loses no peak."""
     edges = unique(np.linspace(0, len(values), min(most, len(values)) + 1).astype(np.int64))
     pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
     return np.array([start + int(np.argmax(values[start:end])) for start, end in pairs], np.int64)
 
 
 def sampled_memory(process: Process, start: int) -> OverTime | None:
-    """Memory of the device where it was sampled, else the resident set. start: monotonic ns, the first step's. None
-    with too few samples."""
+    """Memory of the device if it was sampled, else the resident set; None with too few samples. start: of the first
+    step, monotonic ns."""
     allocated, reserved = samples_of(process, ALLOCATED), samples_of(process, RESERVED)
     if allocated[1].any() and len(allocated[0]) == len(reserved[0]):
         times, tensors, held = allocated[0], allocated[1], reserved[1]

@@ -1,10 +1,9 @@
-"""Time of each module of the model in the steps of a trace, as a tree: its calls in forward, and what autograd ran
-for them.
+"""Time of each module of the model in a trace's steps, as a tree: its calls in forward, and what autograd ran for them.
 
 A module's time is that of its whole subtree, counted once, so no part is larger than its whole. On a device it is the
-device's: what the module's operators launched. Backward belongs to the module whose forward operator has the sequence
-number; what checkpointing runs again in backward belongs to backward. Gradients that are accumulated, and operators
-outside of all modules, belong to none.
+time of what the module's operators launched. Backward belongs to the module whose forward operator has the same
+sequence number; forwards that checkpointing reruns belong to backward. Gradient accumulation and operators outside of
+all modules belong to no module.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from steptime.trace.table import Trace
 from steptime.trace.vendors import MODULE_RANGE, is_engine, matching
 
 MOST_MODULES = 400
-"""Those with the most time; what is left out is inside of others that are there."""
+"""Most modules, by time. Any further module is inside of one that is kept."""
 KINETO = "nn.Module: "
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleUse:
-    """A module and all below it, per step. path: "Net.layer1.0"; depth: of it in the tree. forward, backward: ns, of
-    the device where there is one. share: of the step. flops: of both passes, of the operators that have a model; None
-    without any. parameters: numbers; kept: bytes that a call's forward allocated and still holds at its end, None where
-    allocations were not recorded. without_update: of the numbers, those that get gradients and are in no optimizer."""
+    """Time of a module with all below it, per step. path: "Net.layer1.0"; depth: in the tree. forward, backward: ns, on
+    the device if there is one. share: of the step. flops: of both passes, None if no operator has a model. parameters:
+    number of values; kept: bytes that a call's forward allocates and leaves allocated, None if not recorded.
+    without_update: number of parameter values that get gradients and are in no optimizer."""
 
     path: str
     type: str
@@ -51,7 +50,7 @@ class ModuleUse:
 
 @dataclass(slots=True, eq=False)
 class _ModuleTime:
-    """Time of a module and all below it, over all steps. first: ns, when it was first called."""
+    """Time of a module with all below it, over all steps. first: start of its first call, ns."""
 
     first: int = np.iinfo(np.int64).max
     forward: list[Intervals] = field(default_factory=list)
@@ -61,7 +60,7 @@ class _ModuleTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleCalls:
-    """The calls of modules in a trace. rows: of the event table; path: number in `paths` of each."""
+    """Calls of modules in a trace. rows: of the event table; path: index in `paths` of each call."""
 
     rows: Int64
     path: Int64
@@ -69,7 +68,7 @@ class ModuleCalls:
     types: tuple[str, ...]
 
     def of(self, module: Int64) -> Int64:
-        """The path of events by the row of the call around each, UNKNOWN for none."""
+        """Index of the path for each event, from the row of the module call around it; UNKNOWN for none."""
         if not len(self.rows):
             return np.full(len(module), UNKNOWN)
         at = np.minimum(np.searchsorted(self.rows, module), len(self.rows) - 1)
@@ -77,7 +76,7 @@ class ModuleCalls:
 
 
 def module_calls(steps: StepContext) -> ModuleCalls:
-    """All of them, by row. Our own ranges say the path; Kineto (with_stack) numbers the modules of a class."""
+    """Calls of modules, by row. Our own ranges contain the path; Kineto (with_stack) numbers the modules of a class."""
     trace, module = steps.trace, steps.links.module
     within_one = np.flatnonzero(module != UNKNOWN)
     rows = within_one[module[within_one] == within_one]
@@ -102,7 +101,7 @@ def module_calls(steps: StepContext) -> ModuleCalls:
 
 
 def within(path: str) -> Iterator[str]:
-    """The path and those of the modules around it."""
+    """Yields the path and the paths of the modules around it, the innermost first."""
     while path:
         yield path
         path = path.rpartition(".")[0]
@@ -114,8 +113,9 @@ def module_uses(
     kept: Mapping[str, float] | None = None,
     without_update: Iterable[tuple[str, int]] = (),
 ) -> tuple[ModuleUse, ...]:
-    """The tree in the order of the calls, each module before those inside it. known: path, class, numbers and bytes of
-    own parameters, as a recording has them; without_update likewise. kept: see `ModuleUse`, by path."""
+    """Modules in the order of their calls, each before those inside it. known: (path, class, number of values, bytes)
+    of each module's own parameters; without_update: (path, number of values). kept: bytes by path, as in
+    `ModuleUse`."""
     calls = module_calls(steps)
     if not len(steps) or not len(calls.rows):
         return ()
@@ -155,7 +155,7 @@ def module_uses(
 
 
 def _as_tree(uses: Mapping[str, ModuleUse], first: Mapping[str, int]) -> tuple[ModuleUse, ...]:
-    """The modules with the most time; whoever is there has all around it there."""
+    """MOST_MODULES modules with the most time, in tree order. The modules around each kept one are kept too."""
     longest = sorted(uses.values(), key=lambda use: (-use.share, use.depth))[:MOST_MODULES]
     places = {use.path: tuple((first[path], path) for path in reversed([*within(use.path)])) for use in longest}
     return tuple(sorted(longest, key=lambda use: places[use.path]))
@@ -199,7 +199,7 @@ def _add(
     *,
     without: Intervals = EMPTY,
 ) -> None:
-    """Adds the time of some events to their modules. module: row of the call around each."""
+    """Adds the time of events to their modules and those around these. module: row of the call around each event."""
     owner = calls.of(module)
     for number in unique(owner[owner != UNKNOWN]).tolist():
         mine = rows[owner == number]

@@ -47,20 +47,20 @@ from steptime.trace.vendors import (
 )
 
 DISPATCH_GAP = 50_000
-"""ns. Dispatching one operator and the Python of a module around it take a few to a few tens of microseconds; a longer
-interval is work of its own: the user's Python between operators, computing inside one."""
+"""Longest dispatch, ns. Dispatching an operator and the Python of a module around it take a few to a few tens of
+microseconds. A longer interval is work: the user's Python between operators, computing inside an operator."""
 NEARLY_ALL = 0.8
-"""Fraction of the sequence numbers of forward, for backward to be there: a branch that the loss does not use has
-some."""
+"""Fraction of forward's sequence numbers that backward must contain. A branch that the loss does not use has some
+too."""
 FEWEST_DURING_A_STALL = 2
-"""Steps: of two nobody can tell which one is the usual."""
+"""Steps: with so few, no step can be called the usual one."""
 OWN = 2
-"""Times the bytes of the calls inside: a call that moves more than that moves them itself. A division makes a tensor of
-its number with calls of their own, a sum clears its result so; a composite operator moves what its parts move."""
+"""Factor on the bytes of the calls inside: a call that moves more than this moves bytes itself. A division makes a
+tensor of its scalar by calls, and a sum clears its result so; a composite operator moves only what its parts move."""
 
 
 def grouped(*keys: npt.NDArray[Any]) -> list[Int64]:
-    """Positions by equal values in all of the columns, each group in its order."""
+    """Groups of positions with equal values in all columns, each in ascending order."""
     if not len(keys[0]):
         return []
     order = np.lexsort(keys[::-1])
@@ -71,7 +71,7 @@ def grouped(*keys: npt.NDArray[Any]) -> list[Int64]:
 
 
 def per_step(step: Int32 | Int64, amount: Int64 | int, steps: int) -> Int64:
-    """(steps,) int64: the amounts by step; UNKNOWN steps do not count."""
+    """Sum of the amounts for each step, (steps,) int64. UNKNOWN steps are ignored."""
     known = step != UNKNOWN
     found = np.zeros(steps, np.int64)
     np.add.at(found, step[known], np.broadcast_to(amount, step.shape)[known])
@@ -79,14 +79,14 @@ def per_step(step: Int32 | Int64, amount: Int64 | int, steps: int) -> Int64:
 
 
 def step_at(windows: Int64, times: Int64) -> Int64:
-    """The step in which each time lies, UNKNOWN outside all."""
+    """Index of the step that contains each time, UNKNOWN outside of all steps."""
     step = np.searchsorted(windows[:, 0], times, side="right") - 1
     inside = (step >= 0) & (times < np.append(windows[:, 1], 0)[step])
     return np.where(inside, step, UNKNOWN)
 
 
 def time_inside(start: Int64, end: Int64, windows: Int64) -> Int64:
-    """(n,) ns of the intervals, each counted for itself, that lie in each window. start <= end; windows: (n, 2) ns."""
+    """Time of the intervals in each window, (n,), ns; overlaps count twice. start <= end; windows: (n, 2), ns."""
     if not len(start):
         return np.zeros(len(windows), np.int64)
     origin = start.min()  # sums of absolute times would not fit
@@ -96,7 +96,7 @@ def time_inside(start: Int64, end: Int64, windows: Int64) -> Int64:
 
 
 def _capped(sides: Int64, times: Int64) -> Int64:
-    """For each time the sum of all sides, none counted beyond it."""
+    """Sum of min(side, time) over all sides, for each time."""
     ordered = np.sort(sides)
     at = np.searchsorted(ordered, times)
     found: Int64 = np.append(0, np.cumsum(ordered))[at] + times * (len(ordered) - at)
@@ -104,7 +104,7 @@ def _capped(sides: Int64, times: Int64) -> Int64:
 
 
 def source_of(trace: Trace, links: Links, rows: Int64, weight: Int64) -> SourceLine | None:
-    """The user's function with most of the weight of these rows (UNKNOWN among them has none); None without one."""
+    """User's function with most of the weight of these rows (UNKNOWN rows are ignored); None if no row has one."""
     known = rows != UNKNOWN
     function = links.function[rows[known]]
     weight = weight[known][function != UNKNOWN]
@@ -115,7 +115,7 @@ def source_of(trace: Trace, links: Links, rows: Int64, weight: Int64) -> SourceL
 
 
 def rounds_of(steps: StepContext) -> Mapping[SourceLine, int]:
-    """By function of the user's, `OperatorUse.rounds` of the operators that it calls; empty without stacks."""
+    """Value of `OperatorUse.rounds` for the operators that each of the user's functions calls; empty without stacks."""
     trace, links = steps.trace, steps.links
     if not np.any(links.function != UNKNOWN):
         return {}
@@ -145,7 +145,7 @@ def rounds_of(steps: StepContext) -> Mapping[SourceLine, int]:
 
 
 def short_gaps(busy: Intervals) -> Intervals:
-    """The gaps between the intervals of a set that are no longer than dispatching takes."""
+    """Gaps between the intervals that are no longer than DISPATCH_GAP."""
     if len(busy) < 2:
         return EMPTY
     start, end = busy.end[:-1], busy.start[1:]
@@ -154,7 +154,7 @@ def short_gaps(busy: Intervals) -> Intervals:
 
 
 def bridged(busy: Intervals) -> Intervals:
-    """The set with its `short_gaps`."""
+    """The intervals joined across their `short_gaps`."""
     if len(busy) < 2:
         return busy
     long = busy.start[1:] - busy.end[:-1] > DISPATCH_GAP
@@ -163,12 +163,11 @@ def bridged(busy: Intervals) -> Intervals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operations:
-    """Operators of one thread, nested; the columns follow the tree's order.
+    """Nested operators of one thread; the columns are in the tree's order.
 
-    computing: moves data, and no operator inside it does: what "leaf operator" means here, where allocations, views and
-    the preparing of an output (filling it, copying a bias into it) inside do not count. engine: a frame of autograd.
-    free: a view or an allocation.
-    """
+    computing: the operator moves data and no operator inside it does ("leaf operator" here); allocations, views and
+    preparation of an output (filling it, copying a bias into it) inside do not count. engine: a frame of autograd.
+    free: a view or an allocation."""
 
     events: EventTable
     rows: Int32
@@ -180,31 +179,31 @@ class Operations:
 
     @property
     def tree(self) -> CallTree:
-        """Made anew each time: nobody keeps 16 bytes of times for each operator."""
+        """Call tree of the operators, rebuilt on each access, since its times would take 16 bytes per operator."""
         start = self.events.start[self.rows]
         return CallTree(self.rows, self.parent, start, start + self.duration)
 
     @property
     def moving(self) -> Bool:
-        """Neither a view, an allocation nor a frame of autograd."""
+        """Mask of the operators that are no view, allocation or frame of autograd."""
         return ~self.free & ~self.engine
 
     @property
     def covered(self) -> Intervals:
-        """All the time inside operators."""
+        """Instants inside operators."""
         tree = self.tree
         return union(tree.start, tree.end)
 
 
 @cached_per_trace
 def operator_events(trace: Trace) -> Bool:
-    """Which events are operators; files of 2021 list annotations among them, and compiled code is only annotated."""
+    """Mask of the operators. Files of 2021 list annotations among them; compiled code appears as annotations."""
     return roles_of(trace).operator
 
 
 @cached_per_trace
 def operations_on(trace: Trace, track: int) -> Operations:
-    """The operators of one track."""
+    """Operators of one track."""
     events = trace.events
     rows = np.flatnonzero(operator_events(trace) & (events.track == track)).astype(np.int32)
     rows = rows[nesting_order(events.start[rows], events.duration[rows])]
@@ -220,17 +219,16 @@ def operations_on(trace: Trace, track: int) -> Operations:
 
 @cached_per_trace
 def spans_on(trace: Trace, track: int) -> ExclusiveSpans:
-    """The time of each of its operators outside those within it: on an accelerator nobody asks for it."""
+    """Exclusive time of the operators of one track. A separate function, since an accelerator never needs it."""
     return exclusive_spans(operations_on(trace, track).tree)
 
 
 @cached_per_trace
 def without_backward(steps: StepContext) -> Bool:
-    """By row of the event table: operators that backward has nothing to do with although gradients are on, as they have
-    a sequence number then. Operators that an operator calls count with it. Each number is that of an operator that
-    records something for backward, so nearly all of them must come back there, unless it is the same forward that is
-    left out in each step: else the trace holds the forward of one batch and the backward of another, as with pipelines,
-    and nothing is told."""
+    """Mask over the event table of the operators that backward does not go through although gradients are on. Such an
+    operator has a sequence number, or one around it has. Nearly all sequence numbers must return in backward, unless
+    each step leaves out the same forwards. Otherwise the trace holds the forward of one batch and the backward of
+    another, as with pipelines, and the mask is all False."""
     trace, forward, number = steps.trace, steps.links.forward.found, steps.trace.events.sequence
     engine = matching(trace, is_engine)
     operators = operator_events(trace) & ~engine
@@ -250,7 +248,8 @@ def without_backward(steps: StepContext) -> Bool:
 
 
 def _leaves_some_out_in_each_step(steps: StepContext, operators: Bool) -> bool:
-    """True if what backward runs belongs to forwards of this trace, and not only the last step's are without one."""
+    """True if backward belongs to forwards in this trace and each step, not only the last, has some without
+    backward."""
     trace, number, found = steps.trace, steps.trace.events.sequence, steps.links.forward.found
     if not len(found) or (found != UNKNOWN).mean() < NEARLY_ALL:
         return False
@@ -261,7 +260,7 @@ def _leaves_some_out_in_each_step(steps: StepContext, operators: Bool) -> bool:
 
 
 def in_recurrent_layers(steps: StepContext, rows: Numbers) -> Bool:
-    """Which of these events one of torch's recurrent operators called, or backward runs for one that it called."""
+    """True for each event that a recurrent operator of torch called, or that backward runs for such a call."""
     layers = operator_events(steps.trace) & matching(steps.trace, is_recurrent)
     if not layers.any():
         return np.zeros(len(rows), np.bool_)
@@ -272,8 +271,8 @@ def in_recurrent_layers(steps: StepContext, rows: Numbers) -> Bool:
 
 @cached_per_trace
 def sources_of(steps: StepContext) -> Sources:
-    """By operator name and whether backward goes through it, the user's function that most of its time was called from;
-    empty without stacks. Operators of backward are traced to their forward operators."""
+    """User's function with most of the calling time, by operator name and whether backward goes through the call; empty
+    without stacks. Operators of backward are traced to their forward operators."""
     trace, tracks = steps.trace, steps.tracks
     if not tracks or not np.any(trace.events.event_kind == EventKind.PYTHON):
         return {}
@@ -294,8 +293,8 @@ def sources_of(steps: StepContext) -> Sources:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorCalls:
-    """rows: of the event table. duration: ns, on the device where there is one. phase: `Phase` of each. parent:
-    position in these columns of the innermost call around each, ROOT for none."""
+    """Calls of operators. rows: of the event table. duration: ns, on the device if there is one. phase: a `Phase`.
+    parent: position in these columns of the innermost call around each, ROOT for none."""
 
     rows: Int32
     duration: Int64
@@ -304,7 +303,7 @@ class OperatorCalls:
 
 
 def operator_calls(steps: StepContext) -> OperatorCalls:
-    """Calls that began inside the steps. On an accelerator those that launched something; on a CPU those that
+    """Calls that start inside the steps: on an accelerator those that launched something, on a CPU those that
     compute."""
     inside, known = union(steps.boundaries[:, 0], steps.boundaries[:, 1]), 0
     parts: list[tuple[npt.NDArray[Any], ...]] = [(np.empty(0, np.int8),) * 4]
@@ -316,7 +315,7 @@ def operator_calls(steps: StepContext) -> OperatorCalls:
 
 
 def _calls_on(steps: StepContext, track: int, inside: Intervals, known: int) -> tuple[npt.NDArray[Any], ...]:
-    """The columns of `OperatorCalls` for one track. known: how many calls are before them."""
+    """Columns of `OperatorCalls` for one track. known: number of calls on earlier tracks."""
     trace, operations = steps.trace, operations_on(steps.trace, track)
     duration = _device_time(trace, operations, track) if steps.on_device else _processor_time(trace, operations, track)
     kept = (duration > 0) & contains(inside, trace.events.start[operations.rows])
@@ -327,8 +326,8 @@ def _calls_on(steps: StepContext, track: int, inside: Intervals, known: int) -> 
 
 
 def _processor_time(trace: Trace, operations: Operations, track: int) -> Int64:
-    """ns of each computing operator, its views and allocations included; of others only where they compute
-    themselves."""
+    """Time of each operator on the CPU, ns: all of a computing operator's, with its views and allocations; of other
+    operators only intervals in which they compute themselves."""
     spans, moving, count = spans_on(trace, track), operations.moving, len(operations.rows)
     lengths = spans.end - spans.start
     owner = nearest_ancestor(operations.parent, moving)[spans.owner]
@@ -339,7 +338,7 @@ def _processor_time(trace: Trace, operations: Operations, track: int) -> Int64:
 
 
 def _device_time(trace: Trace, operations: Operations, track: int) -> Int64:
-    """ns on the device of what each operator launched itself."""
+    """Device time of the kernels and copies that each operator launched itself, ns."""
     events, activities = trace.events, device_activities(trace)
     mine = (activities.launch != UNKNOWN) & (events.track[activities.launch] == track)
     owner = np.append(nearest_ancestor(operations.parent, operations.moving), np.int32(ROOT))
@@ -349,7 +348,8 @@ def _device_time(trace: Trace, operations: Operations, track: int) -> Int64:
 
 
 def _phases(steps: StepContext, operations: Operations) -> Int8:
-    """By what the caller knows; else by what the trace annotates, and backward is what autograd's engine runs."""
+    """Phase of each operator, from the recording if there is one. Otherwise from annotations, and backward is what
+    autograd's engine runs."""
     start = steps.trace.events.start[operations.rows]
     if steps.phases:
         found = np.full(len(start), int(Phase.REST), np.int8)
@@ -366,9 +366,9 @@ def _phases(steps: StepContext, operations: Operations) -> Int8:
 
 
 def worked(trace: Trace, links: Links, calls: OperatorCalls) -> Modelled:
-    """Calls of equal arguments are modelled once. A call around others has work of its own only where it multiplies
-    matrices and none of those inside does, or where those inside move next to nothing of its bytes: else theirs would
-    count twice. Where one inside has no model (in sums of sparse tensors), nobody knows: neither has the call."""
+    """Cost of each call; calls with equal arguments are modelled once. A call around others gets a cost only if it
+    multiplies matrices and no inner call does, or if inner calls move almost none of its bytes; otherwise work would
+    count twice. If an inner call has no model (sums of sparse tensors), neither has the outer one."""
     modelled = complete(trace, links, calls.rows, model(trace, calls.rows))
     multiplies = modelled.flops > 0
     everything = np.ones(len(calls.rows), np.bool_)
@@ -382,8 +382,8 @@ def worked(trace: Trace, links: Links, calls: OperatorCalls) -> Modelled:
 
 
 def _moved_inside(moved: Float64, parent: Int32, own: Bool) -> Float64:
-    """Bytes that the calls inside each one move, nan where one of them has no model. A call moves bytes itself where it
-    is `own`, or where they are more than OWN times those inside. The innermost first, level by level."""
+    """Bytes that the calls inside each call move, nan if one of them has no model. A call moves bytes itself if it is
+    `own`, or if its bytes exceed OWN times those inside. The loop goes level by level from the innermost."""
     inside, depth = np.zeros(len(moved)), depths(parent)
     order = np.argsort(depth, kind="stable")[::-1]
     for calls in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1):
@@ -395,15 +395,14 @@ def _moved_inside(moved: Float64, parent: Int32, own: Bool) -> Float64:
 
 @dataclass(frozen=True, slots=True)
 class OperatorUse:
-    """An operator in one phase over all steps, per step. duration: ns (on an accelerator, of the kernels that it
-    launched; on a CPU, inside it, operators within it excluded). bound: "compute", "memory", "latency" (its work takes
-    less time at the machine's peaks than dispatching it) or "unmodelled"; on an accelerator, what bounds most of its
-    kernels' time. flops, bytes: None where a call has no model. usual: ns, had every call taken what
-    the median of those with its arguments did; None where only the sum is known. rounds: how often the source's
-    function, while it runs once, calls the same thing, or is itself called by a function that runs once; None where
-    that is not known. line: of the source's lines the one that was seen to call it, where that is known.
-    differentiated: False where backward has nothing to do with these calls although gradients are on. recurrent: of the
-    calls those inside torch's own recurrent layers, in backward those for them: no line of the job's is their loop."""
+    """An operator in one phase, per step. duration: ns (on an accelerator, of its kernels; on a CPU, without inner
+    operators). bound: "compute", "memory", "latency" (its work takes less time at the machine's peaks than dispatching
+    it) or "unmodelled"; on an accelerator, the bound of most of its kernels' time. flops, bytes: None if a call has no
+    model. source: user's function that calls it; line: line in it, if known. usual: duration in ns if each call took
+    the median of those with equal arguments, None if only the sum is known. rounds: most repetitions of one call in one
+    run of the source's function, or of that function in its caller; None if unknown. differentiated: False if backward
+    does not go through these calls although gradients are on. recurrent: calls inside torch's recurrent layers (in
+    backward, for them), whose loop is no line of the job's."""
 
     name: str
     calls: float
@@ -421,17 +420,17 @@ class OperatorUse:
 
     @property
     def place(self) -> SourceLine | None:
-        """The line, else the function that calls it."""
+        """Line that calls the operator, else the function that does."""
         return self.line or self.source
 
 
 Sources = Mapping[tuple[str, bool], SourceLine]
-"""Lines by the name of an operator and whether backward goes through it."""
+"""Source lines by (name of an operator, whether backward goes through it)."""
 
 
 def operator_totals(steps: StepContext, sources: Sources, usual: bool = False) -> tuple[OperatorUse, ...]:
-    """The operators that did the work of the steps, the longest first. sources: as `sources_of` finds them in a trace
-    with stacks. usual: what stands for other steps than these, so that a stall is left out."""
+    """Operators that did the work of the steps, the longest first. sources: as `sources_of` returns them for a trace
+    with stacks. usual: True if the totals represent other steps, so that a stall in one step is left out."""
     if not len(steps):
         return ()
     give_back(len(steps.trace.events))
@@ -451,8 +450,8 @@ def operator_totals(steps: StepContext, sources: Sources, usual: bool = False) -
 
 
 def _without_a_stall(steps: StepContext, rows: Numbers, duration: Int64) -> float:
-    """ns of these calls in all steps. On a CPU, where a program next to the job may hold up any of them, the step in
-    which they took longest counts as much as the second."""
+    """Time of these calls in all steps, ns. On a CPU the longest step is capped at the second longest, because another
+    program may hold up any one step."""
     if steps.on_device or len(steps) <= FEWEST_DURING_A_STALL:
         return float(duration.sum())
     spent = per_step(step_at(steps.boundaries, steps.trace.events.start[rows]), duration, len(steps))
@@ -468,7 +467,7 @@ def _operator_total(
     differentiated: bool,
     usual: bool,
 ) -> OperatorUse:
-    """One operator in one phase; `chosen`: positions in `calls`."""
+    """Totals of one operator in one phase. chosen: positions in `calls`."""
     name = steps.trace.symbols[steps.trace.events.name[calls.rows[chosen[0]]]]
     duration = calls.duration[chosen]
     first, kind = distinct(modelled.kind[chosen])

@@ -1,4 +1,4 @@
-"""Recomputation in backward: forward operators (activation checkpointing), and derivatives that it has taken before."""
+"""Repeated work in backward: forward operators (activation checkpointing), and derivatives that were taken before."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ dropout scaled_dot_product_attention matmul leaky_relu elu tanh sigmoid adaptive
 cross_entropy_loss addmm
 """
 FORWARD_ONLY = frozenset(_FORWARD_ONLY.split())
-"""What modules call. A derivative calls the operators below them (mm, threshold_backward…), also under create_graph."""
+"""Operators that modules call. A derivative calls those below them (mm, threshold_backward…), also with
+create_graph."""
 
 
 def recomputed(steps: StepContext) -> Int64:
-    """(n,) ns of each step spent on forward operators inside backward, and on the Python around them; on an
-    accelerator, of the kernels they launched.
+    """Time of each step in forward operators inside backward and the Python around them, (n,), ns; on an accelerator,
+    of the kernels they launched.
 
-    In backward, gradients are off, so its operators have no sequence number; what checkpointing runs again is
-    recorded for autograd and has one. A backward that is itself differentiated has numbers too, so a frame of autograd
-    counts only when it runs something that modules call and derivatives do not.
-    """
+    In backward, gradients are off and operators have no sequence number; what checkpointing reruns is recorded for
+    autograd and has one. A backward that is itself differentiated has numbers too, so a frame of autograd counts only
+    if it runs an operator that modules call and derivatives do not."""
     found = EMPTY
     for track, tree, frames, again in _again(steps):
         host = union(tree.start[again], tree.end[again])
@@ -43,13 +43,14 @@ def recomputed(steps: StepContext) -> Int64:
 
 
 def forward_again(steps: StepContext) -> Iterator[tuple[int, Intervals]]:
-    """By track, when it was in forward operators inside backward."""
+    """Yields (track, instants in forward operators inside backward)."""
     for track, tree, _, again in _again(steps):
         yield track, union(tree.start[again], tree.end[again])
 
 
 def _again(steps: StepContext) -> Iterator[tuple[int, CallTree, Bool, Bool]]:
-    """By track that has some, its tree, the frames of autograd that run forward operators, and these operators."""
+    """Yields (track, tree, mask of the autograd frames that rerun forward operators, mask of these operators), for each
+    track that has such frames."""
     for track in steps.tracks:
         operations = operations_on(steps.trace, track)
         rows, engine = operations.rows, operations.engine
@@ -62,12 +63,11 @@ def _again(steps: StepContext) -> Iterator[tuple[int, CallTree, Bool, Bool]]:
 
 
 def backward_again(steps: StepContext) -> Int64:
-    """(n,) ns of each step spent on frames of autograd whose operator of forward was differentiated before in that
-    step; on an accelerator, of the kernels they launched.
+    """Time of each step in frames of autograd whose forward operator was differentiated before in that step, (n,), ns;
+    on an accelerator, of the kernels they launched.
 
-    A graph that is kept (retain_graph) is gone through by each backward that reaches it. Where gradients are wanted of
-    gradients (create_graph) that is the point: then what a frame calls has numbers, and nothing of such a step counts.
-    """
+    Each backward that reaches a kept graph (retain_graph) goes through it again. With create_graph that is intended:
+    then the operators in a frame have numbers, and such a step counts as 0."""
     events, found = steps.trace.events, EMPTY
     for track in steps.tracks:
         operations = operations_on(steps.trace, track)
@@ -107,8 +107,8 @@ def is_second_order(steps: StepContext) -> bool:
 
 
 def _with_python(host: Intervals, tree: CallTree, frames: Bool, again: Bool) -> Intervals:
-    """The part that runs again, and the code around it up to the frame's other operators: random numbers put back,
-    modules called, the forward left where its last tensor is known. Next to layers of 1.2 ms it took 0.5 to 0.7."""
+    """Instants that run again, with the code around them up to the frame's other operators: random state restored,
+    modules called, forward left early. Next to layers of 1.2 ms this code took 0.5 to 0.7 ms."""
     others = ~again & ~has_descendant(tree.parent, again)
     other = subtract(union(tree.start[others], tree.end[others]), host)
     around = subtract(union(tree.start[frames], tree.end[frames]), other)
@@ -117,7 +117,7 @@ def _with_python(host: Intervals, tree: CallTree, frames: Bool, again: Bool) -> 
 
 
 def _on_device(trace: Trace, host: Intervals, track: int) -> Intervals:
-    """The device's activities that were launched in some time of one thread."""
+    """Instants of the device activities that one thread launched during `host`."""
     events, activities = trace.events, device_activities(trace)
     launch = activities.launch
     inside = (launch != UNKNOWN) & (events.track[launch] == track) & contains(host, events.start[launch])
@@ -129,5 +129,5 @@ def _is_forward_only(name: str) -> bool:
 
 
 def _is_of_aten(name: str) -> bool:
-    """Not a node of the graph, which carries its frame's number."""
+    """True for an operator of aten. A node of the graph carries its frame's sequence number and does not count."""
     return name.startswith("aten::")

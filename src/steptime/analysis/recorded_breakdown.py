@@ -47,29 +47,28 @@ from steptime.trace.reader import read
 from steptime.trace.table import Trace
 
 MEASURED = {Phase.INPUT: Category.INPUT, Phase.TRANSFER: Category.COPY}
-"""Phases that are a category."""
+"""Phases that are measured as a category."""
 UNSEEN = {Phase.REST: Category.PYTHON}
-"""Where a phase goes that the profiled steps did not have: outside the model it is the user's Python; inside,
+"""Category of a phase that no profiled step had: REST is outside of the model and the user's Python; others are
 unexplained."""
 ON_DEVICE = (Category.COMPUTE, Category.COMMUNICATION, Category.COPY, Category.UNRECORDED)
-"""Categories of an accelerator that does not idle, or of which the trace does not show that it does."""
+"""Categories in which an accelerator works, or may work on something that the trace does not hold."""
 IN_PREPARING = np.array([Category.OVERHEAD, Category.PYTHON])
-"""Categories in which a device seems to idle while the host prepares a batch: its operators, and the Python around
-them."""
+"""Categories of a device's idle time while the CPU prepares a batch: by operators, and by the Python around them."""
 CUDA = "cuda"
-"""Where torch says that a model is, whose profiler sees its devices: NVIDIA's and AMD's."""
+"""torch's device type of NVIDIA and AMD devices, which its profiler can trace."""
 PROFILER_COST = 1_000
-"""ns per recorded event, at most, where the machine was not measured. A profiled phase that is longer by more than that
-was slowed by something else, such as a busy machine, which slows computing as much as dispatching."""
+"""Upper bound of the profiler's cost per event, ns, if the machine was not measured. A profiled phase that is even
+longer was slowed by something else, such as a busy machine, which slows computing as much as dispatching."""
 DEARER = 1.5
-"""An event of a job has more arguments than the one of two numbers that was measured on its machine."""
+"""Factor on the measured cost of an event: a job's events have more arguments than the measured addition."""
 PART = 0.05
-"""Fraction of a step: what may miss at the window's edges."""
+"""Fraction of a step that may be cut off at a window's edges."""
 SPOILT, USUAL = 2, 90
-"""A profiled step is left out that takes so many times as long as the shortest of its window and as that percentage of
-the steady steps do not exceed: the profiler spoilt it, and shares of it are no shares of a steady one. Shapes are kept
-in small pieces of memory between the job's tensors, which on a CPU do not fit their old places any more then and are
-new memory from the system: on two virtual CPUs steps of 80 ms took 92, 96, 118, 314 and 641 ms (torch 2.13)."""
+"""SPOILT: factor on the window's shortest step and on the USUAL percentile of the steady steps. A profiled step longer
+than both is excluded, because its shares are not those of a steady step. Reason: the profiler keeps shapes in small
+blocks between the job's tensors, which on a CPU then need new memory from the system. On two virtual CPUs, steps of 80
+ms took 92, 96, 118, 314 and 641 ms (torch 2.13)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,24 +87,24 @@ class RecordedBreakdown:
 
     @property
     def profiled(self) -> StepContext | None:
-        """The window that says what the steps did: with most steps of those on a device, where there are some; None
-        where nothing was profiled without stacks."""
+        """Window without stacks that represents the job's steps: one on a device before others, then the one with most
+        steps. None if there is none."""
         return _usual(self.windows)
 
     @property
     def sources(self) -> Mapping[str, SourceLine]:
-        """Lines by operator name, from the windows with stacks; of calls that backward goes through where there are."""
+        """Source lines by operator name, from windows with stacks; calls that backward goes through come first."""
         found = _sources(self.windows)
         return {name: found.get((name, True), line) for (name, _), line in found.items()}
 
     @property
     def functions(self) -> tuple[FunctionUse, ...]:
-        """Functions of the user's, from the windows with stacks."""
+        """User's functions, from the windows with stacks."""
         return function_uses(self.windows)
 
 
 def _timed(windows: tuple[StepContext, ...]) -> list[StepContext]:
-    """Those that nobody slowed with stacks."""
+    """Windows without stacks, which would have slowed their steps."""
     return [window for window in windows if not window.stacks and len(window)]
 
 
@@ -121,7 +120,7 @@ def _sources(windows: tuple[StepContext, ...]) -> Sources:
 
 
 def breakdown_of_process(process: Process, layout: Layout, machine: Machine | None = None) -> RecordedBreakdown:
-    """The breakdown and the operators of a process. A trace that cannot be read is a problem in words, not an error."""
+    """Breakdown and operators of a process. An unreadable trace becomes a sentence in `problems`, not an error."""
     steps = layout.timeline.steps
     problems: list[str] = []
     read_traces = ((facts, _read(process, facts, problems)) for facts in process.traces if not facts.caught)
@@ -162,9 +161,9 @@ NOTHING_SEEN = (
 
 
 def _with_device(windows: list[tuple[str, StepContext]], device: str, problems: list[str]) -> tuple[StepContext, ...]:
-    """Windows, by the names of their files, whose device events are the job's own. device: where the job's model is. A
-    window that the device's tracer missed would be an idle device: it is left out, but for its stacks, and so are steps
-    of which the profiler lost kernels."""
+    """Windows whose device events are complete; (file name, window) pairs are given. Without device events the device
+    would seem idle, so such a window is dropped unless it has stacks, and so are steps of which the profiler lost
+    kernels. device: where the job's model is."""
     if device != CUDA and not any(window.on_device for _, window in windows):
         return tuple(window for _, window in windows)
     kept, message = [], []
@@ -184,8 +183,8 @@ def _with_device(windows: list[tuple[str, StepContext]], device: str, problems: 
 
 
 def _usual_steps(layout: Layout) -> Int64:
-    """Steady steps without those of more than twice the median: what made them long was no work of the device, and in a
-    mean they would outweigh the others. And without those that the device's tracer slows."""
+    """Indices of the steady steps without outliers over twice the median, which no device work explains and which would
+    outweigh others in a mean, and without steps that the device's tracer slows."""
     steps = layout.timeline.steps
     steady = np.flatnonzero(steps.steady)
     near = steps.duration[steady] <= SPOILT * np.median(steps.duration[steady]) if len(steady) else steady
@@ -193,8 +192,8 @@ def _usual_steps(layout: Layout) -> Int64:
 
 
 def _with_own_input(entries: Int64, windows: list[StepContext], layout: Layout) -> Int64:
-    """The categories of a device's profiled steps, where idle time outside of the model's phases is input as far as the
-    loop prepares batches itself: so much of that time of the host's as it does in steady steps, and no more of it."""
+    """Categories of a device's profiled steps, with idle time outside of the model's phases moved to INPUT: at most as
+    much as the loop's own batch preparation takes of that CPU time in steady steps."""
     steps = layout.timeline.steps
     rest, prepared = steps.phases[steps.steady, Phase.REST].sum(), steps.phases[steps.steady, Phase.INPUT].sum()
     prepared -= measure(layout.work.loader, steps.start[steps.steady], steps.end[steps.steady]).sum()
@@ -213,7 +212,7 @@ def _with_own_input(entries: Int64, windows: list[StepContext], layout: Layout) 
 
 
 def _read(process: Process, facts: TraceFacts, problems: list[str]) -> Trace | None:
-    """The trace, compressed or (of a job that was killed) not yet."""
+    """Trace from its compressed file, or from the uncompressed one of a job that was killed; None if unreadable."""
     path = process.folder / facts.path
     packed = path.with_name(f"{path.name}.gz")
     try:
@@ -242,9 +241,9 @@ def _window(trace: Trace, facts: TraceFacts, process: Process, layout: Layout, m
 
 
 def _boundaries(timeline: Timeline, facts: TraceFacts, alone: bool) -> Int64:
-    """Steps that lie in the window, without a segment in them, and without those that the profiler spoilt, unless other
-    ranks profiled them too. The profiler starts behind a boundary, so the first one starts with the window, or with the
-    end of the probe's pause that this lies in."""
+    """Steps inside the window and without a segment, (n, 2), ns. Steps that the profiler spoilt are left out unless
+    other ranks profiled them too. The profiler starts after a boundary, so the first step starts with the window, or
+    with the end of the probe's pause around that moment."""
     steps = timeline.steps
     pauses = [each for each in timeline.segments if each.kind is SegmentKind.PAUSE]
     first = next((each.end for each in pauses if each.start <= facts.start < each.end), facts.start)
@@ -257,7 +256,7 @@ def _boundaries(timeline: Timeline, facts: TraceFacts, alone: bool) -> Int64:
 
 
 def _phases(layout: Layout) -> dict[Phase, Intervals]:
-    """The phases as disjoint sets of instants, in the order of claims that `Steps.phases` was made by."""
+    """Instants of each phase, disjoint, with the precedence of `Steps.phases`."""
     work = layout.work
     inner = subtract(work.updates_in_backward, work.loader)
     backward = subtract(work.backward, join(work.loader, inner))
@@ -278,7 +277,7 @@ def _moved(held: Intervals, shift: int) -> Intervals:
 
 
 def operator_time(recorded: RecordedBreakdown) -> Intervals:
-    """When the training thread was inside operators in the steps profiled without stacks, on the journal's clock."""
+    """Instants of the training thread inside operators in steps profiled without stacks, on the journal's clock."""
     found = []
     for window in recorded.windows:
         if not window.stacks and window.track is not None:
@@ -290,13 +289,11 @@ def operator_time(recorded: RecordedBreakdown) -> Intervals:
 def calibrate(
     profiled: Int64, steps: int, phases: Int64, device: str, events: Int64, machine: Machine | None = None
 ) -> Breakdown:
-    """The breakdown of the steady steps as the host has them.
+    """Breakdown of the steady steps from the phases of the CPU thread.
 
-    profiled: (len(Phase), len(Category)) ns of all profiled steps together (`phase_breakdown`), zeros when there are
-    none. steps: how many they are. phases: (n, len(Phase)) ns, the phases of the steady steps (`Steps.phases`).
-    events: (len(Phase),) recorded in the profiled steps, which bounds what the profiler cost: on this machine, where it
-    was measured. Rows sum to the steps exactly.
-    """
+    profiled: time of all profiled steps together, (len(Phase), len(Category)), ns (`phase_breakdown`), zeros if there
+    are none. steps: number of these. phases: of the steady steps, (n, len(Phase)), ns (`Steps.phases`). events:
+    recorded in the profiled steps, (len(Phase),), which bounds the profiler's cost. Rows sum to the steps exactly."""
     wall, entries = phases.sum(axis=1), np.zeros((len(phases), len(Category)), np.int64)
     costs = _costs(events, machine)
     for phase in Phase:
@@ -320,15 +317,13 @@ def calibrate_device(
     events: Int64,
     machine: Machine | None = None,
 ) -> Breakdown:
-    """The breakdown of the steady steps as an accelerator has them.
+    """Breakdown of the steady steps on an accelerator.
 
-    spent: (len(Category),) ns of all profiled steps together, as the device had them (`breakdown_of`); the others as
-    for `calibrate`. Where they took longer than the steady ones, the device's own time stays what it was and idle time
-    gives the rest, OVERHEAD first: what a launch costs in the profiler depends on the job (2 to 8 microseconds an event
-    on an H100's host). Where even without idle time they took longer, the device was slower, and all of its work gives
-    in proportion. usual: ns of the steady steps that count for that (`_usual_steps`); what others are far longer is
-    idle time.
-    """
+    spent: device time of all profiled steps together, (len(Category),), ns (`breakdown_of`); other arguments as for
+    `calibrate`. If the profiled steps took longer than the usual ones, idle time shrinks, OVERHEAD first, and device
+    work stays: a launch costs 2 to 8 µs more under the profiler on an H100's host, depending on the job. If they took
+    longer even without idle time, the device was slower, and all of its work shrinks in proportion. usual: durations of
+    the steps to calibrate to (`_usual_steps`), ns; the excess of far longer steps is idle time."""
     wall = phases.sum(axis=1)
     shares = _without_overhead(spent, steps, usual, int(_costs(events, machine).sum()))
     busy = np.where(np.isin(np.arange(len(Category)), ON_DEVICE), spent, 0)
@@ -346,16 +341,15 @@ def calibrate_device(
 
 
 def _costs(events: Int64, machine: Machine | None) -> Int64:
-    """ns that the profiler can have cost by its events."""
+    """Upper bound of the profiler's cost by its events, ns."""
     measured = machine.profiler if machine is not None else None
     return events * (PROFILER_COST if measured is None else round(DEARER * measured.high))
 
 
 def split(totals: Int64, shares: Int64) -> Int64:
-    """(n, k) integers: each total divided in the proportion of the k shares, rows summing to the totals exactly.
+    """Splits each total in the proportion of the k shares, (n, k) integers; rows sum to the totals exactly.
 
-    shares: non-negative, not all zero. Rounding goes by the running sum, so no part is off by a whole unit.
-    """
+    shares: non-negative, not all zero. Rounds the running sum, so no part is off by a whole unit."""
     reached = np.concatenate(([0.0], np.cumsum(shares) / shares.sum()))
     boundaries = np.rint(totals[:, None] * reached[None, :]).astype(np.int64)
     boundaries[:, -1] = totals
@@ -364,8 +358,8 @@ def split(totals: Int64, shares: Int64) -> Int64:
 
 
 def _without_overhead(profiled: Int64, steps: int, watched: Int64, most: int) -> Int64:
-    """What would have been profiled at no cost: OVERHEAD gives first, then all in proportion (which changes no share).
-    most: ns that the profiler can have cost."""
+    """Categories without the profiler's cost, which is subtracted from OVERHEAD. A cost beyond OVERHEAD would shrink
+    all in proportion and is ignored, since no share would change. most: upper bound of the cost, ns."""
     if not steps or not len(watched):
         return profiled
     cost = min(most, max(0, int(profiled.sum()) - round(float(watched.mean()) * steps)))

@@ -48,21 +48,20 @@ from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import matching
 
 COMMUNICATION: Final = "communication"
-"""The bound of a kernel that moves data between devices; the others are those of `BOUNDS`."""
+"""Bound of a kernel that moves data between devices; `BOUNDS` has the other bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelUse:
     """Kernels of one name that one operator launched with arguments of one kind; on a CPU, calls of the operator.
 
-    name: of the kernel (on a CPU, the operator's). calls, duration: per step, ns. bound: "compute", "memory",
-    "latency", "communication" or "unmodelled". shapes: of the arguments, raw JSON, "" where the trace has none. flops,
-    bytes: per step, None without a model. at_roofline: ns per step at the machine's peaks, never above the duration
-    (what is faster had its data in a cache); None without a model or peaks. matrix_unit: whether it ran on tensor cores
-    or their like, None where the name does not say. dimensions: sides of a product that miss the matrix units' tile
-    ("k = 1003"). source: the user's line behind the longest one; blocks: of its grid, 0 where unknown; waves: how many
-    times the tiles of a product fill the device, one on each multiprocessor, None where it is not known; counters: what
-    Nsight Compute measured. A roofline leaves these four to those who look at its examples."""
+    name: of the kernel (on a CPU, the operator's). calls: per step; duration: ns per step. bound: "compute", "memory",
+    "latency", "communication" or "unmodelled". shapes: of the arguments, raw JSON, "" if not in the trace. flops,
+    bytes: per step, None without a model. at_roofline: ns per step at the machine's peaks, capped at the duration (data
+    in a cache is faster); None without a model or peaks. matrix_unit: True if it ran on Tensor Cores or matrix cores,
+    None if its name does not say. dimensions: sides of a matmul that are no multiple of the tile ("k = 1003"). The last
+    four are set later, from the examples: source: user's line behind the longest kernel; blocks: of its grid, 0 if
+    unknown; waves: how often a matmul's tiles fill the device, None if unknown; counters: by Nsight Compute."""
 
     name: str
     operator: str
@@ -84,20 +83,16 @@ class KernelUse:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """All groups, the longest first, and what they add up to. examples: the longest kernel of each, a row of the event
-    table.
+    """Roofline of the steps: all groups, the longest first, and their sums. examples: row of the longest kernel of each
+    group.
 
-    split: (n steps, len(BOUNDS)) ns, the computing of each step by what bounds it; a row sums to COMPUTE of the
-    breakdown, to the nanosecond. Where kernels overlap, the earlier column has the time.
-    flops, bytes: per step, of what has a model. wall: ns of a step, mean.
-    dtype: the one with most of the FLOPs ("" without any); peak: the upper bound of a matrix product in it,
-    FLOP/s. utilization: the time that the FLOPs would take at the peaks of their formats, over the wall clock.
-    None without peaks or where a format has none.
-    modelled: share of the computing time of kernels that have a model, 0 to 1.
-    mfu, hfu: the same by the datasheet of the device, without and with what checkpointing computes again ("PaLM:
-    Scaling Language Modeling with Pathways", appendix B, calls them model and hardware FLOPs utilization); None where
-    the table has no such device or format, and for a processor.
-    """
+    split: computing time of each step by bound, (n steps, len(BOUNDS)), ns. A row sums to the breakdown's COMPUTE, to
+    the nanosecond. Where kernels overlap, the earlier column gets the time. flops, bytes: per step, of work that has a
+    model. wall: mean step, ns. dtype: the one with most FLOPs ("" without any); peak: of a matmul in it, FLOP/s.
+    utilization: time of the FLOPs at the peaks of their dtypes, divided by the wall clock; None if a peak is missing.
+    modelled: fraction of the computing time that has a model. mfu, hfu: utilization by the device's datasheet, without
+    and with what checkpointing recomputes ("PaLM: Scaling Language Modeling with Pathways", appendix B: model and
+    hardware FLOPs utilization); None on a CPU, or if the datasheet is missing."""
 
     machine: Machine | None
     groups: tuple[KernelUse, ...]
@@ -115,29 +110,29 @@ class Roofline:
 
     @property
     def matrix_unit(self) -> float | None:
-        """Share of the time of matrix products on matrix units, of those whose names say; None where none does."""
+        """Fraction of matmul time on matrix units, among kernels whose names say; None if no name does."""
         known = [group for group in self.groups if group.flops and group.matrix_unit is not None]
         spent = sum(group.duration for group in known)
         return sum(group.duration for group in known if group.matrix_unit) / spent if spent else None
 
 
 BOUNDS: tuple[Bound, ...] = (COMPUTE, MEMORY, LATENCY, UNMODELLED)
-"""In the order in which they claim time that kernels share."""
+"""Bounds in order of precedence for the time of overlapping kernels."""
 TILE = {"float16": 8, "bfloat16": 8, "tf32": 4, "float32": 4, "float8": 16, "int8": 16, "float64": 2}
-"""Sides of a matrix product that are no multiple of these do not fill the matrix units' tiles: NVIDIA's guide (Matrix
+"""Multiples that the sides of a matmul need to fill the matrix units' tiles, by dtype. NVIDIA's guide (Matrix
 Multiplication Background User's Guide, 2.2, tensor core requirements) asks for multiples of 16 bytes; since cuBLAS 11
-others run too, but slower. AMD's matrix cores read rows by 16 bytes alike."""
+others run too, but slower. AMD's matrix cores read rows by 16 bytes as well."""
 
 
 ALIGNED = re.compile(r"align_?(\d+)", re.IGNORECASE)
-"""In the name of a kernel: how many numbers it loads at once (CUTLASS)."""
+"""Number of values that a kernel loads at once, in its name (CUTLASS)."""
 ROWS = "m"
-"""The side along which nothing is loaded at once: rows of a batch and a sequence need no padding."""
+"""Side that needs no alignment, because nothing is loaded along it: rows of a batch and a sequence need no padding."""
 
 
 def missed(dimensions: tuple[tuple[str, int], ...], dtype: str, kernel: str = "") -> tuple[str, ...]:
-    """The sides that are no multiple of the tile ("k = 1003"); none for a product with a vector, which fills no tile
-    whatever its other sides are, and none for a kernel that loads whole tiles by its name."""
+    """Sides that are no multiple of the tile ("k = 1003"). Empty for a product with a vector, which never fills a tile,
+    and for a kernel whose name says that it loads whole tiles."""
     tile, loads = TILE.get(dtype), ALIGNED.search(kernel)
     if tile is None or any(size == 1 for _, size in dimensions) or (loads and int(loads[1]) >= tile):
         return ()
@@ -145,25 +140,24 @@ def missed(dimensions: tuple[tuple[str, int], ...], dtype: str, kernel: str = ""
 
 
 SHORTEST_KERNEL = 2_000
-"""ns from the first block of the smallest kernel to the end of its last: 1.1 to 1.6 microseconds on H100 and V100, 2.0
-on B200, 1.6 to 1.9 on MI300X and MI210 (the shortest kernels of published traces that have nanoseconds). A kernel whose
-work would be done in less, at the peaks, is too small for either to bind."""
+"""Duration of the smallest kernel, ns: 1.1 to 1.6 µs on H100 and V100, 2.0 on B200, 1.6 to 1.9 on MI300X and MI210 (the
+shortest kernels of published traces with ns). A kernel with less work at the peaks is bound by latency."""
 NEAR_SHORTEST = 2
-"""A kernel without a model that lasts no longer than this many times the shortest is bound by latency all the same."""
+"""Factor on SHORTEST_KERNEL: a kernel without a model that lasts no longer than this is bound by latency."""
 LONG_ENOUGH = 100_000
-"""ns: a shorter call's time is too uncertain (a profiler's clock, work that the call leaves behind) to say that a peak
-was measured too low."""
+"""Shortest call that may raise a peak, ns. The time of a shorter call is too uncertain (the profiler's clock, work that
+the call leaves behind)."""
 LEAST_FILLING = 0.5
-"""Blocks for each multiprocessor. With fewer, most of the device has nothing to do: neither its arithmetic nor its
-bandwidth binds. Between a half and one a good product still reaches most of its upper bound (the published H100 traces
-have them at 0.85 and 53 to 68 % of the peak)."""
+"""Blocks per multiprocessor. With fewer, most of the device is idle, and neither its arithmetic nor its bandwidth
+limits. Between 0.5 and 1 a good matmul is still limited (published H100 traces have some at 0.85 and 53 to 68 % of the
+peak)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Members:
-    """All kernels, one by one. rows: of the event table; operator: rows of their operators, -1 for none. duration: ns.
-    share: of the call's work, 0 to 1. filling: blocks of the grid for each multiprocessor of the device, nan where
-    unknown. counted: those of the steps; the others, of other steps, run into their time."""
+    """All kernels, one row each. rows: of the event table; operator: rows of their operators, -1 for none. duration:
+    ns. share: of the call's work, 0 to 1. filling: blocks of the grid per multiprocessor, nan if unknown. counted: True
+    for kernels of these steps; others may overlap the steps' time."""
 
     rows: Int32
     operator: Int32
@@ -175,7 +169,7 @@ class _Members:
     communicates: Bool
 
     def sums(self, kind: Int64, chosen: Bool) -> Float64:
-        """(kinds, 5): kernels, ns, FLOPs and bytes (nan where a kernel has no model), filling (nan where unknown)."""
+        """Sums by kind, (kinds, 5): kernels, ns, FLOPs and bytes (nan without a model), filling (nan if unknown)."""
         working = np.where(self.share > 0, self.share, np.nan)
         columns = (
             np.ones(len(kind)),
@@ -189,13 +183,12 @@ class _Members:
 
 
 def draw(steps: StepContext, step: float | None = None) -> Roofline:
-    """The roofline of the steps. Groups hold the kernels that the steps launched, and those without a launch in the
-    trace that start in a window; the split is about time, as the breakdown is: whatever ran in a window. Without a
-    device, groups hold the calls of an operator with arguments of one kind, and what the caller knows next to the trace
-    counts for nothing. step: ns of the reported step, which the profiler did not slow; None: of these.
+    """Roofline of the steps. Groups hold kernels that the steps launched, and kernels without a launch in the trace
+    that start in a window. The split covers whatever ran in a window, as the breakdown does. On a CPU, groups hold the
+    calls of an operator with arguments of one kind, and phases from a recording are ignored. step: duration of the
+    reported, unprofiled step, ns; None for that of these steps.
 
-    The roofline's machine has peaks that are no lower than what was reached.
-    """
+    The peaks of the roofline's machine are raised to what was reached."""
     windows = steps.windows
     bare = steps if steps.on_device else StepContext(steps.trace, windows, windows, machine=steps.machine)
     members = _kernels(bare) if steps.on_device else _calls(bare)
@@ -227,7 +220,7 @@ def draw(steps: StepContext, step: float | None = None) -> Roofline:
 
 
 def _computed_again(steps: StepContext, members: _Members) -> dict[str, float]:
-    """FLOPs per step by dtype that forward operators have inside backward."""
+    """FLOPs per step of forward operators inside backward, by dtype."""
     events, rows = steps.trace.events, members.operator
     again = np.zeros(len(rows), np.bool_)
     place = np.maximum(rows, 0)
@@ -245,13 +238,11 @@ def _computed_again(steps: StepContext, members: _Members) -> dict[str, float]:
 def _group_at_peaks(
     steps: StepContext, members: _Members, step: float | None
 ) -> tuple[tuple[KernelUse, ...], tuple[int, ...], Int8, Machine | None]:
-    """The groups with their examples, the bound of each kernel (a number in BOUNDS), and the machine with peaks that
-    are no lower than what the groups themselves reached.
+    """(groups, their examples, number in BOUNDS for each kernel, machine with peaks raised to what the groups reached).
 
-    A peak that was measured next to other load, or with a worse kernel than the job's, is too low. A datasheet's peak
-    is only raised to what the whole step reached: a single kernel beyond it does other work than is counted, or in a
-    format that its name does not say.
-    """
+    A peak is too low if it was measured under other load or with a worse kernel than the job's. A datasheet's peak is
+    only raised to what the whole step reached: a single kernel above it does other work than is counted, or uses a
+    dtype that its name does not say."""
     machine = steps.machine
     groups, examples, bounds = _grouped(steps, members, machine)
     if machine is None:
@@ -269,8 +260,7 @@ def _group_at_peaks(
 def _grouped(
     steps: StepContext, members: _Members, machine: Machine | None
 ) -> tuple[tuple[KernelUse, ...], tuple[int, ...], Int8]:
-    """The groups of the steps, the longest first, with their examples; and for each kernel the number of its bound in
-    BOUNDS."""
+    """(groups of the steps, the longest first; their examples; number in BOUNDS for each kernel)."""
     made, kind = _every_group(steps, members, machine)
     bounds = np.array([BOUNDS.index(each.bound) if each.bound in BOUNDS else 0 for each, _ in made], np.int8)[kind]
     groups = [(each, row) for each, row in made if each.calls]
@@ -281,7 +271,7 @@ def _grouped(
 def _every_group(
     steps: StepContext, members: _Members, machine: Machine | None
 ) -> tuple[list[tuple[KernelUse, int]], Int64]:
-    """All groups with their examples, also those of no step; and for each kernel the number of its group."""
+    """(all groups with their examples, groups of no step included; number of the group for each kernel)."""
     events, rows, operator = steps.trace.events, members.rows, members.operator
     if not len(rows):
         return [], np.empty(0, np.int64)
@@ -301,7 +291,7 @@ def _every_group(
 
 
 def groups_of_kernels(steps: StepContext) -> tuple[Int32, list[KernelUse], Int64]:
-    """Rows of all kernels, all groups, and for each kernel the number of its group."""
+    """(rows of all kernels, all groups, number of the group for each kernel)."""
     members = _kernels(steps)
     made, kind = _every_group(steps, members, steps.machine)
     return members.rows, [each for each, _ in made], kind
@@ -315,8 +305,8 @@ def _group(
     whole: list[float],
     counted: list[float],
 ) -> KernelUse:
-    """A group with the bound of its average kernel. longest: its longest kernel; whole, counted: sums of all its
-    kernels and of those of the steps, as in `_Members.sums`."""
+    """Group with the bound of its average kernel. longest: index of its longest kernel; whole, counted: sums over all
+    its kernels and over those of the steps, as in `_Members.sums`."""
     trace, number = steps.trace, max(len(steps), 1)
     events, example, operator = trace.events, int(members.rows[longest]), int(members.operator[longest])
     calls, duration, flops, moved, _ = counted
@@ -351,8 +341,8 @@ def _group(
 
 
 def bound_of_kernel(times: tuple[float, float] | None, duration: float, filling: float) -> Bound:
-    """By the ns that its arithmetic and its bytes take at the peaks, the ns that it took, and how far its blocks
-    fill the device."""
+    """Bound of a kernel. times: ns of its arithmetic and its bytes at the peaks; duration: ns; filling: blocks per
+    multiprocessor."""
     if filling < LEAST_FILLING:
         return LATENCY
     if times is None:
@@ -363,8 +353,8 @@ def bound_of_kernel(times: tuple[float, float] | None, duration: float, filling:
 
 
 def _reached(groups: tuple[KernelUse, ...]) -> dict[str, float]:
-    """FLOP/s of the quickest product by dtype. Convolutions are no products: a fast algorithm needs fewer
-    operations than are counted."""
+    """Highest FLOP/s of a matmul by dtype. Convolutions are left out, since fast algorithms need fewer operations than
+    are counted."""
     found: dict[str, float] = defaultdict(float)
     for each in groups:
         timed = each.flops and each.calls and each.duration / each.calls >= LONG_ENOUGH
@@ -374,7 +364,7 @@ def _reached(groups: tuple[KernelUse, ...]) -> dict[str, float]:
 
 
 def _wall(windows: Int64) -> float:
-    """ns of a step, mean."""
+    """Mean step, ns."""
     return float((windows[:, 1] - windows[:, 0]).sum()) / max(len(windows), 1)
 
 
@@ -388,7 +378,7 @@ def _formats(groups: tuple[KernelUse, ...]) -> dict[str, float]:
 
 
 def _utilization(formats: dict[str, float], wall: float, machine: Machine | None) -> float | None:
-    """The time of the FLOPs at the peaks of their formats, over the wall clock; what is above it by rounding is 1."""
+    """Time of the FLOPs at the peaks of their dtypes, divided by the wall clock. A rounding error above 1 is cut."""
     rates = {each: machine.matrix_rate(each) if machine is not None else None for each in formats}
     if not formats or not wall or not all(rates.values()):
         return None
@@ -401,7 +391,7 @@ def _known(value: float) -> float | None:
 
 
 def _calls(steps: StepContext) -> _Members:
-    """On a processor each call is its own kernel."""
+    """Calls of operators as kernels, for a CPU."""
     calls = operator_calls(steps)
     every = np.ones(len(calls.rows), np.bool_)
     return _Members(
@@ -417,8 +407,8 @@ def _calls(steps: StepContext) -> _Members:
 
 
 def _split_of_calls(steps: StepContext, members: _Members, bounds: Int8) -> Int64:
-    """(n, len(BOUNDS)) ns: computing by what bounds the innermost operator; of an operator around others only what lies
-    outside those is its own."""
+    """Computing time by the bound of the innermost operator, (n, len(BOUNDS)), ns. An operator around others gets only
+    the time outside of them."""
     claims = claims_of(steps)
     earlier = (held for _, held in takewhile(lambda each: each[0] is not Category.COMPUTE, claims))
     compute = dict(claims).get(Category.COMPUTE, EMPTY)
@@ -431,7 +421,7 @@ def _split_of_calls(steps: StepContext, members: _Members, bounds: Int8) -> Int6
 
 
 def _pieces(trace: Trace, rows: Int32, bounds: Int8, track: int) -> list[Intervals]:
-    """On one thread, the time of the calls outside each other, by bound."""
+    """Exclusive time of the calls on one track, by bound."""
     mine = np.flatnonzero(trace.events.track[rows] == track)
     made = call_tree(trace.events.start[rows[mine]], trace.events.ends(rows[mine]))
     found = exclusive_spans(made)
@@ -440,7 +430,7 @@ def _pieces(trace: Trace, rows: Int32, bounds: Int8, track: int) -> list[Interva
 
 
 def _kernels(steps: StepContext) -> _Members:
-    """Each kernel with its operator and its part of the operator's work."""
+    """All kernels with their operators and their shares of the operators' work."""
     trace, links, windows = steps.trace, steps.links, steps.windows
     rows = np.flatnonzero(trace.events.event_kind == EventKind.KERNEL).astype(np.int32)
     operator = links.operator[rows]
@@ -460,7 +450,7 @@ def _kernels(steps: StepContext) -> _Members:
 
 
 def _filling(trace: Trace, rows: Int32) -> Float64:
-    """Blocks of each kernel's grid for each multiprocessor of its device; nan where the trace does not say."""
+    """Blocks of each kernel's grid per multiprocessor of its device; nan if the trace does not say."""
     sizes = {device.number: device.multiprocessors for device in trace.devices if device.multiprocessors}
     alike = next(iter(sizes.values())) if len(set(sizes.values())) == 1 else 0
     number = trace.events.device[rows]
@@ -472,7 +462,7 @@ def _filling(trace: Trace, rows: Int32) -> Float64:
 
 
 def _shares(trace: Trace, rows: Int32, operator: Int32, modelled: Modelled) -> Float64:
-    """Each kernel's part of its call's work, 0 to 1; the parts of a call add up to one."""
+    """Fraction of its call's work for each kernel; the fractions of a call sum to 1."""
     multiplying = matching(trace, multiplies)[rows]
     spent = np.maximum(trace.events.duration[rows], 1).astype(np.float64)
     call = distinct(operator)[1]
@@ -483,7 +473,7 @@ def _shares(trace: Trace, rows: Int32, operator: Int32, modelled: Modelled) -> F
 
 
 def _split_of_kernels(steps: StepContext, members: _Members, bounds: Int8) -> Int64:
-    """(n, len(BOUNDS)) ns of computing by what bounds it."""
+    """Computing time of kernels by bound, (n, len(BOUNDS)), ns."""
     computing = ~members.communicates
     sets = [during(steps.trace, members.rows[(bounds == number) & computing]) for number in range(len(BOUNDS))]
     return claim(steps.windows[:, 0], steps.windows[:, 1], sets)[:, :-1]

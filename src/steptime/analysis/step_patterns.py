@@ -13,27 +13,26 @@ from steptime.arrays import Float64, Int64
 from steptime.quantities import TO_DEVIATION, SourceLine
 
 LEAST_STEPS = 30
-"""Fewer have no levels to speak of."""
+"""Fewest steady steps in which a pattern is looked for."""
 LEAST_LEVEL = 8
-"""Steps on either side of a change."""
+"""Fewest steps on either side of a change."""
 BY_CHANCE = 0.001
-"""Probability from which on a change may be chance."""
+"""Probability above which a change may be chance."""
 LEAST_CHANGE, APART = 0.15, 0.8
-"""A change is at least so much of the step before it, and of all pairs of a step before it and one behind it the second
-is longer in so many, however wide one side scatters."""
+"""LEAST_CHANGE: fraction of the earlier step by which a step must change. APART: fraction of all (earlier, later) pairs
+of steps whose later step must be longer, however widely one side scatters."""
 AT_ONCE = 0.5
-"""Fraction of a change that lies between the steps just before and just behind it: what grows bit by bit is a drift."""
+"""Fraction of a change that must lie between the steps just before and just after it; otherwise it is a drift."""
 MOSTLY = 0.6
-"""Fraction of what the step grew by: the part of one phase. Where all phases grow, the machine is slower and not the
-job."""
+"""Fraction of the step's growth that one phase must have. If all phases grow, the machine is slower and not the job."""
 
 
 PARTS = 5
-"""Parts of the run: what grows bit by bit does so from each to the next."""
+"""Parts of the run: gradual growth goes from each part to the next."""
 LEAST_GROWTH = 0.3
-"""Fraction of the step in the first part: less is the machine's, which becomes warm."""
+"""Least gradual growth, as a fraction of the first part's step: a machine that warms up slows down by less."""
 BACK = 0.05
-"""Fraction of the whole growth: a part may lie below the one before it by so much."""
+"""Fraction of the whole growth by which a part may be below the part before it."""
 UNHIDDEN = 0.5
 """Fraction of the growth of the phase, as a ratio: what the other phases grew by at most. A machine that becomes slower
 slows all of them."""
@@ -75,7 +74,7 @@ class LastingChange:
 
 
 def find_change(steps: Steps) -> LastingChange | None:
-    """The largest lasting growth of one phase, at once or else bit by bit."""
+    """Largest lasting growth of one phase: a sudden change if there is one, else a gradual one; None for neither."""
     steady = np.flatnonzero(steps.steady)
     looks = [look for look, least in ((_of_phase, LEAST_STEPS), (_bit_by_bit, FEWEST_GROWING)) if len(steady) >= least]
     for look in looks:
@@ -86,7 +85,7 @@ def find_change(steps: Steps) -> LastingChange | None:
 
 
 def _bit_by_bit(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | None:
-    """The growth of a phase from each fifth of the run to the next, None where it does not grow like that."""
+    """Growth of a phase from each fifth of the run to the next, None if it does not grow steadily."""
     values, whole = steps.phases[steady, phase].astype(np.float64), steps.duration[steady].astype(np.float64)
     levels, companions = _levels(values), _levels(whole - values)
     usual, *_, now = _levels(whole)
@@ -114,7 +113,7 @@ def _levels(values: Float64) -> list[float]:
 
 
 def _of_phase(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | None:
-    """By Pettitt (A non-parametric approach to the change-point problem, Applied Statistics 28, 1979), on ranks."""
+    """Sudden change of a phase, by Pettitt's test on ranks (Applied Statistics 28, 1979); None for none."""
     values = steps.phases[steady, phase].astype(np.float64)
     count = len(values)
     ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable") + 1.0
@@ -141,7 +140,7 @@ def _of_phase(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | None
 
 
 def _stays(before: Float64, after: Float64) -> bool:
-    """True if each third of either side lies on its own side of the middle, and the change comes at once."""
+    """True if each third of either side stays on its side of the middle, and the change is sudden."""
     low, high = float(np.median(before)), float(np.median(after))
     middle = (low + high) / 2
     thirds = [float(np.median(part)) for side in (before, after) for part in np.array_split(side, 3)]
@@ -151,19 +150,19 @@ def _stays(before: Float64, after: Float64) -> bool:
 
 
 LEAST_SLOW = 4
-"""Slow steps that show a period."""
+"""Fewest slow steps that show a period."""
 SLOWER, SLOW_SPREADS = 0.25, 6.0
-"""A slow step's phase is longer than it usually is by so much of a usual step, and by so many standard deviations."""
+"""Excess of a slow step's phase: at least this fraction of a usual step, and this many standard deviations."""
 IN_TIME = 0.75
-"""Fraction of the slow steps that come in time, and of the steps of that time that are slow."""
+"""Fraction of the slow steps that must be on the period, and of the steps on the period that must be slow."""
 TRIED = 5
-"""Distances between slow steps that are tried, the most frequent ones: other load makes slow steps, too."""
+"""Candidate periods that are tried, the most frequent distances first: other load makes slow steps too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """every: steps from one slow step to the next. slow: their indices among the steps. extra: ns that a slow step's
-    phase takes more than usually."""
+    """Slow steps at a fixed distance. every: steps from one to the next. slow: their indices. extra: time that a slow
+    step's phase takes above the usual, ns."""
 
     every: int
     slow: Int64
@@ -172,12 +171,12 @@ class Period:
 
     @property
     def cost(self) -> float:
-        """ns per step."""
+        """Cost of the slow steps averaged over all steps, ns per step."""
         return self.extra / self.every
 
 
 def find_period(steps: Steps) -> Period | None:
-    """Steps of which one phase is slow every k-th time."""
+    """The costliest period at which one phase is slow, None if there is none."""
     steady = np.flatnonzero(steps.steady)
     if len(steady) < LEAST_STEPS:
         return None
@@ -209,7 +208,7 @@ def _period_of(steady: Int64, values: Int64, phase: Phase, step: float) -> Perio
 
 
 def _distances(slow: Int64) -> list[int]:
-    """The distances that most pairs of these indices lie apart, the most frequent first; 1 is none."""
+    """Most frequent distances between pairs of these indices, from 2 on, the most frequent first."""
     marks = np.zeros(int(slow[-1] - slow[0]) + 1)
     marks[slow - slow[0]] = 1.0
     spectrum = np.fft.rfft(marks, 2 * len(marks))

@@ -24,7 +24,7 @@ UPDATES = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 
 @dataclass(frozen=True, slots=True)
 class Boundaries:
-    """Ends of the steps in time order, ns; a step starts where the one before it ends, the first at `start`."""
+    """Ends of the steps in time order, ns. Each step starts where the one before it ends, the first at `start`."""
 
     mode: Mode
     start: int
@@ -32,8 +32,8 @@ class Boundaries:
 
 
 def find_boundaries(records: RecordTable, unwatched: RecordTable, stamps: Int64) -> Boundaries:
-    """The steps of a training thread. unwatched: windows without the always-on timers, or left out; stamps:
-    boundaries that the probe counted itself in them."""
+    """Boundaries of the training thread's steps. unwatched: windows without the always-on timers, or thinned out;
+    stamps: boundaries that the probe recorded in these windows, ns."""
     updates, backwards = records.of(*UPDATES).outermost(), full_backwards(records)
     if len(updates):
         mode, ends = Mode.OPTIMIZER, _cycle_ends(updates, _reaches(updates, backwards), unwatched)
@@ -49,14 +49,14 @@ def find_boundaries(records: RecordTable, unwatched: RecordTable, stamps: Int64)
 
 
 def full_backwards(records: RecordTable) -> RecordTable:
-    """Outermost backwards; torch.autograd.grad counts only in a job that knows nothing else."""
+    """Outermost full backwards, or if there are none, torch.autograd.grad calls."""
     backwards = records.of(Kind.BACKWARD).outermost()
     full = backwards.where(~backwards.flagged(Flag.PARTIAL))
     return full if len(full) else backwards
 
 
 def _reaches(updates: RecordTable, backwards: RecordTable) -> Int64:
-    """Ends of the updates; an update inside a backward (fused by hooks) reaches to the end of that backward."""
+    """End of each update, ns; for an update inside a backward (fused by hooks), the end of that backward."""
     if not len(backwards):
         return updates.end
     found = np.searchsorted(backwards.start, updates.start, side="right") - 1
@@ -66,8 +66,8 @@ def _reaches(updates: RecordTable, backwards: RecordTable) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class _Cycle:
-    """Updates of one step: the optimizers in their order, and the end of each update. whole: an update of the next
-    cycle ended it, and neither the run nor a window without watch."""
+    """Updates of one step: the optimizers in their order, and the end of each update, ns. whole: True if an update of
+    the next cycle ended it, False if the end of the run or an unwatched window did."""
 
     optimizers: tuple[int, ...]
     ends: tuple[int, ...]
@@ -75,12 +75,13 @@ class _Cycle:
 
     @property
     def members(self) -> frozenset[int]:
-        """The optimizers, in whatever order."""
+        """The optimizers without their order."""
         return frozenset(self.optimizers)
 
 
 def _cycle_ends(updates: RecordTable, reaches: Int64, unwatched: RecordTable) -> Int64:
-    """The cyclic-set rule, run anew after each window without watch: what stepped in there is not known.
+    """Ends of the steps by the module's rule. A new cycle starts after each unwatched window, whose updates are
+    unknown.
 
     The last cycle of a run may be torn (the job was ended between two optimizers): it counts if it updated the same
     optimizers as some whole cycle.
@@ -105,8 +106,8 @@ def _cycles(updates: RecordTable, reaches: Int64, unwatched: RecordTable) -> lis
 
 
 def _handed_over(cycles: list[_Cycle]) -> list[_Cycle]:
-    """Cuts a cycle that holds the last step of some optimizers and the first of others: those before it stepped alone,
-    these step alone after it (layers trained one after the other)."""
+    """Splits a cycle that holds the last step of some optimizers and the first of others, when the former stepped alone
+    before it and the latter step alone after it (layers trained one after the other)."""
     found = cycles[:1]
     for before, cycle, after in zip(cycles, cycles[1:], cycles[2:], strict=False):
         cut = len(before.optimizers)
@@ -132,7 +133,8 @@ def _with_next_phase(cycles: list[_Cycle]) -> list[_Cycle]:
 
 
 def _forward_ends(records: RecordTable) -> Int64:
-    """Inference: per batch of a loader where there is one, else whenever a root of this cycle is called again."""
+    """Ends of inference steps, ns: one per batch of a loader if there is one, else one per call of the same top
+    module."""
     forwards = records.of(Kind.FORWARD).outermost()
     fetched = records.of(Kind.LOADER_NEXT)
     if 2 <= len(fetched) <= len(forwards):
@@ -143,22 +145,24 @@ def _forward_ends(records: RecordTable) -> Int64:
 
 
 LEAST = 3
-"""Undisturbed steps in the later half that are needed to call others slower than them."""
+"""Undisturbed steps in the later half that are needed for a comparison with the first steps."""
 LONGEST, SHORT = 4, 3
-"""A warm-up is at most one step in LONGEST, or SHORT steps. Hoad, Robinson and Davies (below) take a truncation beyond
-half of the series for a sign that it never settled; a single run that slows down for another reason looks the same."""
+"""Longest warm-up: one step in LONGEST, or SHORT steps if that is more. Hoad, Robinson and Davies (below) take a
+truncation beyond half of the series as a sign that it never settled. A run that slows down for another reason looks the
+same."""
 TOLERANCE = 0.02
-"""A difference of 2 % is none, however quiet the machine."""
+"""Fraction: a smaller difference is ignored, however quiet the machine."""
 DEVIATIONS = 3.0
-"""Beyond so many standard deviations from what is usual a step counts as no further away: one stall of a second must
-not outweigh a hundred steps."""
+"""Standard deviations from the usual step beyond which a step counts as no further away: one stall of a second must not
+outweigh a hundred steps."""
 BURST = 2
-"""Compilations at most so many steps apart belong to the same start: forward, backward and the second shape."""
+"""Most steps between two compilations of one start: forward, backward and the second shape."""
 
 
 def find_warm_up(work: Int64, usable: Bool, compiled: Bool) -> tuple[int, str]:
-    """(steps to leave out, reason). work: the steps without their wait for input, which has a start of its own and is
-    what is often looked for. usable: steps that nothing disturbed. compiled: steps with a compilation."""
+    """(steps to leave out, reason). work: time of each step without its wait for input, which has its own start-up and
+    is often what the user looks for, ns. usable: mask of undisturbed steps. compiled: mask of steps with a
+    compilation."""
     count = len(work)
     if count < 2:
         return count, "a single step is all warm-up" if count else "no step was found"
@@ -173,7 +177,7 @@ def find_warm_up(work: Int64, usable: Bool, compiled: Bool) -> tuple[int, str]:
 
 
 def _first_burst(compiled: Bool, most: int) -> int:
-    """One more than the index of the last step of the first compilations; 0 for none."""
+    """Number of steps up to the last one of the first burst of compilations; 0 for none."""
     found = np.flatnonzero(compiled[:most])
     if not len(found):
         return 0
@@ -182,7 +186,7 @@ def _first_burst(compiled: Bool, most: int) -> int:
 
 
 def _slow_steps(work: Int64, usable: Bool, most: int) -> int:
-    """Steps at the start that are slower than the others; 1 where none but the first is to be left out."""
+    """Number of steps at the start that are slower than the others; 1 if only the first is to be left out."""
     half = len(work) // 2
     later = work[half:][usable[half:]]
     if len(later) < LEAST:
@@ -199,9 +203,8 @@ def _truncation(values: Float64, usable: Bool, most: int) -> int:
 
     This is MSER (White, An effective truncation heuristic for bias reduction in simulation output, Simulation 69, 1997;
     compared with others by Hoad, Robinson and Davies, Automating warm-up length estimation, Journal of the Operational
-    Research Society 61, 2010), without batches, for warm-ups are often shorter than a batch. An unusable step counts as
-    one that is spread like the later half.
-    """
+    Research Society 61, 2010), without batches, since warm-ups are often shorter than a batch. An unusable step counts
+    as if it had the later half's variance."""
     count = len(values)
     known = np.where(usable, values - values[usable].mean(), 0.0)
     left = np.cumsum(usable[::-1])[::-1]
@@ -214,8 +217,8 @@ def _truncation(values: Float64, usable: Bool, most: int) -> int:
 
 
 def _is_a_start(head: Int64, tail: Int64) -> bool:
-    """True if the head is slower than the tail and most of that is over where it ends: a drift goes on, and so does
-    what slows the job for another reason."""
+    """True if the head is slower than the tail and most of that is over where the head ends. A drift goes on, and so
+    does what slows the job for another reason."""
     if not len(head):
         return False
     usual = float(np.median(tail))

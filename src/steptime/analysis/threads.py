@@ -1,4 +1,4 @@
-"""Which track of a trace is the training thread, and what its annotations say."""
+"""The training thread's track in a trace, and the instants of its annotations."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from steptime.trace.vendors import COMPILING, LOADER, OPTIMIZER_STEP, STEP, is_e
 
 @cached_per_trace
 def training_track(trace: Trace, thread: int | None = None) -> int | None:
-    """The track that takes the steps. thread: the system's id, when the caller knows it (0 and None: it does not).
+    """Track of the training thread, None if nothing ran on a CPU. thread: the system's id, 0 or None if unknown.
 
-    Else the track with the most annotations of steps, optimizers and loaders; else the one with the most operators
-    outside autograd's engine. None when nothing ran on a host.
-    """
+    Without an id: the track with most annotations of steps, optimizers and loaders, or else with most operators outside
+    autograd's engine."""
     if thread:
         known = [number for number, track in enumerate(trace.tracks) if str(track.thread) == str(thread)]
         counts = _counts(trace, host_events(trace))
@@ -38,7 +37,7 @@ def training_track(trace: Trace, thread: int | None = None) -> int | None:
 
 
 def autograd_tracks(trace: Trace, training: int) -> list[int]:
-    """The other tracks on which autograd's engine ran operators."""
+    """Other tracks on which autograd's engine ran operators."""
     engine = (trace.events.event_kind == EventKind.OPERATOR) & matching(trace, is_engine)
     return [track for track in unique(trace.events.track[engine]).tolist() if track != training]
 
@@ -46,25 +45,25 @@ def autograd_tracks(trace: Trace, training: int) -> list[int]:
 def during(
     trace: Trace, chosen: Bool | Int64 | Int32, closing: Callable[[Intervals], Intervals] = lambda found: found
 ) -> Intervals:
-    """When some events ran, by mask or row. closing: what to add to that time, of which a second round changes nothing:
-    it is asked for some of the events at once, and at last for all."""
+    """Instants at which some events ran. chosen: mask or rows. closing: applied to the instants of each batch of events
+    and at last to all of them; applying it twice must change nothing."""
     events, rows = trace.events, np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
     parts = (rows[first : first + PIECE] for first in range(0, len(rows), PIECE))
     return closing(join(*[closing(union(events.start[part], events.ends(part))) for part in parts]))
 
 
 def input_time(trace: Trace, track: int) -> Intervals:
-    """Inside the next() of a DataLoader, as annotated on a track."""
+    """Instants inside the next() of a DataLoader, as annotated on a track."""
     return _annotated(trace, track, matching(trace, LOADER.match))
 
 
 def compile_time(trace: Trace, track: int) -> Intervals:
-    """Inside TorchDynamo and Inductor, as annotated on a track."""
+    """Instants inside TorchDynamo and Inductor, as annotated on a track."""
     return _annotated(trace, track, matching(trace, COMPILING.search))
 
 
 def recorded_time(trace: Trace) -> Intervals:
-    """From the first event to the last: where the trace can say anything."""
+    """Instants from the first event to the last one."""
     if not len(trace.events):
         return union([], [])
     return union([trace.events.start.min()], [trace.events.end.max()])

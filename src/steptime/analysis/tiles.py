@@ -1,4 +1,4 @@
-"""How well a kernel's pieces of work fill a device: tiles of a matrix product, heads of attention."""
+"""Use of a device by a kernel's work units: tiles of a matmul, heads of attention."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ TILE = re.compile(r"(?:nvjet\w*?_|tilesize|_MT|gemm_(?:[a-z]\w*?_)?)(\d{2,3})x(\
 """Rows and columns of the output that one block computes, in names of cuBLAS (nvjet_sm90_tst_128x64_…, CUTLASS's
 s1688gemm_256x64_16x4, xmma's tilesize64x64x8) and of Tensile (Cijk_…_MT256x128x64_…)."""
 SPLITS = re.compile(r"_GSU(\d{1,3})_")
-"""In how many parts Tensile sums each tile, in its kernels' names."""
+"""Number of parts into which Tensile splits the sum of each tile, in its kernels' names."""
 SPLIT = re.compile(r"split_?k|stream_?k", re.IGNORECASE)
 PERSISTENT = re.compile(r"nvjet|persistent|warpgroup|warpspecialized|sm(90|100)_xmma", re.IGNORECASE)
-"""Kernels whose grid is the device's, whatever there is to do: each block takes tile after tile."""
+"""Kernels whose grid has the size of the device, whatever the work: each block computes tile after tile."""
 OUTPUTS = dict.fromkeys(("mm", "bmm", "_scaled_mm"), (0, 1)) | dict.fromkeys(("addmm", "baddbmm"), (1, 2))
-"""Places of the two factors among an operator's arguments."""
+"""Positions of the two factors among an operator's arguments."""
 HEADS_BY_NAME = re.compile(r"kernel_traits<\s*(?:\(int\))?(\d{2,3})")
-"""The head dimension that a kernel of flash attention was made for (Flash_fwd_kernel_traits<128, …)."""
+"""Head dimension that a kernel of flash attention was compiled for, in its name (Flash_fwd_kernel_traits<128, …)."""
 HEADS = (32, 64, 96, 128, 192, 256)
 """Head dimensions that flash attention has kernels for on NVIDIA's devices (HEADDIM_SWITCH in static_switch.h of
 flash-attention); on AMD's, AOTriton takes powers of two."""
@@ -24,9 +24,9 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 def tiles_of(kernel: str, operator: str, shapes: Shapes) -> int | None:
-    """Tiles of the output of a matrix product, by the kernel's name and the operator's arguments; None where one of
-    them does not say, and where more than one block works on a tile in a way that the name does not tell. operator:
-    plain. Libraries differ in which side comes first: the order with more tiles counts."""
+    """Number of output tiles of a matmul, from the kernel's name and the operator's arguments. None if either does not
+    say, or if several blocks share a tile in a way that the name does not show. operator: name without namespace.
+    Libraries differ in which side comes first: the order with more tiles counts."""
     found, places = TILE.search(kernel), OUTPUTS.get(operator)
     if found is None or places is None or SPLIT.search(kernel) or max(places) >= len(shapes):
         return None
@@ -41,8 +41,8 @@ def tiles_of(kernel: str, operator: str, shapes: Shapes) -> int | None:
 
 
 def waves_of(kernel: str, operator: str, shapes: Shapes, blocks: int, multiprocessors: int) -> float | None:
-    """How many times a product's blocks fill the device, one on each multiprocessor; None where it is not known.
-    blocks: of the grid, 0 where not known; a persistent kernel's say nothing."""
+    """Number of times that a matmul's blocks fill the device, one per multiprocessor; None if unknown. blocks: of the
+    grid, 0 if unknown; ignored for a persistent kernel."""
     if multiprocessors <= 0:
         return None
     work = blocks if blocks and not PERSISTENT.search(kernel) else tiles_of(kernel, operator, shapes)
@@ -50,17 +50,17 @@ def waves_of(kernel: str, operator: str, shapes: Shapes, blocks: int, multiproce
 
 
 def filled(kernel: str, waves: float) -> float:
-    """Share of the multiprocessors that have something to do, 0 to 1, over the time of a product that fills a device so
-    many times. Blocks of a kernel that is not persistent overlap with those of the next wave, several on one
-    multiprocessor: of them only fewer than one wave is known to leave any idle."""
+    """Fraction of the multiprocessors that are busy over a matmul's time, given its waves. Blocks of a kernel that is
+    not persistent overlap with the next wave, several on one multiprocessor; such a kernel is known to idle some only
+    if it has less than one wave."""
     if waves >= 1 and not PERSISTENT.search(kernel):
         return 1.0
     return waves / math.ceil(waves) if waves > 0 else 0.0
 
 
 def padded_head(kernel: str, size: int, device: str) -> int:
-    """The head dimension that a fused attention kernel computes with for one of `size`; `size` where it is not known.
-    device: its name."""
+    """Head dimension that a fused attention kernel computes for a head of `size`; `size` itself if unknown. device: its
+    name."""
     if found := HEADS_BY_NAME.search(kernel):
         return max(size, int(found[1]))
     if re.search(r"AMD|Instinct|Radeon", device):

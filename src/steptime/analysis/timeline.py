@@ -28,23 +28,23 @@ PhaseName: TypeAlias = Literal["input", "transfer", "forward", "backward", "opti
 
 
 class Phase(IntEnum):
-    """The phases of a step, in the order of the columns of `Steps.phases`. They sum to the step's duration."""
+    """Phases of a step, in the order of the columns of `Steps.phases`. They sum to the step's duration."""
 
     INPUT = 0
-    """Inside the training loader's next(), or the user's own batch preparation."""
+    """Time in the training loader's next(), or in the user's own batch preparation."""
     TRANSFER = 1
-    """Lines that move the batch to the device."""
+    """Time in lines that move the batch to the device."""
     FORWARD = 2
     BACKWARD = 3
     OPTIMIZER = 4
     EVALUATION = 5
-    """Of the model in most of the steps; one between steps is a segment."""
+    """Evaluations that recur in most steps. An evaluation between steps is a segment."""
     REST = 6
-    """Everything else of the training thread."""
+    """Remaining time of the training thread."""
 
     @property
     def title(self) -> PhaseName:
-        """Its name in records."""
+        """Name of the phase in records."""
         return _PHASE_NAMES[self]
 
 
@@ -61,11 +61,11 @@ class SegmentKind(IntEnum):
     ROLLOUT = 3
     COMPILATION = 4
     PAUSE = 5
-    """The probe held the thread."""
+    """The probe held the training thread."""
     LOADER_START = 6
-    """Workers of a loader being started (between epochs)."""
+    """A loader started its workers (between epochs)."""
     THINNED = 7
-    """Steps that the recording of a long run does not hold any more."""
+    """Steps that were removed from the recording of a long run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +81,12 @@ class Segment:
 class Steps:
     """All steps of a process; arrays of length n, read-only, in time order; times: monotonic ns.
 
-    start, end: boundaries. duration: end - start minus the segments inside. phases: (n, len(Phase)) ns, rows sum to
-    duration.
-    micro_batches: backwards (forwards when inferring) in the step. warm_up: left out at the start.
-    excluded: the probe slowed it (discovery, profiler, lines, a long pause) or an evaluation, a checkpoint or a
-    compilation lies in it, or it was kept for being slow, or steps are left out in it; a rollout or a loader's start is
-    subtracted and does not disturb.
-    watched: False for steps without the always-on timers (their phases are all REST).
-    steady: neither warm_up nor disturbed and watched: what statistics are made from.
-    """
+    start, end: boundaries. duration: end - start minus the segments inside. phases: (n, len(Phase)), ns; rows sum to
+    duration. micro_batches: number of backwards (forwards when inferring). warm_up: left out at the start. excluded:
+    True if the probe slowed the step (discovery, profiler, lines, a long pause), if it holds an evaluation, a
+    checkpoint or a compilation, if it was kept for being slow, or if steps were thinned out of it. A rollout or a
+    loader's start is subtracted and does not exclude. watched: False for steps without the always-on timers (their
+    phases are all REST). profiled, lined: recorded by the profiler or with line timing."""
 
     start: Int64
     end: Int64
@@ -104,15 +101,15 @@ class Steps:
 
     @property
     def steady(self) -> Bool:
-        """Mask of the steps that statistics are made from."""
+        """Mask of the steps that statistics use: watched, no warm-up and not excluded."""
         steady: Bool = ~(self.warm_up | self.excluded) & self.watched
         return steady
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One process laid out. warm_up_reason says, in words, what the warm-up was found from. gaps: (end in ns, steps
-    that were taken and are not among `steps`), because the recording of a long run is thinned."""
+    """Steps, phases and segments of one process. warm_up_reason: source of the warm-up's length, in words. gaps: (end
+    in ns, number of missing steps) for each gap in the recording of a long run, which is thinned."""
 
     mode: Mode
     steps: Steps
@@ -123,17 +120,17 @@ class Timeline:
 
     @property
     def left_out(self) -> int:
-        """Steps in all gaps."""
+        """Number of steps missing in all gaps."""
         return sum(count for _, count in self.gaps)
 
     @property
     def whole(self) -> int:
-        """Steps before the first gap."""
+        """Number of steps before the first gap."""
         gap = next((each.start for each in self.segments if each.kind is SegmentKind.THINNED), None)
         return len(self.steps.end) if gap is None else int(np.searchsorted(self.steps.end, gap, side="right"))
 
     def numbers(self, places: Int64) -> Int64:
-        """Which steps of the job those at these places of `steps` are, from 0."""
+        """Numbers in the job, from 0, of the steps at these positions of `steps`."""
         ends = np.array([end for end, _ in self.gaps], np.int64)
         before = np.cumsum([0, *(count for _, count in self.gaps)])
         known = np.minimum(places, max(0, len(self.steps.end) - 1))
@@ -142,7 +139,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordTable:
-    """Records sorted by (start, -end), parents before children. identity is int64 so that sums cannot overflow."""
+    """Records sorted by (start, -end), so parents come before children. identity is int64, so sums cannot overflow."""
 
     kind: npt.NDArray[np.uint8]
     flags: npt.NDArray[np.uint8]
@@ -154,27 +151,27 @@ class RecordTable:
         return len(self.start)
 
     def where(self, mask: Bool | Int64) -> RecordTable:
-        """The records of a mask, or by index."""
+        """Records selected by a mask or by indices."""
         return RecordTable(self.kind[mask], self.flags[mask], self.identity[mask], self.start[mask], self.end[mask])
 
     def of(self, *kinds: Kind) -> RecordTable:
-        """The records of these kinds."""
+        """Records of these kinds."""
         return self.where(np.isin(self.kind, [int(kind) for kind in kinds]))
 
     def flagged(self, flag: int) -> Bool:
-        """Which records carry a flag."""
+        """Mask of the records that carry a flag."""
         mask: Bool = (self.flags & flag) != 0
         return mask
 
     def outermost(self) -> RecordTable:
-        """The records that lie in no other one of this track."""
+        """Records that no other record of the table encloses."""
         if not len(self):
             return self
         reach = np.maximum.accumulate(self.end)
         return self.where(np.concatenate(([True], self.start[1:] >= reach[:-1])))
 
     def inside(self, others: RecordTable) -> Bool:
-        """Which records lie wholly in one of the other table's outermost records."""
+        """Mask of the records that lie wholly in one of the other table's outermost records."""
         outer = others.outermost()
         if not len(outer):
             return np.zeros(len(self), np.bool_)
@@ -184,26 +181,26 @@ class RecordTable:
 
     @property
     def intervals(self) -> Intervals:
-        """The instants that the records cover."""
+        """Instants that the records cover."""
         return union(self.start, self.end)
 
 
 def merge(*tables: RecordTable) -> RecordTable:
-    """All records of several tables, sorted again."""
+    """Records of several tables, sorted."""
     columns = ("kind", "flags", "identity", "start", "end")
     whole = RecordTable(*(np.concatenate([getattr(table, column) for table in tables]) for column in columns))
     return whole.where(np.lexsort((-whole.end, whole.start)))
 
 
 def records_of(table: IntervalTable, mask: Bool | None = None) -> RecordTable:
-    """A table's records, or those of a mask."""
+    """Records of a table, optionally selected by a mask."""
     chosen = slice(None) if mask is None else mask
     identity = table.identity[chosen].astype(np.int64)
     return RecordTable(table.kind[chosen], table.flags[chosen], identity, table.start[chosen], table.end[chosen])
 
 
 def training_thread(table: IntervalTable) -> int:
-    """The journal's number of the thread that trains: the one with the most backwards, else updates, else forwards."""
+    """Number of the training thread in the journal: the thread with most backwards, else updates, else forwards."""
     for kind in (Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP, Kind.FORWARD):
         threads = table.thread[table.kind == int(kind)]
         if len(threads):

@@ -1,8 +1,7 @@
-"""The steps of a trace that nobody else knows the steps of: by what marks them, else by the same things done again, at
-the same pace.
+"""Steps of a trace without a recording: by what marks them, or else by sequences that repeat at an even pace.
 
-Conservative: at least three repetitions, of nearly the same length, that fill most of the trace. A wrong step is worse
-than none, because everything else is said per step.
+Conservative: at least three repetitions of nearly the same length that fill most of the trace. A wrong step is worse
+than none, because everything else is reported per step.
 """
 
 from __future__ import annotations
@@ -23,33 +22,32 @@ from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import LOADER, OPTIMIZER_STEP, STEP, ZERO_GRAD, matching
 
 LEAST = 3
-"""Repetitions."""
+"""Fewest repetitions."""
 EVEN = 0.25
-"""How far a repetition may be from the median length. Real steps of one job stay within it but for the first and what
-lies between two epochs; without a mark that much looseness would find steps in anything."""
+"""Largest deviation of a repetition from the median length, as a fraction. Real steps of one job stay within it, except
+the first and gaps between epochs. Without a mark, that much looseness would find steps in anything."""
 FILLED = 0.5
-"""Fraction of the trace's time, so that a loop inside one part of a step is not taken for the steps."""
+"""Fraction of the trace's time that the repetitions must fill, so that a loop inside one part of a step is no step."""
 ALIKE = 0.9
-"""Fraction of the names in a repetition that must be those of the one before."""
+"""Fraction of the names in a repetition that must equal those of the one before."""
 LONGEST = 200_000
-"""Events that are compared; a period shows in fewer."""
+"""Most events that are compared; a period shows in fewer."""
 NOWHERE = np.empty(0, np.int64)
 LONGEST_NAME = 60
 MOST_TURNS = 4
 OTHER_WORK = 0.2
-"""Steps of one kind that log or clip now and then differ by less."""
+"""Largest relative difference in operators between steps of one kind that log or clip now and then."""
 SAME_WORK = 0.02
 Rows: TypeAlias = npt.NDArray[Any]
 
 
 def repetitions(name: Int64, start: Int64, span: int, *, marks: bool) -> Int64 | None:
-    """Positions of the events that the repetitions, and what follows the last one, start with. name, start: of events
-    in order of time. span: ns of the whole trace.
+    """Positions of the events that start the repetitions and what follows the last one; None if there are none. name,
+    start: of events in order of time. span: of the whole trace, ns.
 
-    marks: the events are outermost ranges, of which one name that starts at an even pace will do; of several such names
-    the rarest, of those the one that starts first. Else the shortest run of events that comes again and again is looked
-    for, with each name as its first, the rarest first: what happens once in a step is the best mark of it.
-    """
+    marks: True if the events are outermost ranges; then one name at an even pace is enough, the rarest, and of equally
+    rare ones the first. Otherwise the function looks for the shortest repeated sequence, trying each name as its start,
+    the rarest first, since what happens once per step marks it best."""
     if not marks:
         name, start = name[:LONGEST], start[:LONGEST]
     first, number = distinct(name)
@@ -71,7 +69,7 @@ def _even(starts: Int64, span: int) -> bool:
 
 
 def _same(name: Int64, places: Int64) -> bool:
-    """True if the runs between the places hold the same names in the same order, but for a few."""
+    """True if the sequences between the positions hold the same names in the same order, with few exceptions."""
     lengths = np.diff(places)
     period = int(lengths.min())
     if period < 2 or lengths.max() > period / ALIKE:
@@ -81,16 +79,16 @@ def _same(name: Int64, places: Int64) -> bool:
 
 
 def _nothing_else(name: Int64, places: Int64) -> bool:
-    """True if before and after the repetitions there is only what they are made of. The layers of one forward pass
-    repeat, too, but an embedding comes before them and a head behind."""
+    """True if the events before and after the repetitions have only names from inside them. The layers of one forward
+    pass repeat too, but an embedding comes before them and a head after."""
     outside = np.concatenate((name[: places[0]], name[places[-1] :]))
     return bool(np.isin(outside, name[places[0] : places[-1]]).all())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoundSteps:
-    """boundaries: (n, 2) starts and ends in ns, in time order, without overlap. how: what they were found by, in
-    words. lost: a sentence on what is left out because the profiler lost it, or ""."""
+    """Steps of a trace. boundaries: starts and ends, (n, 2), ns, in time order, without overlap. how: their source, in
+    words. lost: a sentence on steps that are left out because the profiler lost their device work, or ""."""
 
     boundaries: Int64
     how: str
@@ -98,16 +96,15 @@ class FoundSteps:
 
 
 def steps_of(trace: Trace) -> Int64:
-    """(n, 2) starts and ends in ns; see `find_steps`."""
+    """Starts and ends of the steps, (n, 2), ns; see `find_steps`."""
     return find_steps(trace).boundaries
 
 
 def find_steps(trace: Trace) -> FoundSteps:
-    """The steps, by the first of these that the trace has: the profiler's own marks, the ends of optimizer updates, the
-    calls of zero_grad, the loader's batches, a range, the operators or the kernels that repeat at an even pace; else
-    the whole trace as one step. None without events. A trace that was put together from several recordings has no step
-    across two of them.
-    """
+    """Steps by the first of these sources that the trace has: the profiler's marks, ends of optimizer updates, calls of
+    zero_grad, the loader's batches, or a range, operators or kernels that repeat at an even pace; else the whole trace
+    is one step. No step for a trace without events. In a trace joined from several recordings no step crosses from one
+    to another."""
     if not len(trace.events):
         return FoundSteps(np.empty((0, 2), np.int64), "there is no event")
     for found in _ways(trace):
@@ -119,8 +116,8 @@ def find_steps(trace: Trace) -> FoundSteps:
 
 
 def whole_steps(trace: Trace) -> tuple[Trace, FoundSteps]:
-    """The steps of which a trace holds what the device did; and the trace, without its device where it holds that of no
-    step: an account of it would count what is missing as idle time."""
+    """(trace, steps whose device work is in it). If no step has it, the trace is returned without its device, since a
+    breakdown would count the missing work as idle time."""
     found = find_steps(trace)
     whole = held_whole(trace, found.boundaries)
     if whole.all():
@@ -133,12 +130,11 @@ def whole_steps(trace: Trace) -> tuple[Trace, FoundSteps]:
 
 
 def device_step_bounds(trace: Trace, boundaries: Int64) -> Int64:
-    """Steps on the device: each ends with the last kernel that was launched in it, and the next starts there.
+    """Steps on the device, (n, 2), ns: each ends with the last kernel launched in it, and the next starts there.
 
-    The host runs ahead of the device, so a step's kernels outlast the host's step. Kernels of a step that ran before
-    its start as moved here still count as compute, in the step in whose time they ran: a breakdown is about time, not
-    about work. boundaries: (n, 2) ns on the host, in time order; of no step there is none on the device.
-    """
+    The CPU runs ahead of the device, so a step's kernels outlast the CPU's step. A kernel that ran before its own
+    step's device start still counts as compute in the step in whose time it ran: a breakdown is about time, not about
+    work. boundaries: steps on the CPU, (n, 2), ns, in time order."""
     if not len(boundaries):
         return boundaries
     events = trace.events
@@ -165,8 +161,8 @@ def _ways(trace: Trace) -> Iterator[FoundSteps | None]:
 
 
 def _updates(trace: Trace) -> Int64:
-    """The end of each step's last update. Several optimizers that take turns belong to one step: it ends where the
-    longest way to the next update starts. An update may hold another."""
+    """End of each step's last update, ns. Optimizers that take turns belong to one step, which ends before the longest
+    mean pause between updates. An update may enclose another."""
     ranges, names = _ranges(trace, OPTIMIZER_STEP.match)
     reached = np.maximum.accumulate(ranges[:, 1])
     outer = np.append(True, np.diff(reached) > 0)[: len(reached)]
@@ -183,8 +179,8 @@ def _updates(trace: Trace) -> Int64:
 
 
 def _turns(names: Int64, operators: Int64) -> int:
-    """How many updates make a step: the period of their names or, of optimizers of one name, of the numbers of
-    operators between them (a network and its adversary). operators: one less than names."""
+    """Number of updates per step: the period of their names or, for one name, of the numbers of operators between them
+    (a network and its adversary). operators: one entry less than names."""
     distinct = len(unique(names))
     if distinct > 1:
         return distinct if len(names) >= 2 * distinct and (names[distinct:] == names[:-distinct]).all() else 1
@@ -198,7 +194,7 @@ def _turns(names: Int64, operators: Int64) -> int:
 
 
 def _repetitions(trace: Trace) -> Iterator[FoundSteps | None]:
-    """By ranges, operators and kernels that come again at an even pace."""
+    """Yields steps by repetition of ranges, operators and kernels at an even pace."""
     events, roles, launch = trace.events, roles_of(trace), launches_of(trace)
     span = int(events.end.max() - events.start.min())
     for kind, rows in _repeating(trace, roles):
@@ -216,7 +212,7 @@ def _repetitions(trace: Trace) -> Iterator[FoundSteps | None]:
 
 
 def _repeating(trace: Trace, roles: Roles) -> Iterator[tuple[str, Rows]]:
-    """Rows in order of time among which steps may show, and what they are."""
+    """Yields (kind, rows in time order) of the events among which steps may repeat."""
     track = training_track(trace)
     if track is not None:
         yield "range", _outermost(trace, track, roles.annotation)
@@ -226,7 +222,7 @@ def _repeating(trace: Trace, roles: Roles) -> Iterator[tuple[str, Rows]]:
 
 
 def _one_by_one(trace: Trace, roles: Roles, rows: Rows) -> bool:
-    """True if no launch and no range of the host holds two of these events: else they repeat within one step, as layers
+    """True if no launch and no CPU range holds two of these events. Otherwise they repeat within one step, as layers
     do."""
     known = rows[rows != UNKNOWN]
     around = host_forest(trace).around(known, roles.annotation, itself=False)
@@ -235,7 +231,7 @@ def _one_by_one(trace: Trace, roles: Roles, rows: Rows) -> bool:
 
 
 def _outermost(trace: Trace, track: int, chosen: Bool) -> Rows:
-    """Rows of the chosen events of a track that no other of them encloses, in time order."""
+    """Rows of the chosen events on a track that no other chosen event encloses, in time order."""
     events = trace.events
     rows = np.flatnonzero(chosen & host_events(trace) & (events.track == track)).astype(np.int32)
     rows = rows[forest_of(events, rows).parent[rows] == UNKNOWN]
@@ -244,7 +240,7 @@ def _outermost(trace: Trace, track: int, chosen: Bool) -> Rows:
 
 
 def _between(trace: Trace, times: Int64) -> Int64:
-    """(n, 2): from one time to the next, but not across two recordings."""
+    """Intervals from each time to the next, (n, 2), except across two recordings."""
     times = unique(times)
     pairs = np.stack((times[:-1], times[1:]), axis=1)
     cuts = np.array([start for start, _ in trace.windows[1:]], np.int64)
@@ -253,7 +249,7 @@ def _between(trace: Trace, times: Int64) -> Int64:
 
 
 def _ranges(trace: Trace, test: Callable[[str], object]) -> tuple[Int64, Int64]:
-    """Named annotations of the host, of the training thread where it has some: (n, 2) ns and their names."""
+    """Named annotations on the CPU, on the training thread if it has any: ((n, 2) ns, their names)."""
     events = trace.events
     chosen: Bool = matching(trace, test) & events.are(EventKind.ANNOTATION, EventKind.OPERATOR)
     track = training_track(trace)
@@ -265,7 +261,8 @@ def _ranges(trace: Trace, test: Callable[[str], object]) -> tuple[Int64, Int64]:
 
 
 def _apart(ranges: Int64) -> Int64:
-    """Ranges that overlap (several profilers, rounding) start where the one before ends; what is left empty goes."""
+    """Ranges without overlaps (several profilers, rounding): each starts no earlier than the one before ends; empty
+    ones are dropped."""
     ends = np.maximum.accumulate(ranges[:, 1])
     starts = np.maximum(ranges[:, 0], np.concatenate((ranges[:1, 0], ends[:-1])))
     kept = ends > starts

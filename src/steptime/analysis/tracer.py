@@ -17,18 +17,19 @@ from steptime.arrays import Bool, Int64
 from steptime.quantities import Estimate, difference_of_series
 
 SOON = 8
-"""Steady steps within which a change is told: it is found where the level is best split, not where it starts."""
+"""Steady steps after a window in which a change of level is attributed to it: the detected change may be a few steps
+late."""
 FEWEST = 16
-"""Steps before the first window, for a mean of them alone."""
+"""Steps before the first window that are needed for a mean of them alone."""
 
 
 def without_tracer(layout: Layout, usual: Int64) -> Int64:
-    """Of steps (indices, in time order) those that the mean step is of."""
+    """Indices of the steps for the mean, in time order: those before the first window if later ones are slower."""
     return usual if slowed_by_tracer(layout, usual) is None else usual[_before(layout, usual)]
 
 
 def slowed_by_tracer(layout: Layout, usual: Int64) -> Estimate | None:
-    """ns by which steps behind the first profiler are longer; None where it was on no device, or that is in doubt."""
+    """Slowdown of steps after the first device profile, ns; None if there was none, or if the slowdown is in doubt."""
     before = _before(layout, usual)
     if before.sum() < FEWEST or before.all():
         return None
@@ -38,7 +39,8 @@ def slowed_by_tracer(layout: Layout, usual: Int64) -> Estimate | None:
 
 
 def starts_with_tracer(layout: Layout, step: int) -> bool:
-    """True if what starts with a step may be the tracer's doing: it is one of the first steady ones behind it."""
+    """True if a change at this step may come from the tracer: it is one of the first steady steps after the tracer
+    attached."""
     if layout.traced is None:
         return False
     steps = layout.timeline.steps

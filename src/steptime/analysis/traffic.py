@@ -1,8 +1,8 @@
-"""Copies, collectives and calls for memory by kind: how long, how much, and what of it no computing hid.
+"""Copies, collectives and allocator calls to the driver by kind: time, bytes, and time that no computing hid.
 
-A collective's kernel knows the host's "record_param_comms" around its launch, whose arguments say what is sent in which
-group. They are fetched from the file again; without them the annotation (nccl:all_reduce) and the kernel's own name
-tell the kind alone.
+A collective's kernel belongs to the CPU's "record_param_comms" around its launch, whose arguments say what is sent in
+which group. They are read from the file again. Without them, the annotation (nccl:all_reduce) and the kernel's name
+give the kind only.
 """
 
 from __future__ import annotations
@@ -45,14 +45,13 @@ from steptime.trace.vendors import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CopyTotal:
-    """Copies of one kind that one operator asked for. kind: "HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "memset" or "" (not
-    said). memory of the host: "pageable", "pinned" or "". operator: the outermost aten operator around the launch, or
-    the range of torch's that lays out what ranks exchange, "" for none.
+    """Copies of one kind that one operator asked for. kind: "HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "memset" or ""
+    (unknown). memory: of the host, "pageable", "pinned" or "". operator: the outermost aten operator around the launch,
+    or torch's range that lays out data for communication, "" for none.
 
-    All columns (n,), by step: calls begun in it, ns of device time, exposed ns in which nothing else ran, and bytes
-    (None: the trace does not say). Exposed time of all copies together is the breakdown's COPY to the nanosecond; where
-    two copies overlap, the one named first has it.
-    """
+    calls, duration (device time, ns), exposed (time in which nothing else ran, ns) and bytes (None if unknown) are by
+    step, (n,). The exposed time of all copies sums to the breakdown's COPY to the nanosecond; where two copies overlap,
+    the earlier entry gets the time."""
 
     kind: str
     memory: str
@@ -65,7 +64,7 @@ class CopyTotal:
 
 
 def copies_of(steps: StepContext) -> tuple[CopyTotal, ...]:
-    """The copies of the steps, the most exposed first."""
+    """Copies of the steps, the most exposed first."""
     trace, links, windows = steps.trace, steps.links, steps.windows
     events = trace.events
     give_back(len(events))
@@ -102,7 +101,7 @@ def copies_of(steps: StepContext) -> tuple[CopyTotal, ...]:
 
 
 def copy_kind(name: str) -> tuple[str, str]:
-    """Direction and memory of the host from the name of a copy: "Memcpy HtoD (Pageable -> Device)"."""
+    """(direction, host memory) from the name of a copy, such as "Memcpy HtoD (Pageable -> Device)"."""
     direction = next((kind for kind, pattern in COPY_DIRECTIONS.items() if pattern.search(name)), "")
     memory = HOST_MEMORY.search(name)
     return direction, memory[0].lower() if memory else ""
@@ -110,9 +109,9 @@ def copy_kind(name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllocationTotal:
-    """Calls of one name that go to the driver for memory (cudaMalloc, cudaFree, hipMalloc, …): PyTorch's allocator asks
-    only when its pool ends. All columns (n,), by step: calls begun in it, ns of the host inside them, ns that the
-    device idled meanwhile: in all, and by category, in which all names together have no more than the breakdown."""
+    """Calls of one name that ask the driver for memory (cudaMalloc, cudaFree, hipMalloc, …); PyTorch's allocator calls
+    them only when its pool is exhausted. Columns by step, (n,): calls, duration (on the CPU, ns), idle (device idle
+    time during the calls, ns) and within (idle by category; over all names, at most the breakdown's entry)."""
 
     name: str
     calls: Int64
@@ -123,7 +122,7 @@ class AllocationTotal:
 
 
 def allocations_of(steps: StepContext) -> tuple[AllocationTotal, ...]:
-    """The calls of the steps, those first that cost the device most."""
+    """Allocator calls of the steps, those with most device idle time first."""
     trace, windows, events = steps.trace, steps.windows, steps.trace.events
     rows = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & matching(trace, ALLOCATION.match))
     step = step_at(windows, events.start[rows])
@@ -156,27 +155,26 @@ def allocations_of(steps: StepContext) -> tuple[AllocationTotal, ...]:
 
 
 LARGEST = 1 << 50
-"""Bytes of one call: a petabyte."""
+"""Most bytes of one call: a petabyte."""
 RECORD = "record_param_comms"
-"""The operator under which torch's process groups note the parameters of a collective."""
+"""Operator in which torch's process groups record the parameters of a collective."""
 FUNCTION = re.compile(r"(\w+)(?=[<(]|$)")
-"""The name of a kernel without its namespaces, template arguments and parameters."""
+"""Name of a kernel without its namespaces, template arguments and parameters."""
 ELEMENT = {name.removeprefix("c10::").lower(): size for name, size in ELEMENT_BYTES.items()}
 ELEMENT |= {"byte": 1, "complexfloat": 8, "complexdouble": 16}
-"""Bytes of an element by its type in C++ or by torch's own name of it, in lower case without c10::."""
+"""Bytes per element by C++ type or by torch's name of the dtype, in lower case without c10::."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollectiveTotal:
-    """Collectives of one kind in one group. name: torch.distributed's ("all_reduce", "all_to_all", "send 0->1"), by
-    whatever the trace says of it. group: the description of the process group, else its name, "" where the trace does
-    not say; size: of its ranks, 0 likewise; members: the ranks as the file spells them, "" likewise.
+    """Collectives of one kind in one group. name: as in torch.distributed ("all_reduce", "all_to_all", "send 0->1").
+    group: the process group's description, else its name, "" if unknown; size: number of its ranks, 0 if unknown;
+    members: its ranks as the file spells them, "" if unknown.
 
-    All columns (n,), by step: kernels begun in it, ns of device time, exposed ns in which only communication ran, bytes
-    of the larger of what is given in and got out (None: the trace does not say). Exposed time of all collectives
-    together is the breakdown's COMMUNICATION to the nanosecond; where two overlap, the longer kind has it.
-    bus_bandwidth: B/s while its kernels ran, waiting for other ranks included; None where size or ranks are not known.
-    """
+    Columns by step, (n,): calls (kernels), duration (device time, ns), exposed (time in which only communication ran,
+    ns) and bytes (the larger of input and output, None if unknown). The exposed time of all collectives sums to the
+    breakdown's COMMUNICATION to the nanosecond; where two overlap, the longer kind gets the time. bus_bandwidth: B/s
+    while the kernels ran, waiting for other ranks included; None if size or bytes are unknown."""
 
     name: str
     group: str
@@ -194,13 +192,13 @@ FACTORS: tuple[tuple[re.Pattern[str], Callable[[int], float]], ...] = (
     (re.compile(r"all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE), lambda n: (n - 1) / n),
     (re.compile(r"broadcast|reduce|send|recv", re.IGNORECASE), lambda n: 1.0),
 )
-"""By torch's or NCCL's name of the operation, for n ranks: what an optimal algorithm has to send over each rank's link
-per byte. The size is that of the larger side: what all ranks get out of an all-gather, what each gives into a
-reduce-scatter. As NCCL-tests defines it (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
+"""Bytes that an optimal algorithm sends over each rank's link, per byte of the larger side (the output of an
+all-gather, the input of a reduce-scatter), for n ranks, by torch's or NCCL's name of the operation. As NCCL-tests
+defines it (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
 
 
 def bus_factor(name: str, ranks: int) -> float | None:
-    """Bus bandwidth over size per time; None for an operation that NCCL-tests does not know, and for one rank."""
+    """Bus bandwidth divided by (size / time); None for an operation unknown to NCCL-tests, and for one rank."""
     if ranks < 2:
         return None
     return next((factor(ranks) for pattern, factor in FACTORS if pattern.search(name)), None)
@@ -208,8 +206,8 @@ def bus_factor(name: str, ranks: int) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Arguments of one collective. bytes: None where the trace does not say. members: ranks of the group as the
-    file spells them, "" where it does not."""
+    """Arguments of one collective. bytes: None if unknown. members: ranks of the group as the file spells them, "" if
+    unknown."""
 
     name: str
     group: str = ""
@@ -219,7 +217,7 @@ class Parameters:
 
 
 def collectives_of(steps: StepContext) -> tuple[CollectiveTotal, ...]:
-    """The collectives of the steps, those first that took longest."""
+    """Collectives of the steps, the longest first."""
     trace, windows, events = steps.trace, steps.windows, steps.trace.events
     start, end = windows[:1, 0].max(initial=0), windows[-1:, 1].max(initial=0)
     rows = np.flatnonzero(communication_kernels(trace))
@@ -290,7 +288,7 @@ def _parameters(trace: Trace, kernel: int, annotation: int, arguments: Mapping[s
 
 
 def _without_arguments(trace: Trace, kernel: int, annotation: int) -> Parameters:
-    """From the annotation around the launch, whose shapes are those of what is sent, or from the kernel's name."""
+    """Arguments from the annotation around the launch, whose shapes are the data's, or from the kernel's name."""
     events = trace.events
     if annotation != UNKNOWN:
         name = ANNOTATED_COLLECTIVE.sub("", trace.symbols[events.name[annotation]])
@@ -299,21 +297,21 @@ def _without_arguments(trace: Trace, kernel: int, annotation: int) -> Parameters
 
 
 def _kernel_kind(trace: Trace, kernel: int) -> str:
-    """The kind of collective in a kernel's name, else the name of its function."""
+    """Kind of collective in a kernel's name, else the name of its function."""
     symbol = trace.symbols[trace.events.name[kernel]].replace("(anonymous namespace)::", "")
     found = COMMUNICATION_KIND.search(symbol) or FUNCTION.search(symbol)
     return found[1] if found else symbol
 
 
 def argument_bytes(trace: Trace, row: int) -> int | None:
-    """Bytes of the tensors that an event has as arguments; None where the trace does not say."""
+    """Bytes of an event's tensor arguments; None if the trace does not say."""
     shapes, types = int(trace.events.shapes[row]), int(trace.events.dtypes[row])
     known = shapes != ABSENT and types != ABSENT
     return tensor_bytes(trace.shapes[shapes], trace.dtypes[types]) if known else None
 
 
 def tensor_bytes(shapes: str, types: str) -> int | None:
-    """Bytes of the tensors of a call; None when one of them is not known."""
+    """Bytes of a call's tensors; None if one of them is unknown."""
     total = 0
     try:
         tensors = list(zip(json.loads(shapes), json.loads(types), strict=False))

@@ -1,6 +1,6 @@
-"""The functions of the user's own code in the steps of a trace with Python stacks: what each runs, in which phase.
+"""User functions in the steps of a trace with Python stacks: the time of each by phase.
 
-Steps with stacks are slow, and functions with many calls the slowest: what they take tells shares, no times.
+Stacks slow steps, most of all in functions with many calls: their times are good as fractions only.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from steptime.trace.vendors import TORCH_FRAME, matching
 
 @dataclass(frozen=True, slots=True)
 class FunctionUse:
-    """A function of the user's in one phase, without what it calls of the user's; None stands for all that is in none.
-    source: where it starts. python: ns per step outside operators, for longer than dispatching takes, in it and in
-    what it calls but torch; operators: ns in operators that it calls, in backward in what autograd runs for these."""
+    """Time of a user function in one phase, without user functions that it calls. source: its first line, None for time
+    in no user function. python: time outside operators, in intervals longer than a dispatch, in it and in library
+    callees except torch, ns per step; operators: time in operators that it calls (in backward, in what autograd runs
+    for them), ns per step."""
 
     source: SourceLine | None
     phase: PhaseName
@@ -37,7 +38,7 @@ class FunctionUse:
 
 
 def function_uses(windows: Iterable[StepContext]) -> tuple[FunctionUse, ...]:
-    """Those of the windows with stacks, the longest first."""
+    """User functions in the windows with stacks, the longest first."""
     spent: defaultdict[tuple[SourceLine | None, Phase], Int64] = defaultdict(lambda: np.zeros(2, np.int64))
     steps = 0
     for window in windows:
@@ -71,7 +72,7 @@ def _add(window: StepContext, track: int, spent: dict[tuple[SourceLine | None, P
 
 
 def _outside_operators(window: StepContext, track: int) -> Intervals:
-    """Intervals of the steps in no operator that are longer than dispatching takes."""
+    """Intervals of the steps outside operators that are longer than a dispatch."""
     trace = window.trace
     busy = during(trace, operator_events(trace) & (trace.events.track == track))
     free = subtract(union(window.boundaries[:, 0], window.boundaries[:, 1]), busy)
@@ -80,7 +81,7 @@ def _outside_operators(window: StepContext, track: int) -> Intervals:
 
 
 def _python_of(trace: Trace) -> Int64:
-    """By row, the user's function whose Python an instant in it is: the innermost, where torch's own is not within."""
+    """User function whose own Python runs in each event: the innermost, UNKNOWN if torch's Python is within it."""
     users = roles_of(trace).function
     torchs: Bool = (trace.events.event_kind == EventKind.PYTHON) & matching(trace, TORCH_FRAME.match)
     nearest = host_forest(trace).nearest(users | torchs).astype(np.int64)

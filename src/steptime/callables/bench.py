@@ -1,7 +1,7 @@
-"""Callables next to each other: what each takes, how they compare, and whether they still do the same.
+"""Callables compared with each other: time of each, ratio to the first, and whether results still agree.
 
-The blocks come from `machine/bench_script.py`, of a few fresh processes: two processes of one program differ (where its
-memory lies, what its libraries chose), and an interval that another run would respect must hold that as well.
+The blocks come from `machine/bench_script.py`, run in a few fresh processes. Two processes of one program differ (in
+the location of memory, in what libraries choose), and an interval that predicts another run must include that.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ SCRIPTS = Path(__file__).parent.parent / "machine"
 SCRIPT = SCRIPTS / "bench_script.py"
 Answer = TypeVar("Answer")
 LIKE = 0.02
-"""Difference between two callables that are still called alike: less is of use to nobody."""
+"""Relative difference up to which two callables count as alike; a smaller one is of no practical use."""
 NEARLY_ALL = 0.8
-"""Fraction of the pairs of calls: noise takes either side."""
+"""Fraction of the pairs of calls that must agree; noise affects either side."""
 KEPT_RESULT = 2.0
-"""A call with new values over one with the old: beyond, something is kept from call to call. Sorting, branches and
-sparsity do not care for a shuffle; caches of the processor meet both alike."""
+"""Ratio of a call with new values to one with old values above which results are cached between calls. Sorting,
+branches and sparsity are not affected by a shuffle; the processor's caches affect both alike."""
 MOST_BLOCKS = 120
-"""Blocks of a callable that are kept: a plot shows no more."""
+"""Most blocks per callable that are kept for the plot."""
 OVER_PEAK = 1.15
-"""FLOP/s over the measured peak that no clock and no better kernel explains."""
+"""Ratio of FLOP/s to the measured peak that no clock and no better kernel explains."""
 
 
 class Standing(Enum):
-    """Verdict on a callable, compared with the first one."""
+    """Verdict on a callable, relative to the first one."""
 
     FIRST = "first"
     FASTER = "faster"
@@ -59,8 +59,8 @@ NOT_TO_BE_TAKEN = (Standing.SUSPICIOUS, Standing.OTHER_RESULT, Standing.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """Options of a bench. callables, inputs: "file.py:name" or "module:name" (inputs "" for none). shapes: of each
-    setting, a shape for each argument. seconds: for one callable of one setting, all processes together."""
+    """Options of a bench. callables, inputs: "file.py:name" or "module:name" (inputs "" for none). shapes: for each
+    setting, a shape per argument. seconds: per callable and setting, over all processes."""
 
     callables: tuple[str, ...]
     inputs: str = ""
@@ -74,14 +74,14 @@ class BenchOptions:
     processes: int = 3
 
     def request(self) -> dict[str, Any]:
-        """As the script takes it, of one process."""
+        """Request to the script for one process."""
         asked = {name: getattr(self, name) for name in BenchOptions.__slots__}
         asked |= {"inputs": self.inputs or None, "seconds": self.seconds / self.processes}
         return {**asked, "host_memory": True, "own_process": True}
 
 
 class _Timed(msgspec.Struct, frozen=True):
-    """Times of a callable, as the script answers."""
+    """Times of a callable, as the script returns them."""
 
     place: str
     mode: str
@@ -154,20 +154,20 @@ class Contender:
 
     @property
     def rate(self) -> float | None:
-        """FLOP/s, None where none were counted."""
+        """FLOP/s, None if no FLOPs were counted."""
         return self.flops / self.time.value * 1e9 if self.time is not None and self.flops else None
 
     @property
     def bandwidth(self) -> float | None:
-        """B/s at least."""
+        """Lower bound of the bandwidth, B/s."""
         return self.bytes / self.time.value * 1e9 if self.time is not None and self.bytes else None
 
 
 @dataclass(frozen=True, slots=True)
 class BenchSetting:
-    """The same inputs for all. inputs: in words; dtype: "" where it was not asked for. failed: why there is nothing.
-    format: of the matrix products of what has these inputs, as the peaks are called, "" where they are no numbers with
-    a fraction. printed: bytes that went to standard output while they were timed."""
+    """Results of all callables on the same inputs. inputs: description; dtype: "" if not requested. failed: error
+    message if nothing was timed, else "". format: dtype of matmuls on these inputs, as the peaks are named, "" if they
+    are no floats. printed: bytes written to standard output during the timing."""
 
     inputs: str
     dtype: str
@@ -179,9 +179,8 @@ class BenchSetting:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Callables next to each other. processes: fresh ones that were timed. machine: the device that ran them with its
-    peaks, None where they are not known or other load disturbed them. other_cpus: that other programs kept busy
-    meanwhile, on average. options: what was asked for."""
+    """Results of a bench. processes: number of fresh ones that were timed. machine: device with its peaks, None if
+    unknown or measured under load. other_cpus: CPUs that other programs kept busy meanwhile, on average."""
 
     options: BenchOptions
     torch: str
@@ -199,12 +198,12 @@ class Bench:
 
     @property
     def under_load(self) -> bool:
-        """True if other programs took so much of the machine that times are longer than they need be."""
+        """True if other programs took so much of the machine that times are longer than necessary."""
         return self.other_cpus > DISTURBING_CPUS
 
 
 def bench(options: BenchOptions, executable: str, machines: Sequence[Machine], notify: Callable[[str], None]) -> Bench:
-    """Times them in fresh processes. machines: this machine's devices. Raises NothingMeasuredError."""
+    """Times the callables in fresh processes. machines: devices of this machine. Raises NothingMeasuredError."""
     load = OtherLoad()
     answers = []
     for number in range(1, options.processes + 1):
@@ -214,7 +213,7 @@ def bench(options: BenchOptions, executable: str, machines: Sequence[Machine], n
 
 
 def that_ran(answer: _Answer, machines: Sequence[Machine]) -> Machine | None:
-    """The machine of the device that an answer is of, None where no peak of it is known."""
+    """Machine of the device in an answer, None if no peaks of it are known."""
     own = [each for each in machines if each.device == answer.device]
     if answer.device != "cpu":  # of which a host may have several kinds
         own = [each for each in own if each.name == answer.name] or list(filter(None, (known(answer.name),)))
@@ -222,7 +221,7 @@ def that_ran(answer: _Answer, machines: Sequence[Machine]) -> Machine | None:
 
 
 def bench_here(callables: dict[str, Any], inputs: Any, options: BenchOptions) -> Bench:
-    """The same in this process, of callables that are at hand. Raises ImportError without torch."""
+    """Times callables in this process. Raises ImportError without torch."""
     from steptime.machine import bench_script  # imports torch
 
     load = OtherLoad()
@@ -260,7 +259,7 @@ def _checked(answer: _Answer) -> _Answer:
 
 
 def assembled(options: BenchOptions, answers: Sequence[_Answer], machine: Machine | None, other_cpus: float) -> Bench:
-    """One Bench of the answers of all processes."""
+    """Bench from the answers of all processes."""
     first = answers[0]
     settings = tuple(
         _setting([answer.settings[place] for answer in answers], machine, options)
@@ -322,26 +321,26 @@ def _contender(
 
 
 def thinned(blocks: Sequence[float]) -> tuple[float, ...]:
-    """No more than MOST_BLOCKS: means of neighbours."""
+    """At most MOST_BLOCKS values: means of neighbours."""
     stride = max(1, -(-len(blocks) // MOST_BLOCKS))
     return tuple(float(np.mean(blocks[at : at + stride])) for at in range(0, len(blocks), stride))
 
 
 def short_names(places: Sequence[str]) -> dict[str, str]:
-    """Name of each callable: its own name where no other has the same."""
+    """Name of each callable by its place: its own name, unless another one has the same."""
     own = [place.rpartition(":")[2] for place in places]
     return {place: name if own.count(name) == 1 else place for place, name in zip(places, own, strict=True)}
 
 
 def _ratio(own: _Timed, base: _Timed) -> Float64:
-    """How many times as fast, round by round: each round met one state of the machine."""
+    """Speed relative to the first, round by round, since each round met one state of the machine."""
     count = min(len(own.blocks), len(base.blocks))
     ratios: Float64 = np.array(base.blocks[:count]) / np.array(own.blocks[:count])
     return ratios
 
 
 def over_processes(values: Sequence[Float64], unit: str = "ns") -> Estimate:
-    """The median of all blocks, with an interval that holds each process's own median."""
+    """Median of all blocks, with an interval that includes each process's median."""
     whole = median_of(np.concatenate(values), unit)
     middles = [float(np.median(each)) for each in values]
     return Estimate(whole.value, min(whole.low, *middles), max(whole.high, *middles), whole.samples, unit)
@@ -350,7 +349,7 @@ def over_processes(values: Sequence[Float64], unit: str = "ns") -> Estimate:
 def _standing(
     own: Sequence[_Timed], base: Sequence[_Timed], speed: Estimate | None, time: Estimate, machine: Machine | None
 ) -> tuple[Standing, str]:
-    """Standing of a callable, and why: what is wrong with its result comes before how fast it gives it."""
+    """(standing of a callable, reason). A wrong result takes precedence over speed."""
     trick = _trick(own, base, time, machine)
     if trick:
         return Standing.SUSPICIOUS, trick
@@ -373,7 +372,7 @@ def _standing(
 
 
 def _trick(own: Sequence[_Timed], base: Sequence[_Timed], time: Estimate, machine: Machine | None) -> str:
-    """Signs that no honest callable leaves; "" for none."""
+    """Description of a sign that no honest callable shows; "" for none."""
     if all(each.follows is False for each in own) and (own is base or any(each.follows for each in base)):
         known = "" if own is base else ", and the first one's does not"
         if own is not base or _kept(own):
@@ -389,12 +388,12 @@ def _trick(own: Sequence[_Timed], base: Sequence[_Timed], time: Estimate, machin
 
 
 def _kept(own: Sequence[_Timed]) -> bool:
-    """In every process, in nearly all pairs of calls."""
+    """True if results are cached: in every process, in nearly all pairs of calls."""
     return all(each.fresh and _middle(_new_over_old(each)) > KEPT_RESULT and _nearly_all(each) for each in own)
 
 
 def _new_over_old(timed: _Timed) -> Float64:
-    """Ratio of each pair of calls."""
+    """Ratio of the new-value call to the old-value call, for each pair."""
     ratios: Float64 = np.array(timed.fresh) / np.maximum(timed.repeated, 1)
     return ratios
 

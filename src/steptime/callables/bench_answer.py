@@ -1,4 +1,4 @@
-"""The answer of `steptime bench`: the answer, a table for each setting of inputs, time over inputs or over blocks."""
+"""The answer of `steptime bench`: headline, a table per setting of inputs, a chart of time over inputs or blocks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from steptime.quantities import Estimate, format_bytes, format_count, format_dur
 from steptime.report.sentences import interval_text
 
 LONG_FIRST_CALL = 3.0
-"""First calls over later ones: shorter ones are no compilation."""
+"""Ratio of first to later calls below which there was no compilation."""
 NEAR_ONE, MOST_DECIMALS = 0.5, 4
-"""A ratio between this and its inverse is written with decimals, so many at the most."""
+"""NEAR_ONE: a ratio between this and its inverse is written with decimals, MOST_DECIMALS at most."""
 LAUNCH_BOUND = 0.9
-"""Fraction of a call's time on a device, for which the host launches it: the device waits for the host."""
+"""Fraction of a call's time on a device: if launching takes this much of it, the device waits for the CPU."""
 
 
 def answer_of(bench: Bench) -> Answer:
@@ -40,7 +40,7 @@ def _head(bench: Bench) -> str:
 
 
 def headline(bench: Bench) -> str:
-    """How the callables compare, and which of them are not to be taken."""
+    """Headline: how the callables compare, and which of them must not be used."""
     failed = [each for each in bench.contenders if each.time is None]
     if failed and len(failed) == len(bench.contenders):
         return f"Nothing was timed. {failed[0].name} failed: {failed[0].sentence}."
@@ -75,12 +75,12 @@ def _alongside(one: Contender, speed: Estimate, first: str) -> str:
 
 
 def ratio_text(speed: Estimate) -> str:
-    """How many times as fast: "12.3", and near 1 with as many decimals as its interval needs."""
+    """Speed as text: "12.3", or near 1 with as many decimals as its interval needs."""
     return f"{speed.value:.{_decimals(speed)}f}" if _near_one(speed) else f"{speed.value:.3g}"
 
 
 def reach_text(speed: Estimate) -> str:
-    """Its interval: "0.98 to 1.02", "0.9996 to 1.0004"."""
+    """Interval as text: "0.98 to 1.02", "0.9996 to 1.0004"."""
     low, high = speed.low, speed.high
     if _near_one(speed):
         return f"{low:.{_decimals(speed)}f} to {high:.{_decimals(speed)}f}"
@@ -92,14 +92,14 @@ def _near_one(speed: Estimate) -> bool:
 
 
 def _decimals(speed: Estimate) -> int:
-    """Two at least, and so many that the ends of the interval differ, from each other and from 1."""
+    """Number of decimals, at least 2, with which the ends of the interval differ from each other and from 1."""
     ends = (speed.low, 1.0, speed.high)
     return next((many for many in range(2, MOST_DECIMALS) if len({f"{end:.{many}f}" for end in ends}) == len(ends)),
                 MOST_DECIMALS)  # fmt: skip
 
 
 def _several(bench: Bench) -> str:
-    """Summary of several settings: how often each is the fastest, and its reach."""
+    """Summary of several settings: how often each callable is faster, slower or alike, and the range of its speed."""
     count = len(bench.settings)
     names = [each.name for each in bench.settings[0].contenders][1:]
     reported = []
@@ -127,7 +127,7 @@ def _time(contender: Contender) -> str:
 
 
 def badge(bench: Bench) -> str:
-    """How sure it is, and why."""
+    """Confidence of the result, with its reason."""
     times = [each.time for setting in bench.settings for each in setting.contenders if each.time is not None]
     if not times:
         return "Unclear: nothing was timed."
@@ -159,7 +159,7 @@ def _table(bench: Bench, setting: BenchSetting, place: int) -> Table:
 
 
 def _backward(each: Contender) -> float | None:
-    """ns of both passes, less those of the forward pass."""
+    """Time of both passes minus the forward pass, ns."""
     if each.time is None or each.forward is None:
         return None
     return max(each.time.value - each.forward.value, 0.0)
@@ -172,8 +172,8 @@ def _speed(each: Contender) -> Cell:
 
 
 def _against_peaks(bench: Bench, setting: BenchSetting) -> Callable[[float], str]:
-    """Writes FLOP/s with their share of the peak in the inputs' format; of TF32's where they are beyond float32's, as
-    convolutions are by themselves."""
+    """Formatter of FLOP/s with the fraction of the peak in the inputs' dtype. If they exceed float32's peak, TF32's is
+    used, which convolutions use by default."""
     names = (setting.format, "tf32") if setting.format == "float32" else (setting.format,)
     machine = bench.machine
     peaks = [(name, machine.matrix_rate(name)) for name in names] if machine is not None else []
@@ -187,7 +187,7 @@ def _against_peaks(bench: Bench, setting: BenchSetting) -> Callable[[float], str
 
 
 def _against_copy(bench: Bench) -> Callable[[float], str]:
-    """Writes B/s with their share of what a large copy moves; what a cache holds is quicker."""
+    """Formatter of B/s with the fraction of a large copy's rate, or "more than" it for cached data."""
     copy = bench.machine.copy.value if bench.machine is not None and bench.machine.copy is not None else None
 
     def words(value: float) -> str:
@@ -204,7 +204,7 @@ def _of(bench: Bench) -> str:
 
 
 def notes(bench: Bench) -> Iterator[str]:
-    """Notes beyond the table."""
+    """Notes in addition to the table."""
     for setting in bench.settings:
         if setting.failed:
             yield one_line(f"Not timed: {setting.inputs or setting.dtype or 'a setting'}: {setting.failed}.")
@@ -215,7 +215,7 @@ def notes(bench: Bench) -> Iterator[str]:
 
 
 def _of_calls(bench: Bench) -> Iterator[str]:
-    """Overhead of calls."""
+    """Notes on changed arguments, launch-bound calls and printed output."""
     changing = dict.fromkeys(each.name for each in bench.contenders if each.changes)
     if changing:
         yield one_line(
@@ -237,7 +237,7 @@ def _launch_bound(each: Contender) -> bool:
 
 
 def _first_calls(contenders: Iterable[Contender]) -> Iterator[str]:
-    """Cost of compiling, and when it is paid back."""
+    """Notes on compilation time, and when it pays off."""
     for each in contenders:
         if each.mode == "eager" or each.first_call is None or each.time is None:
             continue
@@ -248,7 +248,7 @@ def _first_calls(contenders: Iterable[Contender]) -> Iterator[str]:
 
 
 def chart(bench: Bench) -> CurveChart | None:
-    """Time over inputs; over the blocks, as they were timed, where there is one setting only. None without times."""
+    """Chart of time over inputs, or over blocks if there is only one setting. None without times."""
     settings = [setting for setting in bench.settings if setting.contenders]
     times = [each.time for setting in settings for each in setting.contenders if each.time is not None]
     if not times:
@@ -266,7 +266,7 @@ def chart(bench: Bench) -> CurveChart | None:
 
 
 def over_blocks(setting: BenchSetting) -> CurveChart | None:
-    """Time of a call in each block: clocks that rise and other programs show as steps that all curves have."""
+    """Chart of a call's time in each block: rising clocks and other programs show as steps in all curves."""
     drawn = [(number, each) for number, each in enumerate(setting.contenders) if each.blocks]
     axis = decades([max(block, 1.0) for _, each in drawn for block in each.blocks])
     curves = tuple(

@@ -1,4 +1,4 @@
-"""The answer of `steptime bench-loader`: the answer, its parts, each setting, and the time of a batch over workers."""
+"""The answer of `steptime bench-loader`: headline, the loader's parts, each setting, and batch time over workers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from steptime.quantities import format_bytes, format_count, format_duration, for
 from steptime.report.sentences import interval_text
 
 WORTH_A_WORD = 0.5
-"""Share of the making of a batch in which no CPU works, and part of an item's time that its second reading takes."""
+"""Fraction worth a note: of a batch's preparation without CPU work, and of an item's time that its second reading
+takes."""
 
 
 MUCH_SHORTER = 1.25
-"""The wait of the host from usual memory over that with pinned memory: less is not worth a change."""
+"""Ratio of the CPU's wait from pageable memory to that from pinned memory; a smaller one does not justify a change."""
 
 
 def headline(bench: LoaderBench) -> str:
-    """Which number of workers to set, and what that brings."""
+    """Headline: the number of workers to set, and its effect."""
     own, best, per = bench.own, bench.best, "A step" if bench.options.step else "A batch"
     if best.batch is None:
         return "Nothing was timed."
@@ -53,14 +54,14 @@ def _takes(bench: LoaderBench, setting: LoaderSetting) -> str:
 
 
 def badge(bench: LoaderBench) -> str:
-    """How sure it is, and why."""
+    """Confidence of the result, with its reason."""
     times = [each.batch for each in bench.settings if each.batch is not None]
     busy = f"other processes used {bench.other_cpus:.1f} CPUs meanwhile" if bench.under_load else ""
     return confidence(times, f"{format_count(times[0].samples, 'block')} each in 2 processes", busy)
 
 
 def notes(bench: LoaderBench) -> Iterator[str]:
-    """Notes beyond the tables."""
+    """Notes in addition to the tables."""
     if (parts := bench.parts) is not None:
         yield (
             f"An item takes {format_duration(parts.item_ns)}, collating a batch {format_duration(parts.collate_ns)}"
@@ -102,7 +103,7 @@ def notes(bench: LoaderBench) -> Iterator[str]:
 
 
 def _of_memory(bench: LoaderBench) -> Iterator[str]:
-    """Memory that keeping items takes, and what stored samples are."""
+    """Notes on the memory for kept items, and on the content of stored samples."""
     length, best = bench.parts.length if bench.parts is not None else None, bench.best
     if bench.options.kept and length and best.samples and best.bytes:
         size = format_bytes(round(length * best.bytes / best.samples))
@@ -120,7 +121,7 @@ def _of_memory(bench: LoaderBench) -> Iterator[str]:
 
 
 def tables(bench: LoaderBench) -> tuple[Table, ...]:
-    """By workers, and what else was tried."""
+    """Tables by workers, of other settings, of formats and of transfers; those with rows."""
     found = (
         _table("workers", "by workers", bench.settings, bench),
         _table("others", "other settings", bench.variants, bench),
@@ -172,7 +173,7 @@ def _transfers(bench: LoaderBench) -> Table:
 
 
 def _of_transfers(bench: LoaderBench) -> Iterator[str]:
-    """Time that pinned memory and asynchronous copies save the training thread."""
+    """Notes on the training thread's time that pinned memory and asynchronous copies save."""
     if bench.no_transfer:
         yield f"Copying a batch to the device was not timed: {bench.no_transfer}."
     if not bench.transfers:
@@ -201,7 +202,7 @@ def _head(bench: LoaderBench) -> str:
 
 
 def answer_of(bench: LoaderBench) -> Answer:
-    """How many workers to set."""
+    """Answer with the number of workers to set."""
     message, sure = headline(bench), badge(bench)
     return Answer(
         f"Bench of {bench.options.loader}", message, sure, (_head(bench),), tables(bench), tuple(notes(bench)),
@@ -210,7 +211,7 @@ def answer_of(bench: LoaderBench) -> Answer:
 
 
 def chart(bench: LoaderBench) -> CurveChart | None:
-    """The time of a batch over workers; None where there is one count only."""
+    """Chart of batch time over workers; None for a single count."""
     known = [each for each in bench.settings if each.batch is not None]
     if len(known) < 2:
         return None

@@ -1,6 +1,6 @@
-"""A loader alone: what its parts take, and what it gives with other settings.
+"""Bench of a loader alone: times of its parts, and of batches with other settings.
 
-The waits come from `machine/loader_script.py`, of two fresh processes, which take the settings in opposite order.
+The waits come from `machine/loader_script.py`, run in two fresh processes, which take the settings in opposite order.
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ from steptime.trials.execute import last_lines
 SCRIPT = SCRIPTS / "loader_script.py"
 PROCESSES = 2
 PLATEAU = 0.03
-"""Fraction of the shortest time of a batch: a setting that comes so near is as good. Each further worker takes
-memory."""
+"""Fraction of the shortest batch time within which a setting is as good. Each further worker takes memory."""
 MOST_WORKERS = 16
-"""Tried unasked."""
+"""Most workers that are tried without being asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderBenchOptions:
-    """Options of a loader's bench. loader: "file.py:name" or "module:name", or a job's command in words. step: ns that
-    the training is away between two batches. workers: counts to try, empty for 0 to twice the usable CPUs. The others
-    are tried with the best count: batch_sizes, prefetch (factors), contexts (how workers are started), sharing
-    (strategies); kept: with the items in memory. cold: items are read with their files out of the page cache, too.
-    formats: samples are stored in other formats and read back. seconds: of each setting in each process."""
+    """Options of a loader's bench. loader: "file.py:name" or "module:name", or a job's command as text. step: time of
+    training between two batches, ns. workers: counts to try, empty for 0 to twice the usable CPUs. Further settings are
+    tried with the best count: batch_sizes, prefetch (factors), contexts (start methods of workers), sharing
+    (strategies); kept: items kept in memory. cold: also read items with their files out of the page cache. formats:
+    also store samples in other formats and read them back. seconds: per setting and process."""
 
     loader: str
     step: float = 0.0
@@ -55,8 +54,8 @@ class LoaderBenchOptions:
     seconds: float = 1.0
 
     def variants(self, best: int, fewest: int) -> list[dict[str, Any]]:
-        """Changes next to the number of workers, one thing at a time, with the best number; what only workers
-        have, with the fewest that were tried where none are best."""
+        """Settings in addition to the number of workers, one change at a time, with the best number. Changes that need
+        workers use the fewest that were tried if the best number is 0."""
         found: list[dict[str, Any]] = [{"workers": best, "batch_size": each} for each in self.batch_sizes]
         with_workers: list[dict[str, Any]] = [
             *({"prefetch_factor": each} for each in self.prefetch),
@@ -69,7 +68,7 @@ class LoaderBenchOptions:
 
 
 class _TimedSetting(msgspec.Struct, frozen=True):
-    """As the script answers."""
+    """Times of a setting, as the script returns them."""
 
     workers: int | None = None
     batch_size: int | None = None
@@ -88,10 +87,10 @@ class _TimedSetting(msgspec.Struct, frozen=True):
 
 
 class LoaderParts(msgspec.Struct, frozen=True):
-    """Time of one batch in the process that makes it. batches: that were read. item_ns: of an item; again_ns: of
-    the same one, read a second time, None where that cannot be; cold_ns: with its files out of the page cache, None
-    where that was not asked for or no file was read; cold_busy, fetched: the CPU's share and the bytes from a disk of
-    that. collate_ns: of a batch. busy: share in which both had or wanted a CPU. length: items of the dataset."""
+    """Times of a batch in the process that makes it. batches: number read. item_ns: per item; again_ns: the same item
+    read again, None if impossible; cold_ns: with its files out of the page cache, None if not requested or no file was
+    read; cold_busy, fetched: CPU fraction and bytes per item from disk of the cold reading. collate_ns: per batch.
+    busy: fraction of the time running or runnable on a CPU. length: items of the dataset."""
 
     batches: int
     item_ns: float
@@ -105,8 +104,9 @@ class LoaderParts(msgspec.Struct, frozen=True):
 
 
 class StoredSamples(msgspec.Struct, frozen=True):
-    """Samples in another format. bytes: of one on the disk. ns of a sample: ordered_ns, random_ns with the files out of
-    the page cache, None where the system keeps them in memory; warm_ns at random from memory. left_out: why not."""
+    """Samples in another format. bytes: per sample on disk. Times per sample: ordered_ns, random_ns with the files out
+    of the page cache, None if the system keeps them in memory; warm_ns at random from memory. left_out: reason if not
+    timed."""
 
     name: str
     bytes: float = 0.0
@@ -117,8 +117,8 @@ class StoredSamples(msgspec.Struct, frozen=True):
 
 
 class LoaderTransfer(msgspec.Struct, frozen=True):
-    """A way of a batch to the device. bytes: of the batch. host_ns: until the host goes on; device_ns: that the copies
-    take there. pin_ns: to copy the batch into pinned memory before, None where it is not pinned."""
+    """A way to copy a batch to the device. bytes: of the batch. host_ns: until the CPU continues; device_ns: of the
+    copies. pin_ns: to copy the batch into pinned memory first, None if it is not pinned."""
 
     name: str
     bytes: int
@@ -128,7 +128,7 @@ class LoaderTransfer(msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> float:
-        """B/s."""
+        """Rate of the copies, B/s."""
         return self.bytes / max(self.device_ns, 1.0) * 1e9
 
 
@@ -148,14 +148,14 @@ class _LoaderAnswer(msgspec.Struct, frozen=True):
 
 
 Ask = Callable[[Mapping[str, Any]], _LoaderAnswer]
-"""Puts a request to `machine/loader_script.py` in a fresh process."""
+"""Function that sends a request to `machine/loader_script.py` in a fresh process."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderJob:
-    """A training job whose loader is meant. executable: its interpreter; words: what is behind that, "train.py" or
-    "-m", "package", then arguments. workspace: where it is run. dataset: the class of the loader's dataset, "" for the
-    first loader that is asked. seconds: after which a process is taken to hang."""
+    """A training job whose loader is timed. executable: its interpreter; words: the interpreter's arguments, "train.py"
+    or "-m", "package", then arguments. workspace: where it runs. dataset: class of the loader's dataset, "" for the
+    first loader that is asked. seconds: time after which a process counts as hung."""
 
     executable: str
     words: tuple[str, ...]
@@ -166,10 +166,9 @@ class LoaderJob:
 
 @dataclass(frozen=True, slots=True)
 class LoaderSetting:
-    """A loader in one setting. name: what is set. wait: ns in next() for a batch; batch: with the step between two,
-    which is what a step of training takes. first: ns of the first batch, with the start of the workers. received: ns
-    that a batch takes which is ready. samples, bytes: of a batch. repeats: the workers give the same items, each all of
-    them. failed: why there is nothing."""
+    """Results of one setting. name: the setting. wait: in next() per batch, ns; batch: wait plus the training step, ns.
+    first: first batch including the start of workers, ns. received: receiving a ready batch, ns. samples, bytes: per
+    batch. repeats: True if every worker yields all items, so that items repeat. failed: error message, or ""."""
 
     name: str
     workers: int
@@ -184,16 +183,16 @@ class LoaderSetting:
 
     @property
     def rate(self) -> float | None:
-        """Samples a second; batches where samples cannot be counted."""
+        """Samples per second; batches per second if samples cannot be counted."""
         return (self.samples or 1) / self.batch.value * 1e9 if self.batch is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderBench:
-    """A loader's parts and settings. own: as it is set in the file; settings: by workers, then what else was tried;
-    best: the one with the fewest workers that is as good as any by workers. unbatched: a dataset, each batch one
-    sample. usable_cpus: of this machine. other_cpus: that other programs kept busy meanwhile. transfers: of a batch to
-    the device, empty without one; no_transfer: why they were not timed."""
+    """Results of a loader's bench. own: setting in the file; settings: by workers; variants: other settings; best:
+    fewest workers that are as good as any. unbatched: True for a dataset, with one sample per batch. usable_cpus: of
+    this machine. other_cpus: CPUs that other programs kept busy meanwhile. transfers: of a batch to the device, empty
+    without one; no_transfer: reason if they were not timed."""
 
     options: LoaderBenchOptions
     torch: str
@@ -213,12 +212,12 @@ class LoaderBench:
 
     @property
     def under_load(self) -> bool:
-        """True if other programs took so much of the machine that times are longer than they need be."""
+        """True if other programs took so much of the machine that times are longer than necessary."""
         return self.other_cpus > DISTURBING_CPUS
 
 
 def bench_loader(options: LoaderBenchOptions, ask: Ask, notify: Callable[[str], None]) -> LoaderBench:
-    """Times it in fresh processes of the user's interpreter. Raises NothingMeasuredError."""
+    """Times a loader in fresh processes of the user's interpreter. Raises NothingMeasuredError."""
     load = OtherLoad()
     notify("timing items and collating" + ", and other formats" * options.formats)
     about = _answer(options, ask, [], parts=True)
@@ -238,14 +237,14 @@ def bench_loader(options: LoaderBenchOptions, ask: Ask, notify: Callable[[str], 
 
 
 def usual_counts(cpus: int) -> tuple[int, ...]:
-    """0, and powers of two up to twice the CPUs: items that wait need no CPU of their own."""
+    """Counts of workers to try: 0 and powers of two up to twice the CPUs, since waiting workers need no CPU."""
     most = min(2 * cpus, MOST_WORKERS)
     return (0, *(2**power for power in range(most.bit_length()) if 2**power <= most))
 
 
 def best_of(settings: Sequence[LoaderSetting]) -> LoaderSetting | None:
-    """The one with the fewest workers of those that come near the fastest; None where all failed. Workers that give the
-    same items bring nothing."""
+    """Setting with the fewest workers among those near the fastest; None if all failed. Workers that repeat the same
+    items gain nothing and are ignored."""
     timed = [each for each in settings if each.batch is not None and not each.repeats]
     shortest = min((each.batch.value for each in timed if each.batch is not None), default=0.0)
     near = [each for each in timed if each.batch is not None and each.batch.value <= shortest * (1 + PLATEAU)]
@@ -294,12 +293,12 @@ def _setting(timed: Sequence[_TimedSetting], options: LoaderBenchOptions) -> Loa
 
 
 def of_place(executable: str) -> Ask:
-    """Asks a fresh process of an interpreter about the loader of a place."""
+    """`Ask` for the loader of a place, in a fresh process of an interpreter."""
     return lambda request: answer_of(SCRIPT, request, executable, _LoaderAnswer)
 
 
 def of_job(job: LoaderJob) -> Ask:
-    """Asks a job that is run, contained as a trial, until its loader is asked for a batch."""
+    """`Ask` for a job, run contained as a trial until its loader is asked for a batch."""
 
     def ask(request: Mapping[str, Any]) -> _LoaderAnswer:
         with tempfile.TemporaryDirectory(prefix="steptime-job-") as folder:

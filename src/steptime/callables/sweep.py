@@ -1,4 +1,4 @@
-"""A machine's ceilings as work of rising size meets them: where overhead ends, and bandwidth, and arithmetic starts.
+"""Limits of a machine for work of increasing size: where overhead ends, and bandwidth and arithmetic take over.
 
 The points come from `machine/sweep_script.py`. Arithmetic intensity is FLOPs over the bytes that must at least be moved
 (Williams, Waterman, Patterson: Roofline, CACM 52 (2009), 65).
@@ -27,9 +27,9 @@ from steptime.quantities import Estimate, format_bytes, format_count, format_dur
 
 SCRIPT = SCRIPTS / "sweep_script.py"
 MOST_PLACED, LONGEST_SHAPES = 12, 40
-"""Operators of a recording, and letters of their shapes."""
+"""Most operators of a recording that are placed, and most letters of their shapes."""
 HALF = 0.5
-"""Fraction of the best rate: from here on a knee is passed."""
+"""Fraction of the best rate at which a limit counts as reached."""
 TITLES = {
     "repeated": "pointwise work, one operator each time",
     "compiled": "pointwise work, compiled into one",
@@ -40,8 +40,8 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """Options of a sweep. seconds: for each point. compile: pointwise work is compiled, too. values: of the tensor that
-    pointwise work goes through; repeats: of that work; orders: of square matrices; sizes: of copies, bytes."""
+    """Options of a sweep. seconds: per point. compile: also compile pointwise work. values: elements of the tensor for
+    pointwise work; repeats: of that work; orders: of square matrices; sizes: of copies, bytes."""
 
     device: str
     seconds: float = 0.15
@@ -53,7 +53,7 @@ class SweepOptions:
 
 
 class SweepPoint(msgspec.Struct, frozen=True):
-    """kind: a key of TITLES. amount: repetitions, order, or bytes. seconds: best and median block, of a call."""
+    """One measurement. kind: a key of TITLES. amount: repetitions, order, or bytes. seconds: best, median of a call."""
 
     kind: str
     amount: int
@@ -63,17 +63,17 @@ class SweepPoint(msgspec.Struct, frozen=True):
 
     @property
     def intensity(self) -> float:
-        """FLOP/B."""
+        """Arithmetic intensity, FLOP/B."""
         return self.flops / self.bytes
 
     @property
     def rate(self) -> float:
-        """FLOP/s."""
+        """Rate, FLOP/s."""
         return self.flops / self.seconds[0]
 
     @property
     def bandwidth(self) -> float:
-        """B/s at least."""
+        """Lower bound of the bandwidth, B/s."""
         return self.bytes / self.seconds[0]
 
 
@@ -87,7 +87,7 @@ class _SweepAnswer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PlacedOperator:
-    """An operator of a recording by its shapes. duration: ns per step; flops: per step; bytes: moved at least."""
+    """An operator of a recording by its shapes. duration: ns per step; flops: per step; bytes: per step, at least."""
 
     name: str
     shapes: str
@@ -97,19 +97,20 @@ class PlacedOperator:
 
     @property
     def intensity(self) -> float:
-        """FLOP/B."""
+        """Arithmetic intensity, FLOP/B."""
         return self.flops / self.bytes
 
     @property
     def rate(self) -> float:
-        """FLOP/s."""
+        """Rate, FLOP/s."""
         return self.flops / self.duration * 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The points of one device. machine: its peaks, None where they are not known. left_out: why nothing is compiled.
-    other_cpus: that other programs kept busy meanwhile. recording: whose operators are placed among the points."""
+    """Points of one device. machine: its peaks, None if unknown. left_out: reason if nothing was compiled. other_cpus:
+    CPUs that other programs kept busy meanwhile. recording: source of the operators that are placed among the
+    points."""
 
     device: str
     name: str
@@ -123,12 +124,12 @@ class Sweep:
     operators: tuple[PlacedOperator, ...] = ()
 
     def of(self, kind: str) -> tuple[SweepPoint, ...]:
-        """By amount."""
+        """Points of a kind, by amount."""
         return tuple(each for each in self.points if each.kind == kind)
 
 
 def sweep(options: SweepOptions, executable: str, machine: Machine | None, notify: Callable[[str], None]) -> Sweep:
-    """Measures in a fresh process of the user's interpreter. Raises NothingMeasuredError."""
+    """Measures a sweep in a fresh process of the user's interpreter. Raises NothingMeasuredError."""
     load = OtherLoad()
     notify(f"work of rising size on {machine.name if machine is not None else options.device} (a minute or two)")
     request: dict[str, Any] = {name: getattr(options, name) for name in SweepOptions.__slots__}
@@ -140,7 +141,7 @@ def sweep(options: SweepOptions, executable: str, machine: Machine | None, notif
 
 
 def operators_of(case: Case) -> tuple[PlacedOperator, ...]:
-    """Those with FLOPs and bytes that take most of the step, longest first: kernels where a device ran them."""
+    """Operators with FLOPs and bytes that take most of the step, longest first; kernels if a device ran them."""
     uses: list[tuple[str, str, KernelUse | OperatorUse]] = [
         (each.operator or each.name, each.shapes, each) for each in case.kernels
     ]
@@ -159,27 +160,27 @@ def attainable(sweep: Sweep, intensity: float) -> float:
 
 
 def end_of_overhead(sweep: Sweep) -> SweepPoint | None:
-    """The first copy that takes twice as long as the smallest; None where none does."""
+    """Smallest copy that takes twice as long as the smallest of all; None if none does."""
     copies = sweep.of("copy")
     return next((each for each in copies if each.seconds[0] >= 2 * copies[0].seconds[0]), None)
 
 
 def largest_cached(sweep: Sweep) -> SweepPoint | None:
-    """The largest copy that is so much quicker than the largest of all that a cache must hold it; else None."""
+    """Largest copy so much faster than the largest of all that it must be cached; None if there is none."""
     copies = sweep.of("copy")
     quick = [each for each in copies if each.bandwidth > (1 + HALF) * copies[-1].bandwidth]
     return quick[-1] if quick else None
 
 
 def half_of_the_peak(sweep: Sweep) -> SweepPoint:
-    """The first product that does half of what the best one does."""
+    """Smallest product with half of the best rate."""
     products = sweep.of("product")
     top = max(each.rate for each in products)
     return next(each for each in products if each.rate >= HALF * top)
 
 
 def knees(sweep: Sweep) -> Iterator[str]:
-    """Sizes at which this machine turns from overhead to bandwidth to compute, a sentence each."""
+    """Sentences on the sizes at which this machine turns from overhead to bandwidth to compute."""
     copies, products, fused = sweep.of("copy"), sweep.of("product"), sweep.of("compiled")
     if copies:
         grown, cached = end_of_overhead(sweep), largest_cached(sweep)
@@ -218,7 +219,7 @@ def headline(sweep: Sweep) -> str:
 
 
 def badge(sweep: Sweep) -> str:
-    """How sure it is, and why; and whether the peaks that steps are judged by agree."""
+    """Confidence of the result, with its reason, and a comparison with the peaks that steps are judged by."""
     parts = []
     if sweep.other_cpus > DISTURBING_CPUS:
         parts.append(f"Unclear: other programs kept {sweep.other_cpus:.1f} CPUs busy meanwhile.")
@@ -239,7 +240,7 @@ def _rate(value: float, unit: str) -> str:
 
 
 def tables(sweep: Sweep) -> tuple[Table, ...]:
-    """The operators that were placed, and one for each kind of work."""
+    """Tables of the placed operators, and of each kind of work."""
     placed = (_operators(sweep),) if sweep.operators else ()
     return placed + tuple(_table(kind, sweep.of(kind)) for kind in TITLES if sweep.of(kind))
 
@@ -278,7 +279,7 @@ def _head(sweep: Sweep) -> str:
 
 
 def answer_of_sweep(sweep: Sweep) -> Answer:
-    """Where overhead ends, and bandwidth, and arithmetic starts."""
+    """Answer with the sizes at which overhead ends and bandwidth and arithmetic take over."""
     message, sure, found = headline(sweep), badge(sweep), tuple(knees(sweep))
     return Answer(
         f"Ceilings of {sweep.name or sweep.device}", message, sure, (_head(sweep),),
@@ -288,7 +289,7 @@ def answer_of_sweep(sweep: Sweep) -> Answer:
 
 
 def chart(sweep: Sweep) -> CurveChart | None:
-    """FLOP/s over arithmetic intensity, both logarithmic."""
+    """Chart of FLOP/s over arithmetic intensity, both logarithmic."""
     kinds = [kind for kind in TITLES if kind != "copy" and sweep.of(kind)]
     if not kinds:
         return None
@@ -322,7 +323,7 @@ def chart(sweep: Sweep) -> CurveChart | None:
 
 
 def roofline(sweep: Sweep, intensities: Sequence[float]) -> list[tuple[float, float]]:
-    """(intensity, FLOP/s) of its two ends and of its ridge; nothing where copies or products are not there."""
+    """(intensity, FLOP/s) at both ends and at the ridge of the roofline; empty without copies or products."""
     if not sweep.of("copy") or not sweep.of("product"):
         return []
     ridge = max(each.rate for each in sweep.of("product")) / sweep.of("copy")[-1].bandwidth
@@ -331,7 +332,7 @@ def roofline(sweep: Sweep, intensities: Sequence[float]) -> list[tuple[float, fl
 
 
 def by_size(sweep: Sweep) -> Iterator[CurveChart]:
-    """B/s of copies over their size, and FLOP/s of products over their order, with their knees, on logarithmic axes."""
+    """Charts of copy B/s over size and of product FLOP/s over order, with the limits marked, on logarithmic axes."""
     copies, products = sweep.of("copy"), sweep.of("product")
     if len(copies) > 1:
         small, cached = end_of_overhead(sweep), largest_cached(sweep)
@@ -357,7 +358,7 @@ def _over_amount(
     words: Callable[[int], str],
     marked: Sequence[tuple[SweepPoint, str]],
 ) -> CurveChart:
-    """Rates over amounts that grow by a factor: each has its tick. marked: points with what they are."""
+    """Chart of rates over amounts that grow by a factor, with a tick for each. marked: points with labels."""
     up = decades([each.seconds[0] / seconds * rate(each) for each in points for seconds in each.seconds])
     places = dict(zip((each.amount for each in points), middles(len(points)), strict=True))
     median = [rate(each) * each.seconds[0] / each.seconds[1] for each in points]

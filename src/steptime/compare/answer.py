@@ -1,4 +1,4 @@
-"""The answer of a comparison: what changed beyond noise, and where."""
+"""The answer of a comparison: changes beyond noise, and their places."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from steptime.quantities import format_bytes, format_share
 from steptime.report.page.waterfall import Moves, moves_of
 
 SMALLEST = 0.002
-"""Fraction of the longer step: categories that moved by less share a row."""
+"""Fraction of the longer step: categories that changed by less share a row."""
 
 
 def answer_of(comparison: Comparison) -> Answer:
-    """The last run against the first."""
+    """Answer about the last run against the first."""
     first, last = comparison.runs[0].label, comparison.runs[-1].label
     several = len(comparison.runs) > 2
     sides = ("the first", "the last") if several else ("before", "now")
@@ -55,7 +55,7 @@ def _launches_and_growth(comparison: Comparison) -> Iterator[str]:
 
 
 def _gate(comparison: Comparison) -> Table:
-    """The bounds, those that do not hold first."""
+    """Table of the bounds, breached ones first."""
     ordered = sorted(comparison.checks, key=lambda check: check.ruling is Ruling.PASSED)
     return table_of(
         "gate", "Gate", "", [with_reason_once(check, comparison) for check in ordered],
@@ -66,12 +66,12 @@ def _gate(comparison: Comparison) -> Table:
 
 
 def with_reason_once(check: Check, comparison: Comparison) -> Check:
-    """A bound next to the comparison's sentence: a reason that this gives is not given again."""
+    """The check without a reason that the comparison's sentence already gives."""
     return replace(check, sentence="for the same reason") if check.sentence in comparison.sentence else check
 
 
 def _moves(comparison: Comparison) -> Moves:
-    """Positions of the waterfall's blocks."""
+    """Waterfall chart of the category changes."""
     step = comparison.step
     before, after = (each.value if each is not None else 0.0 for each in (step.before, step.after))
     least = SMALLEST * max(before, after)

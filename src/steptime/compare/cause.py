@@ -1,7 +1,7 @@
-"""The likely cause of a step's change, and the whole comparison in one sentence.
+"""Likely cause of a step's change, and the whole comparison in one sentence.
 
-The category that moved most with the step is looked at first; then what was set otherwise that can move that category,
-what says most about it first; then the part of the step that changed most. A cause is a likely one: nothing was tried.
+First comes the category that changed most with the step; then a differing setting that can change this category, the
+most telling first; then the part of the step that changed most. The cause is only likely: nothing was tried.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from steptime.report.compose import IN_WORKERS, WORKERS
 
 NEARLY_ALL = 0.9
 EXPLAINS = 0.4
-"""Fraction of the step's change: a category that moved by less does not carry it alone."""
+"""Fraction of the step's change: a category that changed by less does not explain it alone."""
 ALL = frozenset(WORDS)
 MODEL = frozenset({"compute", "overhead", "forward", "backward", "optimizer", "evaluation", "compile", "sync"})
 HOST = frozenset({"overhead", "python", "input", "compute", "forward", "backward", "optimizer", "rest", "sync"})
@@ -28,8 +28,8 @@ CLEAR = (DifferenceOutcome.MORE, DifferenceOutcome.LESS)
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Effects that a setting can have. sign: 1 where more of it makes the step longer, -1 shorter, 0 where either may
-    be."""
+    """Categories that a setting can change. sign: 1 if a larger value makes the step longer, -1 shorter, 0 for
+    either."""
 
     categories: frozenset[str]
     sign: int = 0
@@ -67,16 +67,16 @@ EFFECTS = {
     "changes of a trial": Effect(ALL),
     "device": Effect(ALL),
 }
-"""By the name of a setting. Settings that are not here (commit, command, torch, host) can move anything, and are asked
-last."""
+"""Effects by the name of a setting. Settings that are not here (commit, command, torch, host) can change anything, and
+are considered last."""
 GENERAL = ("command", "commit", "torch", "Python", "host", "device")
-"""Settings that can move anything, the most telling first."""
+"""Settings that can change anything, the most telling first."""
 
 
 def cause_of(
     step: Difference, parts: Sequence[Difference], settings: Sequence[Setting], pieces: Sequence[Piece]
 ) -> LikelyCause:
-    """The likely cause of the step's change, else of the category that moved beyond noise, else without a sentence."""
+    """Likely cause of the step's change, or of the category that changed beyond noise; else an empty cause."""
     clear = step.outcome in CLEAR
     name, moved = _carrier_of(step, parts, clear=clear)
     whole = step.change.value if clear and step.change is not None else moved
@@ -93,8 +93,8 @@ def cause_of(
 
 
 def _carrier_of(step: Difference, parts: Sequence[Difference], *, clear: bool) -> tuple[str, float]:
-    """The category that moved most beyond noise, the way that the step went where that is clear, and by how many ns;
-    "" and 0 where none did."""
+    """(category that changed most beyond noise, its change in ns), in the step's direction if that is clear; ("", 0)
+    for none."""
     moved = [
         (part.name, part.change.value)
         for part in parts
@@ -104,7 +104,7 @@ def _carrier_of(step: Difference, parts: Sequence[Difference], *, clear: bool) -
 
 
 def _setting(category: str, settings: Sequence[Setting], whole: float) -> Setting | None:
-    """The setting that moves a category the way that it moved: another device first, then that of fewest categories."""
+    """Setting that can change a category in this direction: another device first, then the most specific one."""
     able: list[tuple[int, Setting]] = []
     for setting in settings:
         base = re.sub(r" \d+$", "", setting.name)
@@ -141,7 +141,7 @@ def _set(setting: Setting) -> str:
 
 
 def _piece(pieces: Sequence[Piece], whole: float, category: str) -> Piece | None:
-    """The part that moved most with the step: of the category where its own parts are known."""
+    """Part that changed most with the step, of the category if its own parts are known."""
     along = [piece for piece in pieces if piece.change * whole > 0 and abs(piece.change) >= EXPLAINS * abs(whole)]
     own = [piece for piece in along if piece.category == category and category] or along
     return max(own, key=lambda piece: abs(piece.change), default=None)
@@ -176,7 +176,7 @@ def sentence_of(comparison: Comparison) -> str:
 
 
 def _carrier(cause: LikelyCause) -> str:
-    """ ", 97 % of it waiting for input"."""
+    """Clause such as ", 97 % of it waiting for input"."""
     if cause.share is None or not cause.category:
         return ""
     words = WORDS.get(cause.category, cause.category)
@@ -186,7 +186,7 @@ def _carrier(cause: LikelyCause) -> str:
 
 
 def relative_interval(difference: Difference) -> str:
-    """ "−34 %, −38 to −30 %": the change relative to what it was before."""
+    """Relative change as text: "−34 %, −38 to −30 %"."""
     change = relative(difference)
     if change is None:
         return ""
@@ -195,7 +195,7 @@ def relative_interval(difference: Difference) -> str:
 
 
 def relative(difference: Difference) -> Estimate | None:
-    """The change as a fraction of what it was before; None where that was nothing, or is not known."""
+    """Change as a fraction of the earlier value; None if that was zero or is unknown."""
     if difference.change is None or difference.before is None or difference.before.value <= 0:
         return None
     change, base = difference.change, difference.before.value
@@ -203,7 +203,7 @@ def relative(difference: Difference) -> Estimate | None:
 
 
 def _inside(comparison: Comparison) -> str:
-    """Time that moved within a step that did not, and why; "" for nothing."""
+    """Sentence on time that moved within an unchanged step; "" for none."""
     moved = next((part for part in comparison.parts if part.name == comparison.cause.category), None)
     if moved is None or moved.change is None:
         return ""
@@ -214,5 +214,5 @@ def _inside(comparison: Comparison) -> str:
 
 
 def _signed(change: Estimate) -> str:
-    """ "1.2 ms longer"."""
+    """Text such as "1.2 ms longer"."""
     return f"{format_duration(abs(change.value))} {'longer' if change.value > 0 else 'shorter'}"

@@ -57,18 +57,18 @@ from steptime.report.compose import IN_PROCESS, WORKERS
 from steptime.report.report import JobEnvironment, ProcessReport, Report
 
 LEAST_NOISE = 0.005
-"""Clocks, temperature and the layout of memory move a step by this much, however alike a few runs happened to be."""
+"""Least noise, as a fraction: clocks, temperature and memory layout move a step by this much in any few runs."""
 PART = 0.005
-"""Fraction of the step: the floor of a category is that of its own time, and at least this much: what a boundary
-between categories can shift."""
+"""Fraction of the step: least noise floor of a category, for what a boundary between categories can shift. Its own time
+sets a higher one."""
 WIDEST = 0.1
-"""Relative: an interval that reaches further than this from no difference cannot say that there is none."""
+"""Relative width of an interval, from no difference on, beyond which it cannot rule out a difference."""
 FOR_MEASURED = 3
-"""Runs of one job from which on their differences say more than the assumed floor."""
+"""Runs of one job from which on their differences are more reliable than the assumed floor."""
 
 
 def assumed_noise(noise_floor: float) -> Noise:
-    """The floor where only one run of each side is there."""
+    """Noise floor if each side has only one run."""
     sentence = (
         f"One run of each does not show the noise between runs: steptime assumes {format_share(noise_floor)} "
         "of the step time. Measure it with further runs of the first job: --repeat."
@@ -77,8 +77,8 @@ def assumed_noise(noise_floor: float) -> Noise:
 
 
 def measured_noise(steps: Sequence[float], noise_floor: float) -> Noise:
-    """The floor from repeated runs of the first job: the largest difference between two of them. Two runs may be alike
-    by chance: with fewer than FOR_MEASURED the assumed floor stays the least. steps: ns."""
+    """Noise floor from repeated runs of the first job: the largest difference between two of them. Two runs may be
+    alike by chance: with fewer than FOR_MEASURED, it is at least the assumed floor. steps: ns."""
     if len(steps) < 2:
         return assumed_noise(noise_floor)
     spread = max(steps) / min(steps) - 1
@@ -91,15 +91,15 @@ def measured_noise(steps: Sequence[float], noise_floor: float) -> Noise:
 
 
 def beyond(change: Estimate, noise_floor: float) -> Estimate:
-    """The change with the noise between runs in its interval. noise_floor: in its unit."""
+    """Change with the noise between runs added to its interval. noise_floor: in the change's unit."""
     low = sqrt((change.value - change.low) ** 2 + noise_floor**2)
     high = sqrt((change.high - change.value) ** 2 + noise_floor**2)
     return Estimate(change.value, change.value - low, change.value + high, change.samples, change.unit)
 
 
 def outcome_of(change: Estimate, scale: float, widest: float = WIDEST) -> DifferenceOutcome:
-    """Outcome of an interval. scale: what a relative difference is taken of; widest: relative, how far an interval may
-    reach that still rules out a difference."""
+    """Outcome of an interval. scale: base of the relative difference; widest: relative reach of an interval that still
+    rules out a difference."""
     if change.low > 0:
         return DifferenceOutcome.MORE
     if change.high < 0:
@@ -109,7 +109,7 @@ def outcome_of(change: Estimate, scale: float, widest: float = WIDEST) -> Differ
 
 
 def trend_of(reports: Sequence[Report], noise_floor: float) -> Trend:
-    """The trend of the reports' steps, in their order."""
+    """Trend of the reports' steps, in their order."""
     steps = [report.processes[0].case.step.duration for report in reports]
     values = np.array([step.value for step in steps])
     found = jumps(values, noise_floor, [max(step.high - step.value, step.value - step.low) for step in steps])
@@ -119,7 +119,7 @@ def trend_of(reports: Sequence[Report], noise_floor: float) -> Trend:
 
 
 def level_text(steps: Sequence[float], what: str) -> str:
-    """Meaning of steps without a change of level: they rule one out only where they are alike. steps: ns."""
+    """Text for steps without a change of level. They rule one out only if they are alike. steps: ns."""
     least, most = min(steps), max(steps)
     if most <= (1 + WIDEST) * least:
         return f"shows no change over {len(steps)} {what}, within noise"
@@ -143,12 +143,12 @@ def _sentence(found: Sequence[Jump], slope: Estimate | None, steps: Sequence[flo
 
 
 TRIFLE = 0.01
-"""Fraction of the longer step: a part that moved by less is not worth a row."""
+"""Fraction of the longer step: a part that changed by less gets no row."""
 OWN = 0.1
-"""Fraction of a part that is on both sides: no interval of a single part is known, and steady ones vary by less than a
-tenth."""
+"""Fraction of a part on both sides that it must change by: a single part has no interval, and steady ones vary by less
+than a tenth."""
 MOST = 40
-"""Pieces that are kept, those that changed most."""
+"""Most pieces that are kept, those that changed most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class _Part:
 
 
 def pieces_between(before: Case, after: Case, noise: float) -> tuple[Piece, ...]:
-    """Pieces that changed by more than a trifle, the largest change first. noise: of the step, between runs."""
+    """Pieces that changed by more than TRIFLE, the largest change first. noise: of the step, between runs."""
     step = max(before.step.duration.value, after.step.duration.value)
     found = []
     for kind in ("kernel", "operator", "line", "idle", "copy"):
@@ -171,7 +171,7 @@ def pieces_between(before: Case, after: Case, noise: float) -> tuple[Piece, ...]
 
 
 def _was_looked_for(before: Case, after: Case, kind: str) -> bool:
-    """True if an empty list means that there was nothing: idle time and copies may be gone, kernels may not."""
+    """True if an empty list means that there was nothing: idle time and copies can be absent, kernels cannot."""
     return kind in ("idle", "copy") and bool(before.kernels) and bool(after.kernels)
 
 
@@ -198,7 +198,7 @@ def _fate(before: _Part | None, after: _Part | None) -> Fate:
 
 
 def _parts_pieces(case: Case, kind: str) -> dict[str, _Part]:
-    """By name, those of one name summed up; lines and operators on the scale of the steady steps."""
+    """Pieces by name, those of one name summed; lines and operators scaled to the steady steps."""
     if kind == "kernel":
         return _summed(
             _Part(" of ".join(filter(None, (short_kernel(use.name), use.operator))), use.duration, use.calls, "")
@@ -225,7 +225,8 @@ def _parts_pieces(case: Case, kind: str) -> dict[str, _Part]:
 
 
 def _line_scale(case: Case) -> float:
-    """At most 1: lines are timed in a few steps, which may all have been slow; no step is shorter than its lines."""
+    """Factor on line times, at most 1: lines are timed in a few steps, which may all have been slow, and no step is
+    shorter than its lines."""
     return min(1.0, ratio(case.step.duration.value, sum(use.duration.value for use in case.lines)) or 1.0)
 
 
@@ -241,9 +242,9 @@ def _summed(parts: Iterable[_Part]) -> dict[str, _Part]:
 
 
 ABSENT = "–"
-"""A value that one side has and the other has not."""
+"""Text for a value that one side does not have."""
 KINDS = ("code", "loader", "batch", "model", "flag", "software", "machine")
-"""In the order in which a person can do something about them."""
+"""Kinds of settings, those that a person can change most easily first."""
 _FACTS = {WORKERS: "loader", "model": "model", "usable CPUs": "machine", "devices in the machine": "machine",
           "world size": "machine"}  # fmt: skip
 
@@ -251,8 +252,8 @@ Key = tuple[str, str]
 
 
 def settings_between(before: Report, after: Report) -> tuple[Setting, ...]:
-    """Settings that differ, by kind. Facts that only one of the reports has (a trace knows no versions) are left out;
-    those of a loader, an optimizer or a list of facts that both have are not."""
+    """Settings that differ, by kind. Facts that only one report has (a trace contains no versions) are left out, except
+    those of a loader or a list of flags that both have."""
     one, other = dict(_values(before)), dict(_values(after))
     groups = {kind for kind, _ in one} & {kind for kind, _ in other}
     found = [
@@ -264,7 +265,7 @@ def settings_between(before: Report, after: Report) -> tuple[Setting, ...]:
 
 
 def _known(key: Key, one: dict[Key, str], other: dict[Key, str], groups: set[str]) -> bool:
-    """True if a value that only one side has was looked for on the other side, too."""
+    """True if both sides have the value, or if the side without it was checked for it."""
     return (key in one and key in other) or (key[0] in ("loader", "flag") and key[0] in groups)
 
 
@@ -301,13 +302,13 @@ def _environment(environment: JobEnvironment) -> Iterator[tuple[Key, str]]:
 
 
 def commit_words(environment: JobEnvironment) -> str:
-    """ "1a2b3c4d5e", with a plus where tracked files differed from it; "" outside of a repository."""
+    """Commit as text: "1a2b3c4d5e", with a plus if tracked files differed from it; "" outside of a repository."""
     return environment.commit[:10] + ("+" if environment.dirty else "") if environment.commit else ""
 
 
 def _arguments(command: str) -> str:
-    """A command without the folder of its program and of what is named from the root of the file system: another
-    environment, or another working tree, of the same job is no other job. Other paths stay as they were typed."""
+    """Command without the folder of its program and of absolute paths: the same job in another environment or working
+    tree is no other job. Other paths are unchanged."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -369,9 +370,9 @@ def _switch(value: bool) -> str:
 
 
 LEAST_ALLOCATED_CHANGE = 0.01
-"""Fraction of the peak of a device's allocator: what samples every tenth of a second leave open."""
+"""Fraction of the device allocator's peak that samples every tenth of a second leave uncertain."""
 LEAST_RESIDENT_CHANGE = 0.1
-"""Fraction of the peak of resident memory: runs of one job differ by this much, by when the system takes pages back."""
+"""Fraction of the peak resident memory by which runs of one job differ, depending on when the system reclaims pages."""
 Series = Int64
 
 
@@ -383,9 +384,9 @@ def compare(
     repeats: Sequence[Report] = (),
     next_command: str = "",
 ) -> Comparison:
-    """The last of the reports against the first. labels: a short name for each. repeats: further runs of the first
-    one's job. noise_floor: what single runs differ by, where no repeats say it; None
-    for what is known of the first one's machine. Raises ValueError for fewer than two."""
+    """Comparison of the last report with the first. labels: a short name for each. repeats: further runs of the first
+    one's job. noise_floor: noise of single runs if there are no repeats; None for what is known of the first one's
+    machine. Raises ValueError for fewer than two reports."""
     if len(reports) < 2:
         raise ValueError("a comparison needs two reports")
     before, after = reports[0], reports[-1]
@@ -411,7 +412,7 @@ def compare(
 
 
 def step_between(one: ProcessReport, other: ProcessReport, noise_floor: float) -> Difference:
-    """The step's difference: its value from the two reports, its interval from intervals of steady steps."""
+    """Difference of the steps: the value from both reports, the interval from the steady steps."""
     before, after = one.case.step.duration, other.case.step.duration
     change = _widened(difference_of(after, before), _steady(one), _steady(other))
     change = beyond(change, noise_floor * max(before.value, after.value))
@@ -421,7 +422,7 @@ def step_between(one: ProcessReport, other: ProcessReport, noise_floor: float) -
 
 
 def _widened(change: Estimate, base: Series, values: Series) -> Estimate:
-    """A difference of two figures, its interval at least as wide as that of the series behind them."""
+    """Difference of two figures, with an interval at least as wide as that of their series."""
     if min(len(base), len(values)) < 2:
         return change
     seen = difference_of_series(values, base)
@@ -430,7 +431,7 @@ def _widened(change: Estimate, base: Series, values: Series) -> Estimate:
 
 
 def _spent(process: ProcessReport, category: str) -> Series:
-    """Time of a category in each of the steady steps in time order, as far as it is known; ns."""
+    """Time of a category in each steady step, in time order, ns; empty if unknown."""
     known = process.series
     if known is None or category not in known.categories:
         return np.zeros(0, np.int64)
@@ -441,7 +442,7 @@ def _spent(process: ProcessReport, category: str) -> Series:
 
 
 def _steady(process: ProcessReport) -> Series:
-    """The steady steps in time order, without the few that a stall of the machine made far longer."""
+    """Steady steps in time order, without the few that a stall of the machine made far longer."""
     steps = [spent for spent, steady in zip(process.step_ns, process.steady, strict=False) if steady]
     values = np.array(steps, np.int64)
     if len(values) < 2:
@@ -452,7 +453,7 @@ def _steady(process: ProcessReport) -> Series:
 
 
 def _caveat(one: ProcessReport, other: ProcessReport) -> str:
-    """Why the times of two runs cannot be compared, "" where they can."""
+    """Reason why the times of two runs cannot be compared; "" if they can."""
     if min(one.case.step.steady, other.case.step.steady) < 2:
         return "one of them has a single step, so its spread is unknown"
     caveats = [found for each in (one, other) if (found := disturbance(each.findings)) is not None]
@@ -467,7 +468,8 @@ def _caveat(one: ProcessReport, other: ProcessReport) -> str:
 def _parts_compare(
     one: ProcessReport, other: ProcessReport, step: Difference, noise_floor: float
 ) -> tuple[str, tuple[Difference, ...]]:
-    """The categories of both, the largest change first; the phases where one of them has no categories of its own."""
+    """("categories" or "phases", their differences, the largest first). Phases are used if one side was not
+    profiled."""
     by = "categories"
     if _unsplit(one.case) != _unsplit(other.case) and one.case.phases and other.case.phases:
         by = "phases"
@@ -482,7 +484,7 @@ def _parts_compare(
 
 
 def _unsplit(case: Case) -> bool:
-    """True if the model's phases stand for their categories: no step was profiled."""
+    """True if the model's phases replace its categories, because no step was profiled."""
     return bool({use.name for use in case.categories} & {"forward", "backward", "optimizer"})
 
 
@@ -495,7 +497,7 @@ def _part(
     noise_floor: float,
     series: tuple[Series, Series] | None = None,
 ) -> Difference:
-    """A category's difference; one that a side does not have is nothing there. series: what it had step by step."""
+    """Difference of a category; 0 on a side without it. series: its time in each steady step, on both sides."""
     one, other = before.duration if before else NOTHING, after.duration if after else NOTHING
     longest = max(step.before.value if step.before else 0.0, step.after.value if step.after else 0.0)
     own = max(noise_floor * max(one.value, other.value), PART * longest)
@@ -508,7 +510,7 @@ def _part(
 
 
 def _sample(one: ProcessReport, other: ProcessReport, step: Difference) -> Difference | None:
-    """The time of a sample, where a step does not read equally many on both sides."""
+    """Difference in the time per sample, if the steps of the two sides read different numbers of samples; else None."""
     before, after = (samples_per_step(each.case) for each in (one, other))
     if not before or not after or abs(after / before - 1) < 0.01 or step.before is None or step.after is None:
         return None
@@ -522,7 +524,7 @@ def _sample(one: ProcessReport, other: ProcessReport, step: Difference) -> Diffe
 
 
 def _memory(one: ProcessReport, other: ProcessReport) -> Difference | None:
-    """The peak of memory. It is one number a run: the floor is all that is known of its noise."""
+    """Difference in peak memory. It is one number per run, so only the floor is known of its noise."""
     if one.peak_bytes is None or other.peak_bytes is None:
         return None
     before, after = _exact(one.peak_bytes), _exact(other.peak_bytes)
@@ -537,7 +539,7 @@ def _exact(count: int) -> Estimate:
 
 
 def _findings(one: ProcessReport, other: ProcessReport) -> tuple[OneSidedFinding, ...]:
-    """Findings that one side has and the other has not, those that appeared first."""
+    """Findings that only one side has, those that appeared first."""
     sides = ((Fate.APPEARED, other.findings, one.findings), (Fate.VANISHED, one.findings, other.findings))
     return tuple(
         OneSidedFinding(each.code, each.name, fate, each.summary)

@@ -1,4 +1,4 @@
-"""A comparison: what differs between reports, beyond noise, as plain versioned data. The room's central type."""
+"""A comparison: differences between reports beyond noise, as plain versioned data. The room's central type."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class DifferenceOutcome(Enum):
     """Outcome of comparing a quantity."""
 
     MORE = "more"
-    """It grew, beyond noise."""
+    """The quantity grew, beyond noise."""
     LESS = "less"
-    """It shrank, beyond noise."""
+    """The quantity shrank, beyond noise."""
     NONE = "no difference found"
-    """The interval holds no difference, and is narrow enough to rule out one that matters."""
+    """The interval includes no difference, and is narrow enough to rule out one that matters."""
     UNDECIDED = "undecided"
-    """The interval holds no difference and large ones, too; or the measurement is in doubt."""
+    """The interval includes both no difference and large ones, or the measurement is in doubt."""
 
 
 class Fate(Enum):
@@ -41,8 +41,8 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Something about the job or the machine that differs. kind: "machine", "software", "code", "loader", "batch",
-    "model" or "flag"; before, after: for a reader."""
+    """A setting of the job or the machine that differs. kind: "machine", "software", "code", "loader", "batch", "model"
+    or "flag"; before, after: text."""
 
     kind: str
     name: str
@@ -54,8 +54,8 @@ class Setting:
 class Difference:
     """A quantity on both sides. kind: "step", "category", "phase", "memory" or "sample".
 
-    before, after: None where it was not measured; the unit is theirs. change: after - before, its interval with the
-    noise between runs in it; None where one side was not measured. reason: why it is undecided, "" for its interval."""
+    before, after: in the quantity's unit, None if not measured. change: after - before, with the noise between runs in
+    its interval; None if one side was not measured. reason: why it is undecided, "" if because of the interval."""
 
     kind: str
     name: str
@@ -69,7 +69,7 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A part of a step that changed by more than a trifle. kind: "operator", "kernel", "line", "idle" or "copy";
-    before, after: ns per step, None where it was not there. calls likewise, None where they are not counted."""
+    before, after: ns per step, None if absent. calls_before, calls_after: per step, None if absent or not counted."""
 
     kind: str
     name: str
@@ -82,13 +82,13 @@ class Piece:
 
     @property
     def change(self) -> float:
-        """ns per step."""
+        """Change of the part, ns per step."""
         return (self.after or 0.0) - (self.before or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class OneSidedFinding:
-    """A finding that one side has and the other has not."""
+    """A finding that only one side has."""
 
     code: str
     name: str
@@ -122,8 +122,9 @@ class ComparedRun:
 
 @dataclass(frozen=True, slots=True)
 class LikelyCause:
-    """The likely cause of the step's change. account: the one that moved most with it; share: of the step's change,
-    may be above one. setting: the name of the setting that explains it, piece: of the piece; "" for none."""
+    """Likely cause of the step's change. category: the one that changed most with it; share: its fraction of the step's
+    change, may exceed 1. setting: name of the setting that explains the change, piece: name of the piece; "" for
+    none."""
 
     sentence: str
     category: str = ""
@@ -134,8 +135,8 @@ class LikelyCause:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A run from which on the step has another level than before. run: its number, from 0. before, after: ns, medians
-    of the runs of each level. confirmed: the runs after it agree; False for a last one that stands alone."""
+    """A run at which the step's level changed. run: its number, from 0. before, after: median of the runs at each
+    level, ns. confirmed: True if later runs agree; False for a last run that differs alone."""
 
     run: int
     before: float
@@ -145,8 +146,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Trend of three runs or more, in the order given. slope: of the step's time, per run, relative to the first run
-    (unit "1"); None for fewer than four. levels: where its level changed."""
+    """Trend of three or more runs, in the given order. slope: of the step per run, relative to the first run (unit
+    "1"); None for fewer than four runs. levels: changes of level."""
 
     slope: Estimate | None
     levels: tuple[Level, ...]
@@ -155,8 +156,8 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Difference between two runs of one job though nothing changed. noise_floor: of the step. measured: from repeated
-    runs, not assumed. sentence: what that means, for a reader."""
+    """Difference between unchanged runs of one job. noise_floor: fraction of the step. measured: True if from repeated
+    runs, not assumed. sentence: explanation for a reader."""
 
     noise_floor: float
     measured: bool
@@ -164,7 +165,7 @@ class Noise:
 
 
 class Ruling(Enum):
-    """Ruling of a gate on a bound."""
+    """Result of a gate's check of a bound."""
 
     PASSED = "passed"
     BREACHED = "breached"
@@ -173,8 +174,8 @@ class Ruling(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One bound of a gate. bound: as it was given. change: of the quantity in the bound's unit ("1" for percent), None
-    where it was not measured."""
+    """One bound of a gate. bound: as given. change: of the quantity in the bound's unit ("1" for percent), None if not
+    measured."""
 
     bound: str
     ruling: Ruling
@@ -184,9 +185,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The last of the runs against the first, and all of them next to each other. by: "categories", or "phases" where
-    only those are known of both. sentence: the whole in one sentence. pieces: the largest change first. caveats: what
-    limits the comparison. next_command: ready to paste."""
+    """The last run compared with the first, and all runs. by: "categories", or "phases" if only those are known on both
+    sides. sentence: summary. pieces: the largest change first. caveats: limits of the comparison. next_command: ready
+    to paste."""
 
     schema_version: int
     steptime: str
@@ -209,7 +210,7 @@ class Comparison:
 
 
 def is_comparison(path: Path) -> bool:
-    """True if a file starts as the JSON of a comparison does. False where it cannot be read."""
+    """True if a file starts like the JSON of a comparison. False if it cannot be read."""
     if path.is_fifo():
         return False
     try:
@@ -220,7 +221,7 @@ def is_comparison(path: Path) -> bool:
 
 
 def read_file(path: Path, name: str) -> Comparison:
-    """The comparison that was written as JSON, in a file that the user calls `name`. Raises RecordingError."""
+    """Comparison from a JSON file that the user calls `name`. Raises RecordingError."""
     try:
         return msgspec.json.decode(content(path, name), type=Comparison)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

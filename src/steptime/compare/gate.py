@@ -1,7 +1,7 @@
-"""A gate: bounds on how much a quantity may grow, what a comparison says of them.
+"""A gate: bounds on how much a quantity may grow, and what a comparison says about them.
 
-A bound is breached when the whole interval lies beyond it, held when the whole interval lies within it, and undecided
-between: one noisy run never fails a build, and never proves that nothing happened.
+A bound is breached if the whole interval is beyond it, held if the whole interval is within it, and undecided
+otherwise: one noisy run never fails a build, and never proves that nothing happened.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUANTITIES = ("step", "memory", *(category.name.lower() for category in Category
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """name: of a quantity. limit: by how much it may grow, in unit: "1" (of what it was), "ns" or "bytes"."""
+    """A bound. name: of the quantity. limit: most growth, in unit: "1" (relative), "ns" or "bytes"."""
 
     text: str
     name: str
@@ -39,7 +39,7 @@ class Bound:
 
 
 def bounds_of(text: str) -> tuple[Bound, ...]:
-    """From "step>5%, memory>10%". Raises UsageError."""
+    """Bounds from text such as "step>5%, memory>10%". Raises UsageError."""
     return tuple(_bound(part) for part in text.split(","))
 
 
@@ -63,12 +63,12 @@ def _refused(text: str, why: str) -> UsageError:
 
 
 def judged(comparison: Comparison, bounds: Sequence[Bound]) -> Comparison:
-    """The comparison with what it says of the bounds."""
+    """The comparison with a check for each bound."""
     return replace(comparison, checks=tuple(_check(comparison, bound) for bound in bounds))
 
 
 def fails(comparison: Comparison, *, strict: bool) -> bool:
-    """True if a build is to fail. strict: an undecided bound fails, too."""
+    """True if a build must fail. strict: an undecided bound fails too."""
     fatal = {Ruling.BREACHED, Ruling.UNDECIDED} if strict else {Ruling.BREACHED}
     return any(check.ruling in fatal for check in comparison.checks)
 
@@ -98,7 +98,7 @@ def _check(comparison: Comparison, bound: Bound) -> Check:
 
 
 def _quantity(comparison: Comparison, name: str) -> Difference | None:
-    """By its name. A category that is on neither side did not change."""
+    """Quantity by name, None if unknown. A category that neither side has is unchanged."""
     if name == "step":
         return comparison.step
     if name == "memory":
@@ -112,17 +112,17 @@ def _quantity(comparison: Comparison, name: str) -> Difference | None:
 
 
 def _words(change: Estimate) -> str:
-    """ "+7.1 % (+4.2 % to +9.9 %)"."""
+    """Text such as "+7.1 % (+4.2 % to +9.9 %)"."""
     value, low, high = (signed(each, change.unit) for each in (change.value, change.low, change.high))
     return f"{value} ({low} to {high})"
 
 
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that no XML 1.0 document can hold, not even escaped."""
+"""Characters that no XML 1.0 document can contain, even escaped."""
 
 
 def render_junit(comparison: Comparison) -> str:
-    """The whole document. An undecided bound is a skipped test. Without bounds there is one test: that they could be
+    """JUnit document. An undecided bound is a skipped test. Without bounds there is one test: that the runs can be
     compared."""
     rulings = [check.ruling for check in comparison.checks]
     name = f"steptime compare {comparison.runs[0].label} {comparison.runs[-1].label}"
@@ -161,12 +161,12 @@ def _text(text: str) -> str:
 
 
 def check_line(check: Check) -> str:
-    """One bound of the gate as one line."""
+    """Text of one bound, in one line."""
     return f"{check.ruling.value.upper()}  {one_line(check.bound)}: {one_line(check.sentence)}"
 
 
 def labels_of(paths: Sequence[str]) -> tuple[str, ...]:
-    """A short and unique name for each path: its last parts, as few as tell them apart; else with its number."""
+    """Short and unique name for each path: the fewest last parts that distinguish them; else with its number."""
     parts = [Path(path).parts[::-1] or (path,) for path in paths]
     for count in range(1, max(map(len, parts)) + 1):
         names = ["/".join(each[:count][::-1]) for each in parts]

@@ -1,7 +1,7 @@
-"""Goodput: of all the time since a job first began, over all its recordings, how much went into training steps.
+"""Goodput: fraction of the time since a job first started, over all its recordings, that went into training steps.
 
-Laws: the parts sum to the whole, to the nanosecond. A step that was taken again after a crash counts once: what a run
-did behind its last checkpoint is lost where another run follows it.
+Laws: the parts sum to the whole, to the nanosecond. A step that was repeated after a crash counts once: what a run did
+after its last checkpoint is lost if another run follows it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from steptime.recording.load import load_process, look_into, place
 from steptime.recording.manifest import NAME as MANIFEST
 
 STALL = 2.0
-"""Times the median: a longer step stalled, for as long as it was longer than the median."""
+"""Factor on the median: a longer step stalled, for the time above the median."""
 PRODUCTIVE, STALLED, LOST, START, END, DOWN = (
     "training steps", "stalls", "lost with a crash", "start-up", "after the last step", "between runs",
 )  # fmt: skip
@@ -45,8 +45,8 @@ MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """One recording. began, ended: epoch ns. parts: (name, ns), which sum to ended - began. steps: that it took.
-    unsaved: ns of its training steps behind its last checkpoint. failed: it ended otherwise than well."""
+    """Times of one recording. began, ended: epoch ns. parts: (name, ns), which sum to ended - began. steps: number that
+    it took. unsaved: training steps after its last checkpoint, ns. failed: True if its exit status was not 0."""
 
     path: str
     began: int
@@ -59,9 +59,9 @@ class RunTime:
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """A job on a machine. parts: (name, ns), the largest first, which sum to `whole`, the time from the start of its
-    first run to the end of its last. share: of the training steps in it. steps: of all runs; restarts: of runs that
-    followed a failed one. Raises ValueError where the parts do not sum."""
+    """Goodput of a job on a machine. parts: (name, ns), the largest first, which sum to `whole`, the time from the
+    start of its first run to the end of its last, ns. steps: of all runs; restarts: runs that followed a failed one.
+    Raises ValueError if the parts do not sum."""
 
     job: str
     machine: str
@@ -77,13 +77,13 @@ class Goodput:
 
     @property
     def share(self) -> float:
-        """0 for a job without any time."""
+        """Fraction of the time in training steps; 0 for a job without any time."""
         return dict(self.parts).get(PRODUCTIVE, 0) / self.whole if self.whole else 0.0
 
 
 def goodput_of(track: JobHistory) -> Goodput | None:
-    """Goodput of the recordings of a job; None where none of them says when it was. Runs that overlap count from the
-    end of the one before."""
+    """Goodput of a job's recordings; None if none has times. An overlapping run counts from the end of the one
+    before."""
     found = [run for entry in track.entries if (run := _run(Path(entry.path))) is not None]
     runs = sorted(found, key=lambda run: (run.began, run.path))
     if not runs:
@@ -110,7 +110,7 @@ def goodput_of(track: JobHistory) -> Goodput | None:
 
 
 def _run(folder: Path) -> RunTime | None:
-    """A recording, by the first of its processes that trained."""
+    """Times of a recording, from the first of its processes that trained; None without valid times."""
     contents = look_into(folder)
     manifest = contents.manifest
     processes = sorted((load_process(each, manifest)[0] for each in contents.folders), key=place)
@@ -160,7 +160,7 @@ def _held(timeline: Timeline, kind: SegmentKind) -> Intervals:
 
 
 def answer_of(found: Sequence[Goodput]) -> Answer:
-    """How much of the time of each job went into training steps."""
+    """Answer with the goodput of each job."""
     if not found:
         return Answer("Goodput", "No recording has the time of its job.")
     first = min(found, key=lambda each: each.share)

@@ -1,7 +1,6 @@
-"""A history: the recordings in a folder, by job and machine, in the order in which they were made. The room's central
-type.
+"""A history: the recordings in a folder by job and machine, in order of time. The room's central type.
 
-One law: a history only tells what the recordings say. Its index may be deleted at any time.
+One law: a history only contains what the recordings say. Its index may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ SCHEMA_VERSION = 3
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One recording. path: as the folder was named. job: its script or module. commit: "" outside of a repository.
-    machine: host and device. started_epoch_ns: 0 where that cannot be read. running: it may still be written to.
-    step: None where no step could be accounted for, and why in `problem`. busy: other programs used the CPUs, "" where
-    they did not. trial: a variant of a trial, or a run that looked for numbers that are not finite: no plain run of the
-    job. bytes: on the disk."""
+    machine: host and device. started_epoch_ns: 0 if unknown. running: True if it may still be written to. step: None if
+    there is none to report, with the reason in `problem`. busy: sentence if other programs used the CPUs, else "".
+    trial: True for a variant of a trial or a search for non-finite values, which are no plain runs of the job. bytes:
+    on disk."""
 
     path: str
     job: str
@@ -44,8 +43,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class JobHistory:
-    """The recordings of one job on one machine, the oldest first. levels: where the step's level changed; a jump's `at`
-    is a place in `reported`: those that have a step, without those made next to other load where enough others are."""
+    """Recordings of one job on one machine, the oldest first. levels: changes of the step's level; a jump's `at` is an
+    index in `reported`, the recordings with a step, without those made under load if there are enough others."""
 
     job: str
     machine: str
@@ -56,8 +55,8 @@ class JobHistory:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """folder: as it was named. tracks: the one with the newest recording first. variants: recordings of trials, which
-    are in no track. problems: what could not be read, a sentence each."""
+    """Recordings of a folder. folder: as it was named. tracks: the one with the newest recording first. variants:
+    recordings of trials, which are in no track. problems: sentences on what could not be read."""
 
     schema_version: int
     folder: str
@@ -67,7 +66,7 @@ class History:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All of them, the oldest first."""
+        """All recordings, the oldest first."""
         every = [*self.variants, *(entry for track in self.tracks for entry in track.entries)]
         return tuple(sorted(every, key=lambda entry: (entry.started_epoch_ns, entry.path)))
 
@@ -96,7 +95,7 @@ def _track(job: str, machine: str, entries: Sequence[Entry], noise_floor: float)
 
 
 def slowed(track: JobHistory) -> Jump | None:
-    """The newest change of level that made the step longer and that no later one took back."""
+    """Newest change of level that made the step longer and that no later one reverted."""
     for place in range(len(track.levels) - 1, -1, -1):
         jump = track.levels[place]
         if jump.after > jump.before and all(later.after > jump.before for later in track.levels[place + 1 :]):

@@ -1,4 +1,4 @@
-"""The answer of `steptime history`: since when a job has been slow, and its recordings."""
+"""The answer of `steptime history`: since when a job is slow, and its recordings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from steptime.compare.history_index import Doomed
 from steptime.quantities import Jump, format_bytes, format_count, format_duration, format_share
 
 NEWEST = 6
-"""Recordings of a job that are listed where nobody asked for all."""
+"""Recordings of a job that are listed unless all are requested."""
 MOST_JOBS = 8
 
 
 def answer_of(history: History, *, everything: bool = False) -> Answer:
-    """everything: all recordings of all jobs are listed."""
+    """Answer about a history. everything: list all recordings of all jobs."""
     entries, jobs = history.entries, len(history.tracks)
     size = format_bytes(sum(entry.bytes for entry in entries))
     count = f"{format_count(len(entries), 'recording')} of {format_count(jobs, 'job')} in {history.folder}, {size}"
@@ -53,7 +53,7 @@ def _reported(track: JobHistory) -> str:
 
 
 def _track(track: JobHistory, number: int, sentence: str, *, everything: bool) -> Part:
-    """The newest recordings of a job, the last one last. sentence: what they say together."""
+    """Newest recordings of a job, the last one last. sentence: their summary."""
     newest = track.entries if everything else track.entries[-NEWEST:]
     title = f"{track.job} on {track.machine}{f': {sentence}' if sentence else ''}"
     made = table_of(
@@ -79,7 +79,7 @@ def _when(entry: Entry) -> str:
 
 
 def sentence_of(track: JobHistory) -> str:
-    """Since when it has been slow, or that it keeps its level."""
+    """Sentence on when the job became slow, or that its level is unchanged."""
     if len(track.reported) < 2:
         return "No trend yet: only one measured recording." if track.reported else "None of its recordings has a step."
     jump, word = slowed(track), "slow"
@@ -103,7 +103,7 @@ def _change(jump: Jump) -> str:
 
 
 def _since(track: JobHistory, jump: Jump) -> str:
-    """Other changes with it."""
+    """Clause on what else changed at the jump."""
     before, after = track.reported[jump.at - 1], track.reported[jump.at]
     changed = [
         name
@@ -120,8 +120,7 @@ def _since(track: JobHistory, jump: Jump) -> str:
 
 
 def next_command(history: History) -> str:
-    """Command that tells most: the comparison around the newest change for the worse; "" where there is nothing to
-    compare."""
+    """Most useful next command: the comparison around the newest slowdown; "" if there is nothing to compare."""
     jumped = ((track, jump) for track in history.tracks if (jump := slowed(track)) is not None)
     found = [track.reported[jump.at - 1 : jump.at + 1] for track, jump in jumped]
     found += [track.reported[-2:] for track in history.tracks if len(track.reported) > 1]
@@ -129,7 +128,7 @@ def next_command(history: History) -> str:
 
 
 def answer_of_doomed(doomed: Sequence[Doomed], *, done: bool) -> Answer:
-    """Recordings that are to go, or are gone."""
+    """Answer with the recordings that will be, or were, removed."""
     size = format_bytes(sum(each.entry.bytes for each in doomed))
     head = "Removed" if done else "Would remove"
     return Answer(

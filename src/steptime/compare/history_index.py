@@ -1,11 +1,10 @@
-"""The recordings of a folder: their entries in the history, a SQLite index of them, and their removal.
+"""The recordings of a folder: their entries in the history, an SQLite index of these, and their removal.
 
-The index lies in the cache, so that a list of thousands of recordings is instant. Nothing in it is trusted or needed:
-it may be deleted at any time; where it is damaged it is made anew, and where it cannot be written the recordings are
-read.
+The index is in the cache, so that a list of thousands of recordings is instant. It is neither trusted nor needed: it
+may be deleted at any time. A damaged index is rebuilt, and if it cannot be written, the recordings are read.
 
-Removal touches only what steptime wrote. A folder is taken for a recording by its manifest; in it, and in the folders
-of its processes, the files of the format are removed by name. Whatever else lies there stays, with its folder.
+Removal touches only what steptime wrote. A folder counts as a recording by its manifest; in it and in its process
+folders, the format's files are removed by name. Everything else stays, with its folder.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ from steptime.recording.load import load_process, look_into, place
 from steptime.recording.recording import Process, ProcessFacts, TelemetrySample
 
 DEEPEST = 4
-"""Folders below the one that is asked for: the variants of a trial lie in its `variants`."""
+"""Levels of folders that are searched: the variants of a trial are in its `variants`."""
 RUNNING = 3600.0
-"""Seconds since the last write from which on a recording without an end belongs to a job that was killed."""
+"""Seconds since the last write after which a recording without an end belongs to a killed job."""
 LEAST_STEPS = 3
-"""Steady steps without which nothing is said, as in a diagnosis."""
+"""Fewest steady steps for a result, as in a diagnosis."""
 Fingerprint = tuple[int, int]
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:
-    """The recordings in a folder. Links are not followed, and nothing inside a recording is looked at."""
+    """Yields the recordings in a folder. Links are not followed, and recordings are not searched."""
     if claimed(folder):
         yield folder
         return
@@ -69,7 +68,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def fingerprint(folder: Path) -> Fingerprint:
-    """Bytes of a recording's files and the time of the last write to any: other ones, another entry."""
+    """(bytes of a recording's files, time of the last write to any): if they change, its entry is outdated."""
     size, newest = 0, 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -83,8 +82,7 @@ def fingerprint(folder: Path) -> Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class _KnownProcess:
-    """Known facts about a process; its journal is forgotten before the next one is read. case: None for too few
-    steps."""
+    """Data of a process that stay after its journal was freed. case: None with too few steps."""
 
     place: tuple[bool, int, int, int]
     facts: ProcessFacts
@@ -94,7 +92,7 @@ class _KnownProcess:
 
 
 def entry_of(folder: Path, print_of: Fingerprint) -> Entry | None:
-    """A history's row of a recording; None where it cannot be read at all."""
+    """Entry of a recording; None if it cannot be read at all."""
     try:
         contents = look_into(folder)
     except SteptimeError:
@@ -124,7 +122,7 @@ def entry_of(folder: Path, print_of: Fingerprint) -> Entry | None:
 
 
 def _measured(entry: Entry, looked: Sequence[_KnownProcess]) -> Entry:
-    """The entry with its step: of the slowest training process, or of the first one where they are alike."""
+    """Entry with its step: of the slowest training process, or of the first one if they are alike."""
     trainers = [each for each in looked if each.mode != Mode.FORWARD] or looked
     found = [(each, each.case) for each in trainers if each.case is not None]
     if not found:
@@ -143,7 +141,7 @@ def _measured(entry: Entry, looked: Sequence[_KnownProcess]) -> Entry:
 
 
 def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _KnownProcess:
-    """A process's step and the load next to it."""
+    """Step of a process, and other load at the time."""
     layout = lay_out_whole(process)
     timeline, usual = layout.timeline, without_tracer(layout, usual_steps(layout))
     case = None
@@ -154,7 +152,7 @@ def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _KnownProce
 
 
 VERSION = 2
-"""Version of the table and of what an entry says: another one, and the index is made anew."""
+"""Version of the table and of its entries; the index is rebuilt if it differs."""
 PATIENCE = 5.0
 """Seconds to wait for another process that writes the index."""
 _TABLE = """
@@ -168,10 +166,9 @@ _ORDER = 'CREATE INDEX by_job ON recordings (job, machine, started, "commit")'
 
 
 def read_history(folder: Path, *, noise_floor: float = BETWEEN_RUNS) -> History:
-    """The history of the recordings in a folder. Recordings that the index knows and that did not change are not read
-    again.
+    """History of the recordings in a folder. Unchanged recordings in the index are not read again.
 
-    Raises RecordingError where there is no such folder."""
+    Raises RecordingError if there is no such folder."""
     if not folder.exists():
         raise no_such_file(folder, "a folder of recordings, such as runs, which steptime run creates")
     if not folder.is_dir():
@@ -196,14 +193,14 @@ def index_path(folder: Path) -> Path:
 
 
 def rebuild(folder: Path) -> None:
-    """Forgets the index of a folder; the next reading makes it anew."""
+    """Deletes the index of a folder, so that the next reading rebuilds it."""
     for end in ("", "-journal"):
         with contextlib.suppress(OSError):
             Path(f"{index_path(folder)}{end}").unlink()
 
 
 def _known(folder: Path, found: dict[str, Fingerprint]) -> dict[str, Entry]:
-    """Entries of recordings that did not change. A damaged index says nothing, and goes."""
+    """Entries of unchanged recordings. A damaged index is deleted and yields none."""
     try:
         with _opened(folder) as connection:
             rows = connection.execute("SELECT path, size, written, entry, checksum FROM recordings").fetchall()
@@ -223,7 +220,7 @@ def _known(folder: Path, found: dict[str, Fingerprint]) -> dict[str, Entry]:
 
 
 def _keep(folder: Path, found: dict[str, Fingerprint], fresh: dict[str, Entry | None]) -> None:
-    """Writes what was read, and drops what is gone. A failure costs the time of the next reading."""
+    """Writes new entries, and drops those of removed recordings. A failure only costs the time of the next reading."""
     with contextlib.suppress(sqlite3.Error, OSError), _opened(folder) as connection, connection:
         gone = [(path,) for (path,) in connection.execute("SELECT path FROM recordings") if path not in found]
         connection.executemany("DELETE FROM recordings WHERE path = ?", gone)
@@ -232,7 +229,7 @@ def _keep(folder: Path, found: dict[str, Fingerprint], fresh: dict[str, Entry | 
 
 
 def _fits(entry: Entry) -> bool:
-    """True if its path and names are Unicode, as SQLite and JSON need: any other recording is read each time."""
+    """True if the entry's path and names are valid Unicode, which SQLite and JSON need; others are read each time."""
     try:
         msgspec.json.encode(entry)
     except UnicodeEncodeError:
@@ -247,7 +244,7 @@ def _row(path: str, print_of: Fingerprint, entry: Entry) -> Sequence[object]:
 
 
 def _checksum(path: str, print_of: Fingerprint, entry: bytes) -> int:
-    """SQLite sees no damage within a value, and JSON none within a string."""
+    """Checksum of a row: SQLite detects no damage within a value, and JSON none within a string."""
     return zlib.crc32(repr((path, *print_of, entry)).encode())
 
 
@@ -270,7 +267,7 @@ def _opened(folder: Path) -> Iterator[sqlite3.Connection]:
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """A recording that is to go, and why in words."""
+    """A recording to remove, and the reason."""
 
     entry: Entry
     why: str
@@ -279,8 +276,8 @@ class Doomed:
 def doomed_of(
     entries: Sequence[Entry], now_epoch_ns: int, *, older_than: float | None, keep_bytes: int | None
 ) -> tuple[Doomed, ...]:
-    """Recordings that are to go, the oldest first: those older than so many seconds, then the oldest ones until the
-    others fit into so many bytes. A recording that may still be written to stays, and counts."""
+    """Recordings to remove, the oldest first: those older than `older_than` seconds, then the oldest until the others
+    fit into `keep_bytes`. A recording that may still be written to stays, and its size counts."""
     kept = sorted(entries, key=lambda entry: entry.started_epoch_ns)
     doomed: list[Doomed] = []
     if older_than is not None:

@@ -17,7 +17,7 @@ from steptime.quantities import (
 )
 
 LONGEST = 100
-"""Characters of a name in Markdown."""
+"""Most characters of a name in Markdown."""
 
 
 def settings_table(comparison: Comparison) -> Table:
@@ -30,7 +30,7 @@ def settings_table(comparison: Comparison) -> Table:
 
 
 def runs_table(comparison: Comparison) -> Table:
-    """Every run; of more than two its step against the first one's, too."""
+    """Table of all runs; with more than two, each step is compared with the first."""
     several = len(comparison.runs) > 2
     return table_of(
         "runs-table", "Runs", "In the order given.", list(enumerate(comparison.runs, 1)),
@@ -49,7 +49,7 @@ def runs_table(comparison: Comparison) -> Table:
 
 
 def difference_tables(comparison: Comparison) -> tuple[Table, ...]:
-    """Rows that moved: the step with its categories, then its parts, then the findings; those that have rows."""
+    """Tables of the changes: the step with its categories, then its parts, then the findings; those with rows."""
     every = (_differences(comparison), _pieces(comparison), _findings(comparison))
     return tuple(table for table in every if table.rows)
 
@@ -118,12 +118,12 @@ def _relative(difference: Difference) -> Cell:
 
 
 def amount(value: float, unit: str) -> str:
-    """A quantity in the words of its unit: "1" as percent, "bytes" as a size, "ns" as a duration."""
+    """Quantity as text, by its unit: "1" as percent, "bytes" as a size, "ns" as a duration."""
     return {"1": format_share, "bytes": format_bytes}.get(unit, format_duration)(value)
 
 
 def signed(value: float, unit: str) -> str:
-    """ "+1.2 ms", "−3.4 MiB", "0 %"."""
+    """Signed quantity as text: "+1.2 ms", "−3.4 MiB", "0 %"."""
     if unit == "1":
         return format_change(value)
     text = amount(abs(value), unit)

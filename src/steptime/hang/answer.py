@@ -1,4 +1,4 @@
-"""The answer of `steptime hang`: which collective does not end, for whom the job waits, and at which line."""
+"""The answer of `steptime hang`: the collective that does not end, the rank that the job waits for, and its line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from steptime.report.sentences import place_text
 
 
 def answer_of(found: HangTriage, passed_over: Sequence[str] = (), more: str = "") -> Answer:
-    """passed_over: files that could not be read. more: the command that shows what follows from the causes, too."""
+    """Answer from a triage. passed_over: files that could not be read. more: command that also shows the
+    consequences."""
     head = f"{format_count(len(found.ranks), 'dump')} ({counted_ranks(found.ranks)})"
     head += f", {format_count(found.checked, 'collective')} compared"
     displayed = _one_of_each_cause(found.stalls)
@@ -42,7 +43,7 @@ def _headline(found: HangTriage, displayed: Sequence[Stall]) -> str:
 
 
 def _one_of_each_cause(stalls: Sequence[Stall]) -> list[Stall]:
-    """Stalls without those that blame only ranks that an earlier one blames."""
+    """Stalls without those that blame only ranks already blamed by an earlier stall."""
     displayed: list[Stall] = []
     blamed: set[int] = set()
     for stall in stalls:
@@ -53,8 +54,7 @@ def _one_of_each_cause(stalls: Sequence[Stall]) -> list[Stall]:
 
 
 def _nobody_waits(found: HangTriage) -> str:
-    """Advice where nobody waits: at a rank that left no dump first, as gloo ends the calls of the others when one
-    dies."""
+    """Advice if no rank waits. It starts with a rank without a dump: if one dies, gloo ends the calls of the others."""
     if found.absent:
         return (
             f"No rank with a dump waits in a collective. The {first_suspects(found.absent)}, without a dump: "
@@ -76,6 +76,6 @@ def _item(stall: Stall, *, first: bool) -> Item:
 
 
 def _data(found: HangTriage) -> dict[str, Any]:
-    """All of it; each stall with its sentence."""
+    """All data of a triage, with a sentence per stall."""
     stalls = [{**msgspec.to_builtins(stall), "sentence": stall.sentence} for stall in found.stalls]
     return {**msgspec.to_builtins(found), "stalls": stalls}

@@ -1,7 +1,7 @@
-"""A flight recorder's dump, the last collectives that one rank has called, and how it is read.
+"""Reader of a flight recorder's dump: the last collectives that one rank has called.
 
 torch keeps the calls in a ring (of TORCH_FR_BUFFER_SIZE entries, in older releases TORCH_NCCL_TRACE_BUFFER_SIZE) and
-writes them when a collective times out: as a pickle, or as JSON through its debug server. The fields are those of
+writes them when a collective times out, as a pickle, or as JSON through its debug server. The fields are those of
 torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x.
 """
 
@@ -20,31 +20,30 @@ from steptime.plain_pickle import BASE_MEMORY, NotPlainError, converted
 from steptime.quantities import SourceLine
 
 COMPLETED = "completed"
-"""The state of a call that has ended; before that it is "scheduled" (by the host) or "started" (on the device)."""
+"""State of a call that has ended; before, it is "scheduled" (by the CPU) or "started" (on the device)."""
 POINT_TO_POINT = re.compile(r"i?(send|recv) (\d+)(->|<-)(\d+)")
 CONVERTER = "steptime.plain_pickle:to_json"
 MEMORY_PER_BYTE, BASE_SECONDS, BYTES_PER_SECOND = 40, 5, 1_000_000
-"""Limits of the process that reads a pickle: memory for each byte of the file, and processor time."""
+"""Limits of the process that reads a pickle: bytes of memory per byte of the file, and CPU time in seconds
+(BASE_SECONDS plus size / BYTES_PER_SECOND)."""
 LARGEST = 256 << 20
-"""Bytes of one dump: a hundred thousand calls with their stacks."""
+"""Most bytes of one dump: a hundred thousand calls with their stacks."""
 RANK_IN_NAME = re.compile(r"([0-9]+)(?:\.(?:json|pickle|pkl|bin))?$")
-"""torch writes <prefix><rank>: /tmp/nccl_trace_rank_3."""
+"""Rank in a file's name. torch writes <prefix><rank>: /tmp/nccl_trace_rank_3."""
 MEMBERS = re.compile(r"(?<![0-9])[0-9]{1,9}(?![0-9])")
 LARGEST_NUMBER, LARGEST_RANK = (1 << 63) - 1, 10**9
 LONGEST_TEXT = 4096
 NOT_THEIRS = re.compile(r"/(site-packages|dist-packages|steptime/(?:capture|probe))/|/lib/python3\.\d+/|^<")
-"""Frames that are not the user's."""
+"""Files whose frames are not the user's."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCall:
-    """One collective (or send, or receive) of one rank.
-
-    operation: torch's name without the backend ("all_reduce", "send 0->1"). group: the name of its process group,
-    description: what the user calls it. sequence: its number among the collectives of the group (or among the sends and
-    receives between two ranks). state: how far it had come, as torch says it; done: it has ended (gloo leaves the state
-    at "scheduled" and says only that the entry was retired). sizes and types: of its tensors, as given in and got out.
-    created: epoch ns. source: the user's innermost line, None where no stack was kept."""
+    """One collective (or send, or receive) of one rank. operation: torch's name without the backend ("all_reduce",
+    "send 0->1"). group: name of its process group, description: the user's name for it. sequence: number among the
+    group's collectives (or among the sends and receives between two ranks). state: progress according to torch; done:
+    True if it has ended (gloo leaves the state at "scheduled" and only marks the entry as retired). sizes and types: of
+    input and output tensors. created: epoch ns. source: user's innermost line, None without a stack."""
 
     operation: str
     group: str
@@ -73,8 +72,8 @@ class CollectiveCall:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """Last calls of one rank, the oldest first. groups: members (ranks of the whole job) by the group's name, as
-    far as the backend lists them (gloo does not)."""
+    """Last calls of one rank, the oldest first. groups: members (ranks of the whole job) by group name, if the backend
+    lists them (gloo does not)."""
 
     path: str
     rank: int
@@ -83,10 +82,9 @@ class Dump:
 
 
 def read_dumps(paths: Sequence[str]) -> tuple[tuple[Dump, ...], tuple[str, ...]]:
-    """The dumps that are meant by files, folders and patterns, by rank, and a sentence for each file passed over.
-
-    A file that is no dump in a folder or under a pattern is skipped. Raises TraceError: no-dumps, same-rank, and
-    dump-unreadable for a file that was given by name."""
+    """(dumps in files, folders and patterns, by rank; a sentence for each skipped file). A file in a folder or under a
+    pattern that is no dump is skipped. Raises TraceError: no-dumps, same-rank, and dump-unreadable for a file given by
+    name."""
     dumps: dict[int, Dump] = {}
     passed_over: list[str] = []
     for path, named in (meant for each in paths for meant in _meant(each)):
@@ -110,7 +108,7 @@ def read_dumps(paths: Sequence[str]) -> tuple[tuple[Dump, ...], tuple[str, ...]]
 
 
 def _meant(path: str) -> list[tuple[Path, bool]]:
-    """Files, and whether they were given by name."""
+    """Files for a path, each with whether the path names it directly."""
     given = Path(path)
     if given.is_dir():
         return [(file, False) for file in sorted(given.iterdir()) if file.is_file()]
@@ -120,7 +118,7 @@ def _meant(path: str) -> list[tuple[Path, bool]]:
 
 
 def read_dump(path: Path) -> Dump:
-    """One file. Raises TraceError (dump-unreadable)."""
+    """Reads one file. Raises TraceError (dump-unreadable)."""
     if path.is_fifo():
         raise _unreadable(path, "it is a pipe")  # it would block until somebody writes into it
     try:
@@ -176,7 +174,7 @@ def _rank(path: Path, found: Mapping[Any, Any]) -> int:
 
 
 def _members(group: Any) -> tuple[int, ...]:
-    """Ranks of a group, which torch spells as a text: "[0, 1, 2]"."""
+    """Ranks of a group, which torch writes as text: "[0, 1, 2]"."""
     ranks = _mapping(group).get("ranks", ())
     if isinstance(ranks, str):
         return tuple(map(int, MEMBERS.findall(ranks)))
@@ -184,7 +182,7 @@ def _members(group: Any) -> tuple[int, ...]:
 
 
 def _call(entry: Mapping[Any, Any]) -> CollectiveCall:
-    """Its operation is "" where the entry makes no sense."""
+    """Call from an entry; its operation is "" if the entry is invalid."""
     operation = _text(entry.get("profiling_name"))
     name, description = (*_texts(entry.get("process_group")), "", "")[:2]
     between = bool(entry.get("is_p2p"))
@@ -206,7 +204,7 @@ def _call(entry: Mapping[Any, Any]) -> CollectiveCall:
 
 
 def _source(frames: Any) -> SourceLine | None:
-    """The innermost frame that is neither torch's nor Python's."""
+    """Innermost frame outside of torch and Python, None for none."""
     for frame in map(_mapping, _items(frames)):
         file = _text(frame.get("filename"))
         if file and not NOT_THEIRS.search(file):
@@ -235,8 +233,8 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _text(value: Any) -> str:
-    """A text on one line, without halves of surrogate pairs, which no JSON can hold; "" for anything else. Containers
-    are not spelt out: lists that hold one another twice, forty deep, are a hundred bytes and 10^12 characters."""
+    """Text on one line, without lone surrogates, which JSON cannot hold; "" for anything else. Containers are not
+    converted: two lists that contain each other twice, forty levels deep, are a hundred bytes and 10^12 characters."""
     if isinstance(value, int):
         return str(_whole(value))
     line = " ".join(value[:LONGEST_TEXT].split()) if isinstance(value, str) else ""

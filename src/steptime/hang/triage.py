@@ -1,11 +1,11 @@
-"""Why a distributed job hangs: the dumps of its ranks compared with one another, group by group.
+"""Cause of a hang in a distributed job: the dumps of its ranks are compared, group by group.
 
-Ranks of a process group call its collectives in the same order, with arguments that fit. The first place where they do
-not, and where somebody still waits, is where the job stopped; whatever else waits, waits for that.
+Ranks of a process group call its collectives in the same order, with matching arguments. The job stopped at the first
+place where they do not and some rank still waits; all other waits follow from that one.
 
 NCCL's dumps list the members of every group under its name. gloo's (torch 2.13) name groups in their calls only, and
-hold one list without a name: of all ranks where the process made no further group, empty where it did. So of a gloo
-group those members are known that have called something in it, and whether there are others is mostly not.
+hold one list without a name: of all ranks if the process made no further group, else empty. So the known members of a
+gloo group are those that have called something in it, and it is mostly unknown whether there are others.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from steptime.hang.waits import Group, Wait, waiting_for, waits_of
 from steptime.quantities import SourceLine, format_source
 
 DEFAULT, DEFAULT_NAMES = "default_pg", ("", "0")
-"""The group of all ranks: what torch describes it as, and its names where no description is kept."""
+"""Group of all ranks: torch's description, and its names if no description was recorded."""
 LARGEST_WORLD = 1 << 20
-"""Ranks up to which those between are taken to exist: a larger number in a file is a mistake."""
+"""Largest number of ranks for which missing numbers are assumed to exist: a larger one in a file is a mistake."""
 MOST_DIMENSIONS = 16
 
 
 def world_of(dumps: Sequence[Dump], world_size: int | None = None) -> Group:
-    """The group of all ranks of the job: they are numbered from 0 on, so that those between known ones exist.
+    """Group of all ranks of the job. They are numbered from 0, so ranks between known ones exist.
 
-    world_size: how many there are, where the user says it. Raises UsageError where a dump names others."""
+    world_size: given by the user, or None. Raises UsageError if a dump contains a larger rank."""
     known = {dump.rank for dump in dumps}.union(*(members for dump in dumps for members in dump.groups.values()))
     last = max(known, default=0)
     if world_size is not None and last >= world_size:
@@ -44,7 +44,7 @@ def world_of(dumps: Sequence[Dump], world_size: int | None = None) -> Group:
 
 
 def groups_of(dumps: Sequence[Dump], world: Group) -> tuple[Group, ...]:
-    """Every group that a dump lists or has calls of. Several of one name (made by splitting) have different members."""
+    """Every group that a dump lists or has calls of. Groups of one name (made by splitting) differ in their members."""
     listed = (Group(name, members) for dump in dumps for name, members in dump.groups.items() if name)
     found = {(group.name, group.members): group for group in listed}
     unlisted: dict[str, dict[int, list[CollectiveCall]]] = {}
@@ -59,7 +59,7 @@ def groups_of(dumps: Sequence[Dump], world: Group) -> tuple[Group, ...]:
 
 
 def _by_calls(name: str, calls: dict[int, list[CollectiveCall]], world: Group) -> Group:
-    """A group that no dump lists the members of. calls: in it, by rank."""
+    """Group whose members no dump lists. calls: in the group, by rank."""
     own = [call for each in calls.values() for call in each]
     members = tuple(sorted(calls))
     if any(map(_is_default, own)):
@@ -74,7 +74,7 @@ def _is_default(call: CollectiveCall) -> bool:
 
 
 def _gathered(calls: Iterable[CollectiveCall]) -> int:
-    """How many ranks a group has, by an all-gather, which gets as much from each; 0 where none was kept."""
+    """Number of ranks in a group, from an all-gather, whose output is a multiple of its input; 0 if there is none."""
     for call in calls:
         if call.operation.replace("_", "").startswith("allgather") and "_v" not in call.operation:
             given, got = _elements(call.input_sizes), _elements(call.output_sizes)
@@ -88,11 +88,12 @@ def _elements(sizes: Iterable[tuple[int, ...]]) -> int:
 
 
 NAMED = 8
-"""Ranks that a sentence lists before it counts them."""
+"""Most ranks that a sentence lists one by one."""
 ROOTED = ("scatter", "gather", "broadcast", "reduce")
-"""Only one rank gives in (or gets out) all of it, so sizes of one side may differ: in of scatter, out of gather."""
+"""Operations in which only one rank has all inputs or outputs, so sizes of one side may differ: input of scatter,
+output of gather."""
 NEIGHBOURHOOD = 4
-"""Calls behind a place in which a swapped one is looked for."""
+"""Calls after a position in which a swapped call is looked for."""
 UNEVEN = ("all_to_all", "alltoall", "_v", "v_")
 """Operations whose sizes differ from rank to rank by design."""
 NO_DATA = "barrier"
@@ -105,26 +106,26 @@ CIRCLE = (
 
 
 class Fault(Enum):
-    """Reason why a collective does not end."""
+    """Reason that a collective does not end."""
 
     MISSING = "missing"
     """Some ranks have not called it."""
     NO_DUMP = "no-dump"
-    """All ranks whose dumps were given have; of the others nothing is known."""
+    """All ranks with a dump have called it; nothing is known of the others."""
     MEMBERS_UNKNOWN = "members-unknown"
-    """All ranks that are known to belong to the group have; whether there are others the dumps do not say."""
+    """All known members of the group have called it; the dumps do not say whether there are more."""
     TYPE = "type"
     """The ranks called different operations."""
     ORDER = "order"
-    """They call the same ones in another order."""
+    """The ranks called the same operations in another order."""
     SIZE = "size"
     ELEMENT_TYPE = "element-type"
     NOT_DONE = "not-done"
-    """All have called it alike, and it does not end: the network, a device, or a dead peer."""
+    """All ranks have called it alike and it does not end: the network, a device, or a dead peer."""
     UNMATCHED = "unmatched"
-    """A send without its receive, or the other way round."""
+    """A send has no receive, or a receive no send."""
     DEVICE = "device"
-    """It has ended on other ranks, which went on to later calls; on one rank's device it has not."""
+    """It has ended on other ranks, which went on to later calls, but not on one rank's device."""
 
 
 UNSURE = frozenset({Fault.NO_DUMP, Fault.MEMBERS_UNKNOWN})
@@ -135,10 +136,10 @@ UNSURE = frozenset({Fault.NO_DUMP, Fault.MEMBERS_UNKNOWN})
 class Stall:
     """A call that does not end.
 
-    group: as a reader knows it ("group tp"). members: ranks of the job. culprits: ranks that are missing or odd; of a
-    tie all. waiting: those that wait for it. since: epoch ns of the first call of it. source: the line of the culprits'
-    last call, else of the waiting ones'. consequence: the culprits themselves wait in another stall. absent: ranks
-    without a dump that belong to the group, or may."""
+    group: name for the reader ("group tp"). members: ranks of the job. culprits: missing or odd ranks, all in a tie.
+    waiting: ranks that wait for it. since: first call of it, epoch ns. source: line of the culprits' last call, else of
+    the waiting ranks'. consequence: True if the culprits themselves wait in another stall. absent: ranks without a dump
+    that belong to the group, or may."""
 
     fault: Fault
     group: str
@@ -160,7 +161,7 @@ class Stall:
 
     @property
     def _seen(self) -> str:
-        """Summary of the dumps."""
+        """Summary of what the dumps show."""
         place = f"{self.operation} #{self.sequence} of {self.group}"
         who, several = counted_ranks(self.culprits), len(self.culprits) != 1
         wait = f"{counted_ranks(self.waiting)} {'wait' if len(self.waiting) != 1 else 'waits'} in {place}"
@@ -184,7 +185,7 @@ class Stall:
 
     @property
     def _held(self) -> str:
-        """Possible cause of a call that no rank is missing from."""
+        """Possible causes if no rank is missing."""
         roots = "their roots differ, or " if has_root(self.operation) else ""
         ended = set(self.members) - set(self.waiting)
         if not ended:
@@ -194,7 +195,7 @@ class Stall:
 
 
 def counted_ranks(ranks: Iterable[int]) -> str:
-    """ "rank 3", "ranks 0, 1 and 2", "ranks 0 to 63", "ranks 0, 2, 4 and 61 more"."""
+    """Ranks as text: "rank 3", "ranks 0, 1 and 2", "ranks 0 to 63", "ranks 0, 2, 4 and 61 more"."""
     ordered = sorted(ranks)
     if not ordered:
         return "no rank"
@@ -208,25 +209,25 @@ def counted_ranks(ranks: Iterable[int]) -> str:
 
 
 def first_suspects(ranks: Sequence[int]) -> str:
-    """ "first suspect is rank 3"."""
+    """Text such as "first suspect is rank 3"."""
     return f"first {'suspects are' if len(ranks) != 1 else 'suspect is'} {counted_ranks(ranks)}"
 
 
 def has_root(operation: str) -> bool:
-    """True if one rank, which no dump names, gives to all or gets from all."""
+    """True if one rank, which no dump names, sends to all or receives from all."""
     kind = operation.strip("_")
     return kind.startswith(ROOTED) and not kind.startswith("reduce_scatter")
 
 
 def no_dump(ranks: Iterable[int]) -> str:
-    """ "there is no dump of rank 3"."""
+    """Text such as "there is no dump of rank 3"."""
     return f"there is no dump of {counted_ranks(ranks)}"
 
 
 @dataclass(frozen=True, slots=True)
 class HangTriage:
-    """Findings from dumps. stalls: what waits, the cause first. ranks: whose dumps were given; absent: ranks of the job
-    without a dump. whole: the job has no others, by what the dumps or the user say. checked: compared collectives."""
+    """Findings from dumps. stalls: causes first. ranks: with a dump; absent: ranks of the job without one. whole: True
+    if the job has no other ranks, according to the dumps or the user. checked: number of compared collectives."""
 
     stalls: tuple[Stall, ...]
     ranks: tuple[int, ...]
@@ -236,14 +237,14 @@ class HangTriage:
 
     @property
     def to_blame(self) -> tuple[int, ...]:
-        """Ranks with a dump that hold up the others, by what is certain; in order."""
+        """Ranks with a dump that certainly hold up others, in order."""
         causes = (stall for stall in self.stalls if not (stall.consequence or stall.fault in UNSURE))
         return tuple(sorted({rank for stall in causes for rank in stall.culprits}))
 
 
 def triage(dumps: Sequence[Dump], world_size: int | None = None) -> HangTriage:
-    """Compares the dumps of a job, one of each rank. world_size: its ranks, where the user says it; UsageError where a
-    dump is of none of these."""
+    """Compares the dumps of a job, one per rank. world_size: given by the user, or None. Raises UsageError if a dump is
+    of a larger rank."""
     given = {dump.rank: dump for dump in dumps}
     world = world_of(dumps, world_size)
     groups = groups_of(dumps, world)
@@ -262,7 +263,7 @@ def triage(dumps: Sequence[Dump], world_size: int | None = None) -> HangTriage:
 
 
 def _first_stall(group: Group, given: Mapping[int, Dump]) -> tuple[Stall | None, int]:
-    """The first collective of a group at which its ranks differ, or which is not done, and how many were compared."""
+    """(first collective of a group at which its ranks differ or that is not done, number of compared ones)."""
     calls = {
         rank: {
             call.sequence: call  # of a coalesced one (several calls with one number) the last, which is the whole
@@ -294,7 +295,7 @@ def _first_stall(group: Group, given: Mapping[int, Dump]) -> tuple[Stall | None,
 def _differing(
     group: Group, sequence: int, here: Mapping[int, CollectiveCall], calls: Mapping[int, Mapping[int, CollectiveCall]]
 ) -> Stall | None:
-    """The ranks called different things under one number, and it is not known to have gone well."""
+    """Stall if the ranks called different things under one number and not all of the calls completed; else None."""
     if len(here) < 2 or all(call.state == COMPLETED for call in here.values()):  # gloo ends what differs with an error
         return None
     for fault, notify in ((Fault.TYPE, _kind), (Fault.SIZE, _size), (Fault.ELEMENT_TYPE, _element_type)):
@@ -325,7 +326,7 @@ def _kind(call: CollectiveCall) -> str:
 
 
 def _size(call: CollectiveCall) -> object:
-    """Size, which must be equal on all ranks: nothing, for operations that are uneven by design."""
+    """Sizes that must be equal on all ranks; () for operations with uneven sizes by design."""
     kind = _kind(call)
     if any(each in kind for each in (*UNEVEN, NO_DATA)):
         return ()
@@ -342,7 +343,7 @@ def _element_type(call: CollectiveCall) -> object:
 def _swapped(
     sequence: int, here: Mapping[int, CollectiveCall], calls: Mapping[int, Mapping[int, CollectiveCall]]
 ) -> bool:
-    """True if each rank calls soon what the others call now: the same collectives in another order."""
+    """True if each rank soon calls what the others call now: the same collectives in another order."""
     wanted = {call.operation for call in here.values()}
     soon = range(sequence, sequence + NEIGHBOURHOOD + 1)  # what came before agrees
     return all(wanted <= {calls[rank][number].operation for number in soon if number in calls[rank]} for rank in here)
@@ -351,7 +352,7 @@ def _swapped(
 def _not_done(
     group: Group, sequence: int, here: Mapping[int, CollectiveCall], lacking: Sequence[int], given: Mapping[int, Dump]
 ) -> Stall | None:
-    """Some ranks wait for others that have not called it, or for some of which nothing is known, or for nobody."""
+    """Stall if ranks wait for ranks that have not called it, for ranks without a dump, or for no rank; else None."""
     waiting = tuple(rank for rank, call in here.items() if not call.done)
     if not waiting:
         return None
@@ -383,7 +384,7 @@ def _not_done(
 
 
 def _who_else(group: Group, given: Mapping[int, Dump]) -> tuple[str, ...]:
-    """The ranks that may be missing, and what would tell."""
+    """Sentences on the ranks that may be missing, and how to find out."""
     silent = [rank for rank in group.possible if rank in given]
     lines = []
     if silent:
@@ -396,7 +397,7 @@ def _who_else(group: Group, given: Mapping[int, Dump]) -> tuple[str, ...]:
 
 
 def _alike(call: CollectiveCall, waiting: Sequence[int], here: Mapping[int, CollectiveCall]) -> tuple[str, ...]:
-    """State of a collective that all ranks have called alike: how far it is, and what may still differ."""
+    """Evidence on a collective that all ranks called alike: its state, and what may still differ."""
     evidence = [f"it is {call.state} on {counted_ranks(waiting)}"]
     last = max(here, key=lambda rank: here[rank].created)
     late = (here[last].created - min(each.created for each in here.values())) / 1e9
@@ -408,8 +409,8 @@ def _alike(call: CollectiveCall, waiting: Sequence[int], here: Mapping[int, Coll
 
 
 def _unmatched_sends(group: Group, given: Mapping[int, Dump]) -> Iterator[Stall]:
-    """The first send or receive between each two ranks of a group that still waits and whose other half is missing, or
-    of another size. Both halves carry one number, which counts what goes between the two ranks."""
+    """For each two ranks of a group, the first send or receive that still waits and whose counterpart is missing or
+    differs in size. Both have one number, which counts the messages between the two ranks."""
     calls: dict[tuple[str, int, int], dict[int, CollectiveCall]] = {}
     for rank in group.members:
         for call in given[rank].calls if rank in given else ():
@@ -430,7 +431,7 @@ def _unmatched_sends(group: Group, given: Mapping[int, Dump]) -> Iterator[Stall]
 def _unmatched(
     group: Group, call: CollectiveCall, other: CollectiveCall | None, ends: tuple[int, int], given: Mapping[int, Dump]
 ) -> Stall | None:
-    """other: its other half. ends: the ranks of both, the caller first."""
+    """Stall of a send or receive, None if it matches. other: its counterpart. ends: (rank of the caller, its peer)."""
     caller, peer = ends
     evidence: tuple[str, ...] = (f"rank {caller} called {call.operation}{_at_place(call)}",)
     if other is None:
@@ -458,8 +459,8 @@ def _unmatched(
 
 
 def _stuck_devices(waits: Mapping[int, Wait], stalls: Sequence[Stall]) -> Iterator[Stall]:
-    """Ranks whose first open call has ended on the other members, and that others wait for. A rank alone that is behind
-    may have been dumped earlier."""
+    """Ranks whose first open call has ended on the other members, and that others wait for. A single rank that is
+    behind, without others waiting, may just have been dumped earlier."""
     for rank, wait in waits.items():
         behind = waiting_for(rank, waits)
         if not wait.stuck or not behind:
@@ -484,8 +485,8 @@ def _stuck_devices(waits: Mapping[int, Wait], stalls: Sequence[Stall]) -> Iterat
 
 
 def _causes_first(stalls: Sequence[Stall], waits: Mapping[int, Wait]) -> tuple[Stall, ...]:
-    """Stalls in causal order. A rank that waits for another one, in whichever group, is no cause: what only such ranks
-    keep from ending follows from the stalls of the others. Causes that blame more ranks come first."""
+    """Stalls in causal order. A rank that itself waits for another one, in any group, is no cause: stalls that only
+    such ranks hold up are consequences. Causes that blame more ranks come first."""
     held = {rank for rank, wait in waits.items() if wait.held}
     stuck = {rank for stall in stalls if stall.fault is Fault.DEVICE for rank in stall.culprits}
     found = []
@@ -511,18 +512,18 @@ def _causes_first(stalls: Sequence[Stall], waits: Mapping[int, Wait]) -> tuple[S
 
 
 def _group_name(name: str, calls: Iterable[CollectiveCall]) -> str:
-    """Name by which a reader knows a group: its description where it has one."""
+    """Name of a group for the reader: its description if it has one."""
     described = next((call.description for call in calls if call.description), "")
     return f"group {described or name}" if described or name else "a group without a name"
 
 
 def _at_place(call: CollectiveCall) -> str:
-    """ " at train.py:12", or nothing."""
+    """Text such as " at train.py:12", or ""."""
     return f" at {format_source(call.source)}" if call.source is not None else ""
 
 
 def _progress(call: CollectiveCall) -> str:
-    """How far a call has come. For one that gloo has ended no dump says whether it failed."""
+    """Progress of a call. If gloo has ended it, no dump says whether it failed."""
     return "ended" if call.done and call.state != COMPLETED else call.state
 
 

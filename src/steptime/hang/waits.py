@@ -1,8 +1,7 @@
-"""Who waits for whom, over all process groups: the first call of each rank that has not ended, and the ranks that keep
-it from ending.
+"""Waits between ranks, over all process groups: each rank's first open call, and the ranks that hold it up.
 
 A rank's calls run on its device in about the order in which it makes them. So a rank that is busy with an earlier call
-keeps up the members of every later one, and the cause lies with the ranks that wait for nobody.
+holds up the members of every later one, and the cause is at the ranks that wait for no other.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from steptime.hang.dump import CollectiveCall, Dump
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group. name: as calls give it. members: the ranks of the job that are known to belong to it. possible:
-    those that may, as no dump says it. open: there may be ranks that no dump names."""
+    """A process group. name: as in calls. members: known members, ranks of the job. possible: further ranks that may
+    belong to it. open: True if there may be ranks that no dump names."""
 
     name: str
     members: tuple[int, ...]
@@ -31,22 +30,21 @@ class Group:
 
 
 class CallProgress(Enum):
-    """How far another rank is with a call."""
+    """Progress of another rank with a call."""
 
     ENDED = auto()
-    """It has ended there, or later ones of the group have been called since and it is not open any more."""
+    """The call has ended there: it is done, or later calls of the group exist and it is no longer open."""
     OPEN = auto()
-    """It is that rank's first open call, too."""
+    """The call is that rank's first open call too."""
     BEHIND = auto()
-    """That rank has not called it, or an earlier call of its own is open."""
+    """That rank has not called it, or has an earlier open call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The first open call of a rank.
-
-    members: ranks of its group. held_by: members that have not called it or have an earlier call open. ended_on:
-    members on which it has ended. unknown: there are members, or may be, without a dump."""
+    """First open call of a rank. members: ranks of its group. held_by: members that have not called it or have an
+    earlier open call. ended_on: members on which it has ended. unknown: True if there are, or may be, members without a
+    dump."""
 
     call: CollectiveCall
     members: tuple[int, ...]
@@ -56,17 +54,17 @@ class Wait:
 
     @property
     def held(self) -> bool:
-        """True if other ranks keep the call from ending, as far as is known or for all that is known."""
+        """True if other ranks hold up the call, or may do so."""
         return bool(self.held_by) or self.unknown
 
     @property
     def stuck(self) -> bool:
-        """True if the rank's own device is what the call waits for: it has ended on others, and nobody holds it."""
+        """True if the call waits for the rank's own device: it has ended on other ranks, and no rank holds it up."""
         return bool(self.ended_on) and not self.held
 
 
 def waits_of(groups: Sequence[Group], given: Mapping[int, Dump]) -> dict[int, Wait]:
-    """The waits of all ranks that have an open call, by rank. given: dumps by rank."""
+    """Waits of all ranks with an open call, by rank. given: dumps by rank."""
     found = {rank: next((call for call in dump.calls if not call.done), None) for rank, dump in given.items()}
     first = {rank: call for rank, call in found.items() if call is not None}
     return {rank: _wait(rank, call, groups, given, first) for rank, call in first.items()}
@@ -101,7 +99,7 @@ def _wait(
 
 
 def _others(rank: int, call: CollectiveCall, members: tuple[int, ...]) -> Iterator[int]:
-    """The ranks that a call of `rank` needs."""
+    """Ranks that a call of `rank` needs."""
     direction = call.direction
     ends = set(direction[1:]) if direction is not None else None
     for place, member in enumerate(members):
@@ -110,7 +108,7 @@ def _others(rank: int, call: CollectiveCall, members: tuple[int, ...]) -> Iterat
 
 
 def _progress(call: CollectiveCall, dump: Dump, first: CollectiveCall | None) -> CallProgress:
-    """How far the rank of a dump is with another rank's call. first: its own first open one."""
+    """Progress of a dump's rank with another rank's call. first: its own first open call."""
     alike = [each for each in dump.calls if _belongs(each, call)]
     same = next((each for each in alike if each.sequence == call.sequence), None)
     if same is not None and same.done:
@@ -122,7 +120,7 @@ def _progress(call: CollectiveCall, dump: Dump, first: CollectiveCall | None) ->
 
 
 def _belongs(each: CollectiveCall, call: CollectiveCall) -> bool:
-    """True if `each` is numbered in one row with the other side of `call`."""
+    """True if `each` belongs to the same sequence of numbers as the other side of `call`."""
     if each.group != call.group or each.point_to_point != call.point_to_point:
         return False
     mine, other = call.direction, each.direction

@@ -1,4 +1,4 @@
-"""The answer of `steptime watch`: the same words for the terminal, for lines in a file and for the page."""
+"""The answer of `steptime watch`: the same text for the terminal, for lines in a file and for the page."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from steptime.recording.recording import DeviceSample, TelemetrySample
 
 BLOCKS = "·▁▂▃▄▅▆▇█"
 HELD_BACK = ((0x04, "power cap"), (0x08, "hardware slowdown"), (0x20, "heat"), (0x40, "heat"), (0x80, "power brake"))
-"""Bits of NVML's throttle reasons that cost speed."""
+"""Bits of NVML's throttle reasons that reduce speed."""
 QUIET = 10.0
-"""Seconds without anything new that are worth saying."""
+"""Seconds without new data after which that is reported."""
 LEAST = 0.001
-"""Share of the minute that a part is shown from."""
+"""Fraction of the minute from which on a part is shown."""
 
 
 def title(view: LiveView) -> str:
-    """Which job it is, and how far."""
+    """Title: the job and its progress."""
     total = max((rank.total for rank in view.ranks), default=0)
     far = _steps(total) if total else "no training step yet"
     silent = f", nothing new for {view.silent:.0f} s" if view.silent > QUIET and view.state == "running" else ""
@@ -31,7 +31,7 @@ def _steps(count: int) -> str:
 
 
 def _time(seconds: float) -> str:
-    """The time since the start: whole seconds, minutes from two on, hours."""
+    """Time since the start: in seconds, from two minutes on in minutes, then in hours."""
     whole = round(seconds)
     if whole < 120:
         return f"{whole} s"
@@ -41,7 +41,7 @@ def _time(seconds: float) -> str:
 
 
 def step_line(view: LiveView) -> str:
-    """The front rank's step over the last minute; "" before there is one."""
+    """Text of the front rank's step over the last minute; "" before there is one."""
     rank = view.front
     if rank is None or rank.step is None:
         return ""
@@ -55,7 +55,7 @@ def step_line(view: LiveView) -> str:
 
 
 def curve_line(rank: RankView) -> str:
-    """The step time over the last minute, from 0, as a row of blocks; "" where there is none."""
+    """Step time over the last minute, from 0, as a row of blocks; "" if there is none."""
     most = max(rank.curve, default=0.0)
     if not most:
         return ""
@@ -63,7 +63,7 @@ def curve_line(rank: RankView) -> str:
 
 
 def answer_of(view: LiveView) -> Answer:
-    """Answer about the last minute: the front rank's step, where it went, every rank, and the diagnosis so far."""
+    """Answer about the last minute: the front rank's step and its parts, every rank, and the diagnosis so far."""
     rank = view.front
     curve = curve_line(rank) if rank is not None else ""
     left_out = f"{format_count(view.left_out, 'further rank')} not read." if view.left_out else ""
@@ -77,7 +77,7 @@ def answer_of(view: LiveView) -> Answer:
 
 
 def _parts(rank: RankView | None) -> Table:
-    """Facts of the last minute: times of phases are per step, of the rest in all."""
+    """Table of the last minute's parts: phases per step, the rest in total."""
     found = list[tuple[Part, str]]()
     if rank is not None and rank.steps:
         found = [(each, f"{format_duration(each.total / rank.steps)}/step") for each in rank.phases]
@@ -91,7 +91,7 @@ def _parts(rank: RankView | None) -> Table:
 
 
 def _ranks(view: LiveView) -> Table:
-    """A row for each rank, the late ones first; none for a single one."""
+    """Table with a row per rank, stragglers first; empty for a single rank."""
     ordered = sorted(view.ranks, key=lambda rank: not rank.late)
     several = len({rank.host for rank in view.ranks}) > 1
 
@@ -118,7 +118,7 @@ def _input(rank: RankView) -> float:
 
 
 def notes(view: LiveView) -> list[str]:
-    """The loader's queue, garbage collections, memory; what the rank is at; the machine."""
+    """Notes on the loader's queue, garbage collections, memory, the rank's current activity and the machine."""
     rank, lines = view.front, []
     if rank is not None:
         about = []
@@ -137,14 +137,14 @@ def notes(view: LiveView) -> list[str]:
 
 
 def machine_lines(sample: TelemetrySample) -> list[str]:
-    """The newest look at the machine: a line for each device of the job, then the CPUs."""
+    """Lines of the newest sample of the machine: one per device of the job, then the CPUs."""
     cpus = f"CPU: this job {sample.job_cpu:.1f} cores, other processes {sample.other_cpu:.1f}"
     pressure = f"; CPU pressure {sample.pressure:.0f} %" if sample.pressure else ""
     return [*filter(None, map(_device_line, sample.devices)), cpus + pressure]
 
 
 def _device_line(device: DeviceSample) -> str:
-    """The driver's facts of it; "" where it has none."""
+    """Text of the driver's data on a device; "" if it has none."""
     reported = []
     if device.utilization is not None:
         reported.append(f"{device.utilization:.0f} % busy")
@@ -166,7 +166,7 @@ def _device_line(device: DeviceSample) -> str:
 
 
 def line(view: LiveView) -> str:
-    """All that matters in one line, for where there is no terminal."""
+    """Everything important in one line, for output without a terminal."""
     rank = view.front
     total = max((each.total for each in view.ranks), default=0)
     if rank is None or rank.step is None:

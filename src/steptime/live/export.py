@@ -1,7 +1,7 @@
-"""The numbers of a live view where people look at numbers: JSON lines, Prometheus, OpenTelemetry.
+"""Exports the numbers of a live view: as JSON lines, for Prometheus, and for OpenTelemetry.
 
-One table says which they are; each exporter writes them in its own way. They are of the last minute, in seconds, bytes
-and shares. The libraries are extras.
+One table lists the numbers; each exporter writes them in its own way. They are of the last minute, in seconds, bytes
+and fractions. The libraries are extras.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ FORMATS = ("jsonl", "prometheus", "otlp")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One value. name: without the prefix of the program. total: it only grows. labels: (name, value)."""
+    """One value. name: without the program's prefix. total: True for a counter that only grows. labels: (name,
+    value)."""
 
     name: str
     unit: str
@@ -95,14 +96,14 @@ class Exporter(Protocol):
     """Receiver of each view in turn."""
 
     def show(self, view: LiveView) -> None:
-        """Tells it."""
+        """Exports a view."""
 
     def close(self) -> None:
-        """Tells what was not told yet, and ends."""
+        """Exports what is pending, and ends."""
 
 
 def exporter(format: str, write: Callable[[str], None], *, every: float, address: str, port: int) -> Exporter:
-    """The one of FORMATS. write: prints. Raises UsageError and OutputError."""
+    """Exporter of a format in FORMATS. write: prints. Raises UsageError and OutputError."""
     if format == "jsonl":
         return JsonLines(write)
     if format == "otlp":
@@ -113,7 +114,7 @@ def exporter(format: str, write: Callable[[str], None], *, every: float, address
 
 
 class JsonLines:
-    """A line for each view: its fields, and the time."""
+    """Writes a line per view: its fields, and the time."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -123,11 +124,11 @@ class JsonLines:
         self._write(msgspec.json.encode(fields).decode() + "\n")
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Does nothing, since nothing is pending."""
 
 
 class Prometheus:
-    """Answers whoever scrapes /metrics. Raises OutputError where the port is taken, UsageError without the extra."""
+    """Serves /metrics to scrapers. Raises OutputError if the port is taken, UsageError without the extra."""
 
     def __init__(self, address: str, port: int) -> None:
         library = _imported("prometheus_client", "prometheus")
@@ -145,7 +146,7 @@ class Prometheus:
         self.port = int(self._server.server_address[1])
 
     def collect(self) -> Iterable[Any]:
-        """Metric families, asked for by the Prometheus client."""
+        """Metric families; called by the Prometheus client."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         families: dict[str, Any] = {}
@@ -216,7 +217,7 @@ LIBRARY = logging.getLogger("opentelemetry.exporter")
 
 
 class _Unsent(logging.Handler):
-    """Says once what the library says of every attempt that fails."""
+    """Handler that reports once what the library logs for every failed attempt."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)

@@ -1,8 +1,8 @@
-"""The live view as a page, for a browser on this machine: server-sent events, and no more than the standard library.
+"""The live view as a page for a browser on this machine, by server-sent events and the standard library only.
 
-Laws: it listens on the loopback alone; it answers only who names this very address and has the token of the URL, which
-no page of a stranger's can do, whatever its name resolves to; what strangers wrote (commands, lines, hosts) is escaped,
-and the page's own policy lets nothing run but our one script.
+Laws: it listens on the loopback only. It answers only requests that name this very address and have the token of the
+URL, which no foreign page can do, whatever its name resolves to. Foreign text (commands, lines, hosts) is escaped, and
+the page's policy allows no script but our own.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from steptime.live.watching import ask_for_profile, diagnosis_command
 
 HOST = "127.0.0.1"
 MOST_STREAMS, MOST_CONNECTIONS = 16, 64
-"""Pages that are open at once, and connections of any kind."""
+"""Most pages that are open at once, and most connections of any kind."""
 ALIVE = 15.0
-"""Seconds after which a page is written to though nothing is new, so that one that was closed is noticed."""
+"""Seconds after which data is sent to a page although nothing is new, to detect closed pages."""
 DIAGNOSIS_LIMIT = 600.0
 WIDTH, HEIGHT = 600, 60
-"""Size of the curve, in units of its own."""
+"""Size of the curve in its own units."""
 
 
 @cache
@@ -46,7 +46,7 @@ def _environment() -> jinja2.Environment:
 
 
 def fragment(view: LiveView) -> str:
-    """Part of the page that changes with each look."""
+    """Part of the page that changes with each update."""
     answer = answer_of(view)
     return (
         _environment()
@@ -63,7 +63,7 @@ def fragment(view: LiveView) -> str:
 
 
 def _points(rank: RankView) -> str:
-    """The curve's corners for SVG, from 0 at its foot; "" where there are less than two."""
+    """Points of the curve for SVG, with 0 at the bottom; "" for fewer than two."""
     most = max(rank.curve, default=0.0)
     known = [(place, value) for place, value in enumerate(rank.curve) if value]
     if len(known) < 2:
@@ -73,7 +73,7 @@ def _points(rank: RankView) -> str:
 
 
 class _Server(ThreadingHTTPServer):
-    """Anybody on this machine may connect: no request of theirs shows in the terminal, and threads are bounded."""
+    """Server for untrusted local clients: their requests do not show in the terminal, and threads are bounded."""
 
     daemon_threads = True
 
@@ -94,11 +94,11 @@ class _Server(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """It went away in the middle."""
+        """Ignores a client that disconnected."""
 
 
 class LivePage:
-    """Serves the newest view until it is closed. Raises OutputError where the port is taken."""
+    """Server of the newest view. Raises OutputError if the port is taken."""
 
     def __init__(self, recording: Path, port: int) -> None:
         self.recording, self.token = recording, secrets.token_urlsafe(16)
@@ -119,11 +119,11 @@ class LivePage:
 
     @property
     def url(self) -> str:
-        """With the token: who has it may look."""
+        """Address with the token, which grants access."""
         return f"http://{HOST}:{self.port}/?token={self.token}"
 
     def publish(self, view: LiveView) -> None:
-        """Sends a view to all pages that are open."""
+        """Sends a view to all open pages."""
         html = fragment(view)
         with self.changed:
             self.html, self.over = html, view.state != "running"
@@ -131,7 +131,7 @@ class LivePage:
             self.changed.notify_all()
 
     def close(self) -> None:
-        """Ends the server; pages that are open keep what they show."""
+        """Ends the server; open pages keep their content."""
         with self.changed:
             self.over = True
             self.number += 1
@@ -149,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+        """Discards the log, which would write into the terminal."""
 
     def do_GET(self) -> None:
         path = self._allowed()
@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, "There is nothing here.")
 
     def _allowed(self) -> str | None:
-        """The path that is asked for; None, and a refusal, for whoever does not name this address and the token."""
+        """Requested path; None, after a refusal, if the request does not name this address and the token."""
         host = self.headers.get("Host", "")
         here = host in (f"{HOST}:{self._page.port}", f"localhost:{self._page.port}")
         with contextlib.suppress(ValueError):  # no address at all

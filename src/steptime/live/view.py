@@ -1,4 +1,4 @@
-"""State of a running job, now: the last minute of each rank, the machine, who is late. The room's central type.
+"""State of a running job: the last minute of each rank, the machine, and stragglers. The room's central type.
 
 One law: the parts of the last minute sum to its wall clock, to the nanosecond, as those of a step do.
 """
@@ -26,7 +26,7 @@ from steptime.recording.recording import Process, TelemetrySample
 POINTS = 30
 """Points of the curve of step times over the last minute."""
 QUEUE_TIME = 10_000_000_000
-"""ns: the loader's queue is told as of the last ten seconds."""
+"""Time over which the loader's queue is averaged, ns."""
 RESIDENT, ALLOCATED, ALLOCATED_PEAK = 1, 2, 6
 """Quantities of MEMORY samples (docs/recording-format.md)."""
 PHASES = {phase: phase.name.lower() for phase in Phase} | {Phase.REST: "other"}
@@ -39,12 +39,12 @@ BETWEEN = {
     SegmentKind.LOADER_START: "loader start",
     SegmentKind.THINNED: "left out of the recording",
 }
-"""Kinds of records between steps, charged to none."""
+"""Names of segments between steps, which belong to no step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A phase of the steps, or what lies between them. total: ns of the last minute; share: of its wall clock."""
+    """A phase of the steps, or a kind of time between them. total: in the last minute, ns; share: of its wall clock."""
 
     name: str
     total: int
@@ -53,7 +53,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Batches that were ready when the job asked, the mean of the last ten seconds, of at most `most`."""
+    """Mean number of ready batches when the job asked, over the last ten seconds, out of at most `most`."""
 
     ready: float
     most: int
@@ -61,12 +61,12 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """A rank's last minute. total: steps since the job began; steps: of the last minute, `wall` ns together. step: the
-    mean of those that nothing disturbed, None where there is none. rate: samples a second over the whole minute.
-    phases, between: their totals sum to `wall`. curve: mean step in each of POINTS equal parts of the minute, 0 where
-    none ended. collections, collecting: Python's garbage collections, and ns in them. bytes: of memory; the most so far
-    on a device. own: ns of a step that the rank does not wait in for others. doing: what it is at since the last step,
-    "" for training. late: whether the others wait for it."""
+    """Last minute of a rank. total: steps since the job started; steps: in the last minute, `wall` ns together. step:
+    mean of the undisturbed ones, None if there are none. rate: samples per second over the minute. phases, between:
+    their totals sum to `wall`. curve: mean step in each of POINTS equal parts of the minute, 0 if none ended.
+    collections, collecting: Python's garbage collections, and ns in them. bytes: of memory; on a device the peak so
+    far. own: time of a step in which the rank does not wait for others, ns. doing: activity since the last step, "" for
+    training. late: True if the others wait for it."""
 
     name: str
     rank: int | None
@@ -89,17 +89,17 @@ class RankView:
     late: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError where the parts do not sum to the whole."""
+        """Raises ValueError if the parts do not sum to the whole."""
         if sum(part.total for part in (*self.phases, *self.between)) != self.wall:
             raise ValueError("the parts of the last minute do not sum to its wall clock")
 
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """The job. state: "running", "ended" or "silent"; silent: seconds since anything came. exit_status: of a job that
-    has ended, None where nobody knows it. change: of the front rank's step, relative to the first minute that was
-    watched. waiting: ns per step that the ranks wait for the late one. left_out: ranks that are not read. finding: the
-    diagnosis so far in a sentence, with the place it names. notice: what was just asked for."""
+    """State of the job. state: "running", "ended" or "silent"; silent: seconds without new data. exit_status: of an
+    ended job, None if unknown. change: of the front rank's step, relative to the first watched minute. waiting: time
+    that the ranks wait for the straggler, ns per step. left_out: number of ranks that are not read. finding: sentences
+    of the diagnosis so far, with its place. notice: outcome of the last request."""
 
     source: str
     command: str
@@ -117,13 +117,13 @@ class LiveView:
 
     @property
     def front(self) -> RankView | None:
-        """The rank that is shown whole: the late one, else the first."""
+        """Rank that is shown in full: the straggler, else the first."""
         late = next((rank for rank in self.ranks if rank.late), None)
         return late or (self.ranks[0] if self.ranks else None)
 
 
 def view_of(process: Process, total: int) -> tuple[RankView, Int64]:
-    """A rank by its last minute, and ns of its own in each step, -1 where it was disturbed. total: its steps so far."""
+    """(last minute of a rank, its own time in each step in ns, -1 if disturbed). total: its steps so far."""
     facts, layout = process.facts, lay_out_whole(process)
     steps = layout.timeline.steps
     view = RankView(name_of(process), facts.rank, facts.host, facts.device_name or facts.device, total)
@@ -168,7 +168,7 @@ def _parts(layout: Layout, start: int, end: int) -> tuple[tuple[Part, ...], tupl
 
 
 def _own(steps: Steps, device: str) -> Int64:
-    """As in `stragglers.summary`: on a device only what surely is the rank's own, on a CPU all but backward."""
+    """Own time in each step, ns, as in `stragglers.summary`: on a device INPUT and TRANSFER, else all but BACKWARD."""
     if device != "cpu":
         return steps.phases[:, Phase.INPUT] + steps.phases[:, Phase.TRANSFER]
     return steps.duration - steps.phases[:, Phase.BACKWARD]
@@ -182,8 +182,8 @@ def _curve(steps: Steps, usable: Bool, start: int, end: int) -> tuple[float, ...
 
 
 def _rate(process: Process, layout: Layout, usable: Bool, wall: int) -> float | None:
-    """From the training loaders' batches, else what the model is called with; None where nothing says how large those
-    are. Their last, smaller ones count as whole."""
+    """Samples per second, from the training loaders' batch sizes, else from the model's inputs; None if unknown.
+    Smaller last batches count as full."""
     wanted = set(layout.timeline.training_loaders)
     if layout.timeline.mode is Mode.FORWARD:
         wanted = {loader.identity for loader in process.loaders}
@@ -226,8 +226,8 @@ def _doing(layout: Layout) -> str:
 
 
 def with_stragglers(views: Sequence[tuple[RankView, Int64]]) -> tuple[tuple[RankView, ...], float]:
-    """The ranks with the late one marked, and ns per step that the others wait for it. Steps are compared that all of
-    them have taken; ranks that train together count them alike."""
+    """(ranks with the straggler marked, time that the others wait for it in ns per step). Only steps that all ranks
+    have taken are compared; ranks that train together count them alike."""
     ranks = tuple(view for view, _ in views)
     known = [(view, own) for view, own in views if view.rank is not None and len(own) and view.step is not None]
     if len(known) < 2:

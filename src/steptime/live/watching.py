@@ -1,7 +1,7 @@
-"""Watching a recording: which one, what is to be said of it now, and the two things that a watcher may ask for.
+"""Watches a recording: finds it, describes its job now, and handles the two requests that a watcher can make.
 
-One law: the job does not notice. Its files are read, at most LARGEST_SHARE of a CPU is used for that, at the lowest
-priority, and a profile is asked for by the file that the probe looks for anyway.
+One law: the job is not disturbed. Its files are read with at most LARGEST_SHARE of a CPU, at the lowest priority, and a
+profile is requested through the file that the probe checks anyway.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from steptime.recording.manifest import NAME as MANIFEST
 from steptime.report.sentences import from_here, source_text
 
 PERIOD = 1.0
-"""Seconds between two looks."""
+"""Seconds between two updates."""
 LARGEST_SHARE = 0.02
-"""Fraction of one CPU, for looking: with many ranks the looks become rarer."""
+"""Largest fraction of one CPU for updates: with many ranks they become rarer."""
 DIAGNOSIS_PERIOD, DIAGNOSIS_SHARE = 120.0, 0.01
-"""Seconds between two diagnoses, and the share of a CPU that they may take together."""
+"""Seconds between two diagnoses, and the fraction of a CPU that they may take together."""
 STEPS_TO_DIAGNOSE = 20
 LARGEST_DIAGNOSIS = 1 << 22
-"""Bytes of it that are read."""
+"""Most bytes of a diagnosis that are read."""
 GROWING, DEAD, SILENCE = 60.0, 5.0, 300.0
-"""Seconds: what has grown since then still grows; without anything new for so long a recording is taken for one whose
-job has gone, where its processes have (DEAD), or where nobody can look for them (SILENCE)."""
+"""Seconds since the last write: below GROWING a recording counts as growing. Beyond, its job counts as gone: after DEAD
+if its processes are gone, after SILENCE if they cannot be checked."""
 
 
 def find_recording(target: str | None) -> Path:
-    """The recording that is meant: a folder, that of a process by its number, or the newest one in runs/ that grows.
+    """Recording for a target: a folder, the number of a process, or None for the newest growing one in runs/.
 
     Raises UsageError and RecordingError."""
     if target is None:
@@ -87,8 +87,8 @@ def _has_ended(recording: Path) -> bool:
 
 
 def _recording_of(pid: int) -> Path:
-    """From the environment that `steptime run` has given to the process, or to one that it has started; else the one in
-    runs/ that `steptime attach` makes of it."""
+    """Recording of a process: from the environment that `steptime run` gave to it or to a child; else the one in runs/
+    that `steptime attach` made of it."""
     try:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)]
@@ -110,7 +110,7 @@ def _recording_of(pid: int) -> Path:
 
 
 def still_recorded(folder: Path) -> bool:
-    """True if a process runs that records into the folder (absolute), or would as soon as it imports torch."""
+    """True if a process is running that records into the folder (absolute), or will do so when it imports torch."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if _planned(process) == folder:
@@ -119,7 +119,7 @@ def still_recorded(folder: Path) -> bool:
 
 
 def _planned(process: psutil.Process) -> Path | None:
-    """Folder in which a process records; None where it does not. Raises psutil.AccessDenied."""
+    """Folder in which a process records; None for none. Raises psutil.AccessDenied."""
     try:
         plan = msgspec.json.decode(process.environ().get(PLAN, "{}"))
     except (psutil.NoSuchProcess, psutil.ZombieProcess, OSError, ValueError):
@@ -129,7 +129,7 @@ def _planned(process: psutil.Process) -> Path | None:
 
 
 class Watcher:
-    """Reads a recording and says what is known of its job. Raises RecordingError where there is none."""
+    """Reads a recording and describes its job. Raises RecordingError if there is none."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
@@ -143,8 +143,8 @@ class Watcher:
         self.due = 0.0
 
     def look(self) -> LiveView:
-        """Reads what is new, and sets `due` to the time of the next look (seconds of time.monotonic). Raises
-        RecordingError where the recording was removed."""
+        """Reads new data, and sets `due` to the time of the next update (seconds of time.monotonic). Raises
+        RecordingError if the recording was removed."""
         start = time.monotonic()
         changed = self._read()
         samples, manifest = self._recording.samples, self._recording.manifest
@@ -188,7 +188,7 @@ class Watcher:
             ) from None
 
     def _is_gone(self, now: float) -> bool:
-        """True if nothing will come any more, though nobody has written the end: the launcher was killed, too."""
+        """True if nothing more will come although no end was written, because the launcher was killed too."""
         quiet = now - self._grown
         known = [process.known for process in self._recording.processes.values()]
         here = [each for each in known if each is not None and each.host == os.uname().nodename]
@@ -197,8 +197,7 @@ class Watcher:
         return quiet > SILENCE
 
     def _change(self, front: RankView | None, now: float) -> float | None:
-        """Trend of the front rank's step, since the first minute that was watched; None where it is within the
-        noise."""
+        """Relative change of the front rank's step since the first watched minute; None within noise."""
         if front is None or front.step is None or front.steps < STEPS_TO_DIAGNOSE:
             return None
         base = self._base.setdefault(front.name, front.step)
@@ -206,7 +205,7 @@ class Watcher:
         return front.step.value / base.value - 1 if apart and now - self._began > WINDOW / 1e9 else None
 
     def close(self) -> None:
-        """Lets go of the files, and of a diagnosis that is not done."""
+        """Closes the files, and ends an unfinished diagnosis."""
         self._recording.close()
         self._diagnosis.close()
 
@@ -229,7 +228,7 @@ def ask_for_profile(recording: Path) -> None:
 
 
 def _notice(recording: Path) -> str:
-    """Outcome of the last request for a profile; "" where nobody has asked lately."""
+    """Outcome of the last request for a profile; "" without a recent one."""
     try:
         asked = (recording / REQUEST).stat().st_mtime
         taken = max((path.stat().st_mtime for path in recording.glob("process-*/trace-*.json*")), default=0.0)
@@ -246,7 +245,7 @@ def diagnosis_command(recording: Path, *options: str) -> list[str]:
 
 
 class Diagnosis:
-    """The first finding so far, which another process looks for now and then."""
+    """Runs a diagnosis in another process now and then, and keeps its result."""
 
     def __init__(self, recording: Path) -> None:
         self._recording = recording
@@ -256,7 +255,8 @@ class Diagnosis:
         self._reported: tuple[str, ...] = ()
 
     def look(self, now: float, *, start: bool) -> tuple[str, ...]:
-        """The diagnosis, the first finding, its place and what helps; () while there is none. start: one may start."""
+        """(headline, first finding, its place, its advice); () if there is none yet. start: a new diagnosis may
+        start."""
         if self._process is not None and self._process.poll() is not None:
             self._due = now + max(DIAGNOSIS_PERIOD, (now - self._started) / DIAGNOSIS_SHARE)
             self._reported = self._read() or self._reported
@@ -288,7 +288,7 @@ class Diagnosis:
         return tuple(from_here(each, filter(None, (source,))) for each in message if each)
 
     def close(self) -> None:
-        """Ends a diagnosis that is not done."""
+        """Ends an unfinished diagnosis."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -312,7 +312,7 @@ class _Finding(msgspec.Struct):
 
 
 class _Short(msgspec.Struct):
-    """Fields that are read of the compact report."""
+    """Fields of the compact report that are read."""
 
     headline: str
     findings: list[_Finding]

@@ -36,30 +36,31 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 BLOCK_SECONDS = 0.02
-"""Reading the clock and waiting for a device cost some 20 µs: a thousandth of this."""
+"""Duration of a block, seconds. Reading the clock and waiting for a device cost some 20 µs, a thousandth of this."""
 LEAST_ROUNDS = 6
-"""Rounds of which an interval of a median can be made."""
+"""Fewest rounds: enough for the interval of a median."""
 WARM_SECONDS = 0.5
-"""At most, for a callable to settle after its first calls: clocks rise, caches fill, libraries choose their kernels."""
+"""Most seconds for a callable to settle after its first calls: clocks rise, caches fill, libraries choose kernels."""
 SETTLED = 0.05
-"""Share that three blocks may differ by, of a callable that has settled."""
+"""Relative spread of three blocks below which a callable has settled."""
 FRESH_CALLS = 15
-"""Pairs of calls, with new values and with the old ones, that show whether results are kept."""
+"""Pairs of calls, one with new and one with old values, that show whether results are cached."""
 FLUSH_BYTES = 256 * 2**20
-"""Larger than any cache."""
+"""Bytes that are overwritten to empty the caches: more than any cache has."""
 REST_NS = 50_000
-"""A wait for a device that has nothing to do takes less: what is longer, a callable's own streams still work."""
+"""Longest wait for an idle device, ns. After a longer one, a callable's own streams were still working."""
 EXACT = 8
-"""Units in the last place that two results may differ by where no higher precision tells which one is right."""
+"""Allowed difference of two results in units in the last place, relative to a result in higher precision."""
 LOOSE = 64
-"""The same in float32, whose sums are taken in any order."""
+"""Allowed difference without a higher precision, in which sums may be taken in any order."""
 
 NEGLIGIBLE = 1e-6
-"""Fraction of the largest gradient: a float32 sum of terms as large as that, which cancel out, leaves 1e-7 of it."""
+"""Fraction of the largest gradient that counts as zero: a float32 sum of terms that large that cancel out leaves
+1e-7."""
 MOST_SETTINGS = 64
-"""Inputs that a function may yield; further ones are not asked for."""
+"""Most inputs that are taken from a function that yields them."""
 FAR = 0.1
-"""Relative to the largest value: what float64 gives so far from it is something else, such as other random numbers."""
+"""Relative difference from which on a float64 result is something else, such as other random numbers."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 
@@ -76,8 +77,8 @@ def main() -> None:
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
-    """The request has places of callables ("file.py:name" or "module:name") under "callables" and, or null, "inputs";
-    the rest is that of `measure`."""
+    """Answer to a request with callables ("file.py:name" or "module:name") under "callables" and a function or null
+    under "inputs"; the rest is as for `measure`."""
     try:
         found = {place: loaded(place) for place in request["callables"]}
         inputs = loaded(request["inputs"]) if request["inputs"] else None
@@ -87,8 +88,8 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def loaded(place: str) -> Any:
-    """The callable "file.py:name" or "module:name"; the file is imported as `python file.py` would find it, not as
-    main."""
+    """The callable named by "file.py:name" or "module:name". The file is imported as `python file.py` would find it,
+    but not as main."""
     where, _, name = place.rpartition(":")
     found = module_of(where)
     for part in name.split("."):
@@ -113,12 +114,12 @@ def module_of(where: str) -> Any:
 
 
 def measure(callables: dict[str, Any], inputs: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """All callables on all settings of inputs.
+    """Measures all callables on all settings of inputs.
 
-    inputs: a function that makes the arguments, or None. request: "shapes" (of each setting a list of shapes, one for
-    each argument), "dtypes", "modes", "device", "backward", "cold", "seconds" (for one callable of one setting),
-    "host_memory" (whether torch's profiler tells the memory of a CPU).
-    Returns {"torch", "device", "name", "threads", "settings": [{"shapes", "dtype", "inputs", "candidates": […]}]}."""
+    inputs: function that makes the arguments, or None. request: "shapes" (for each setting a list with a shape per
+    argument), "dtypes", "modes", "device", "backward", "cold", "seconds" (per callable and setting), "host_memory"
+    (True if torch's profiler can measure the CPU's memory). Returns {"torch", "device", "name", "threads", "settings":
+    [{"shapes", "dtype", "inputs", "candidates": […]}]}."""
     device = request["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         return {"failed": f"this machine has no device {device!r}"}
@@ -139,7 +140,7 @@ def measure(callables: dict[str, Any], inputs: Any, request: dict[str, Any]) -> 
 
 
 def product_format(values: list[Any], device: str) -> str:
-    """Format of matrix products of these tensors, as the peaks are called: "float32", "tf32", …; "" for none."""
+    """dtype of matmuls of these tensors, named as in the peaks: "float32", "tf32", …; "" for none."""
     floating = [each for each in values if each.is_floating_point()]
     found = str(max(floating, key=torch.numel).dtype).removeprefix("torch.") if floating else ""
     if found == "float32" and device == "cuda":
@@ -149,7 +150,7 @@ def product_format(values: list[Any], device: str) -> str:
 
 
 def settings_of(callables: dict[str, Any], inputs: Any, request: dict[str, Any], shapes: Any, dtype: Any) -> list[Any]:
-    """One for these shapes and this dtype; of a function that yields inputs, one for each that it yields."""
+    """Results for these shapes and this dtype: one setting, or one for each input that the function yields."""
     kind = getattr(torch, dtype) if dtype else None
     asked, found = {"shapes": shapes, "dtype": dtype or ""}, list[Any]()
     arguments = made(inputs, next(iter(callables.values())), shapes, kind, request["device"])
@@ -189,7 +190,8 @@ def one_setting(callables: dict[str, Any], arguments: Arguments, request: dict[s
 
 @contextlib.contextmanager
 def quiet() -> Iterator[Callable[[], int]]:
-    """In a process of our own, prints go to a file for a while: thousands of calls may print. Gives its bytes then."""
+    """Redirects standard output to a file, in a process of our own, since thousands of calls may print. Yields a
+    function that returns the file's size in bytes after the end."""
     sys.stdout.flush()
     before = os.dup(1)
     with tempfile.TemporaryFile() as file:
@@ -205,7 +207,7 @@ def quiet() -> Iterator[Callable[[], int]]:
 
 
 def made(inputs: Any, target: Any, shapes: Any, dtype: Any, device: str) -> Iterator[Arguments]:
-    """The arguments: of the user's function, of the shapes, or none. Several of a function that yields them."""
+    """Yields arguments: of the user's function (several if it yields them), of the shapes, or none."""
     torch.manual_seed(0)
     if inputs is not None:
         given = {"shape": shapes[0] if shapes else None, "shapes": shapes, "dtype": dtype, "device": device}
@@ -223,14 +225,14 @@ def made(inputs: Any, target: Any, shapes: Any, dtype: Any, device: str) -> Iter
 
 
 def packed(given: Any) -> Arguments:
-    """As arguments: a tuple or a list, a dictionary of names, or a single one."""
+    """Positional and named arguments from a tuple or list, a dictionary by name, or a single value."""
     if isinstance(given, dict):
         return (), given
     return (tuple(given) if isinstance(given, tuple | list) else (given,)), {}
 
 
 def required(target: Any) -> int:
-    """Arguments that have no default; one where nobody knows."""
+    """Number of arguments without a default; 1 if unknown."""
     try:
         words = inspect.signature(target.forward if isinstance(target, torch.nn.Module) else target).parameters
     except (TypeError, ValueError):  # a builtin
@@ -246,7 +248,7 @@ def cast(value: Any, dtype: Any, device: str) -> Any:
 
 
 def copied(arguments: Arguments, *, grad: bool = False, dtype: Any = None) -> Arguments:
-    """Tensors of its own, so that a callable that works in place spoils nobody else's."""
+    """Arguments with copied tensors, so that a callable that works in place changes no other's."""
 
     def own(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -260,7 +262,7 @@ def copied(arguments: Arguments, *, grad: bool = False, dtype: Any = None) -> Ar
 
 
 def tensors_of(value: Any) -> list[Any]:
-    """All tensors of a result, whatever they are packed in; arrays of NumPy among them."""
+    """All tensors in a result, in any nesting; NumPy arrays become tensors."""
     if isinstance(value, torch.Tensor):
         return [value]
     if hasattr(value, "__array__"):
@@ -280,7 +282,7 @@ def described(value: Any) -> str:
 
 
 class Candidate:
-    """A callable in one mode, with arguments of its own. answer: what is known of it."""
+    """A callable in one mode, with its own arguments. answer: results so far."""
 
     def __init__(self, place: str, target: Any, mode: str, arguments: Arguments, dtype: Any, request: Any) -> None:
         self.place, self.mode = place, mode
@@ -292,7 +294,7 @@ class Candidate:
         self.repeats = {True: 1, False: 1}
 
     def survives(self, step: Callable[[], object]) -> bool:
-        """True if a step of its measuring came to its end; else why not is in the answer."""
+        """True if a step of the measurement succeeds; otherwise the error is in the answer."""
         try:
             step()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code runs here, and may do anything
@@ -300,7 +302,7 @@ class Candidate:
         return "failed" not in self.answer
 
     def start(self) -> None:
-        """Compiled and called once. Raises TypeError where a call is no work."""
+        """Compiles the callable and calls it once. Raises TypeError if a call does no work."""
         self._eager = moved(self._target, self._dtype, self.device)
         self.function = in_mode(self._eager, self.mode)
         before = [each.detach().clone() for each in tensors_of(self.arguments)]
@@ -314,7 +316,7 @@ class Candidate:
         self.answer["changes"] = not all(torch.equal(*map(torch.nan_to_num, pair)) for pair in pairs)
 
     def call(self, *, backward: bool | None = None) -> Any:
-        """Once, as it is timed; gradients are made and thrown away."""
+        """Result of one call, as it is timed; gradients are computed and discarded."""
         words, named = self.arguments
         if not self.backward:
             with torch.no_grad():
@@ -333,12 +335,12 @@ class Candidate:
             leaf.grad = None
 
     def leaves(self) -> list[Any]:
-        """Tensors that get a gradient: arguments and parameters."""
+        """Arguments and parameters that get a gradient."""
         words, named = self.arguments
         return [each for each in (*words, *named.values(), *self._owned()) if getattr(each, "requires_grad", False)]
 
     def tensors(self) -> list[Any]:
-        """Formats of its arguments and its parameters."""
+        """Tensors of its arguments and parameters."""
         words, named = self.arguments
         return [*tensors_of((words, named)), *self._owned()]
 
@@ -346,7 +348,7 @@ class Candidate:
         return list(self.function.parameters()) if isinstance(self.function, torch.nn.Module) else []
 
     def settle(self) -> None:
-        """Called until its blocks agree."""
+        """Calls it until its blocks agree."""
         times: list[float] = []
         end = time.perf_counter() + WARM_SECONDS
         while time.perf_counter() < end or len(times) < 2:
@@ -361,12 +363,12 @@ class Candidate:
             self.repeats[False] = self._in_a_block(spent, time.perf_counter_ns() - start, 1)
 
     def _in_a_block(self, call: float, passed: float, repeats: int) -> int:
-        """Calls of which one takes so many ns; with cold caches the emptying, which is not timed, counts as well: it
-        takes a thousand times as long as a small call."""
+        """Number of calls in a block, if one call takes `call` ns. With cold caches, emptying them counts too although
+        it is not timed: it takes a thousand times as long as a small call."""
         return max(1, math.ceil(BLOCK_SECONDS * 1e9 / max(passed / repeats if self.cold else call, 1.0)))
 
     def block(self, *, backward: bool = True) -> float:
-        """ns of one call, on average over a block."""
+        """Mean time of a call in one block, ns."""
         repeats = self.repeats[backward]
         collecting = gc.isenabled()
         gc.disable()
@@ -401,7 +403,7 @@ class Candidate:
         self._flush.add_(1)
 
     def check_values(self) -> None:
-        """Checks whether the result follows the arguments: a call with new values against one with the old."""
+        """Checks whether the result follows the arguments: compares calls with new values and with the old ones."""
         words, named = self.arguments
         floats = [each for each in (*words, *named.values()) if isinstance(each, torch.Tensor) and each.numel() > 1]
         self.answer["follows"] = None
@@ -431,7 +433,7 @@ class Candidate:
         self.results = results_on(self, arguments)
 
     def weigh(self) -> None:
-        """FLOPs, bytes of arguments, results and parameters, and the most memory that a call takes beyond them."""
+        """Measures FLOPs, bytes of arguments, results and parameters, and the peak memory of a call beyond them."""
         used, self.function = self.function, self._eager  # the counter's hooks would have it compiled again
         with contextlib.suppress(Exception), FlopCounterMode(display=False) as counter:  # an estimate, never an error
             self.call()
@@ -445,7 +447,7 @@ class Candidate:
 
 
 def moved(target: Any, dtype: Any, device: str) -> Any:
-    """A module of its own in the dtype and on the device; a function as it is."""
+    """Copy of a module in the dtype and on the device; a function is returned unchanged."""
     if isinstance(target, type):
         torch.manual_seed(0)  # each mode makes its own, of the same weights
         target = target()
@@ -463,7 +465,7 @@ def in_mode(function: Any, mode: str) -> Any:
 
 
 def renewed(tensor: Any) -> Any:
-    """Other values of the same kind: shuffled, so that indices stay valid, and of numbers a quarter smaller."""
+    """Other values of the same kind: shuffled, so that indices stay valid, and floats multiplied by 0.75."""
     order = torch.randperm(tensor.numel(), device=tensor.device)
     new = tensor.detach().flatten()[order].view(tensor.shape)
     return new * 0.75 if tensor.is_floating_point() else new
@@ -475,7 +477,7 @@ def synchronize(device: str) -> None:
 
 
 def timed_by_clock(call: Callable[[], object], prepare: Callable[[], object]) -> float:
-    """ns of a call on a CPU."""
+    """Time of a call on a CPU, ns."""
     prepare()
     start = time.perf_counter_ns()
     call()
@@ -483,9 +485,8 @@ def timed_by_clock(call: Callable[[], object], prepare: Callable[[], object]) ->
 
 
 def timed_by_events(call: Callable[[], object], prepare: Callable[[], object], cuda: Any = torch.cuda) -> float:
-    """ns of a call on a device, between two events on the current stream: the host launches while the device is
-    still busy with what prepares the call. Work that goes on after the second event, on streams of its own, counts
-    as well."""
+    """Time of a call on a device, ns, between two events on the current stream. The CPU launches the call while the
+    device is still busy with its preparation. Work on other streams after the second event counts as well."""
     start, end = (cuda.Event(enable_timing=True) for _ in range(2))
     prepare()
     start.record()
@@ -499,7 +500,7 @@ def timed_by_events(call: Callable[[], object], prepare: Callable[[], object], c
 
 
 def take_turns(candidates: list[Candidate], seconds: float) -> None:
-    """Rounds of one block each, in another order every time. Those that fail meanwhile are taken out of the list."""
+    """Measures one block of each candidate per round, in a new order each round. Removes candidates that fail."""
     order = random.Random(0)
     end = time.perf_counter() + seconds * len(candidates)
     rounds = 0
@@ -513,7 +514,7 @@ def take_turns(candidates: list[Candidate], seconds: float) -> None:
 
 
 def compare(candidates: list[Candidate], callables: dict[str, Any], arguments: Arguments, request: Any) -> None:
-    """Results against the first candidate's, and all of them against the first callable's in float64 where it can."""
+    """Compares results with the first candidate's, and if possible all of them with the first callable's in float64."""
     able = [each for each in candidates if each.survives(functools.partial(each.keep_results, arguments))]
     if not able:
         return
@@ -539,7 +540,7 @@ def compare(candidates: list[Candidate], callables: dict[str, Any], arguments: A
 
 
 def results_on(candidate: Candidate, arguments: Arguments) -> list[Any]:
-    """Its results, and gradients with --backward, on the arguments as they were made."""
+    """Results, and with --backward gradients, on a copy of the original arguments."""
     candidate.arguments = copied(arguments, grad=candidate.backward)
     torch.manual_seed(0)
     if not candidate.backward:
@@ -554,14 +555,14 @@ def results_on(candidate: Candidate, arguments: Arguments) -> list[Any]:
 
 
 def upstream(end: Any) -> Any:
-    """A random gradient, the same for each callable: of the sum of a result, many gradients are rounding and nothing
-    else (behind a layer norm, a softmax)."""
+    """Random gradient, equal for all callables. The gradient of a plain sum is often only rounding (behind a layer norm
+    or a softmax)."""
     drawn = torch.randn(end.shape, generator=torch.Generator().manual_seed(end.numel()), dtype=torch.float64)
     return drawn.to(end.device, end.dtype)
 
 
 def without_rounding(gradients: list[Any]) -> list[Any]:
-    """Gradients, with zeros where one is less than NEGLIGIBLE of the largest: its digits are the others' rounding."""
+    """Gradients with zeros in place of tensors below NEGLIGIBLE of the largest, whose digits are only rounding."""
     largest = max((float(each.abs().max()) for each in gradients if each.numel()), default=0.0)
     return [
         torch.zeros_like(each) if each.numel() and float(each.abs().max()) < NEGLIGIBLE * largest else each
@@ -570,8 +571,8 @@ def without_rounding(gradients: list[Any]) -> list[Any]:
 
 
 def exact_results(target: Any, arguments: Arguments, request: Any, first: list[Any]) -> list[Any] | None:
-    """Result of the first callable in float64, next to its own; None where it does not run so, or returns something
-    else."""
+    """Result of the first callable in float64; None if it does not run so, or if that differs too much from its own
+    result."""
     if request["device"] != "cpu" and request["device"] != "cuda":
         return None
     with contextlib.suppress(Exception):  # many functions know one dtype only
@@ -586,7 +587,7 @@ def exact_results(target: Any, arguments: Arguments, request: Any, first: list[A
 
 
 def worst(own: list[Any], reference: list[Any]) -> float:
-    """The largest difference, relative to the largest magnitude of its tensor. Infinite where only one is finite."""
+    """Largest difference relative to the largest magnitude of its tensor. Infinite if only one of the two is finite."""
     found = 0.0
     for one, two in zip(own, reference, strict=True):
         left, right = one.to(torch.float64), two.to(torch.float64)
@@ -601,12 +602,12 @@ def worst(own: list[Any], reference: list[Any]) -> float:
 
 
 def unit(tensors: list[Any]) -> float:
-    """One in the last place, of the coarsest dtype among the results."""
+    """Unit in the last place of the coarsest dtype among the results."""
     return max((torch.finfo(each.dtype).eps for each in tensors if each.is_floating_point()), default=0.0)
 
 
 def peak_memory(call: Callable[[], object], device: str) -> int:
-    """Bytes beyond what was held before the call, at the most."""
+    """Peak memory of a call beyond what was held before, bytes."""
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -624,7 +625,7 @@ def peak_memory(call: Callable[[], object], device: str) -> int:
 
 
 def sizes_in(profiler: Any) -> Iterator[int]:
-    """Bytes of each allocation, negative where they were given back, in order of time."""
+    """Yields the bytes of each allocation in order of time, negative for a free."""
     events = [each for each in profiler.profiler.kineto_results.events() if each.name() == "[memory]"]
     for each in sorted(events, key=lambda event: event.start_ns()):
         yield each.nbytes()

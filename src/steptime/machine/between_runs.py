@@ -1,5 +1,6 @@
-"""Noise between runs of one job on this machine: a small job in fresh processes, whose memory,
-caches and CPUs are others each time. Measured when it is asked for, and remembered."""
+"""Noise between runs of one job on this machine: a small job in fresh processes with different memory, caches and CPUs.
+
+Measured on request, and stored."""
 
 from __future__ import annotations
 
@@ -15,24 +16,24 @@ from steptime.machine.peaks import MeasurementError, load_as, measured_by, remem
 SCRIPT = Path(__file__).with_name("between_runs_script.py")
 RUNS = 8
 DIFFERENCE = 1.96 * 2**0.5 * 1.4826
-"""Factor on the median deviation: 95 % of differences of two runs are smaller, if they are normal. One run of the eight
-that something disturbed does not decide."""
+"""Factor on the median deviation: 95 % of differences of two runs are smaller, if normally distributed. One disturbed
+run out of eight has no influence."""
 LEAST = 0.005
-"""Fraction of a step: clocks, temperature and memory layout move any job's by this much, however alike eight runs
-were."""
+"""Least noise, as a fraction of a step: clocks, temperature and memory layout move any job by this much, however alike
+eight runs were."""
 PATIENCE_SECONDS = 60
-"""Seconds for one process: importing torch takes seconds on a cold disk."""
+"""Most seconds for one process: importing torch takes seconds on a cold disk."""
 
 
 class _StepAnswer(msgspec.Struct, frozen=True):
-    """Output of the script, in seconds."""
+    """Output of the script. step: seconds."""
 
     step: float
 
 
 def measure(executable: str, device: str, torch: str) -> float:
-    """The share of a step that runs differ by, remembered. torch: its version. Raises MeasurementError, where other
-    programs take part of the CPUs, too."""
+    """Fraction of a step by which runs differ; the result is stored. torch: its version. Raises MeasurementError, also
+    if other programs take part of the CPUs."""
     done = [measured_by(SCRIPT, executable, [device], _StepAnswer, PATIENCE_SECONDS) for _ in range(RUNS)]
     others = max(each.other_cpus for each in done)
     if others > DISTURBING_CPUS:
@@ -46,7 +47,7 @@ def measure(executable: str, device: str, torch: str) -> float:
 
 
 def remembered(device: str, torch: str) -> float | None:
-    """Result of an earlier measurement here."""
+    """Stored result of an earlier measurement on this machine, None if there is none."""
     return load_as(float, _path(device, torch))
 
 

@@ -25,7 +25,7 @@ def main() -> None:
     inputs = torch.randn(BATCH, WIDTH, device=device)
 
     def steps(seconds: float) -> float:
-        """Seconds of a step."""
+        """Mean step over `seconds` seconds, in seconds."""
         start, done = time.perf_counter(), 0
         while time.perf_counter() < start + seconds:
             optimizer.zero_grad()

@@ -1,8 +1,8 @@
-"""Peaks from datasheets: the fallback where nothing was measured.
+"""Peaks from datasheets: the fallback if nothing was measured.
 
 One law: dense figures only. Datasheets like to print the rate "with sparsity", twice what a dense product can reach;
 those are halved here. Rates: TFLOP/s with multiply and add counted as two, of the matrix units with 32-bit accumulation
-where a format has them, else of the ordinary ones; bandwidth: GB/s, decimal.
+if a dtype has them, else of the ordinary ones; bandwidth: GB/s, decimal.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from steptime.quantities import Estimate
 
 @dataclass(frozen=True, slots=True)
 class Datasheet:
-    """A device as its maker describes it. pattern: of the driver's name of the device, lower case; bfloat16: as fast as
-    half. eight: of float8; integer: of int8, in TOP/s."""
+    """A device as its maker describes it. pattern: regular expression for the driver's name, lower case; bfloat16: True
+    if as fast as `half`. Rates by dtype in TFLOP/s; eight: of float8; integer: of int8, in TOP/s."""
 
     pattern: str
     float32: float
@@ -88,8 +88,8 @@ DATASHEETS = (
 
 @dataclass(frozen=True, slots=True)
 class Interconnect:
-    """Link between devices of one kind within a machine. pattern: as of `Datasheet`. both: GB/s of one device, both
-    directions together, as datasheets print it; rate: B/s in one direction, which a bus bandwidth is compared with."""
+    """Link between devices of one kind within a machine. pattern: as in `Datasheet`. both: rate of one device in both
+    directions together, GB/s, as datasheets print it."""
 
     pattern: str
     name: str
@@ -98,7 +98,7 @@ class Interconnect:
 
     @property
     def rate(self) -> float:
-        """B/s in one direction."""
+        """Rate in one direction, B/s, comparable with a bus bandwidth."""
         return self.both / 2 * 1e9
 
 
@@ -121,7 +121,7 @@ INTERCONNECTS = (
 
 
 def interconnect_of(name: str) -> Interconnect | None:
-    """Link between devices of this name within a machine; None for unknown ones, and for a part of one (MIG)."""
+    """Link between devices of this name within a machine; None for an unknown name or a part of a device (MIG)."""
     wanted = name.lower()
     found = (each for each in INTERCONNECTS if re.search(each.pattern, wanted))
     return None if " mig " in wanted else next(found, None)
@@ -133,11 +133,11 @@ NAMES = (
     "V100S", "V100-PCIe", "V100-SXM2", "NVIDIA T4", "RTX 5090", "RTX 4090", "RTX 6000 Ada", "RTX 3090", "RTX A6000",
     "MI355X", "MI350X", "MI325X", "MI300X", "MI300A", "MI250X", "MI250", "MI210",
 )  # fmt: skip
-"""Names to choose from, for a message about an unknown one."""
+"""Device names for a message about an unknown one."""
 
 
 def look_up(name: str, device: str = "cuda") -> Machine | None:
-    """The peaks of a device by the driver's name of it, None for unknown ones, and for a part of one (MIG)."""
+    """Peaks of a device by the driver's name, None for an unknown name, and for a part of a device (MIG)."""
     wanted = name.lower()
     if " mig " in wanted:
         return None

@@ -1,4 +1,4 @@
-"""Everything about this machine that bears on a training step: what it is, what is installed, and its peaks."""
+"""Properties of this machine that influence a training step: hardware, installed software, and peaks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _VERSION_OF_TORCH = f"{WITHOUT_FOLDER}import importlib.metadata as m; print(m.ve
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """interpreter: the Python whose torch measured; torch: its version, "" without one. problems: a sentence each."""
+    """This machine. interpreter: the Python whose torch measured; torch: its version, "" without one. machines: peaks
+    of its devices. problems: sentences."""
 
     identity: Identity
     interpreter: str
@@ -30,9 +31,9 @@ class Environment:
 
 
 def describe(python: str | None, *, remeasure: bool, runs: bool, notify: Callable[[str], None]) -> Environment:
-    """This machine. `python`: the interpreter to measure with, None for the first that has torch. runs: measures what
-    runs of one job differ by, too. `notify` hears of what takes seconds. Raises SteptimeError only when a `python` that
-    was asked for has no torch."""
+    """Describes this machine. python: interpreter to measure with, None for the first that has torch. runs: also
+    measure the noise between runs. notify: called before measurements that take seconds. Raises SteptimeError only if a
+    given `python` has no torch."""
     identity = identify()
     interpreter, torch = _interpreter(python)
     if not torch:
@@ -68,7 +69,7 @@ def describe(python: str | None, *, remeasure: bool, runs: bool, notify: Callabl
 
 
 def interpreter_with_torch(python: str | None) -> str:
-    """The one that was asked for, else the first that has torch. Raises SteptimeError where there is none."""
+    """The given interpreter, else the first one with torch. Raises SteptimeError if there is none."""
     found, torch = _interpreter(python)
     if not torch:
         raise SteptimeError("python-without-torch", "No Python with torch was found. Give one with --python PATH.")
@@ -76,7 +77,8 @@ def interpreter_with_torch(python: str | None) -> str:
 
 
 def _interpreter(python: str | None) -> tuple[str, str]:
-    """(path, version of torch): the one that was asked for, else the first with torch of ours, python and python3."""
+    """(path, version of torch) of the given interpreter, else of the first with torch among our own, python and
+    python3."""
     candidates = [python] if python else [sys.executable, shutil.which("python"), shutil.which("python3")]
     for candidate in filter(None, candidates):
         with suppress(OSError, subprocess.TimeoutExpired):

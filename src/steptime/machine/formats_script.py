@@ -26,15 +26,16 @@ from typing import Any
 import torch
 
 ROW_GROUP = 32
-"""Samples that Parquet keeps together: a batch, as who streams it would choose."""
+"""Samples in a row group of Parquet: a batch, as a streaming reader would choose."""
 PASSES = 3
-"""At random from memory, of which the shortest counts."""
+"""Passes of random reads from memory, of which the shortest counts."""
 LMDB_ROOM = 16 << 20
-"""Bytes of a data base next to four times what is stored: its file is as long as what is used of it."""
+"""Bytes of an LMDB file beyond four times the stored data; the file only grows to what is used."""
 
 
 class StoredFormat(ABC):
-    """Samples in files. Raises ImportError where its package is missing, TypeError for samples that it cannot hold."""
+    """Storage format for samples. Raises ImportError if its package is missing, TypeError for samples that it cannot
+    hold."""
 
     name: str
 
@@ -46,7 +47,7 @@ class StoredFormat(ABC):
 
     @abstractmethod
     def open(self) -> Callable[[int], Any]:
-        """A function that reads a sample by its number, with everything opened that a dataset would open once."""
+        """Function that reads a sample by its number, with everything open that a dataset would open once."""
 
 
 class Files(StoredFormat):
@@ -142,7 +143,7 @@ class Lmdb(StoredFormat):
 
 
 class Mapped(StoredFormat):
-    """One array for each tensor of a sample."""
+    """Format with one array per tensor of a sample."""
 
     name = "memory-mapped arrays"
 
@@ -167,7 +168,7 @@ FORMATS: tuple[type[StoredFormat], ...] = (Files, Tar, Parquet, Arrow, Lmdb, Map
 
 
 def packed(sample: Any) -> bytes:
-    """With tensors as arrays, of which a tensor is made for nothing."""
+    """Pickle of a sample with its tensors as arrays, from which tensors are made without a copy."""
     return pickle.dumps(as_arrays(sample), protocol=5)
 
 
@@ -182,8 +183,9 @@ def as_arrays(sample: Any) -> Any:
 
 
 def formats_of(samples: Sequence[Any]) -> list[dict[str, Any]]:
-    """For each format "name", "bytes" (of a sample on disk) and ns of a sample: "ordered_ns" and "random_ns" with its
-    files out of the page cache (None where the system does not put them out), "warm_ns" from memory; or "left_out"."""
+    """Results for each format: "name", and "bytes" (of a sample on disk) and ns per sample: "ordered_ns" and
+    "random_ns" with its files out of the page cache (None if the system does not evict them), "warm_ns" from memory; or
+    "left_out"."""
     found = []
     for kind in FORMATS:
         folder = Path(tempfile.mkdtemp(prefix="steptime-format-"))
@@ -222,8 +224,8 @@ def read_all(read: Callable[[int], Any], numbers: Sequence[int]) -> float:
 
 @contextlib.contextmanager
 def cleared(files: Sequence[Path]) -> Iterator[Callable[[], int]]:
-    """Puts files out of the page cache; a function that tells the bytes that this process has had read from a disk
-    since. It is 0 where they stayed: files in memory, or a system without that call."""
+    """Evicts files from the page cache. Yields a function that returns the bytes that this process has read from disks
+    since. It returns 0 if the files stayed: files in memory, or a system without that call."""
     os.sync()  # what was not written yet stays; fsync does nothing in an overlay that is thrown away
     for path in files:
         with contextlib.suppress(OSError, AttributeError), path.open("rb") as file:
@@ -233,7 +235,7 @@ def cleared(files: Sequence[Path]) -> Iterator[Callable[[], int]]:
 
 
 def fetched_bytes() -> int:
-    """Since this process began, from disks; Linux's /proc/PID/io (proc(5))."""
+    """Bytes that this process has read from disks, by Linux's /proc/PID/io (proc(5)); 0 elsewhere."""
     try:
         text = Path("/proc/self/io").read_text(encoding="ascii")
     except OSError:
@@ -242,7 +244,7 @@ def fetched_bytes() -> int:
 
 
 class OpenedFiles:
-    """The regular files that this process opens for reading while it is watched, outside of Python's own folders."""
+    """Records the regular files outside of Python's own folders that this process opens while `watching`."""
 
     def __init__(self) -> None:
         self.paths: set[Path] = set()

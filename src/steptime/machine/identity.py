@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """A device as NVIDIA's management library describes it. memory: bytes."""
+    """A device according to NVIDIA's management library. memory: bytes."""
 
     name: str
     memory: int
@@ -19,7 +19,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A machine without its peaks. usable_cpus: those that this process may run on; memory: bytes."""
+    """A machine without its peaks. usable_cpus: CPUs that this process may use; memory: bytes."""
 
     host: str
     system: str
@@ -31,7 +31,7 @@ class Identity:
 
 
 def identify() -> Identity:
-    """Looks at this machine; takes milliseconds and no torch."""
+    """Identity of this machine, in milliseconds and without torch."""
     import psutil  # most who ask for the CPUs need none of it
 
     return Identity(
@@ -46,12 +46,12 @@ def identify() -> Identity:
 
 
 def usable_cpus() -> int:
-    """Those that the scheduler lets this process run on; a container's quota of time is not among what it knows."""
+    """Number of CPUs on which the scheduler may run this process. It ignores a container's quota of CPU time."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor_name() -> str:
-    """The processor's model as the kernel prints it, else the architecture."""
+    """Processor model as the kernel prints it, else the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

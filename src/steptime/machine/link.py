@@ -1,6 +1,6 @@
-"""The measured link: what processes of this machine exchange at best, measured once with the user's torch.
+"""Rate at which processes of this machine exchange data at best, measured once with the user's torch.
 
-One law: a link that cannot be measured costs the comparison with it, and nothing else.
+One law: a link that cannot be measured costs only the comparison with it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from steptime.machine.peaks import MeasurementError, Summary, load_as, measured_
 
 SCRIPT = Path(__file__).with_name("link_script.py")
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
-"""Which torch.distributed takes on a device by default, and which can be measured."""
+"""torch.distributed's default backend on each device; only these can be measured."""
 MOST_RANKS = 8
 PATIENCE_SECONDS = 60
-"""Each process imports torch; the exchange itself takes a second."""
+"""Most seconds: each process imports torch, while the exchange takes a second."""
 FAILURE_KEPT_SECONDS = 86_400
-"""Until it is tried again where it failed: each try may cost all our patience."""
+"""Seconds until a failed measurement is tried again, since each try may take PATIENCE_SECONDS."""
 
 
 class _LinkAnswer(msgspec.Struct, frozen=True):
-    """Output of the script, B/s."""
+    """Output of the script. rate: B/s."""
 
     backend: str
     ranks: int
@@ -34,7 +34,7 @@ class _LinkAnswer(msgspec.Struct, frozen=True):
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """Remembered outcome of a try; no link: it failed."""
+    """Stored outcome of a measurement; link: None if it failed."""
 
     link: Link | None
 
@@ -42,11 +42,11 @@ class _Outcome(msgspec.Struct, frozen=True):
 def link_of(
     executable: str, device: str, backend: str | None, ranks: int, torch: str, notify: Callable[[str], None]
 ) -> Link | None:
-    """The link between `ranks` processes of this machine, from the cache or measured now and remembered; None where it
-    cannot be measured: of fewer than two ranks, by a backend that is none of torch's usual ones, or where it fails.
+    """Link between `ranks` processes of this machine, stored or measured now. None if it cannot be measured: fewer than
+    two ranks, an unusual backend, or a failure.
 
-    backend: as torch.distributed names it, like "nccl" or "cpu:gloo,cuda:nccl". torch: its version. notify: is told, a
-    sentence each, that it takes some seconds and that it failed."""
+    backend: as torch.distributed names it, such as "nccl" or "cpu:gloo,cuda:nccl". torch: its version. notify: called
+    with a sentence before a measurement and after a failure."""
     name, count = BACKENDS.get(device, ""), min(ranks, MOST_RANKS)
     if count < 2 or not name or name not in (backend or ""):
         return None

@@ -25,10 +25,10 @@ import torch
 import torch.distributed as dist
 
 BYTES = {"gloo": 64 * 2**20, "nccl": 256 * 2**20}
-"""Large enough for the latency to be nothing next to it."""
+"""Bytes of the tensor: large enough that latency is negligible."""
 WARM_UP, TIMED = 2, 12
 PATIENCE = timedelta(seconds=20)
-"""Nobody is left behind waiting for one that has failed."""
+"""Most time for a collective, so that no process waits forever for a failed one."""
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def leave(work: Callable[[], object]) -> None:
-    """Does the work and ends this process without what it inherited: files of its parent, handlers at exit."""
+    """Does the work and ends this process without using what it inherited: its parent's files, exit handlers."""
     try:
         work()
     finally:
@@ -59,7 +59,7 @@ def leave(work: Callable[[], object]) -> None:
 
 
 def exchange(backend: str, rank: int, ranks: int, folder: str) -> list[float]:
-    """Seconds of each all-reduce, as this rank saw it."""
+    """Seconds of each all-reduce on this rank."""
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -34,21 +34,21 @@ from torch.utils.data import DataLoader, IterableDataset
 from transfer_script import CudaCopies, transfers_of  # type: ignore[import-not-found]
 
 BLOCKS = 8
-"""Blocks of a setting: so many means, of which an interval can be made."""
+"""Blocks per setting, each with a mean; enough for an interval."""
 LEAST_BATCHES = 2
-"""In a block, of which one may have waited in a queue."""
+"""Fewest batches in a block; one of them may have waited in a queue."""
 SETTLING = 2
-"""Batches for each worker that are not counted: they are begun before anybody asks, all at once."""
+"""Uncounted first batches per worker: they are all started at once, before the first is asked for."""
 PATIENCE = 60.0
-"""Seconds for a single setting: a loader that is slower is told from what it gave until then."""
+"""Most seconds for a single setting; a slower loader is judged by its batches until then."""
 READY_SECONDS, READY_TIMES = 0.5, 5
-"""How long a batch is waited for at most until it is surely there, and how often."""
+"""READY_SECONDS: longest sleep before a batch is certain to be ready. READY_TIMES: number of such batches."""
 FEW = 3
-"""Batches of which none is left out."""
+"""Most batches of which all are counted."""
 PART_BATCHES = 64
-"""Read one by one at most, twice."""
+"""Most batches that are read one by one, twice."""
 MOST_SAMPLES, MOST_BYTES = 256, 128 << 20
-"""Stored in other formats; kept in memory."""
+"""Most samples that are stored in other formats, and most bytes that are kept in memory."""
 
 
 def main() -> None:
@@ -66,7 +66,7 @@ def give(answer: dict[str, Any], request: dict[str, Any]) -> None:
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
-    """The loader of a place, its parts, and each setting."""
+    """Results for the loader of a place: its parts, and each setting."""
     opened = OpenedFiles() if request["parts"] else None
     try:
         if opened is not None:
@@ -100,7 +100,7 @@ def answer_of_loader(loader: Any, request: dict[str, Any], opened: OpenedFiles |
 
 
 def transfers(loader: Any) -> dict[str, Any]:
-    """ "transfers": what its first batch takes to the device, where there is one; "no_transfer": why not."""
+    """ "transfers": times of its first batch to the device, if there is one; or "no_transfer": the reason."""
     device = CudaCopies()
     if not device.there():
         return {}
@@ -112,9 +112,9 @@ def transfers(loader: Any) -> dict[str, Any]:
 
 
 def job_answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Runs a job until it asks a loader for its first batch: that loader is timed then, and the process ends. "job" has
-    the words behind the interpreter ("train.py" or "-m", "package", then arguments); "dataset" the name of the class
-    whose loader is meant, "" for the first. Returns only where no such loader was asked."""
+    """Runs a job until it asks a loader for its first batch, then times that loader and ends the process. "job" has the
+    arguments of the interpreter ("train.py" or "-m", "package", then arguments); "dataset" is the class name of the
+    wanted loader's dataset, "" for the first loader. Returns only if no such loader was asked."""
     opened = OpenedFiles() if request["parts"] else None
     own, here, seen = DataLoader.__iter__, os.getpid(), list[str]()
 
@@ -152,7 +152,7 @@ def wanted(request: dict[str, Any]) -> str:
 
 
 def made(target: Any) -> Any:
-    """The DataLoader that a place names. Raises TypeError."""
+    """DataLoader from a loader, a dataset, or a function that returns either. Raises TypeError."""
     if callable(target) and not isinstance(target, DataLoader) and not is_dataset(target):
         target = target()
     if isinstance(target, DataLoader):
@@ -169,7 +169,7 @@ def is_dataset(target: Any) -> bool:
 
 
 class Endless:
-    """A sampler that starts again where it is used up."""
+    """Sampler that starts again at its end."""
 
     def __init__(self, sampler: Iterable[Any]) -> None:
         self.sampler = sampler
@@ -185,7 +185,7 @@ class Endless:
 
 
 class Kept:
-    """A dataset whose items are read once and kept in memory."""
+    """Dataset whose items are read once and kept in memory."""
 
     def __init__(self, dataset: Any, indices: Iterable[Any]) -> None:
         self.items = {index: dataset[index] for index in indices}
@@ -195,7 +195,7 @@ class Kept:
 
 
 def kept(loader: Any) -> Any:
-    """The loader with the items of its first batches kept in memory, over and over. Raises TypeError."""
+    """Loader that repeats its first batches with their items kept in memory. Raises TypeError."""
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise TypeError("items without an index, or batches without a sampler, cannot be cached")
     orders, indices, size = list[Any](), dict[Any, None](), 0
@@ -210,8 +210,8 @@ def kept(loader: Any) -> Any:
 
 
 def changed(loader: Any, setting: dict[str, Any]) -> Any:
-    """The loader with other workers, prefetch_factor, batch_size, pin_memory, or context (how workers are started);
-    or with its items kept in memory."""
+    """Copy of the loader with other workers, prefetch_factor, batch_size, pin_memory or context (how workers are
+    started), or with its items kept in memory."""
     if setting.get("kept"):
         return kept(loader)
     workers = setting.get("workers", loader.num_workers)
@@ -239,8 +239,8 @@ def changed(loader: Any, setting: dict[str, Any]) -> Any:
 
 
 def timed(loader: Any, setting: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    """waits: ns in next() for a batch, on average over each block; first_ns: of the first batch, with the start of the
-    workers; received_ns: of a batch that is ready."""
+    """Times of a loader in one setting. waits: mean wait in next() in each block, ns; first_ns: first batch including
+    the start of the workers; received_ns: receiving a ready batch."""
     before = torch.multiprocessing.get_sharing_strategy()
     try:
         if setting.get("sharing"):
@@ -277,13 +277,13 @@ def measured(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 class EpochBatches:
-    """Batches of a loader, epoch after epoch. An epoch that holds nothing raises ValueError."""
+    """Batches of a loader, epoch after epoch. Raises ValueError for an empty epoch."""
 
     def __init__(self, loader: Any) -> None:
         self.loader, self.iterator = loader, iter(loader)
 
     def next(self) -> Any:
-        """The next batch; of an iterable dataset that is used up, the first one of its next epoch."""
+        """The next batch, of the next epoch if an iterable dataset is exhausted."""
         for _ in range(2):
             with contextlib.suppress(StopIteration):
                 return next(self.iterator)
@@ -292,7 +292,7 @@ class EpochBatches:
 
 
 def block(batches: EpochBatches, seconds: float, away: float) -> float:
-    """ns in next(), on average."""
+    """Mean time in next(), ns."""
     spent, count, end = 0, 0, time.perf_counter() + seconds
     while count < LEAST_BATCHES or time.perf_counter() < end:
         start = time.perf_counter_ns()
@@ -305,7 +305,7 @@ def block(batches: EpochBatches, seconds: float, away: float) -> float:
 
 
 def received(batches: EpochBatches, waits: list[float]) -> float:
-    """ns of next() once a batch has surely come: what the queue and shared memory take."""
+    """Time of next() for a batch that is surely ready, ns: the cost of the queue and of shared memory."""
     times = []
     for _ in range(READY_TIMES):
         time.sleep(min(READY_SECONDS, 3 * max(waits) / 1e9 + 0.02))
@@ -316,8 +316,9 @@ def received(batches: EpochBatches, waits: list[float]) -> float:
 
 
 def parts_of(loader: Any, request: dict[str, Any], opened: OpenedFiles) -> dict[str, Any]:
-    """ns of an item and of collating a batch, and the share in which it had or wanted a CPU, read one by one in this
-    process; again: of the same items read a second time; cold: with their files out of the page cache."""
+    """Times of an item and of collating a batch, ns, and the fraction in which they had or wanted a CPU, read one by
+    one in this process; again_ns: the same items read a second time; cold_ns: with their files out of the page
+    cache."""
     seconds = request["seconds"]
     orders = list(itertools.islice(orders_of(loader), PART_BATCHES))
     first = read(loader, orders, seconds)
@@ -335,7 +336,7 @@ def parts_of(loader: Any, request: dict[str, Any], opened: OpenedFiles) -> dict[
 
 
 def samples_of(loader: Any) -> list[Any]:
-    """Some of the dataset's items, as it gives them."""
+    """First items of the dataset, in the loader's order."""
     found, size = list[Any](), 0
     if isinstance(loader.dataset, IterableDataset):
         stream = iter(loader.dataset)
@@ -352,15 +353,15 @@ def samples_of(loader: Any) -> list[Any]:
 
 
 def orders_of(loader: Any) -> Iterator[Any]:
-    """Contents of each batch: indices, or how many items of an iterable dataset."""
+    """Content of each batch: indices, or the number of items of an iterable dataset."""
     if isinstance(loader.dataset, IterableDataset):
         return itertools.repeat(loader.batch_size or 1, PART_BATCHES)
     return iter(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
 
 
 def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
-    """One by one, in this process. With more than FEW batches the first is not counted: its one-time work, such as an
-    import, is no part of an item's time."""
+    """Times of items and batches, read one by one in this process. With more than FEW batches, the first is not
+    counted: its one-time work, such as an import, does not belong to an item."""
     dataset, items, collating, cpu, count, batches, every = loader.dataset, 0, 0, 0, 0, 0, 0
     stream = iter(dataset) if isinstance(dataset, IterableDataset) else None
     end = time.perf_counter() + seconds
@@ -397,7 +398,8 @@ def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
 
 
 def waited_ns() -> int:
-    """ns that this thread was ready and had no CPU (Linux's schedstat; 0 elsewhere): other programs are no disk."""
+    """Time that this thread was ready without a CPU, ns (Linux's schedstat; 0 elsewhere), which is no wait for a
+    disk."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
@@ -405,14 +407,14 @@ def waited_ns() -> int:
 
 
 def same(one: Any, other: Any) -> bool:
-    """True if two batches hold the same tensors; False where they hold none."""
+    """True if two batches hold the same tensors; False if they hold none."""
     left, right = tensors_of(one), tensors_of(other)
     alike = len(left) == len(right) and all(a.shape == b.shape for a, b in zip(left, right, strict=True))
     return bool(left) and alike and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def samples_in(batch: Any) -> int | None:
-    """The first length of what it holds, None where nothing has one."""
+    """First dimension of the batch's first tensor, None if it has no tensor."""
     for each in tensors_of(batch):
         return int(each.shape[0]) if each.dim() else 1
     return None

@@ -8,24 +8,23 @@ from dataclasses import dataclass, replace
 from steptime.quantities import Estimate
 
 AGREEING = 1.1
-"""The best round over the median one: beyond, the machine changed while it was measured."""
+"""Factor of the best round on the median one above which the machine changed during the measurement."""
 DISTURBING_CPUS = 0.2
-"""One busy program is a whole CPU; an idle desktop takes some hundredths."""
+"""CPUs of other programs above which a measurement counts as disturbed. One busy program takes a whole CPU, an idle
+desktop some hundredths."""
 DISTURBING_PRESSURE = 0.25
-"""Share of the measuring in which some task waited for a CPU: what is not seen among other programs (those of other
-containers, a limit of CPU time) shows here. The measuring itself may have more threads than CPUs while a worker hands
-batches over, for 0.3 of its seconds."""
+"""Fraction of the measurement in which some task waited for a CPU, above which it counts as disturbed. It reveals load
+that is not visible as other programs (of other containers, or a limit of CPU time). The measurement itself may have
+more threads than CPUs for 0.3 of its seconds, while a worker hands batches over."""
 DISTURBED_SPREAD = 1.5
-"""The best block of a matrix product over the median one: half of the blocks took half as long again, or longer."""
+"""Factor of a matmul's best block on the median one above which a measurement counts as disturbed: half of the blocks
+took that much longer or more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Best rate of one kind of work. name: "float32", "tf32", "bfloat16", "float16".
-
-    rate: FLOP/s; from a datasheet, an interval of no width. reached: it is what a job has done, which was more than was
-    measured.
-    """
+    """Best rate of matmuls. name: "float32", "tf32", "bfloat16", "float16" …. rate: FLOP/s; an interval of no width if
+    from a datasheet. reached: True if a job reached more than was measured, and this is the job's rate."""
 
     name: str
     rate: Estimate
@@ -34,8 +33,8 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRate:
-    """Best rate of an update in place, B/s read and written, where all that it goes through is of a size in
-    bytes: a cache holds the smaller ones."""
+    """Best rate of an in-place update, B/s read and written, for a total size in bytes: caches hold the smaller
+    ones."""
 
     size: int
     rate: Estimate
@@ -43,7 +42,7 @@ class MemoryRate:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Best rate of an exchange between so many processes of one machine. rate: bus bandwidth of a large all-reduce,
+    """Best rate of an exchange between `ranks` processes of one machine. rate: bus bandwidth of a large all-reduce,
     B/s. other_cpus: CPUs that other programs kept busy meanwhile, on average."""
 
     backend: str
@@ -53,7 +52,7 @@ class Link:
 
     @property
     def under_load(self) -> bool:
-        """True if other programs took so much of the machine that the link does more than what was measured."""
+        """True if other programs took so much of the machine that the real link is faster than measured."""
         return self.other_cpus > DISTURBING_CPUS
 
 
@@ -61,19 +60,18 @@ class Link:
 class Machine:
     """A device and its peaks.
 
-    device: "cpu", "cuda", …; name: as the driver calls it. matrix: rate of a matrix product by dtype, FLOP/s,
-    multiply and add counted as two. copy: bytes read plus bytes written per second by a large copy on the device.
-    updates: of a CPU, the same of updates in place, the smallest first (empty where they were not measured).
-    dispatch: ns of host time for one tiny operator on the CPU. launch: ns of host time for one tiny operator on the
-    device, its kernel's launch included (None on a CPU). together: what all usable CPUs do at once, in CPUs of which
-    one works alone; handover: ns to receive a batch of two tensors, ready, from a loader's worker (both None where they
-    were not measured). measured: by steptime, on this machine; else the rates are a datasheet's and `source` names it.
-    other_cpus: CPUs that other programs, or other machines on the same host, used meanwhile. pressure: share of that
-    time in which some task waited for a CPU. link: between the processes of a job of several ranks (None where it was
-    not measured). profiler: ns that torch's profiler takes for one event of an operator with two arguments, shapes
-    included (None where it was not measured). between_runs: share of a step that runs of one job differ by though
-    nothing changed (None until `steptime env --between-runs`). spent_ns: that measuring took after the job next to
-    whose recording this lies, 0 where it was known."""
+    device: "cpu", "cuda", …; name: as the driver calls it. matrix: matmul rates by dtype, FLOP/s, multiply and add
+    counted as two. copy: bytes read plus written by a large copy on the device, B/s. updates: the same for in-place
+    updates on a CPU, the smallest first (empty if not measured). dispatch: CPU time of one tiny CPU operator, ns.
+    launch: CPU time of one tiny device operator, kernel launch included, ns (None on a CPU). together: throughput of
+    all usable CPUs at once, in CPUs that work alone; handover: time to receive a ready batch of two tensors from a
+    loader's worker, ns (both None if not measured). measured: True if steptime measured it on this machine; otherwise
+    `source` names the datasheet. other_cpus: CPUs that other programs, or other machines on the same host, used
+    meanwhile. pressure: fraction of that time in which some task waited for a CPU. link: between processes of a job
+    with several ranks (None if not measured). profiler: cost of one event in torch's profiler, for an operator with two
+    arguments and shapes, ns (None if not measured). between_runs: fraction of a step by which unchanged runs of one job
+    differ (None until `steptime env --between-runs`). spent_ns: time of the measurement after the recorded job, 0 if
+    the peaks were known."""
 
     device: str
     name: str
@@ -98,30 +96,30 @@ class Machine:
 
     @property
     def capacity(self) -> float | None:
-        """CPUs' worth of work that all usable CPUs do at once, None where its rounds do not agree."""
+        """Throughput of all usable CPUs at once, in CPUs that work alone; None if its rounds do not agree."""
         found = self.together
         agreed = found is not None and found.low > 0 and found.high <= AGREEING * found.low
         return found.low if found is not None and agreed and not self.under_load else None
 
     @property
     def handover_usual(self) -> float | None:
-        """ns that the median handover takes, None where it was not measured or other programs disturbed it."""
+        """Median handover, ns; None if it was not measured or other programs disturbed it."""
         return self.handover.high if self.handover is not None and not self.under_load else None
 
     def matrix_rate(self, name: str = "float32") -> float | None:
-        """FLOP/s of a matrix product in a dtype, None where it is unknown."""
+        """Rate of a matmul in a dtype, FLOP/s; None if unknown."""
         return next((rate.rate.value for rate in self.matrix if rate.name == name), None)
 
     @property
     def under_load(self) -> bool:
-        """True if other load took so much of the machine that its peaks are higher than what was measured."""
+        """True if other load took so much of the machine that its real peaks are higher than measured."""
         if not self.measured:
             return False
         loaded = self.other_cpus > DISTURBING_CPUS or self.pressure > DISTURBING_PRESSURE
         return loaded or any(each.rate.value > DISTURBED_SPREAD * each.rate.low > 0 for each in self.matrix)
 
     def at_least(self, reached: Mapping[str, float]) -> Machine:
-        """With peaks of matrix products that are no lower than what a job has reached, FLOP/s by dtype."""
+        """The machine with matmul peaks raised to what a job has reached, FLOP/s by dtype."""
         rates = [
             Rate(each.name, replace(each.rate, value=most, low=most, high=most, samples=1), reached=True)
             if (most := reached.get(each.name, 0.0)) > each.rate.value

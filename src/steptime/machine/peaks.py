@@ -1,8 +1,8 @@
-"""Peak FLOP/s and bandwidth: measured by a short run of the user's own torch, remembered in the user's cache folder.
+"""Peak FLOP/s and bandwidth: measured by a short run of the user's own torch, stored in the user's cache folder.
 
-The common part of all measurements of a machine: a script that runs with the user's own torch, the CPU time that others
-took meanwhile, and the files that remember the results. A peak that could not be measured is a datasheet's or None, and
-says so; it never stops a diagnosis.
+Also the parts that all measurements share: a script that runs with the user's torch, the CPU time that others took
+meanwhile, and the files with stored results. A peak that could not be measured is a datasheet's or None, and is marked
+so; it never stops a diagnosis.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PRESSURE = Path("/proc/pressure/cpu")
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """Summary of the timed blocks of a script, in its own unit."""
+    """Summary of a script's timed blocks, in the script's unit."""
 
     best: float
     median: float
@@ -38,7 +38,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 class Measured(msgspec.Struct, Generic[Kept], frozen=True):
     """Answer of a script. other_cpus: CPUs that other programs, or other machines on the same host, kept busy
-    meanwhile, on average. pressure: share of that time in which some task waited for a CPU, 0 where unknown."""
+    meanwhile, on average. pressure: fraction of that time in which some task waited for a CPU, 0 if unknown."""
 
     answer: Kept
     other_cpus: float
@@ -46,11 +46,11 @@ class Measured(msgspec.Struct, Generic[Kept], frozen=True):
 
 
 class MeasurementError(Exception):
-    """A script gave no answer: why, in a few words."""
+    """Failure of a script to answer, with the reason in a few words."""
 
 
 def measured_by(script: Path, executable: str, words: list[str], kind: type[Kept], seconds: float) -> Measured[Kept]:
-    """Runs a script of ours with the user's interpreter, its last line is the answer. Raises MeasurementError."""
+    """Runs a script with the user's interpreter; its last line of output is the answer. Raises MeasurementError."""
     load = OtherLoad()
     command = [executable, str(script), *words]
     try:
@@ -65,19 +65,19 @@ def measured_by(script: Path, executable: str, words: list[str], kind: type[Kept
 
 
 def peak(summary: Summary, unit: str) -> Estimate:
-    """The best block; down to the median one, which tells how disturbed the measurement was."""
+    """Best block, with an interval down to the median block, which shows how disturbed the measurement was."""
     return Estimate(summary.best, summary.median, summary.best, summary.blocks, unit)
 
 
 def remembered_at(subject: str, *key: str) -> Path:
-    """The file of a measurement: one for this machine and all that the key says."""
+    """Path of a stored measurement for this machine and this key."""
     text = "\n".join((processor_name(), str(os.cpu_count()), *key))
     digest = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:16]
     return cache_folder() / f"{subject}-{digest}.json"
 
 
 def load_as(kind: type[Kept], path: Path) -> Kept | None:
-    """Content of a file; None where there is none, or none that this version can read."""
+    """Content of a file; None if it is missing or this version cannot read it."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError, ValueError, RecursionError):
@@ -85,7 +85,7 @@ def load_as(kind: type[Kept], path: Path) -> Kept | None:
 
 
 def store(value: object, path: Path) -> None:
-    """Writes it to a file, whole. Raises OSError."""
+    """Writes the value to a file, whole or not at all. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     partial.unlink(missing_ok=True)
@@ -95,7 +95,7 @@ def store(value: object, path: Path) -> None:
 
 
 class OtherLoad:
-    """Load on the machine from now on, without this process and its children."""
+    """Load of other processes on the machine since the object was made, without this process and its children."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -103,7 +103,8 @@ class OtherLoad:
         self._stalled = stalled_seconds()
 
     def since(self) -> tuple[float, float]:
-        """(CPUs of others, share of the time in which some task waited for a CPU), on average since the beginning."""
+        """(CPUs used by others, fraction of the time in which some task waited for a CPU), on average since the
+        start."""
         machine, ours = self._seconds()
         elapsed = max(time.monotonic() - self._start, 1e-9)
         others = max(0.0, machine - self._machine - (ours - self._ours))
@@ -111,7 +112,8 @@ class OtherLoad:
 
     @staticmethod
     def _seconds() -> tuple[float, float]:
-        """CPU seconds of the whole machine, stolen ones included, and of this process and its ended children."""
+        """(CPU seconds of the whole machine, stolen ones included; CPU seconds of this process and its ended
+        children)."""
         import psutil  # whoever reads peaks needs none of it
 
         machine = psutil.cpu_times()
@@ -122,7 +124,7 @@ class OtherLoad:
 
 
 def stalled_seconds() -> float:
-    """Seconds so far in which some task waited for a CPU (Linux's pressure stall information); 0 where unknown."""
+    """Seconds so far in which some task waited for a CPU (Linux's pressure stall information); 0 if unknown."""
     try:
         with PRESSURE.open(encoding="ascii") as file:
             return int(file.readline().rpartition("total=")[2]) / 1e6
@@ -132,14 +134,14 @@ def stalled_seconds() -> float:
 
 SCRIPT = Path(__file__).with_name("peaks_script.py")
 PATIENCE_SECONDS = 120
-"""Importing torch takes seconds on a cold disk; the measuring itself takes about three."""
+"""Most seconds: importing torch takes seconds on a cold disk, while the measurement takes about three."""
 FILE_NAME = "machine.json"
 MEASURED = "6"
-"""Grows with what is measured or seen of other load: what an earlier version remembered is measured anew."""
+"""Version of the measurement, incremented when what is measured changes; older results are measured again."""
 
 
 class _Update(Summary, frozen=True):
-    """Rate of an update in place. size: bytes of all that it goes through."""
+    """Rate of an in-place update. size: bytes of all tensors involved."""
 
     size: int = 0
 
@@ -163,10 +165,10 @@ class _PeaksAnswer(msgspec.Struct, frozen=True):
 
 
 def peaks(executable: str, device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine:
-    """The peaks of this machine for a Python with torch: from the cache, else measured now and remembered.
+    """Peaks of this machine for a Python with torch, stored or measured now.
 
-    torch: its version; threads: of torch inside an operator (None: as many as it takes by itself); name: of the device,
-    for an accelerator. Raises SteptimeError where they cannot be measured."""
+    torch: its version; threads: of torch inside an operator (None for its default); name: of the device, for an
+    accelerator. Raises SteptimeError if they cannot be measured."""
     path = cache_path(device, name, torch, threads)
     machine = load(path)
     if machine is None or machine.under_load:
@@ -175,14 +177,14 @@ def peaks(executable: str, device: str, torch: str, *, threads: int | None = Non
 
 
 def remembered(device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine | None:
-    """Peaks that an earlier run has measured here, if any has and nothing disturbed it."""
+    """Stored peaks of an earlier, undisturbed measurement on this machine; None if there are none."""
     machine = load(cache_path(device, name, torch, threads))
     return None if machine is None or machine.under_load else machine
 
 
 def known(name: str) -> Machine | None:
-    """The peaks of an accelerator by the driver's name of it: measured on this machine (the newest that nothing
-    disturbed, whatever torch did it), else a datasheet's, else none. A trace says only this name of its machine."""
+    """Peaks of an accelerator by the driver's name, which is all that a trace says of its machine: measured here (the
+    newest undisturbed, with any torch), else a datasheet's, else None."""
     try:
         files = sorted(cache_folder().glob("peaks-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
@@ -193,7 +195,7 @@ def known(name: str) -> Machine | None:
 
 
 def measure(executable: str, device: str, *, threads: int | None = None) -> Machine:
-    """Runs the script with the user's interpreter. Raises SteptimeError (peaks-failed)."""
+    """Measures by running the script with the user's interpreter. Raises SteptimeError (peaks-failed)."""
     words = [device, *([str(threads)] if threads else [])]
     try:
         done = measured_by(SCRIPT, executable, words, _PeaksAnswer, PATIENCE_SECONDS)
@@ -226,19 +228,19 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
 
 
 def cache_path(device: str, name: str, torch: str, threads: int | None) -> Path:
-    """Path of a remembered measurement: one file for a device, a version of torch and a number of threads. The build
-    behind a plus sign (2.11.0+cu130) does not count: a wheel of PyPI has it in torch only, not in its metadata."""
+    """Path of a stored measurement: one file per device, version of torch and number of threads. The build after a plus
+    sign (2.11.0+cu130) is ignored, because a wheel of PyPI has it in torch but not in its metadata."""
     return remembered_at(f"peaks-{device}", MEASURED, device, name, torch.partition("+")[0], str(threads))
 
 
 def load(path: Path) -> Machine | None:
-    """A machine from a file, None where there is none, or none that this version can read."""
+    """Machine from a file, None if it is missing or this version cannot read it."""
     return load_as(Machine, path)
 
 
 def remember(machine: Machine, path: Path) -> Machine:
-    """Stores a machine in the cache, where it can be written to, and returns it. One that other load disturbed is
-    measured again next time, and only takes the place of one that was disturbed more: that one is then returned."""
+    """Stores a machine in the cache, if writable, and returns it. A machine measured under load is measured again next
+    time, and replaces only one measured under more load; otherwise that earlier one stays and is returned."""
     before = load(path)
     if machine.under_load and before is not None:
         loads = [(each.under_load, each.other_cpus + each.pressure) for each in (before, machine)]
@@ -250,7 +252,7 @@ def remember(machine: Machine, path: Path) -> Machine:
 
 
 def _least(summary: Summary | None) -> Estimate | None:
-    """The quickest block, in ns; up to the median one."""
+    """Quickest block in ns, with an interval up to the median block."""
     if summary is None:
         return None
     return Estimate(summary.best * 1e9, summary.best * 1e9, summary.median * 1e9, summary.blocks)

@@ -25,22 +25,22 @@ import torch
 from torch.utils.data import DataLoader
 
 SECONDS = 0.4
-"""For one upper bound. All of a device's stay below three seconds or so."""
+"""Seconds for one peak. All peaks of a device take less than about three seconds."""
 FORMATS = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CPU_ORDER = 1024
 """Order of the square matrices: large enough to reach the upper bound, small enough for many blocks (2 GFLOP)."""
 CUDA_ORDER = 8192
 COPY_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
-"""Larger than any cache."""
+"""Bytes of the copied tensor: more than any cache has."""
 UPDATE_BYTES = tuple(2**power for power in (20, 22, 24, 26, 28))
-"""Update bytes of the two tensors together that an update in place goes through: from a core's own cache to memory. The
-state of a model and its optimizer is often in a last-level cache, which is two to four times as quick as memory."""
+"""Total bytes of the two tensors in an in-place update: from a core's own cache to memory. The state of a model and its
+optimizer is often in a last-level cache, which is two to four times as fast as memory."""
 TINY_OPERATORS = 1000
 BLOCK_SECONDS = 0.01
-"""The wait for a device costs some 20 µs: a fifth of a percent of this."""
+"""Duration of a block, seconds. The wait for a device costs some 20 µs, a fifth of a percent of this."""
 ROUNDS, ROUND_SECONDS = 5, 0.1
-"""First for one process at work, then for all at once: in turns, as a virtual machine is quicker at one time than
-another."""
+"""Rounds, each first with one process, then with all at once. They alternate, because a virtual machine's speed
+varies."""
 WORK = """
 import sys, time
 print(flush=True)
@@ -53,12 +53,12 @@ while now < end:
     done, now = done + 1, time.perf_counter()
 print(done / (now - start), flush=True)
 """
-"""The usual work of a loader's worker: a process of Python."""
+"""Program that stands for a loader's worker: a Python process."""
 BATCHES, BATCH_ITEMS, ITEM_VALUES = 60, 32, 512
 HANDOVER_SECONDS = 0.005
-"""Between two batches: the next one is ready when it is asked for."""
+"""Seconds between two batches, so that the next one is ready when it is asked for."""
 PATIENCE_SECONDS = 20
-"""For a first batch: a worker that never answers must not stop the measuring."""
+"""Most seconds for a first batch: a worker that never answers must not stop the measurement."""
 
 
 def main() -> None:
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def measure(device: str) -> dict[str, Any]:
-    """All peaks of one device, in seconds or per second. A product that torch refuses is left out."""
+    """All peaks of one device, in seconds or per second. dtypes without a matmul in torch are left out."""
     found: dict[str, Any] = {
         "device": device,
         "name": torch.cuda.get_device_name() if device == "cuda" else "",
@@ -90,7 +90,7 @@ def measure(device: str) -> dict[str, Any]:
 
 
 def matrix_rate(device: str, name: str, dtype: torch.dtype) -> dict[str, float] | None:
-    """FLOP/s of a square product, None where the device or this build of torch has no such product."""
+    """Rate of a square matmul, FLOP/s; None if the device or this build of torch has no such matmul."""
     if name == "tf32" and (device != "cuda" or not tf32_exists()):
         return None
     if device == "cuda":
@@ -110,7 +110,7 @@ def product(device: str, dtype: torch.dtype, order: int) -> Callable[[], object]
 
 
 def order_for(device: str, dtype: torch.dtype) -> int:
-    """A smaller product where memory is short, or where a format is emulated and a large one would take seconds."""
+    """Order of the matrices, smaller if memory is short, or if a large product would take seconds (emulated dtypes)."""
     if device == "cpu" and dtype is torch.float32:
         return CPU_ORDER
     if device == "cuda":
@@ -121,12 +121,12 @@ def order_for(device: str, dtype: torch.dtype) -> int:
 
 
 def tf32_exists() -> bool:
-    """NVIDIA's, from compute capability 8 on."""
+    """True if the device has TF32: NVIDIA's, from compute capability 8 on."""
     return torch.version.hip is None and bool(torch.cuda.get_device_capability()[0] >= 8)
 
 
 def copy_rate(device: str) -> dict[str, float]:
-    """Bytes read plus bytes written per second."""
+    """Rate of a copy, bytes read plus bytes written per second."""
     size = COPY_BYTES.get(device, 2**28)
     if device == "cuda":
         size = min(size, torch.cuda.mem_get_info()[0] // 8)
@@ -137,15 +137,15 @@ def copy_rate(device: str) -> dict[str, float]:
 
 
 def update_rate(size: int) -> dict[str, float]:
-    """Bytes read plus bytes written per second by an update in place on a CPU, where all that it goes through is of a
-    size in bytes. Two tensors are read and one is written: like an optimizer's step it writes only what it has read."""
+    """Rate of an in-place update on a CPU, bytes read plus written per second, for tensors of a total size in bytes.
+    Two tensors are read and one is written: like an optimizer's step, it only writes what it has read."""
     left, right = torch.zeros(size // 8), torch.zeros(size // 8)
     times = time_blocks("cpu", lambda: left.add_(right), SECONDS / 4)
     return {"size": size, **summary([3 * size / 2 / seconds for seconds in times], best=max)}
 
 
 def tiny_operator(device: str) -> dict[str, float]:
-    """Seconds of host time that one addition of two numbers takes; on a device, its launch included."""
+    """CPU time of one addition of two numbers, seconds; on a device, including its launch."""
     left, right = torch.ones(1, device=device), torch.ones(1, device=device)
 
     def additions() -> None:
@@ -156,7 +156,7 @@ def tiny_operator(device: str) -> dict[str, float]:
 
 
 def profiled_event() -> dict[str, float] | None:
-    """Seconds that the profiler adds to one addition of two numbers, shapes included; None where there is none."""
+    """Time that the profiler adds to one addition of two numbers, with shapes, seconds; None without a profiler."""
     left, right = torch.ones(1), torch.ones(1)
 
     def additions() -> float:
@@ -177,8 +177,8 @@ def profiled_event() -> dict[str, float] | None:
 
 
 def together() -> dict[str, float] | None:
-    """Throughput of all usable CPUs together, in units of one CPU that works alone: two hyperthreads of a core do less
-    than two, and a virtual machine does not tell which of its CPUs are such. None where processes cannot be started."""
+    """Throughput of all usable CPUs together, in CPUs that work alone. Two hyperthreads of a core do less than two
+    CPUs, and a virtual machine does not show which CPUs they are. None if processes cannot be started."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if usable == 1:
         return summary([1.0], best=max)
@@ -190,7 +190,7 @@ def together() -> dict[str, float] | None:
 
 
 def at_work(count: int) -> list[float]:
-    """How quick each of so many processes is when all of them work."""
+    """Speed of each of `count` processes that work at the same time."""
     command = [sys.executable, "-I", "-S", "-c", WORK, str(ROUND_SECONDS)]
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
     workers: list[subprocess.Popen[bytes]] = []
@@ -211,7 +211,7 @@ def at_work(count: int) -> list[float]:
 
 
 class Items:
-    """Items that cost nothing: a tensor and a number, as most datasets give them."""
+    """Dataset whose items cost nothing: a tensor and a number, as in most datasets."""
 
     def __len__(self) -> int:
         return BATCHES * BATCH_ITEMS
@@ -221,8 +221,8 @@ class Items:
 
 
 def handover() -> dict[str, float] | None:
-    """Seconds to receive a batch that is ready from a loader's worker (queue, shared memory, rebuilding its tensors).
-    None where workers cannot be forked, or the machine has too little shared memory for them."""
+    """Time to receive a ready batch from a loader's worker (queue, shared memory, rebuilding its tensors), seconds.
+    None if workers cannot be forked, or if the machine has too little shared memory for them."""
     if "fork" not in multiprocessing.get_all_start_methods():
         return None
     loader = DataLoader(Items(), BATCH_ITEMS, num_workers=1, multiprocessing_context="fork", timeout=PATIENCE_SECONDS)
@@ -241,7 +241,7 @@ def handover() -> dict[str, float] | None:
 
 
 def time_blocks(device: str, work: Callable[[], object], seconds: float = SECONDS) -> list[float]:
-    """Seconds of one call of `work`, block by block. A block is long next to the wait for the device at its end."""
+    """Seconds of one call of `work`, block by block. A block is long compared with the device wait at its end."""
     warm_up = timed(device, work, 1, seconds / 4)  # clocks rise, libraries choose their kernels
     repeats = math.ceil(BLOCK_SECONDS / min(warm_up))
     return timed(device, work, repeats, seconds)

@@ -22,11 +22,11 @@ import torch
 from peaks_script import BLOCK_SECONDS, product, timed  # type: ignore[import-not-found]
 
 LONGEST = 1.0
-"""Seconds of one call: larger work is left out."""
+"""Longest call that is measured, seconds."""
 FLOPS = 2
-"""Flops of each value and repetition: a product and a sum."""
+"""FLOPs per value and repetition: a product and a sum."""
 MOST_IN_A_GRAPH = 256
-"""Repetitions that are compiled: a graph of twice as many nodes takes a minute of the compiler's."""
+"""Most repetitions that are compiled: twice as many graph nodes take the compiler a minute."""
 
 
 def main() -> None:
@@ -37,8 +37,8 @@ def main() -> None:
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
-    """Every point has "kind" ("repeated", "compiled", "product" or "copy"), "amount" (repetitions, order or bytes),
-    "flops", "bytes" (which must at least be moved), and "seconds", the best and the median of the blocks of a call."""
+    """Measures all points. Each has "kind" ("repeated", "compiled", "product" or "copy"), "amount" (repetitions, order
+    or bytes), "flops", "bytes" (that must at least be moved), and "seconds" (best and median block, of a call)."""
     device, points, left_out = request["device"], list[dict[str, Any]](), ""
     for size in request["sizes"]:
         points += point("copy", size, 0, 2 * size, copying(size, device), request)
@@ -68,7 +68,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
 def point(
     kind: str, amount: int, flops: int, moved: int, work: Callable[[], object], request: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Nothing where one call takes too long."""
+    """The point in a list, which is empty if one call takes too long."""
     device, seconds = request["device"], request["seconds"]
     start = time.perf_counter()
     work()
@@ -87,7 +87,7 @@ def copying(size: int, device: str) -> Callable[[], object]:
 
 
 def repeated(values: torch.Tensor, repeats: int) -> Callable[[], object]:
-    """Each repetition reads and writes all values: nothing is fused."""
+    """Pointwise work in which each repetition reads and writes all values, without fusion."""
     out = torch.empty_like(values)
     half = torch.full_like(values, 0.5)
 
@@ -100,7 +100,7 @@ def repeated(values: torch.Tensor, repeats: int) -> Callable[[], object]:
 
 
 def compiled(values: torch.Tensor, repeats: int) -> Callable[[], object]:
-    """All repetitions in one pass over the values."""
+    """Pointwise work compiled so that all repetitions take one pass over the values."""
 
     def work(given: torch.Tensor, out: torch.Tensor) -> None:  # into memory that is there, as `repeated` does
         for _ in range(repeats):

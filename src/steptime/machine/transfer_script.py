@@ -1,5 +1,6 @@
-"""Times what a batch takes to a device, with the user's own torch. Imported by its neighbour, which times loaders, in
-the user's interpreter: no part of steptime is imported here.
+"""Times of a batch's copy to a device, with the user's own torch.
+
+Imported by its neighbour, which times loaders, in the user's interpreter: no part of steptime is imported here.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import torch
 COPIES = 20
 """Copies of each kind, of which the median counts."""
 SECONDS = 2.0
-"""At most, of each kind."""
+"""Most seconds for each kind."""
 WAYS = (("pageable", False, False), ("pinned", True, False), ("pinned, non_blocking=True", True, True))
-"""(name, whether the batch lies in pinned memory, whether the host goes on while it is copied)."""
+"""(name, whether the batch is in pinned memory, whether the CPU continues during the copy)."""
 
 
 class CudaCopies:
-    """CUDA's current device."""
+    """Copies to CUDA's current device."""
 
     def there(self) -> bool:
         return bool(torch.cuda.is_available())
@@ -31,7 +32,7 @@ class CudaCopies:
         return [each.to("cuda", non_blocking=non_blocking) for each in tensors]
 
     def timed(self, work: Callable[[], object]) -> tuple[float, float]:
-        """(ns until the host goes on, ns between two events around the work)."""
+        """(ns until the CPU continues, ns between two events around the work)."""
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         before.record()
@@ -44,9 +45,9 @@ class CudaCopies:
 
 
 def transfers_of(batch: list[Any], device: CudaCopies) -> list[dict[str, Any]]:
-    """For each way of a batch's tensors to the device: "host_ns", until the host goes on, and "device_ns", which the
-    copies take; "pin_ns", to pin the batch before, which a loader's thread does; "bytes". Empty without a device, and
-    for a batch that has no tensors on the host. Raises RuntimeError where there is no room for it."""
+    """Times of each way to copy a batch's tensors to the device: "host_ns" (until the CPU continues), "device_ns" (of
+    the copies), "pin_ns" (to pin the batch first, which a loader's thread does), and "bytes". Empty without a device,
+    and for a batch without CPU tensors. Raises RuntimeError without enough memory."""
     tensors = [each for each in batch if each.device.type == "cpu"]
     if not tensors or not device.there():
         return []
@@ -65,7 +66,7 @@ def transfers_of(batch: list[Any], device: CudaCopies) -> list[dict[str, Any]]:
 
 
 def copied(device: CudaCopies, tensors: list[Any], non_blocking: bool) -> tuple[float, float]:
-    """The medians of what `CudaCopies.timed` says; the first copy makes room and does not count."""
+    """Medians of `CudaCopies.timed`, without the first copy, which allocates memory."""
 
     def copy() -> object:
         return device.copy(tensors, non_blocking=non_blocking)

@@ -1,4 +1,4 @@
-"""The answer of `steptime memory`: who owns the bytes, what leaks, and what would free them."""
+"""The answer of `steptime memory`: owners of the bytes, leaks, and ways to free memory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from steptime.report.sentences import place_text
 SCHEMA_VERSION = 1
 MOST_ROWS = 40
 FIRST_OWNERS, FIRST_LINES, FIRST_MODULES, FIRST_SAVINGS = 9, 5, 3, 4
-"""Rows that a terminal shows."""
+"""Most rows of each kind that a terminal shows."""
 MOST_TIMES = 99
-"""Largest factor of a batch: beyond, it says no more than that there is room."""
+"""Largest reported factor of a batch: beyond, it only means that there is room."""
 OVERLAP = (
     "These overlap and do not add up. Error: the largest deviation of the remaining peak, in pairs of runs "
     "with and without the change."
@@ -33,7 +33,7 @@ OVERLAP = (
 
 
 def answer_of(report: MemoryReport) -> Answer:
-    """For the device that held most; documents have the others, too."""
+    """Answer for the device that held most; documents have the others too."""
     first = report.devices[:1]
     problems = (*report.problems, *(problem for found in report.devices for problem in found.problems))
     cut = tuple(f"Cut: {part}." for found in first for part in found.cut.split("; ") if part)
@@ -72,7 +72,7 @@ def _headline(report: MemoryReport) -> str:
 
 
 def _reported(report: MemoryReport) -> Iterator[str]:
-    """Everything that is worth a headline, the gravest first."""
+    """Yields everything worth a headline, the most serious first."""
     yield from (f"Leak: {kept_text(each)}" for each in report.holders)
     for found in report.devices:
         if found.failure is not None:
@@ -85,7 +85,7 @@ def _reported(report: MemoryReport) -> Iterator[str]:
 
 
 def _most(found: MemoryTriage) -> str:
-    """ "; most of it activations, 1.2 GiB, at model.py:12"."""
+    """Text of the largest owner: "; most of it activations, 1.2 GiB, at model.py:12"."""
     owned = [entry for entry in by_size(found) if entry[0] < Owner.AWAITING]
     if not owned:
         return ""
@@ -95,7 +95,7 @@ def _most(found: MemoryTriage) -> str:
 
 
 def _sentences(report: MemoryReport) -> list[str]:
-    """Candidates for a headline about the first device, with their savings."""
+    """Sentences for a headline about the first device, with their savings."""
     headline = _headline(report)
     displayed = [
         each for each in _reported(report) if each != headline and each[: each.find(":")] in ("Leak", "Growth")
@@ -106,7 +106,7 @@ def _sentences(report: MemoryReport) -> list[str]:
 
 
 def memory_tables(report: MemoryReport) -> tuple[Table, ...]:
-    """Answers for all devices, the one that held most first."""
+    """Tables of all devices, the one that held most first."""
     every = (part for number, found in enumerate(report.devices) for part in _device(found, number))
     return tuple(part for part in every if isinstance(part, Table) and part.rows)
 
@@ -191,14 +191,14 @@ def _fragments(found: Fragmentation, number: int) -> Table:
 
 
 def device_text(found: MemoryTriage) -> str:
-    """Memory held at the moment."""
+    """Text on the memory held at the moment."""
     live, reserved = format_bytes(found.account.live), format_bytes(found.account.reserved)
     held = f"torch reserved {reserved}" if found.device == "CPU" else f"the process held {reserved}"
     return f"{found.device}, {found.moment}: {live} of tensors; {held}"
 
 
 def place(source: SourceLine | None) -> str:
-    """Where, in words."""
+    """Text of a source line."""
     if source is None:
         return "no Python frame was recorded"
     return f"{place_text(source)} {source.function}".strip() if source.file else source.function
@@ -219,7 +219,7 @@ def failure_text(found: MemoryTriage) -> str:
 
 
 def fitting(found: MemoryTriage) -> tuple[str, ...]:
-    """How much larger a batch would fit, where the device's size is known; what that counts in, where it matters."""
+    """Text on how much larger a batch would fit, if the device's size is known, with its assumptions."""
     if found.fit is None or found.capacity is None:
         return ()
     fits = f"Fits {format_bytes(found.capacity)} with 10 % kept free: {_batch(found.fit)} ({checked(found.fit.kind)})."
@@ -258,12 +258,12 @@ def _leaks(found: MemoryTriage) -> list[str]:
 
 
 def by_size(found: MemoryTriage) -> list[tuple[Owner, int]]:
-    """Owners and their bytes, the largest first."""
+    """Owners with their bytes, the largest first."""
     return sorted(found.account.entries, key=lambda entry: -entry[1])
 
 
 def _data(report: MemoryReport) -> dict[str, Any]:
-    """Everything, for a program; owners by their names."""
+    """All data for a program; owners by their names."""
     plain: dict[str, Any] = {"schema_version": SCHEMA_VERSION, **msgspec.to_builtins(report)}
     for account in (device["account"] for device in plain["devices"]):
         account["entries"] = {LABELS[owner]: size for owner, size in account["entries"]}

@@ -19,7 +19,7 @@ from steptime.quantities import SourceLine
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Free intervals of segments. segment: row of the segments. whole: the segment holds nothing at all."""
+    """Free intervals of segments. segment: row of the segment. whole: True if nothing in it is in use."""
 
     segment: Int64
     size: Int64
@@ -27,7 +27,7 @@ class Pieces:
 
 
 def free_at(history: AllocationHistory, event: int) -> tuple[Segments, Pieces] | None:
-    """The segments right after an event, and what is free of them; None for a trace."""
+    """(segments right after an event, their free pieces); None for a trace."""
     segments = _segments_at(history, event)
     if segments is None:
         return None
@@ -37,7 +37,7 @@ def free_at(history: AllocationHistory, event: int) -> tuple[Segments, Pieces] |
 
 
 def _segments_at(history: AllocationHistory, event: int) -> Segments | None:
-    """Those at the end, with what the driver gave and took since undone, the latest first."""
+    """Segments after an event: those at the end, with later changes by the driver undone, the latest first."""
     last, changes = history.segments, history.segment_events
     later = np.flatnonzero(history.segment_event_index > event)
     if last is None or changes is None or not len(later):
@@ -57,7 +57,7 @@ def _segments_at(history: AllocationHistory, event: int) -> Segments | None:
 
 
 def _cut(there: dict[int, int], address: int, size: int) -> None:
-    """Takes a mapped interval out of the expandable segment that holds it."""
+    """Removes a mapped interval from the expandable segment that holds it, in place."""
     for start, length in there.items():
         if start <= address and address + size <= start + length:
             del there[start]
@@ -69,8 +69,7 @@ def _cut(there: dict[int, int], address: int, size: int) -> None:
 
 
 def _free_pieces(segments: Segments, address: Int64, taken: Int64) -> Pieces:
-    """Free bytes of the segments, between blocks. Blocks outside all segments (of a damaged snapshot) count for
-    nothing."""
+    """Free pieces of the segments, between blocks. Blocks outside all segments (of a damaged snapshot) are ignored."""
     order = np.argsort(segments.address, kind="stable")
     start, stop = segments.address[order], (segments.address + segments.size)[order]
     by_address = np.argsort(address, kind="stable")
@@ -101,8 +100,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Memory that one line of the code held. source: None where no frame of Python was recorded. blocks:
-    allocations."""
+    """Memory held by one line of code. source: None if no Python frame was recorded. blocks: number of allocations."""
 
     owner: Owner
     source: SourceLine | None
@@ -112,8 +110,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class ModuleMemory:
-    """Memory that a module's calls had made and was held. path: the modules that were being called, from the outermost,
-    as torch's profiler numbers them: "Sequential_0/Linear_1"."""
+    """Memory allocated in a module's calls and still held. path: modules being called, from the outermost, as torch's
+    profiler numbers them: "Sequential_0/Linear_1"."""
 
     owner: Owner
     path: str
@@ -123,8 +121,9 @@ class ModuleMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBreakdown:
-    """event: index in the history; BEFORE is its start. entries: bytes by owner, those without any left out; they sum
-    to `reserved`. lines: by owner and line, the largest first. modules: likewise, where a trace names them.
+    """Breakdown of one instant. event: index in the history; BEFORE is its start. entries: bytes by owner, without
+    empty ones; they sum to `reserved`. lines: by owner and line, the largest first. modules: by owner and path, if a
+    trace names them.
 
     Raises ImbalanceError unless no entry is negative and they sum to what was reserved, to the byte."""
 
@@ -146,12 +145,12 @@ class MemoryBreakdown:
 
     @property
     def live(self) -> int:
-        """Bytes of tensors."""
+        """Bytes held by tensors."""
         return sum(size for owner, size in self.entries if owner < Owner.AWAITING)
 
 
 def breakdown_at(history: AllocationHistory, signs: Signs, owners: Codes, event: int) -> MemoryBreakdown:
-    """The breakdown right after an event. Where a damaged history has more alive than reserved, what lives counts."""
+    """Breakdown right after an event. If a damaged history has more alive than reserved, the live bytes count."""
     lives = history.lives
     alive = alive_at(history, event)
     awaiting = (lives.died <= event) & (lives.released > event)

@@ -25,11 +25,11 @@ from steptime.trace.table import Trace
 
 FREE = "free in the allocator"
 LARGEST_SNAPSHOT, LARGEST_TRACE = 8_000_000, 200_000_000
-"""Bytes that are read for a picture: about a second. `steptime memory` reads any."""
+"""Most bytes that are read for a chart: about a second. `steptime memory` reads files of any size."""
 
 
 def over_time(history: AllocationHistory, owners: Codes, most: int = MOST_POINTS) -> OverTime | None:
-    """The owners of a history; what the allocator held beyond tensors comes last. None for an empty history."""
+    """Memory of a history by owner; the allocator's free memory comes last. None for an empty history."""
     live = allocated(history)
     chosen = highest_points(live, most)
     if not len(chosen):
@@ -52,7 +52,7 @@ def over_time(history: AllocationHistory, owners: Codes, most: int = MOST_POINTS
 
 
 def owned_in_process(process: Process, windows: Sequence[StepContext]) -> OverTime | None:
-    """Memory of a recording: the allocator's snapshot of a profiled window, else the allocations in its trace, else
+    """Memory of a recording, from the allocator's snapshot of a profiled window or the allocations in its trace; else
     None."""
     snapshots = sorted(process.folder.glob("memory-*.pickle"), reverse=True)
     found: Iterable[OverTime | None] = map(_of_snapshot, snapshots)
@@ -63,19 +63,19 @@ def owned_in_process(process: Process, windows: Sequence[StepContext]) -> OverTi
 
 
 def _with_allocations(process: Process, windows: Sequence[StepContext]) -> list[StepContext]:
-    """The windows whose traces have allocations, the last first."""
+    """Windows whose traces have allocations, the last first."""
     known = {facts.path.removesuffix(".gz") for facts in process.traces if facts.memory}
     return [window for window in reversed(windows) if window.trace.path.name.removesuffix(".gz") in known]
 
 
 def owned_in_trace(trace: Trace, boundaries: Int64, how: str) -> OverTime | None:
-    """boundaries: (n, 2) ns of the steps on the host, found by how. The device that held most, of several; None without
-    allocations, or without their addresses (before torch 1.12)."""
+    """Memory of a trace, on the device that held most. None without allocations, or without their addresses (before
+    torch 1.12). boundaries: steps on the CPU, (n, 2), ns; how: their source."""
     return _of(histories_of_trace(trace, boundaries, how)) if not is_too_large(trace) else None
 
 
 def is_too_large(trace: Trace) -> bool:
-    """For a picture of its memory."""
+    """True if a trace is too large for a chart of its memory."""
     return len(trace.parts) > 1 or trace.size > LARGEST_TRACE
 
 
@@ -96,13 +96,13 @@ def _of(found: Sequence[AllocationHistory]) -> OverTime | None:
 
 
 def kept_in_process(process: Process, windows: Sequence[StepContext]) -> Mapping[str, float] | None:
-    """By path, as `kept_by_module`, of the last window that recorded allocations; None without one."""
+    """Same as `kept_by_module`, for the last window that recorded allocations; None without one."""
     return next((kept_by_module(window) for window in _with_allocations(process, windows) if len(window)), None)
 
 
 def kept_by_module(steps: StepContext) -> Mapping[str, float] | None:
-    """By path, bytes per step that were allocated in the module's calls of the forward pass, on any device, and lived
-    on when the call had ended: what backward needs, and outputs. None without allocations."""
+    """Bytes per step by path that a module's forward calls allocate, on any device, and leave allocated at their end:
+    what backward needs, and outputs. None without allocations."""
     trace = steps.trace
     histories = () if is_too_large(trace) else histories_of_trace(trace, steps.boundaries, "")
     if not histories:
@@ -125,7 +125,7 @@ def kept_by_module(steps: StepContext) -> Mapping[str, float] | None:
 
 
 def _spans(steps: StepContext) -> Mapping[str, list[tuple[int, int]]]:
-    """(start, end) ns of each module's calls in the forward pass; of a container that nobody calls, of those in it."""
+    """(start, end) of each module's forward calls, ns. For a container that is never called, those of its children."""
     calls, events, links = module_calls(steps), steps.trace.events, steps.links
     first = (links.forward[calls.rows] == UNKNOWN) & (links.step[calls.rows] != UNKNOWN)
     found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Leaks: lines that leave memory behind in every step, by the allocator's history."""
+"""Leaks: lines that leave memory allocated in every step, from the allocator's history."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from steptime.memory.signs import Signs
 from steptime.quantities import Estimate, SourceLine, median_of
 
 LEAST_STEPS = 2
-"""Steps behind which a whole step follows: what they left is no longer in use by the step that made it."""
+"""Fewest steps that a whole step follows, so that what they left is no longer used by the step that made it."""
 MOST_LEAKS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """per_step: bytes that each step leaves behind; held: bytes of it at the moment of the account (the end). blocks:
-    allocations per step. steps: those that it was seen in."""
+    """Memory that one line leaks. per_step: bytes left by each step; held: bytes of it at the end. blocks: allocations
+    per step. steps: number that it was observed in."""
 
     source: SourceLine | None
     per_step: Estimate
@@ -29,11 +29,11 @@ class Leak:
 
 
 def leaks_of(history: AllocationHistory, signs: Signs, owners: Codes, boundaries: tuple[int, ...]) -> tuple[Leak, ...]:
-    """The lines that leave memory behind in every step, the largest first; none where fewer than LEAST_STEPS whole
-    steps are followed by another whole one.
+    """Lines that leave memory allocated in every step, the largest first; empty if fewer than LEAST_STEPS whole steps
+    are followed by another whole step.
 
-    A block that a step made and that is alive at the end, a whole step later, is left behind: parameters and the
-    optimizer's state are excepted, and a cache that is emptied now and then has steps of which nothing is left."""
+    Memory is left if it was allocated in a step and is alive at the end, at least a whole step later. Parameters and
+    optimizer state are excluded; a cache that is emptied now and then leaves nothing in some steps and is no leak."""
     lives = history.lives
     ends = np.array(boundaries, np.int64)
     eligible = len(ends) - 2 if len(ends) else 0  # the steps between the first boundary and the one before the last

@@ -1,4 +1,4 @@
-"""The lives of allocations: from an allocator's snapshot, or from the memory events of a trace."""
+"""Lives of allocations, from an allocator's snapshot or from the memory events of a trace."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from steptime.trace.links import source_line
 from steptime.trace.table import HOST_CATEGORIES, UNSAID, AllocationEvents, Trace
 
 BEFORE = -1
-"""Born before the history starts."""
+"""Birth of an allocation from before the history."""
 ROUNDING = 512
-"""Bytes: the CUDA caching allocator hands out multiples of it (kMinBlockSize, c10/cuda/CUDACachingAllocator.h)."""
+"""Granularity of the CUDA caching allocator, bytes (kMinBlockSize, c10/cuda/CUDACachingAllocator.h)."""
 LEAST_LIMIT = 1000
-"""Events: nobody records fewer. A history of exactly a multiple of it, or of a power of two, is as long as it was
-allowed to be (max_entries of torch.cuda.memory._record_memory_history, a ring)."""
+"""Smallest plausible limit of a history, events. A history of exactly a multiple of it, or of a power of two, has
+probably reached its limit (max_entries of torch.cuda.memory._record_memory_history, a ring)."""
 CPU = 0
-"""c10::DeviceType::CPU."""
+"""Value of c10::DeviceType::CPU."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lives:
-    """One row for each allocation. Columns of one length, read-only.
-
-    born, died: indexes of events; BEFORE, and the number of events for what lives on. released: event at which its
-    memory could be used again (>= died: another stream may have used it). size: bytes asked for; taken: bytes that the
-    allocator gave for it (exact where the block was still there at the end, else rounded up to ROUNDING).
-    stack: of the allocation; ended_by: of what freed it. NO_STACK where nothing was recorded."""
+    """Allocations, one row each. Columns of one length, read-only. born, died: indices of events; BEFORE, and the
+    number of events for what lives on. released: event at which its memory became reusable (>= died: another stream may
+    have used it). size: bytes requested; taken: bytes that the allocator used for it (exact if the block existed at the
+    end, else rounded up to ROUNDING). stack: of the allocation; ended_by: stack of the free. NO_STACK if not
+    recorded."""
 
     born: Int64
     died: Int64
@@ -49,7 +48,7 @@ class Lives:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed request. event: its index; stack: its own. asked: bytes; free: bytes left in the driver, or None."""
+    """A failed request. event: its index; stack: its stack. asked: bytes; free: bytes left in the driver, or None."""
 
     event: int
     asked: int
@@ -59,13 +58,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllocationHistory:
-    """History of allocations on one device.
-
-    kind: "snapshot" (every live byte is known) or "trace" (only those that were handed out while somebody looked).
-    time: ns of each event, 0 where unknown. stack: of each event. reserved: (events + 1,) bytes that the process held
-    before the first event and after each. segments: those at the end, None for a trace. segment_events: what the driver
-    gave and took, and segment_event_index, their indexes in the history. boundaries: indexes of the events that are the
-    last of a step, boundary_source: what they were found from. cut: what is missing at an end, a clause, or ""."""
+    """History of allocations on one device. kind: "snapshot" (every live byte is known) or "trace" (only allocations
+    during the recording). time: of each event, ns, 0 if unknown. stack: of each event. reserved: bytes that the process
+    held before the first event and after each, (events + 1,). segments: at the end, None for a trace. segment_events:
+    what the driver allocated and freed, at the indices segment_event_index. boundaries: index of the last event of each
+    step, boundary_source: how they were found. cut: clause on what is missing, or ""."""
 
     device: str
     kind: str
@@ -90,12 +87,12 @@ class AllocationHistory:
 
 
 def allocated(history: AllocationHistory, chosen: Bool | None = None) -> Int64:
-    """(events + 1,) bytes asked for and not yet freed, before the first event and after each; of all lives or some."""
+    """Bytes requested and not yet freed, before the first event and after each, (events + 1,), of all or some lives."""
     return summed(history, history.lives.size if chosen is None else np.where(chosen, history.lives.size, 0))
 
 
 def summed(history: AllocationHistory, size: Int64) -> Int64:
-    """The same of sizes that are given, one for each life."""
+    """Same as `allocated`, with a given size for each life."""
     lives, count = history.lives, history.events
     change = np.zeros(count + 2, np.int64)
     np.add.at(change, lives.born + 1, size)
@@ -104,14 +101,14 @@ def summed(history: AllocationHistory, size: Int64) -> Int64:
 
 
 def alive_at(history: AllocationHistory, event: int) -> Bool:
-    """The lives that had memory right after an event (BEFORE: before the first)."""
+    """Mask of the lives that had memory right after an event (BEFORE: before the first)."""
     lives = history.lives
     alive: Bool = (lives.born <= event) & (lives.died > event)
     return alive
 
 
 def histories(snapshot: Snapshot) -> tuple[AllocationHistory, ...]:
-    """One history for each device that holds memory or did anything, those with most memory first."""
+    """History of each device that holds memory or has events, the one with most memory first."""
     devices = {*snapshot.segments.device.tolist(), *unique(snapshot.events.device).tolist()}
     return _most_first([_history_from_snapshot(snapshot, device) for device in sorted(devices)])
 
@@ -147,7 +144,7 @@ def _history_from_snapshot(snapshot: Snapshot, device: int) -> AllocationHistory
 
 
 def _cut(snapshot: Snapshot, lives: Lives, events: int, disagreements: int) -> str:
-    """Missing part of a history, and how that is known; "" where nothing is."""
+    """Clause on the missing part of a history and how it is known; "" if it is complete."""
     if snapshot.truncated:
         return "the file is cut short, so later events, and perhaps the peak, are missing"
     parts = []
@@ -166,7 +163,7 @@ def _cut(snapshot: Snapshot, lives: Lives, events: int, disagreements: int) -> s
 
 
 def _reserved(events: Events, at_end: int) -> Int64:
-    """Backwards from the end, where it is known."""
+    """Reserved bytes before and after each event, computed backwards from the end, where they are known."""
     grows = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
     shrinks = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
     reserved = np.zeros(len(events) + 1, np.int64)
@@ -176,7 +173,7 @@ def _reserved(events: Events, at_end: int) -> Int64:
 
 
 def _lives_from_snapshot(snapshot: Snapshot, events: Events, segments: Int64) -> tuple[Lives, int]:
-    """The lives on one device, and how many blocks the history and the segments tell differently.
+    """(lives on one device, number of blocks on which history and segments disagree).
 
     Events of one address follow each other as alloc, free requested, free completed; sorted by address and time, each
     life is up to three neighbours."""
@@ -217,7 +214,8 @@ def _lives_from_snapshot(snapshot: Snapshot, events: Events, segments: Int64) ->
 
 
 def _with_blocks(snapshot: Snapshot, lives: Lives, segments: Int64, count: int) -> tuple[Lives, int]:
-    """Adds what lived all the time, which no event tells, and takes sizes and stacks from what is there at the end."""
+    """Adds allocations that lived all the time, without events, and takes sizes and stacks from the blocks at the end.
+    Returns also the number of disagreements."""
     blocks = snapshot.blocks
     there = np.flatnonzero((blocks.state != State.INACTIVE) & np.isin(blocks.segment, segments))
     block_at = dict(zip(blocks.address[there].tolist(), there.tolist(), strict=True))
@@ -245,8 +243,8 @@ def _joined(one: Lives, other: Lives) -> Lives:
 
 
 def histories_of_trace(trace: Trace, boundaries: Int64, how: str) -> tuple[AllocationHistory, ...]:
-    """One history for each device of a trace, the one with most memory first. boundaries: (n, 2) ns of the steps on the
-    host, and what they were found by. Devices whose events have no addresses are left out."""
+    """History of each device of a trace, the one with most memory first. boundaries: steps on the CPU, (n, 2), ns; how:
+    their source. Devices whose events have no addresses are left out."""
     found = trace.allocations
     time = found.time.astype(np.int64) + trace.base_ns
     stack, stacks = _stacks(trace, found, time)
@@ -283,7 +281,7 @@ def histories_of_trace(trace: Trace, boundaries: Int64, how: str) -> tuple[Alloc
 
 
 def _lives_from_trace(address: Int64, size: Int64, stack: Int32) -> Lives:
-    """Allocations and the frees of the same address that follow them."""
+    """Lives from allocations and the frees that follow at the same address."""
     count = len(address)
     order = np.lexsort((np.arange(count), address))
     sorted_address, sorted_size = address[order], size[order]
@@ -313,17 +311,18 @@ def _lives_from_trace(address: Int64, size: Int64, stack: Int32) -> Lives:
 
 
 def _there_before(size: int, count: int) -> Lives:
-    """One life for all that was there before the first event and that none of them frees."""
+    """One life for all memory from before the first event that no event frees."""
     never, nowhere = np.array([count]), np.array([NO_STACK], np.int32)
     held = np.array([size])
     return Lives(np.array([BEFORE]), never, never, held, held, np.array([0]), nowhere, nowhere)
 
 
 def _stacks(trace: Trace, found: AllocationEvents, time: Int64) -> tuple[Int32, Stacks]:
-    """The stack of each memory event: what enclosed it on its thread, Python functions and operators alike.
+    """(stack of each memory event, all stacks): what enclosed the event on its thread, Python functions and operators
+    alike.
 
-    A function that is none of Python's has neither file nor line. The line in the name of a function that was running
-    when the recording started is where it was then, and says nothing of later."""
+    A frame that is no Python function has neither file nor line. If a function was already running when the recording
+    started, the line in its name is from that moment and is dropped."""
     events = trace.events
     numbers: dict[tuple[int, int], int] = {}  # of a stack, by that of its callers and its innermost symbol
     entered: set[int] = set()
@@ -357,8 +356,8 @@ def _frame(symbol: str, entered: bool) -> SourceLine:
 
 
 def _running_at_first(parent: list[int], names: list[int]) -> set[int]:
-    """The names of the first event of a thread, of the first inside it, and so on: when torch starts to record, it
-    enters everything that runs, down to its own call that began the recording."""
+    """Names of a thread's first event, the first inside it, and so on: when torch starts to record, it enters all
+    running functions, down to its own call that started the recording."""
     chain = set(names[:1])
     for index in range(1, len(parent)):
         if parent[index] != index - 1:
@@ -376,7 +375,7 @@ def _of_track(trace: Trace, found: AllocationEvents, track: int) -> Bool:
 
 
 def _numbered(inner: Int64, parent: list[int], names: list[int], numbers: dict[tuple[int, int], int]) -> Int32:
-    """The number of the stack that ends with each of the innermost events."""
+    """Number of the stack that ends with each of the innermost events."""
     known: dict[int, int] = {ROOT: NO_STACK}
 
     def number(index: int) -> int:

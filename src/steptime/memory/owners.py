@@ -15,36 +15,36 @@ Codes = Int8
 
 
 class Owner(IntEnum):
-    """Whose the bytes are. The last four are nobody's tensors."""
+    """Owner of bytes. The last four are no tensors."""
 
     PARAMETERS = 0
     """Weights and buffers of modules."""
     GRADIENTS = 1
     OPTIMIZER_STATE = 2
     ACTIVATIONS = 3
-    """Blocks that forward made and backward needs."""
+    """Blocks made in forward that backward needs."""
     COPIES = 4
-    """Autocast's copies of weights in 16 bits: as large for any batch."""
+    """Autocast's 16-bit copies of weights, whose size does not depend on the batch."""
     INPUTS = 5
     """Batches, made or moved outside of the model."""
     TEMPORARIES = 6
-    """Freed in the part of the step that made it."""
+    """Blocks freed in the part of the step that made them."""
     KEPT = 7
-    """Made in one step, still there a whole step later, and neither a parameter nor the optimizer's."""
+    """Blocks from one step that are alive a whole step later, and neither parameters nor optimizer state."""
     EARLIER = 8
-    """There before anybody recorded, and of no owner that is known."""
+    """Blocks from before the recording with an unknown owner."""
     AWAITING = 9
-    """Freed, but another stream may still use it."""
+    """Freed blocks that another stream may still use."""
     ROUNDING = 10
-    """The allocator's rounding of sizes, and remainders too small to split off."""
+    """Rounding of sizes by the allocator, and remainders too small to split off."""
     FRAGMENTS = 11
-    """Free, in segments that something alive holds."""
+    """Free memory in segments that are partly in use."""
     CACHED = 12
-    """Free, in segments that could go back to the driver."""
+    """Free memory in segments that could be returned to the driver."""
 
 
 MOST_SLOTS = 3
-"""Tensors of a parameter's size that an optimizer keeps for it: Adam two, with amsgrad three."""
+"""Most tensors of a parameter's size that an optimizer keeps for it: Adam two, with amsgrad three."""
 LABELS = {
     Owner.PARAMETERS: "parameters",
     Owner.GRADIENTS: "gradients",
@@ -61,18 +61,18 @@ LABELS = {
     Owner.CACHED: "free, in whole segments",
 }
 LEAST_MATCHED = 0.5
-"""Fraction of the parameters' bytes: as much must have a copy of half its size for the sizes alone to tell of autocast.
-Biases, norms and embeddings have none."""
+"""Fraction of the parameters' bytes that must have a copy of half the size for autocast to be inferred from sizes
+alone. Biases, norms and embeddings have none."""
 SMALLEST = 4096
-"""Bytes of a parameter whose copy is looked for: a few hundred bytes are the size of many things."""
+"""Least size of a parameter whose copy is looked for, bytes: many things have a few hundred bytes."""
 
 
 def autocast_copies(history: AllocationHistory, signs: Signs, parameters: dict[int, int], candidates: Bool) -> Bool:
-    """The lives that are autocast's copies of weights.
+    """Mask of the lives that are autocast's copies of weights.
 
-    Autocast casts a weight where a product first needs it, and keeps the copy until its context ends; backward keeps it
-    longer. The copies are as large as half of the parameters, whatever the batch. parameters: how many there are of
-    each size in bytes, as far as that is known. candidates: lives that may be copies: made in the forward."""
+    Autocast casts a weight when a product first needs it, and keeps the copy until its context ends; backward keeps it
+    longer. The copies are half as large as the parameters, whatever the batch. parameters: number of parameters by size
+    in bytes, as far as known. candidates: lives that may be copies, made in forward."""
     casts = signs.at(signs.cast, history.lives.stack)
     if casts.any() or signs.operators.any():
         return _copies(history, parameters, candidates & casts)
@@ -84,8 +84,8 @@ def autocast_copies(history: AllocationHistory, signs: Signs, parameters: dict[i
 
 
 def _copies(history: AllocationHistory, parameters: dict[int, int], candidates: Bool) -> Bool:
-    """Candidates of half a parameter's size. At most as many of a size as there are parameters live at once: the others
-    belong to something else, and among them the ones that live longest count."""
+    """Candidates of half a parameter's size. At most as many of a size may live at once as there are parameters; the
+    ones that live longest are preferred."""
     lives = history.lives
     copies = np.zeros(len(lives), np.bool_)
     halves: Counter[int] = Counter()
@@ -100,7 +100,7 @@ def _copies(history: AllocationHistory, parameters: dict[int, int], candidates: 
 
 
 def _at_most(rows: Int64, born: Int64, died: Int64, most: int) -> Int64:
-    """Rows in their order, without those that would be more than `most` at once."""
+    """Rows in their order, without those that would exceed `most` at the same time."""
     if len(rows) <= most:
         return rows
     taken: list[int] = []
@@ -112,8 +112,8 @@ def _at_most(rows: Int64, born: Int64, died: Int64, most: int) -> Int64:
 
 
 def _followed(history: AllocationHistory) -> Bool:
-    """Lives behind which the same call asked again at once: a copy comes before the product that it is for. Without
-    frames of C++ this, and its size, is all that tells a copy from an activation."""
+    """Mask of the lives after which the same call allocates again at once: a copy precedes the product that it is for.
+    Without C++ frames, only this and the size distinguish a copy from an activation."""
     lives = history.lives
     rows = np.flatnonzero((lives.born > BEFORE) & (lives.stack >= 0))
     rows = rows[np.argsort(lives.born[rows], kind="stable")]
@@ -150,8 +150,8 @@ def owners_of(history: AllocationHistory, signs: Signs, boundaries: tuple[int, .
 
 
 def parameter_sizes(history: AllocationHistory, signs: Signs, owner: Codes) -> dict[int, int]:
-    """How many parameters there are of each size in bytes, of those that products use: the sizes of their gradients or
-    of the optimizer's state; else of what was seen to be built; else of all that was there before and stays."""
+    """Number of parameters that products use, by size in bytes: from gradients or optimizer state, else from what was
+    built, else from all that existed before and stays."""
     lives = history.lives
     found = _unit(history, owner)
     for wanted in (Owner.PARAMETERS, Owner.EARLIER):
@@ -165,34 +165,34 @@ def parameter_sizes(history: AllocationHistory, signs: Signs, owner: Codes) -> d
 
 
 def lasting_gradients(history: AllocationHistory, owner: Codes, boundaries: tuple[int, ...]) -> Bool:
-    """Gradients that stay through a whole step after their own: zero_grad(set_to_none=False) fills them with zeros."""
+    """Mask of the gradients that stay for a whole step after their own: zero_grad(set_to_none=False) zeroes them."""
     born, died = _steps_of(history, boundaries)
     lasting: Bool = (owner == Owner.GRADIENTS) & _survives(history, born, died)
     return lasting
 
 
 def _steps_of(history: AllocationHistory, boundaries: tuple[int, ...]) -> tuple[Int64, Int64]:
-    """The step in which each life was born, and in which it ended."""
+    """(step in which each life was born, step in which it ended)."""
     ends = np.array([*boundaries, history.events], np.int64)
     lives = history.lives
     return np.searchsorted(ends, np.maximum(lives.born, 0)), np.searchsorted(ends, lives.died)
 
 
 def _survives(history: AllocationHistory, born: Int64, died: Int64) -> Bool:
-    """Lives that are there through a whole step after their own. born, died: steps."""
+    """Mask of the lives that last through a whole step after their own. born, died: steps."""
     found: Bool = (died > born + 1) & (history.lives.born > BEFORE)
     return found
 
 
 def _made_once(size: Int64, born: Int64, chosen: Bool) -> Bool:
-    """Chosen blocks of a size that no other step makes: a size that every step makes and keeps is a leak."""
+    """Mask of the chosen blocks whose size only one step makes: a size that every step makes and keeps is a leak."""
     steps = np.unique(np.stack((size[chosen], born[chosen]), axis=1), axis=0)
     sizes, counts = np.unique(steps[:, 0], return_counts=True)
     return chosen & np.isin(size, sizes[counts == 1])
 
 
 class _Looks:
-    """Facts about each life, as masks; born: the step in which it was made."""
+    """Properties of each life, as masks; born: the step in which it was made."""
 
     def __init__(self, history: AllocationHistory, signs: Signs, boundaries: tuple[int, ...]) -> None:
         lives, count, at = history.lives, history.events, signs.at
@@ -232,7 +232,7 @@ class _Looks:
 
 
 def _between(marked: Bool, after: Int64, until: Int64) -> Bool:
-    """True if a marked event lies in (after, until]."""
+    """True if a marked event is in (after, until], for each life."""
     total = np.concatenate(([0], np.cumsum(marked, dtype=np.int32)), dtype=np.int32)
     upper = np.minimum(until, len(marked) - 1) + 1
     found: Bool = total[np.maximum(upper, 0)] > total[np.minimum(after + 1, len(marked))]
@@ -240,11 +240,11 @@ def _between(marked: Bool, after: Int64, until: Int64) -> Bool:
 
 
 def _assign_earlier(history: AllocationHistory, owner: Codes) -> None:
-    """Blocks from before the recording, by sizes: a model's parameters, its gradients and each slot of the optimizer's
-    state are as many blocks of the same sizes.
+    """Assigns owners to blocks from before the recording, by size, in place: a model's parameters, its gradients and
+    each slot of optimizer state are equally many blocks of the same sizes.
 
-    The sizes of one such set are those of the gradients, else of a slot of the optimizer's state. The first that fits
-    is the parameters', the second the gradients' (where none were made), the others the optimizer's."""
+    The sizes of one such set are those of the gradients, else of a slot of the optimizer state. The first set is
+    assigned to the parameters, the second to the gradients (if none were made), the others to the optimizer."""
     lives = history.lives
     unit = _unit(history, owner)
     ranks = [Owner.PARAMETERS]
@@ -262,8 +262,8 @@ def _assign_earlier(history: AllocationHistory, owner: Codes) -> None:
 
 
 def _unit(history: AllocationHistory, owner: Codes) -> dict[int, int]:
-    """How many blocks of each size a set of the parameters' sizes has; empty where nothing tells. An optimizer may make
-    all its slots in one line; the gradients, where they were seen too, say how many of a size are one slot."""
+    """Number of blocks by size in one set of the parameters' sizes; empty if unknown. One line of an optimizer may make
+    all its slots; then the gradients, if seen, tell how many blocks of a size are one slot."""
     state, gradients = (_set_of(history, owner, wanted) for wanted in (Owner.OPTIMIZER_STATE, Owner.GRADIENTS))
     if not state:
         return gradients
@@ -271,7 +271,7 @@ def _unit(history: AllocationHistory, owner: Codes) -> dict[int, int]:
 
 
 def _set_of(history: AllocationHistory, owner: Codes, wanted: Owner) -> dict[int, int]:
-    """Blocks of an owner that lived at once; of an optimizer's state those that one of its lines made."""
+    """Number of blocks by size of an owner that lived at once; for optimizer state, those made by one of its lines."""
     lives = history.lives
     rows = np.flatnonzero((owner == wanted) & (lives.born > BEFORE))
     if not len(rows):
@@ -284,7 +284,7 @@ def _set_of(history: AllocationHistory, owner: Codes, wanted: Owner) -> dict[int
 
 
 def _together(born: Int64, died: Int64) -> Bool:
-    """Those that live at the instant at which most of them do."""
+    """Mask of the lives at the instant with the most lives."""
     times = unique(born)
     alive = np.searchsorted(np.sort(born), times, side="right") - np.searchsorted(np.sort(died), times, side="right")
     instant = times[int(np.argmax(alive))]

@@ -1,4 +1,4 @@
-"""From a path to a memory report: a snapshot, a trace with memory events, or a recording."""
+"""Memory report for a path: a snapshot, a trace with memory events, or a recording."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_MEMORY_EVENTS = (
 
 @dataclass(frozen=True, slots=True)
 class ReferenceHolder:
-    """Something in Python that grows with every step. bytes, tensors: per step; graph: with autograd's graph."""
+    """Python object that grows with every step. bytes, tensors: per step; graph: True if with autograd's graph."""
 
     kind: str
     name: str
@@ -42,8 +42,8 @@ class ReferenceHolder:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """source: the path that was given. devices: those with most memory first. growth: of a recording, by process and
-    kind of memory; holders: what keeps what its steps leave behind. next_command: ready to paste."""
+    """Memory of a path. source: the path. devices: the one with most memory first. growth: for a recording, by process
+    and kind of memory; holders: objects that hold what its steps leave. next_command: ready to paste."""
 
     source: str
     devices: tuple[MemoryTriage, ...]
@@ -56,9 +56,9 @@ class MemoryReport:
 def triage_path(
     path: Path, *, capacity: int | None = None, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True
 ) -> MemoryReport:
-    """The memory of a snapshot (pickle, JSON), a trace, or a recording. capacity: bytes of the device, for what fits.
-
-    Raises SnapshotError, TraceError, RecordingError as the readers do, NothingMeasuredError where nothing does."""
+    """Memory report of a snapshot (pickle, JSON), a trace, or a recording. capacity: bytes of the device, to compute
+    what fits. Raises SnapshotError, TraceError, RecordingError as the readers do, NothingMeasuredError if nothing is
+    found."""
     if path.is_dir() and not is_traces(str(path)):
         return _of_recording(path, capacity, max_size)
     if is_snapshot(path) or not is_traces(str(path)):
@@ -128,7 +128,7 @@ def _of_process(
 
 
 def _histories(process: Process, max_size: int) -> list[AllocationHistory]:
-    """Histories of a process: its snapshots, else the memory events of its traces."""
+    """Histories of a process: from its snapshots, else from the memory events of its traces."""
     found = [each for path in sorted(process.folder.glob("memory-*.pickle")) for each in histories(read_snapshot(path))]
     if found:
         return found

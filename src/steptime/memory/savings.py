@@ -1,8 +1,8 @@
-"""Ways to free memory: by how much the peak of a steady step would fall, at what cost, and how that was estimated.
+"""Ways to free memory: reduction of a steady step's peak, cost, and how it was estimated.
 
-Each fix is a curve, the bytes that it frees at each instant: where another instant becomes the highest, the peak falls
-by less than what was freed. The error that is printed with a prediction is how far its kind was off where the change
-was really made, measured by `python -m benchmarks.memory_predictions` in pairs of runs of the same job.
+Each fix is a curve of the bytes that it frees at each instant: if another instant becomes the highest, the peak falls
+by less. The error printed with a prediction is the error of its kind where the change was really made, measured by
+`python -m benchmarks.memory_predictions` in pairs of runs of the same job.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from steptime.memory.steps import Steady
 from steptime.quantities import SourceLine, format_bytes, format_share, format_source
 
 LEAST = 0.001
-"""Fraction of a peak: the smallest error that is shown."""
+"""Smallest error that is shown, as a fraction of a peak."""
 
 
 CHECKED = {
@@ -36,27 +36,28 @@ CHECKED = {
     "gradients": (0.006, 8),
     "steady": (0.15, 16),
 }
-"""The largest error of each kind of prediction, as a share of the peak that was measured with the change, and of how
-many pairs: on the CPU's allocator; of autocast five are public pairs of CUDA's, with 6.3 % at most."""
+"""(largest error as a fraction of the measured peak with the change, number of pairs) of each kind of prediction, on
+the CPU's allocator. Five of the autocast pairs are public ones of CUDA's, with 6.3 % at most."""
 
 
 def checked(kind: str) -> str:
-    """How far a kind of prediction was off."""
+    """Error of a kind of prediction, as text."""
     worst, pairs = CHECKED.get(kind, (0.0, 0))
     return f"±{format_share(max(LEAST, worst))}, {pairs} pairs" if pairs else "unchecked"
 
 
 LEAST_SCALING = 0.05
-"""Fraction of the most at once: a few bytes of a loss in the optimizer's step say nothing of a larger batch."""
+"""Fraction of the largest scaling memory below which an instant is ignored: a few bytes of a loss in the optimizer's
+step say nothing about a larger batch."""
 HEADROOM = 0.9
-"""Fraction of the device, for the largest batch: cuBLAS, NCCL and the context live outside of the allocator."""
+"""Fraction of the device for the largest batch: cuBLAS, NCCL and the context are outside of the allocator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """By how much the batch could grow (or, below 1, must shrink) to fill HEADROOM of the device; 0 where it does not
-    hold even what no batch changes. least and most differ where something is not known, which note says.
-    kind: whose measured error is its own."""
+    """Factor on the batch size that fills HEADROOM of the device; below 1 the batch must shrink, and 0 means that even
+    the constant part does not fit. least and most differ if something is unknown, which `note` explains. kind: the
+    prediction whose measured error applies."""
 
     least: float
     most: float
@@ -65,8 +66,8 @@ class Fit:
 
 
 def scales_with_batch(history: AllocationHistory, signs: Signs, owners: Codes) -> Bool:
-    """Activations, inputs and the temporaries of forward and backward; of those not what is as large as a parameter, or
-    as its copy in 16 bits: a gradient on its way."""
+    """Mask of the lives that scale with the batch: activations, inputs and temporaries of forward and backward, except
+    temporaries of the size of a parameter or its 16-bit copy, which are gradients in transit."""
     lives = history.lives
     sizes = [each for size in parameter_sizes(history, signs, owners) for each in (size, size // 2)]
     temporary = owners == Owner.TEMPORARIES
@@ -77,7 +78,8 @@ def scales_with_batch(history: AllocationHistory, signs: Signs, owners: Codes) -
 
 
 def largest_batch(history: AllocationHistory, signs: Signs, owners: Codes, capacity: int, steady: Steady) -> Fit | None:
-    """At every instant of a steady step, without what the allocator rounds and keeps free. None where nothing grows."""
+    """Largest batch at every instant of a steady step, ignoring the allocator's rounding and free memory. None if
+    nothing scales."""
     scaling = allocated(history, scales_with_batch(history, signs, owners))
     largest = int(scaling.max())
     if not largest:
@@ -92,19 +94,19 @@ def largest_batch(history: AllocationHistory, signs: Signs, owners: Codes, capac
 
 
 SHARES = {Policy.HALVED: 0.5, Policy.KEPT: 0.0, Policy.UNKNOWN: 0.36}
-"""Bytes of an activation that autocast saves. Where its operator is not known: what whole models' activations lost in
-the public pairs (0.34 to 0.37 of 5 to 27 GiB), whose operators are known."""
+"""Fraction of an activation's bytes that autocast saves. For unknown operators: what the activations of whole models
+lost in the public pairs (0.34 to 0.37 of 5 to 27 GiB), whose operators are known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Autocasting:
-    """Effect of autocast on the memory of a job that is without it: some results half as large, and copies of weights.
-    Parameters, gradients and the optimizer's state stay in float32, and so do exponentials, normalisations, losses and
-    the residual stream.
+    """Effect of autocast on the memory of a job without it: some results half as large, and copies of weights.
+    Parameters, gradients, optimizer state, exponentials, normalisations, losses and the residual stream stay in
+    float32.
 
-    change: (events + 1,) bytes that autocast would add (or take off, below 0) at each instant. copies: bytes of the
-    weights' copies, altogether. halved, kept: bytes at the instant of most activations whose operator autocast runs in
-    16 bits, and in 32; unknown: those without an operator."""
+    change: bytes that autocast would add (negative: free) at each instant, (events + 1,). copies: total bytes of the
+    weights' copies. halved, kept: bytes of activations at their peak whose operator autocast runs in 16 and in 32 bits;
+    unknown: those without an operator."""
 
     change: Int64
     copies: int
@@ -119,7 +121,7 @@ def autocast_on(history: AllocationHistory, signs: Signs, owners: Codes) -> bool
 
 
 def autocasting(history: AllocationHistory, signs: Signs, owners: Codes) -> Autocasting | None:
-    """None without activations."""
+    """Effect of autocast; None without activations."""
     lives = history.lives
     activations = owners == Owner.ACTIVATIONS
     made = activations | (owners == Owner.TEMPORARIES) & signs.at(signs.module, lives.stack)
@@ -152,16 +154,16 @@ format, and in 16 bits next to float32, or a mask next to 16 bits."""
 LEAST_WEIGHTS = 1 << 16
 """Bytes: a softmax over a few classes is no attention."""
 STATE_OF_8_BITS = 0.25
-"""Fraction of float32: a byte and the block's scale (Dettmers et al., 8-bit Optimizers via Block-wise Quantization,
-2022)."""
+"""Size relative to float32: a byte and the block's scale (Dettmers et al., 8-bit Optimizers via Block-wise
+Quantization, 2022)."""
 LEAST_SHARE = 0.01
-"""Fraction of what is reserved: less is not worth a line."""
+"""Fraction of the reserved memory: a smaller saving is not listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """frees: bytes that the peak falls by; at a failed request, bytes at that moment. cost: in time or in what is
-    trained, in words. how: the estimate. error: how far such predictions were off."""
+    """A way to free memory. frees: reduction of the peak, bytes; at a failed request, bytes at that moment. cost: in
+    time or in what is trained, as text. how: the estimate. error: of such predictions."""
 
     name: str
     frees: int
@@ -181,8 +183,8 @@ class JobSize:
 
 
 class Peak:
-    """The highest instant of a steady step, and what it would be. event: of a failed request, whose moment counts and
-    no other; None for the peak."""
+    """Highest instant of a steady step, and its height after a change. event: failed request whose moment counts
+    instead; None for the peak."""
 
     def __init__(
         self, history: AllocationHistory, signs: Signs, owners: Codes, steady: Steady, event: int | None
@@ -191,25 +193,25 @@ class Peak:
         self.missing = steady.likely
         self.live: Int64 = allocated(history) + self.missing
         self.moment = event if event is not None else int(np.argmax(self.live)) - 1
-        """The event that the account is of."""
+        """Event that the breakdown is of."""
         self._failed = event is not None
 
     def falls(self, freed: Int64) -> int:
-        """By how many bytes, where `freed` are gone at each instant (below 0: where they are added)."""
+        """Reduction of the peak if `freed` bytes are gone at each instant (negative: added), bytes."""
         if self._failed:
             return max(0, int(freed[self.moment + 1]))
         return max(0, int(self.live.max()) - int((self.live - freed).max()))
 
     def of(self, *owners: Owner) -> Int64:
-        """Bytes of owners at each instant."""
+        """Bytes of some owners at each instant."""
         return allocated(self.history, np.isin(self.owners, owners))
 
 
 def savings_of(
     peak: Peak, account: MemoryBreakdown, leaks: tuple[Leak, ...], boundaries: tuple[int, ...], job: JobSize
 ) -> tuple[Saving, ...]:
-    """Savings of at least 1 % of the reserved memory, the largest first. They do not add: several free the same
-    bytes."""
+    """Savings of at least 1 % of the reserved memory, the largest first. They do not add up, since several free the
+    same bytes."""
     found = [
         *_of_leaks(leaks),
         *_of_checkpointing(peak),
@@ -239,8 +241,8 @@ def _of_leaks(leaks: tuple[Leak, ...]) -> Iterator[Saving]:
 
 
 def _of_checkpointing(peak: Peak) -> Iterator[Saving]:
-    """Activations of modules of one class in one module, where they are named; else those below one line that calls a
-    module again and again: each call is a block. The choice that frees most."""
+    """Saving by checkpointing the group of blocks that frees most. Groups: modules of one class in one module, if they
+    are named; else the calls of one line that calls a module again and again."""
     history, signs = peak.history, peak.signs
     alive = alive_at(history, peak.moment)
     chosen = np.flatnonzero(alive & (peak.owners == Owner.ACTIVATIONS) & (history.lives.stack >= 0))
@@ -251,11 +253,11 @@ def _of_checkpointing(peak: Peak) -> Iterator[Saving]:
 
 
 Group = tuple[str, int, Int64, SourceLine | None]
-"""Its name, its number of blocks, the lives made in them, and the lines of their calls."""
+"""Name of a group, number of its blocks, lives made in them, and line of their calls."""
 
 
 def _by_module(history: AllocationHistory, signs: Signs, rows: Int64) -> Iterator[Group]:
-    """By the path of a module and the class of some in it."""
+    """Groups by the path of a module and the class of its children."""
     calls: dict[tuple[str, str], set[str]] = {}
     members: dict[tuple[str, str], list[int]] = {}
     for row in rows.tolist():
@@ -272,7 +274,7 @@ def _by_module(history: AllocationHistory, signs: Signs, rows: Int64) -> Iterato
 
 
 def _by_caller(history: AllocationHistory, signs: Signs, rows: Int64) -> Iterator[Group]:
-    """By each line of the user's that was calling when the lives were made, the innermost left out."""
+    """Groups by each user line that was calling when the lives were made, except the innermost."""
     groups: dict[SourceLine, list[Int64]] = {}
     made_by = history.lives.stack[rows]
     for stack in dict.fromkeys(made_by.tolist()):
@@ -386,7 +388,7 @@ def _of_gradients(peak: Peak, boundaries: tuple[int, ...]) -> Iterator[Saving]:
 
 
 def _of_precision(peak: Peak) -> Iterator[Saving]:
-    """Nothing where autocast is on."""
+    """Saving by autocast; none if it is on."""
     if autocast_on(peak.history, peak.signs, peak.owners):
         return
     found = autocasting(peak.history, peak.signs, peak.owners)

@@ -24,7 +24,7 @@ from steptime.trace.links import is_user_file
 
 
 class Policy(IntEnum):
-    """Policy of autocast for an allocation. UNKNOWN: no operator and no module of torch's is in its stack."""
+    """Policy of autocast for an allocation. UNKNOWN: its stack contains no operator and no module of torch's."""
 
     UNKNOWN = 0
     HALVED = 1
@@ -39,7 +39,7 @@ conv_transpose3d convolution _convolution einsum gru_cell linear linalg_multi_do
 rnn_tanh_cell scaled_dot_product_attention
 """
 PRODUCTS = frozenset(_PRODUCTS.split())
-"""Cast to 16 bits (at/autocast_mode.h: AT_FORALL_LOWER_PRECISION_FP), with what they are made of."""
+"""Operators that autocast runs in 16 bits (at/autocast_mode.h: AT_FORALL_LOWER_PRECISION_FP), and their parts."""
 _HOLDERS = """
 exp expm1 log log10 log1p log2 logsumexp pow reciprocal rsqrt sqrt softmax _softmax log_softmax _log_softmax softplus
 layer_norm native_layer_norm group_norm native_group_norm rms_norm _fused_rms_norm cross_entropy_loss nll_loss
@@ -47,33 +47,33 @@ nll_loss_nd mse_loss l1_loss smooth_l1_loss kl_div binary_cross_entropy_with_log
 var var_mean std embedding index index_select gather add add_ sub rsub
 """
 HOLDERS = frozenset(_HOLDERS.split())
-"""Cast to 32 bits there (AT_FORALL_FP32), or fed by what is not halved."""
+"""Operators that autocast runs in 32 bits (AT_FORALL_FP32), or whose inputs are not halved."""
 STREAM = frozenset(["add", "add_", "sub", "rsub"])
 NORMS = frozenset(["layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "rms_norm", "_fused_rms_norm"])
 ROUNDED_ON_CPU = frozenset(["exp", "expm1", "softmax", "_softmax", "log_softmax", "_log_softmax", "logsumexp", "sum"])
-"""No part of the list of a CPU's autocast (at/autocast_mode.h: AT_FORALL_FP32 is of CUDA's alone)."""
+"""Operators that a CPU's autocast does not keep in 32 bits (at/autocast_mode.h: AT_FORALL_FP32 is for CUDA only)."""
 SPREADS = frozenset(["rsqrt", "sqrt", "var", "var_mean", "std", "norm", "linalg_vector_norm"])
-"""Operators of every normalisation that is written by hand; its products by the scale stay in 32 bits, too."""
+"""Operators of every hand-written normalisation, whose products by the scale stay in 32 bits too."""
 NORM_PRODUCTS = frozenset(["mul", "div"])
 FULL_MODULES = re.compile(r"(^|/)torch/nn/modules/(normalization|loss|sparse)\.py$")
 HALVED_MODULES = re.compile(r"(^|/)torch/nn/modules/(linear|conv|activation|batchnorm|dropout|pooling)\.py$")
 FULL_FUNCTIONS = re.compile(r"(softmax|layer_norm|group_norm|rms_norm|cross_entropy|nll_loss|mse_loss|embedding)$")
-"""Also of the user's own: a softmax by hand is of exponentials, which stay in 32 bits."""
+"""Functions that stay in 32 bits, including the user's own: a hand-written softmax consists of exponentials."""
 GATHERED = frozenset(
     ["embedding", "embedding_backward", "embedding_dense_backward", "index_put", "index_put_", "_index_put_impl_"]
 )
-"""Rows of a weight, or the gradient of them: such a weight is looked up, and never cast."""
+"""Operators on rows of a weight, or on their gradient: such a weight is looked up and never cast."""
 LOOKUPS = GATHERED | {"index", "index_select"}
-"""The same, also where it is written by hand."""
+"""Operators that look up a weight, including hand-written lookups."""
 KNOWN = HOLDERS | PRODUCTS | GATHERED
 
 
 def policies_of(stacks: Stacks, cpu: bool) -> Int8:
-    """The policy of every stack. cpu: it is a CPU's, whose autocast leaves norms, softmax and exponentials to what
-    comes in.
+    """Autocast policy of every stack. cpu: the stacks are a CPU's, whose autocast runs norms, softmax and exponentials
+    in the dtype of their inputs.
 
-    A model that starts with an embedding has its residual stream in float32, and the sums and norms on it; in one that
-    starts with a product they are in 16 bits."""
+    A model that starts with an embedding has its residual stream in float32, with sums and norms on it; if it starts
+    with a product, they are in 16 bits."""
     names = tuple(map(operator_name, stacks.frames))
     kept = HOLDERS - (ROUNDED_ON_CPU if cpu else frozenset())
     if LOOKUPS.isdisjoint(names):
@@ -96,7 +96,7 @@ def policies_of(stacks: Stacks, cpu: bool) -> Int8:
 
 
 def operator_name(frame: SourceLine) -> str:
-    """ "mul" of at::_ops::mul_Tensor::call and of aten::mul; "" for what is no operator."""
+    """Name of an operator: "mul" for at::_ops::mul_Tensor::call and for aten::mul; "" if the frame is none."""
     found = OPERATOR.match(frame.function)
     if not found:
         return ""
@@ -111,7 +111,7 @@ def operator_name(frame: SourceLine) -> str:
 
 
 def _operators(stacks: Stacks, names: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """For every stack the operators inside its innermost line of Python, the innermost first."""
+    """Operators inside the innermost Python line of every stack, the innermost first."""
     python = [_in_python(frame) for frame in stacks.frames]
     found = []
     for members in _members(stacks):
@@ -121,7 +121,7 @@ def _operators(stacks: Stacks, names: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _members(stacks: Stacks) -> Iterator[list[int]]:
-    """For every stack its frames, by number, the innermost first."""
+    """Numbers of the frames of every stack, the innermost first."""
     for start, end in itertools.pairwise(stacks.start.tolist()):
         yield stacks.member[start:end].tolist()
 
@@ -131,7 +131,7 @@ def _in_python(frame: SourceLine) -> bool:
 
 
 def _caller(stacks: Stacks, stack: int) -> tuple[object, ...]:
-    """The call of a function of Python that a stack is in: its file, its name and its callers."""
+    """Call of a Python function that a stack is in: its file, its name and its callers."""
     python = [frame for frame in stacks.of(stack) if _in_python(frame)]
     return (python[0].file, python[0].function, *python[1:]) if python else ()
 
@@ -148,7 +148,7 @@ def _by_module(frames: tuple[SourceLine, ...]) -> Policy:
 
 
 def _casts(stacks: Stacks) -> Bool:
-    """Stacks of autocast's casts: in C++ by its own function, in a trace as a conversion that a product calls."""
+    """Mask of the stacks of autocast's casts: by its C++ function, in a trace by a conversion that a product calls."""
     by_function = _anywhere(stacks, lambda frame: CAST.match(frame.function))
     operators = _operators(stacks, tuple(map(operator_name, stacks.frames)))
     converted = [
@@ -177,22 +177,23 @@ PLACES = {
     ),
     "zero_grad": (("", r"^(Optimizer\.)?zero_grad(#|$)"),),
 }
-"""Sign of a stack: one of its frames is in such a file and such a function."""
+"""(file, function) patterns by sign: a stack has the sign if one of its frames matches both."""
 TORCH = re.compile(r"(^|/)torch/")
 OPERATORS = ("aten::", "autograd::engine::")
 NO_PYTHON = re.compile(r"^<|^$|^\?\?$|\.(c|cc|cpp|cu|cuh|h|hpp)$")
-"""A frame of no file, or of C, C++ or CUDA: torch writes those with lines where the interpreter has debug symbols."""
+"""Files of frames outside of Python: none, or C, C++ or CUDA, which torch writes with lines if the interpreter has
+debug symbols."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signs:
     """Signs of each stack.
 
-    python: it holds a frame of Python. optimizer: inside an optimizer's step. backward: run by autograd. module: inside
-    a module's call. build: a module is made or moved. operators: it holds an operator of torch's, in C++ or in a trace.
-    cast: autocast converts a tensor. gather: an embedding, or its gradient. made: inside an `__init__`. line: the
-    innermost of the user's code, else of a library's outside torch, else an operator without file or line. module_path:
-    the modules that were being called, see `breakdown.ModuleMemory`; "" where the stack names none."""
+    python: contains a Python frame. optimizer: in an optimizer's step. backward: run by autograd. module: in a module's
+    call. build: a module is made or moved. zero_grad: in zero_grad. operators: contains an operator of torch's, in C++
+    or in a trace. cast: autocast converts a tensor. gather: an embedding, or its gradient. made: in an `__init__`.
+    line: innermost of the user's code, else of a library outside torch, else an operator without file or line.
+    module_path: modules being called, see `breakdown.ModuleMemory`; "" if unknown."""
 
     python: Bool
     optimizer: Bool
@@ -208,13 +209,13 @@ class Signs:
     module_path: tuple[str, ...]
 
     def at(self, column: Bool, stacks: Int32) -> Bool:
-        """A column for stacks; False for NO_STACK."""
+        """Values of a column for stacks; False for NO_STACK."""
         found: Bool = np.append(column, False)[stacks]
         return found
 
 
 def signs_of(stacks: Stacks) -> Signs:
-    """Looks at every stack once, and at every frame once."""
+    """Signs of all stacks, with one look at every frame."""
     columns = {name: _anywhere(stacks, test) for name, test in SIGNS.items()}
     for name, places in PLACES.items():
         patterns = [(re.compile(file), re.compile(function)) for file, function in places]
@@ -227,7 +228,7 @@ def _is_at(patterns: Sequence[tuple[re.Pattern[str], re.Pattern[str]]], frame: S
 
 
 def _anywhere(stacks: Stacks, test: Callable[[SourceLine], object]) -> Bool:
-    """The stacks with a frame that passes a test."""
+    """Mask of the stacks with a frame that passes a test."""
     total = np.concatenate(([0], np.cumsum(_marks(stacks.frames, test)[stacks.member])))
     found: Bool = total[stacks.start[1:]] > total[stacks.start[:-1]]
     return found
@@ -247,11 +248,11 @@ SIGNS: dict[str, Callable[[SourceLine], object]] = {
     "gather": lambda frame: operator_name(frame) in GATHERED,
     "made": lambda frame: frame.function == "__init__" and _is_python(frame),
 }
-"""What else one frame says of the stacks that it is in."""
+"""Tests of one frame for further signs of its stacks."""
 
 
 def _module_paths(stacks: Stacks) -> tuple[str, ...]:
-    """Modules of every stack; an allocator's snapshot has no names of modules."""
+    """Module path of every stack; an allocator's snapshot has no module names."""
     names = [
         MODULE_RANGE.sub("", frame.function) if MODULE_RANGE.match(frame.function) else "" for frame in stacks.frames
     ]
@@ -261,7 +262,7 @@ def _module_paths(stacks: Stacks) -> tuple[str, ...]:
 
 
 def _lines(stacks: Stacks) -> tuple[SourceLine | None, ...]:
-    """The line of every stack, by the first kind of frame that it has."""
+    """Line of every stack, from the first kind of frame that it has: user's, library's, torch's, operator."""
     frames = stacks.frames
     python = _marks(frames, _is_python)
     user = python & _marks(frames, lambda frame: is_user_file(frame.file))

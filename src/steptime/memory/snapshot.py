@@ -19,7 +19,7 @@ from steptime.plain_pickle import BASE_MEMORY, NotPlainError, converted
 from steptime.quantities import SourceLine, format_bytes
 
 NO_STACK = -1
-"""No frames were recorded."""
+"""Stack number if no frames were recorded."""
 
 
 class Action(IntEnum):
@@ -27,19 +27,19 @@ class Action(IntEnum):
 
     OTHER = 0
     ALLOC = 1
-    """A tensor's memory was handed out. size: as it was asked for."""
+    """A tensor gets memory. size: as requested."""
     FREE_REQUESTED = 2
     """The tensor is gone; other streams may still use its memory."""
     FREE_COMPLETED = 3
-    """The memory can be handed out again."""
+    """The memory is reusable."""
     SEGMENT_ALLOC = 4
-    """The driver gave a segment."""
+    """The driver allocates a segment."""
     SEGMENT_FREE = 5
     SEGMENT_MAP = 6
-    """An expandable segment grew."""
+    """An expandable segment grows."""
     SEGMENT_UNMAP = 7
     OUT_OF_MEMORY = 8
-    """A request failed. size: what was asked for; address: what the driver had free, in bytes."""
+    """A request fails. size: bytes requested; address: bytes that the driver had free."""
     SNAPSHOT = 9
 
 
@@ -53,10 +53,10 @@ class State(IntEnum):
     """State of a block of a segment."""
 
     INACTIVE = 0
-    """Free: in the cache."""
+    """Free, in the cache."""
     ALLOCATED = 1
     AWAITING_FREE = 2
-    """Freed by its owner; another stream may still use it."""
+    """Freed by its owner, but another stream may still use it."""
 
 
 STATES = {
@@ -68,10 +68,9 @@ STATES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stacks:
-    """Call stacks, each once. Stack i is frames[member[start[i]:start[i + 1]]], the innermost first.
-
-    frames: as torch wrote them; a C++ frame has no line (0). definitions: a frame's line is where its function starts,
-    not the one that was running; 0 where even that is not known."""
+    """Distinct call stacks. Stack i is frames[member[start[i]:start[i + 1]]], the innermost first. frames: as torch
+    wrote them; a C++ frame has no line (0). definitions: True if a frame's line is where its function starts, not the
+    running line; 0 if unknown."""
 
     frames: tuple[SourceLine, ...]
     start: Int64
@@ -90,7 +89,7 @@ class Stacks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """Segments that the driver gave and the process held at one instant. Bytes."""
+    """Segments that the process held at one instant. size: bytes."""
 
     device: Int32
     address: Int64
@@ -99,8 +98,8 @@ class Segments:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """The pieces of the segments at the end. segment: row of Segments. size: bytes taken; requested: bytes asked for
-    (equal where the snapshot does not say). state: `State`. stack: that of the allocation."""
+    """Blocks of the segments at the end. segment: row of Segments. size: bytes taken; requested: bytes requested (equal
+    if the snapshot does not say). state: `State`. stack: of the allocation."""
 
     segment: Int32
     address: Int64
@@ -112,7 +111,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Events:
-    """The history, by device and in order. action: `Action`. time: ns since the epoch, 0 where it was not recorded."""
+    """Events of the history, by device and in order. action: `Action`. time: ns since the epoch, 0 if not recorded."""
 
     device: Int32
     action: Int8
@@ -129,7 +128,7 @@ Columns = TypeVar("Columns", Segments, Events)
 
 
 def selected(table: Columns, rows: Bool) -> Columns:
-    """Some rows of a table; without copies where they are all."""
+    """Selected rows of a table, without a copy if all are selected."""
     if rows.all():
         return table
     return type(table)(**{field.name: getattr(table, field.name)[rows] for field in fields(table)})
@@ -137,9 +136,8 @@ def selected(table: Columns, rows: Bool) -> Columns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """A file of `torch.cuda.memory._dump_snapshot`. truncated: it ends in the middle.
-
-    settings: of the allocator, by name. problems: a sentence for each thing that was left out."""
+    """Content of a file of `torch.cuda.memory._dump_snapshot`. truncated: it ends in the middle. settings: of the
+    allocator, by name. problems: a sentence for each omission."""
 
     segments: Segments
     blocks: Blocks
@@ -153,11 +151,11 @@ class Snapshot:
 CONVERTER = "steptime.memory.snapshot_columns:convert"
 GZIP = b"\x1f\x8b"
 START = 4096
-"""Bytes in which JSON names its parts."""
+"""Bytes at the start in which JSON names its parts."""
 MEMORY_PER_BYTE = 5, 12
-"""Bytes that are taken for each byte of the file: of a real pickle 5, of JSON up to 10."""
+"""Memory per byte of the file: a real pickle takes 5, JSON up to 10."""
 BASE_SECONDS, BYTES_PER_SECOND = 10, 1_000_000
-"""Processor time that reading may take: ten times what a real file needs."""
+"""Limit of CPU time for reading: BASE_SECONDS plus size / BYTES_PER_SECOND, ten times what a real file needs."""
 EXPECTED = "Give a file of torch.cuda.memory._dump_snapshot."
 RECORD_LESS = (
     "record fewer events (max_entries of torch.cuda.memory._record_memory_history), or read it on a larger machine."
@@ -180,10 +178,11 @@ def is_snapshot(path: Path) -> bool:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Reads a snapshot: a pickle of `torch.cuda.memory._dump_snapshot` (torch 2.1 to 2.13; also compressed by gzip), or
-    the same as JSON. A truncated file is read as far as it goes, and the report says so.
+    """Reads a snapshot: a pickle of `torch.cuda.memory._dump_snapshot` (torch 2.1 to 2.13; also gzipped), or the same
+    as JSON. A truncated file is read as far as possible, and the report says so.
 
-    Raises SnapshotError for a file that is none, asks for anything but data, or is too large for this machine."""
+    Raises SnapshotError for a file that is no snapshot, asks for anything but data, or is too large for this machine.
+    """
     try:
         if path.is_fifo():  # it would block until somebody writes into it, and can be read once only
             raise OSError("it is a pipe")
@@ -198,7 +197,7 @@ def read_snapshot(path: Path) -> Snapshot:
 
 
 def _columns(path: Path, file: IO[bytes]) -> IO[bytes]:
-    """Columns of a file by `snapshot_columns`, made by a process that may take the memory that is free, and no more."""
+    """Columns of a file, from `snapshot_columns` in a process whose memory is limited to what is free."""
     size, free = path.stat().st_size, psutil.virtual_memory().available
     compressed = file.read(2) == GZIP
     file.seek(0)
@@ -260,12 +259,12 @@ def _read_columns(path: Path, file: IO[bytes]) -> Snapshot:
 
 
 def _sealed(column: Int64, kind: str = "q", most: int = LARGEST) -> np.ndarray[Any, np.dtype[Any]]:
-    """Read-only, of its type, and from 0 to `most`."""
+    """Read-only column of a type, clipped to 0 to `most`."""
     found = np.clip(column, 0, most).astype(kind, copy=False)
     found.flags.writeable = False
     return found
 
 
 def _coded(column: Int64, words: list[str], codes: Mapping[str, int]) -> np.ndarray[Any, np.dtype[Any]]:
-    """Words as their codes; 0 for others."""
+    """Codes of words; 0 for unknown words."""
     return _sealed(np.array([codes.get(word, 0) for word in words])[column], "b")

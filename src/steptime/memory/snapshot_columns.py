@@ -1,6 +1,6 @@
-"""A converter of plain_pickle: from a snapshot, a pickle or JSON, to columns.
+"""Converter of a snapshot, a pickle or JSON, to columns, for plain_pickle.
 
-Writes a line of JSON and the columns that it names. Runs in a process of its own, with the standard library only.
+Writes a line of JSON and the columns that it names. Runs in a separate process, with the standard library only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def convert(file: io.BufferedReader, made: BinaryIO) -> None:
 
 
 def _load(file: io.BufferedReader) -> tuple[Row, bool]:
-    """The outer dictionary, and whether the file ends in the middle."""
+    """(outer dictionary, whether the file is truncated)."""
     if file.peek(2)[:2] == b"\x1f\x8b":
         file = io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20)
     begun = None
@@ -75,13 +75,13 @@ def salvaged(values: Sequence[Any]) -> Row:
 
 
 def whole(value: object) -> int:
-    """A number from 0 to LARGEST; 0 for anything else."""
+    """The value if it is a number from 0 to LARGEST, clipped; else 0."""
     return min(value, LARGEST) if isinstance(value, int) and value >= 0 else 0
 
 
 def text(value: object) -> str:
-    """A text without halves of surrogate pairs; "" for anything else. Nothing else is spelt out: lists that hold one
-    another twice, forty levels deep, are a hundred bytes of pickle and 10^12 characters."""
+    """Text without lone surrogates; "" for anything else. Containers are not converted: two lists that contain each
+    other twice, forty levels deep, are a hundred bytes of pickle and 10^12 characters."""
     return value[:MOST_TEXT].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
@@ -90,7 +90,7 @@ def rows_of(values: object) -> list[Row]:
 
 
 def numbers(rows: Sequence[Row], name: str, otherwise: str = "") -> array[int]:
-    """A column of integers; what is below 0 or beyond LARGEST the reader cuts."""
+    """Column of integers; the reader clips values below 0 or above LARGEST."""
     try:
         return array("q", [row[name] for row in rows])
     except (KeyError, TypeError, OverflowError):
@@ -98,7 +98,7 @@ def numbers(rows: Sequence[Row], name: str, otherwise: str = "") -> array[int]:
 
 
 class Numbered:
-    """Words and call stacks, each once."""
+    """Numbers of distinct words and call stacks."""
 
     def __init__(self) -> None:
         self.words: dict[str, int] = {"": 0}
@@ -108,13 +108,13 @@ class Numbered:
         self._seen: dict[tuple[int, ...], int] = {}
 
     def named(self, rows: Sequence[Row], name: str) -> array[int]:
-        """A column of words, by number."""
+        """Column of words, by number."""
         words = self.words
         found = (row.get(name) for row in rows)
         return array("i", [words.setdefault(each, len(words)) if isinstance(each, str) else 0 for each in found])
 
     def stack(self, frames: object) -> int:
-        """Number of a list of frames; NO_STACK for any other. All values live on: an id is one list's or frame's."""
+        """Number of a list of frames; NO_STACK for anything else. Ids identify lists, since all values stay alive."""
         if not isinstance(frames, list) or not frames:
             return NO_STACK
         key = tuple(map(id, frames))
@@ -136,7 +136,7 @@ Columns = dict[str, "array[int]"]
 
 
 def events_of(traces: object, table: Numbered) -> tuple[Columns, list[int]]:
-    """The columns of all devices' events, and how many each device has."""
+    """(columns of all devices' events, number of events of each device)."""
     each = list(map(rows_of, traces)) if isinstance(traces, list) else []
     rows = [row for trace in each for row in trace]
     columns = {
@@ -150,7 +150,7 @@ def events_of(traces: object, table: Numbered) -> tuple[Columns, list[int]]:
 
 
 def blocks_of(segments: Sequence[Row], table: Numbered) -> Columns:
-    """A column for each fact of the segments' blocks. Where they have no addresses (torch 2.1), they lie in a row."""
+    """Columns of the segments' blocks. Without addresses (torch 2.1), blocks are assumed contiguous."""
     of_segment = [rows_of(segment.get("blocks")) for segment in segments]
     rows = [block for blocks in of_segment for block in blocks]
     address = array("q")
@@ -173,7 +173,7 @@ def blocks_of(segments: Sequence[Row], table: Numbered) -> Columns:
 
 
 def frames_of(block: Row) -> object:
-    """The stack of a block; torch 2.0 and 2.1 kept it one level deeper."""
+    """Frames of a block; torch 2.0 and 2.1 nested them one level deeper."""
     history = rows_of(block.get("history"))
     return block.get("frames", history[0].get("frames") if history else None)
 
@@ -185,7 +185,7 @@ def settings_of(found: object) -> list[tuple[str, str]]:
 
 
 def write(top: Row, truncated: bool, file: BinaryIO) -> None:
-    """A line of JSON, and the columns in the order in which it names them."""
+    """Writes a line of JSON, and the columns in the order of their names in it."""
     table, segments = Numbered(), rows_of(top.get("segments"))
     names = {"device": "device", "address": "address", "size": "total_size"}
     tables = {"segments": {column: numbers(segments, name) for column, name in names.items()}}

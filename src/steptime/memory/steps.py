@@ -1,4 +1,4 @@
-"""Starts of steps in a history: optimizer's steps, else what repeats."""
+"""Boundaries of steps in a history, from the optimizer's steps or else from repeated requests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from steptime.quantities import format_bytes
 
 LEAST_PERIOD, MOST_EVENTS = 8, 1 << 20
 REPEATS = 0.98
-"""Fraction of the requests, as many must be the same a period later for the history to repeat."""
+"""Fraction of the requests that must be equal one period later for the history to repeat."""
 
 
 def boundaries_of(history: AllocationHistory, signs: Signs) -> tuple[tuple[int, ...], str]:
-    """The events at which steps end, and what they were found from."""
+    """(events at which steps end, how they were found)."""
     if history.boundaries:
         return history.boundaries, history.boundary_source
     inside = signs.at(signs.optimizer, history.stack)
@@ -30,17 +30,17 @@ def boundaries_of(history: AllocationHistory, signs: Signs) -> tuple[tuple[int, 
 
 
 def _ends_of_bursts(inside: Bool, working: Bool) -> tuple[int, ...]:
-    """Last events of the optimizer before other work, a forward or a backward: an optimizer's bursts without work
-    between them are one step."""
+    """Last events of the optimizer before a forward or a backward: bursts without such work between them are one
+    step."""
     marks = np.flatnonzero(inside | working)
     following = np.append(inside[marks][1:], False)
     return tuple(marks[inside[marks] & ~following].tolist())
 
 
 def _period(history: AllocationHistory) -> list[int]:
-    """Events at which a sequence of requests starts again, by the sizes asked for; none where it never does.
+    """Events at which the sequence of requested sizes starts again; empty if it never does.
 
-    The second half, from which it is followed back, says the period: first steps ask for more (the optimizer's state).
+    The period is from the second half, since the first steps request more (optimizer state), and is then followed back.
     """
     lives = history.lives
     asked = np.flatnonzero(lives.born > BEFORE)
@@ -56,7 +56,7 @@ def _period(history: AllocationHistory) -> list[int]:
 
 
 def _repeat(sizes: Int64) -> int:
-    """The shortest period of a sequence, 0 if it has none: candidates are the distances between equal rare values."""
+    """Shortest period of a sequence, 0 for none. Candidates are the distances between equal rare values."""
     values, counts = np.unique(sizes, return_counts=True)
     rare = values[(counts >= 2)][np.argsort(counts[counts >= 2], kind="stable")][:8]
     candidates: set[int] = set()
@@ -76,10 +76,10 @@ def _agreement(sizes: Int64, period: int) -> float:
 
 
 SLOTS = 2
-"""Tensors of a parameter's size that Adam keeps for it; plain SGD keeps none, and more than Adam keeps hardly any."""
+"""Tensors of a parameter's size that Adam keeps for it. Plain SGD keeps none, and hardly any optimizer keeps more."""
 SEEN = 0.9
-"""Fraction of the most activations: as many again behind the first optimizer's step are a whole step, which tells by
-itself."""
+"""Fraction of the peak of activations that, reached again after the first optimizer step, shows that a whole step was
+seen."""
 UNSEEN = "unseen"
 """No pair was run of what is predicted without a step of the optimizer."""
 FORWARD = "forward only: gradients and optimizer state come on top"
@@ -87,9 +87,9 @@ FORWARD = "forward only: gradients and optimizer state come on top"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steady:
-    """(events + 1,) bytes that a steady step holds beyond what was held at each instant: as is likely, at least and at
-    most, which differ where the history does not tell. note: what was counted in, or is not known; "" if nothing. kind:
-    which errors were measured of what is predicted from it (`measured.CHECKED`)."""
+    """Bytes that a steady step holds in addition to what was held at each instant, (events + 1,): likely, at least and
+    at most, which differ if the history leaves it open. note: what was included, or is unknown; "" for nothing. kind:
+    predictions whose measured errors apply (`savings.CHECKED`)."""
 
     likely: Int64
     least: Int64
@@ -99,7 +99,8 @@ class Steady:
 
 
 def steady_of(history: AllocationHistory, signs: Signs, owners: Codes) -> Steady:
-    """From what the optimizer keeps behind its step; where none was seen, from the size of the parameters."""
+    """Additional memory of a steady step, from the optimizer state after its step; if none was seen, from the
+    parameters' size."""
     state = allocated(history, owners == Owner.OPTIMIZER_STATE)
     none = np.zeros(len(state), np.int64)
     steps = np.flatnonzero(signs.at(signs.optimizer, history.stack))
@@ -121,14 +122,14 @@ def steady_of(history: AllocationHistory, signs: Signs, owners: Codes) -> Steady
 
 
 def _again(activations: Int64, missing: Int64) -> bool:
-    """True if a whole step was seen with the state in place."""
+    """True if a whole step was seen with the optimizer state in place."""
     resident = missing < max(1, int(missing.max()) // 2)
     return bool(resident.any()) and int(activations[resident].max()) >= SEEN * int(activations.max())
 
 
 def _kept_through_forward(history: AllocationHistory, owners: Codes, last: int) -> Int64:
-    """Gradients that are there behind the optimizer's step stay until zero_grad: as a rule that is called before
-    backward, and so behind the next forward. In the first forward there were none."""
+    """Gradients that are alive at the first forward of a steady step, bytes at each instant. What exists after the
+    optimizer's step stays until zero_grad, which is usually called before backward, and so after the next forward."""
     lives = history.lives
     mine = owners == Owner.GRADIENTS
     held = np.zeros(history.events + 1, np.int64)
@@ -139,7 +140,7 @@ def _kept_through_forward(history: AllocationHistory, owners: Codes, last: int) 
 
 
 def _unseen(history: AllocationHistory, signs: Signs, owners: Codes, missing: Int64) -> Steady:
-    """No whole step of the optimizer was seen: what it keeps is between nothing and twice the parameters."""
+    """Additional memory if no whole optimizer step was seen: its state is between nothing and twice the parameters."""
     weights = sum(size * count for size, count in parameter_sizes(history, signs, owners).items())
     if not (owners == Owner.GRADIENTS).any():
         return Steady(missing, missing, missing, FORWARD, UNSEEN)

@@ -1,4 +1,4 @@
-"""A triage: what a history says to somebody whose memory ran out, as plain data. Made by `triage`."""
+"""A triage: what a history says about a job that ran out of memory, as plain data. Made by `triage`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from steptime.memory.steps import boundaries_of, steady_of
 from steptime.quantities import SourceLine, format_bytes
 
 POINTS = 120
-"""Points of the timeline: a line on a screen."""
+"""Points of the timeline, for a line on a screen."""
 MOST_SEGMENTS = 20
 CONSIDERABLE = 0.05
-"""Fraction of a device: a context and its kernels take up to some hundred MiB without any fault."""
+"""Fraction of a device: a context and its kernels normally take up to some hundred MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerSample:
-    """time: ns since the first event (0 throughout where no times were recorded); event: its index."""
+    """Memory by owner at one event. time: ns since the first event (0 if not recorded); event: its index."""
 
     time: int
     event: int
@@ -38,7 +38,7 @@ class OwnerSample:
 
 @dataclass(frozen=True, slots=True)
 class FragmentedSegment:
-    """A segment with free pieces. Bytes."""
+    """A segment with free pieces. Sizes in bytes."""
 
     address: int
     size: int
@@ -48,7 +48,7 @@ class FragmentedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """free: bytes of the cache; in_used: those in segments that something alive holds; largest: the largest piece.
+    """Fragmentation of the cache. free: bytes; in_used: bytes in partly used segments; largest: largest piece, bytes.
     segments: those with most free bytes."""
 
     free: int
@@ -60,9 +60,9 @@ class Fragmentation:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """A failed request. asked: bytes; driver_free: bytes that the driver had left, None where unknown. obstacle: what
-    stood in its way, in a sentence. others: bytes of the device that neither this process's allocator held nor the
-    driver had left: other processes, contexts; None where the device's size is not known."""
+    """A failed request. asked: bytes; driver_free: bytes that the driver had left, None if unknown. obstacle: sentence
+    on what prevented it. others: bytes of the device held outside of this process's allocator (other processes,
+    contexts); None if the device's size is unknown."""
 
     asked: int
     driver_free: int | None
@@ -73,10 +73,10 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTriage:
-    """One device. moment: which instant the account is of, in words. peak: most bytes of tensors at once. steps:
-    boundaries of steps that were found, and from what. capacity: bytes of the device, None where unknown; fit: by how
-    much the batch could grow to fill it. autocast: whether the history shows that it is on. cut: what is missing of the
-    history, a clause; "" where it is whole."""
+    """Triage of one device. moment: instant of the breakdown, as text. peak: most bytes of tensors at once. steps: step
+    boundaries that were found, and how. capacity: bytes of the device, None if unknown; fit: factor on the batch that
+    fills it. autocast: True if the history shows that it is on. cut: clause on what is missing from the history, or
+    ""."""
 
     device: str
     kind: str

@@ -1,4 +1,4 @@
-"""The answer of `steptime nan`: what was not finite first, the line that made it, and what helps."""
+"""The answer of `steptime nan`: the first non-finite value, the line that made it, and advice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PHASES = {"forward": "forward", "backward": "backward", "optimizer": "optimizer'
 
 
 def answer_of(result: NonFinite) -> Answer:
-    """The cause and its line first, where it was found; then what was seen."""
+    """Answer with the cause and its line if found, then the observations."""
     found = result.trigger is not None
     return Answer(
         title=f"Not finite: {shlex.join(result.command)}" if found else f"Finite: {shlex.join(result.command)}",
@@ -40,7 +40,7 @@ def answer_of(result: NonFinite) -> Answer:
 
 
 def _badge(result: NonFinite) -> str:
-    """How sure the line is: a second run with the same seeds has seen it again, or not."""
+    """Confidence in the line: whether a second run with the same seeds confirmed it."""
     if result.trigger is None:
         return ""
     if result.origin is None:
@@ -75,7 +75,7 @@ def _clean(result: NonFinite) -> str:
 
 
 def _headline(result: NonFinite, trigger: Trigger) -> str:
-    """Where it was made, if that is known; else what was seen."""
+    """Headline: the place where the value was made if known, else the observation."""
     origin = result.origin
     if origin is None:
         return f"Not finite: {_sign(result, trigger)}"
@@ -129,7 +129,7 @@ def _phase(where: Where) -> str:
 
 
 def _lines_of(where: Where, directory: str) -> list[str]:
-    """Paths below the job's folder are relative to it."""
+    """Lines of a place; paths below the job's folder are relative to it."""
     site, caller = (where.forward_site, where.forward_caller) if where.forward_site else (where.site, where.caller)
     if site is None:
         return []

@@ -1,6 +1,6 @@
-"""The likely cause of something that is not finite, from the operator that made it and the values it was made of.
+"""Likely cause of a non-finite value, from the operator that made it and its input values.
 
-Each kind of cause is one function; the first that recognises its case answers, else operator and inputs are named.
+Each kind of cause is one function. The first that recognizes its case answers; otherwise operator and inputs are named.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ small weights by a tenth."""
 LARGE_AT_FIRST = 0.1
 """The same of the first update that was looked at."""
 STEPS = 8
-"""Gradient norms that are shown."""
+"""Number of gradient norms that are shown."""
 FEWEST = 9
-"""Steps of which the first third is compared with the last."""
+"""Fewest steps for a comparison of the first third with the last."""
 GREAT_GROWTH = 100.0
-"""A gradient norm so many times that of a few steps before is exploding: norms of a training that goes well vary by a
-factor of a few from batch to batch."""
+"""Growth of the gradient norm, relative to a few steps before, that counts as exploding: in training that goes well,
+norms vary by a factor of a few from batch to batch."""
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7977e308}
-"""The largest finite number of a format (IEEE 754; bfloat16: 2**127 * (2 - 2**-7))."""
+"""Largest finite number of a dtype (IEEE 754; bfloat16: 2**127 * (2 - 2**-7))."""
 LEAST = {"float16": "6e-8", "bfloat16": "9e-41"}
-"""The least positive number of a format; of others 1e-45."""
+"""Smallest positive number of a dtype; of others 1e-45."""
 LOGARITHMS = {"log", "log2", "log10", "log1p", "xlogy", "logit", "log_normal"}
 DIVISIONS = {"div", "divide", "true_divide", "reciprocal", "rsqrt", "addcdiv", "floor_divide", "remainder", "fmod"}
 POWERS = {"pow", "square"}
@@ -53,7 +53,7 @@ SOFTMAXES = ("softmax", "scaled_dot_product", "logsumexp")
 CASTS = {"to_copy", "copy", "to"}
 NORMS = {"norm", "linalg_vector_norm", "std", "var", "cdist", "dist"}
 ROOTS = NORMS | {"sqrt", "rsqrt", "pow", "log", "div", "reciprocal"}
-"""Operators whose derivative is infinite, or 0/0, at a value at which they are finite themselves."""
+"""Operators whose derivative is infinite, or 0/0, at a point where they are finite themselves."""
 BOUNDED = {"sqrt", "rsqrt", "pow", "acos", "asin", "atanh", "acosh"}
 """Operators that are not defined for every number."""
 AGAINST_GROWTH = (
@@ -66,27 +66,27 @@ History = Sequence[tuple[int, Number, Number]]
 
 
 def growth_of(history: History) -> Growth:
-    """The last steps that have a gradient norm."""
+    """Last steps with a gradient norm."""
     return tuple((step, norm) for step, _, norm in history if norm is not None)[-STEPS:]
 
 
 def growth_factor(growth: Growth) -> float:
-    """The last norm over the least one; 1 where there are no two."""
+    """Last finite norm divided by the smallest one; 1 without finite norms."""
     norms = [value_of(norm) for _, norm in growth]
     finite = [norm for norm in norms if math.isfinite(norm) and norm > 0]
     return finite[-1] / min(finite) if finite else 1.0
 
 
 def over_the_run(spread: History) -> Growth:
-    """A few steps of the whole run, the first and the last among them."""
+    """A few steps of the whole run, including the first and the last."""
     if len(spread) <= STEPS:
         return growth_of(spread)
     return growth_of([spread[round(place * (len(spread) - 1) / (STEPS - 1))] for place in range(STEPS)])
 
 
 def divergence(spread: History) -> float:
-    """How many times the norm has grown from the first third of the run to the last, in the median; 1 where that is
-    nothing unusual, or where there are too few steps to tell."""
+    """Growth of the median norm from the first third of the run to the last; 1 if it is not unusual, or if there are
+    too few steps."""
     norms = [value_of(norm) for _, _, norm in spread]
     third = len(norms) // 3
     if len(norms) < FEWEST:
@@ -122,13 +122,13 @@ def cause_of(
 
 
 def plain_operator(operator: str) -> str:
-    """ "aten::_foreach_div_" → "div"."""
+    """Bare name of an operator: "div" for "aten::_foreach_div_"."""
     name = operator.rpartition("::")[2].removeprefix("_foreach").strip("_")
     return name.removesuffix("_backward")
 
 
 def _foreign(origin: NonFiniteOrigin) -> Cause:
-    """Cause of a value that no operator made."""
+    """Likely cause of a value that no operator made."""
     if origin.kind == "batch":
         held = origin.outputs[0] if origin.outputs else ValueRange()
         what, elements = ("NaN", held.nan) if held.nan else ("infinities", held.infinite)
@@ -223,7 +223,7 @@ def _logarithm(origin: NonFiniteOrigin, name: str) -> Cause | None:
 
 
 def _derivative(origin: NonFiniteOrigin) -> Cause | None:
-    """Finite forwards, not so backwards: sqrt at 0."""
+    """Infinite derivative: the forward is finite and the backward is not, as for sqrt at 0."""
     forward = plain_operator(origin.forward_operator)
     if origin.phase != "backward" or forward not in ROOTS or not any(each.zeros for each in origin.inputs):
         return None
@@ -269,7 +269,7 @@ def _division(origin: NonFiniteOrigin, name: str) -> Cause | None:
 
 
 def _outlying_sample(origin: NonFiniteOrigin, batch: BatchFacts | None) -> Cause | None:
-    """An overflow in just the rows that stand out in the batch."""
+    """Overflow only in rows that stand out in the batch."""
     if batch is None or not batch.rows_outlying or not _overflowed(origin):
         return None
     if not set(origin.rows) <= set(batch.rows_outlying):
@@ -380,13 +380,13 @@ def _made_nan(origin: NonFiniteOrigin) -> bool:
 
 
 def _overflowed(origin: NonFiniteOrigin) -> bool:
-    """Infinities, or the NaN of infinities inside of the operator, of large inputs that were finite."""
+    """True if finite inputs became infinite, or NaN by infinities inside the operator."""
     made, given = (any(each.infinite or each.nan for each in values) for values in (origin.outputs, origin.inputs))
     return made and not given
 
 
 def _first(origin: NonFiniteOrigin) -> ValueRange:
-    """The first input with finite elements."""
+    """First input with finite elements."""
     return next((each for each in origin.inputs if each.low is not None), ValueRange())
 
 
@@ -401,12 +401,12 @@ def _samples(samples: tuple[int | str, ...], rows: tuple[int, ...]) -> str:
 
 WATCHED, RECEIVED = "watch", "collective"
 SIGNS = ("loss", "read", "gradient", "skipped")
-"""Kinds of signs as they come within a step: a loss is known before the gradients that other ranks share."""
+"""Kinds of signs in their order within a step: a loss is known before the gradients, which other ranks share."""
 PHASES = ("input", "forward", "backward", "optimizer")
 
 
 def first_sign(processes: Sequence[ProcessNumerics]) -> Trigger | None:
-    """The earliest of the triggers: by step, and by the order within the step."""
+    """Earliest of the triggers, by step and by the order within the step."""
     triggers = [process.trigger for process in processes if process.trigger is not None]
     return min(triggers, key=_order, default=None)
 
@@ -416,7 +416,7 @@ def _order(trigger: Trigger) -> tuple[int, int]:
 
 
 def _only_rank(trigger: Trigger | None, processes: Sequence[ProcessNumerics]) -> int | None:
-    """Where a sign was seen first; None where several ranks saw it at once, as they share their gradients."""
+    """Rank that saw the sign first; None if several saw it at once, since they share gradients."""
     if trigger is None:
         return None
     ranks = {each.rank for each in processes if each.trigger is not None and _order(each.trigger) == _order(trigger)}
@@ -426,7 +426,7 @@ def _only_rank(trigger: Trigger | None, processes: Sequence[ProcessNumerics]) ->
 def trace_back(
     command: Sequence[str], watched: Sequence[ProcessNumerics], instrumented: Sequence[ProcessNumerics] = ()
 ) -> NonFinite:
-    """The result of a job that was watched, and of its instrumented run where there was one."""
+    """Result of a watched job, with its instrumented run if there was one."""
     trigger = first_sign(watched)
     witness = next((each for each in watched if each.trigger is trigger and trigger is not None), None)
     last = witness.history if witness is not None else ()
@@ -447,14 +447,15 @@ def trace_back(
 
 
 def _origin_order(process: ProcessNumerics) -> tuple[bool, bool, int, int, int]:
-    """Least on the rank that it was born on: that has it from no other, and earliest, by step and within the step."""
+    """Sort key, least for the rank of the origin: it received the value from no other rank and has it earliest."""
     origin = process.origin or NonFiniteOrigin()
     phase = PHASES.index(origin.phase) if origin.phase in PHASES else len(PHASES)
     return process.origin is None, origin.kind == RECEIVED, origin.step, phase, process.rank or 0
 
 
 def _with_origin(result: NonFinite, found: ProcessNumerics, processes: Sequence[ProcessNumerics]) -> NonFinite:
-    """The sign and the rank are those of the origin's rank; of one that died without a result, what any saw first."""
+    """Result with the origin. Sign and rank are those of the origin's rank; if it died without a result, the first sign
+    of any rank is used."""
     origin = found.origin
     batch = found.batch or BatchFacts()
     growth = max(result.growth, growth_of(found.history), key=len)

@@ -1,5 +1,4 @@
-"""Values that are not finite, where they came from, and what is likely to blame: what a process wrote
-(`ProcessNumerics`), and what is concluded from it (`NonFinite`)."""
+"""Non-finite values of a job: what each process recorded (`ProcessNumerics`), and the conclusions (`NonFinite`)."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ MOST_LISTED = 6
 
 
 def plain_number(value: float) -> str:
-    """Three significant digits: "0", "1.5", "6.55e+04"."""
+    """Number with three significant digits: "0", "1.5", "6.55e+04"."""
     return f"{value:.3g}"
 
 
 def listed(values: Sequence[object], what: str = "") -> str:
-    """The first few: "3, 5, 9 and 4 more"; with what: "rows 3, 5", "row 3"."""
+    """Text of the first few values: "3, 5, 9 and 4 more"; with what: "rows 3, 5", "row 3"."""
     displayed = ", ".join(map(str, values[:MOST_LISTED]))
     left = len(values) - MOST_LISTED
     head = f"{what}{'s' * (len(values) > 1)} " if what else ""
@@ -31,14 +30,14 @@ def listed(values: Sequence[object], what: str = "") -> str:
 
 
 Number = float | str | None
-"""JSON has no infinities: "inf", "-inf" and "nan" stand for them."""
+"""A number in JSON, which has no infinities: "inf", "-inf" and "nan" represent them."""
 FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """Statistics of a tensor. low, high: of finite elements, None without; nan, infinite, negative_infinite, zeros:
-    counts."""
+    """Statistics of a tensor. low, high: of finite elements, None if there are none; nan, infinite, negative_infinite,
+    zeros: counts."""
 
     name: str = ""
     dtype: str = ""
@@ -53,15 +52,15 @@ class ValueRange:
 
     @property
     def magnitude(self) -> float:
-        """The largest of its finite elements, without sign."""
+        """Largest absolute value of the finite elements."""
         return max(abs(self.low or 0.0), abs(self.high or 0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Place where an operator was called. phase: "forward", "backward", "optimizer" or "input". site: the innermost
-    line that is neither torch's nor the language's; caller: the user's own, where that is another. For one of the
-    backward `module` is where its forward ran, node autograd's name of it, and the forward_* its operator and lines."""
+    """Place where an operator was called. phase: "forward", "backward", "optimizer" or "input". site: innermost line
+    outside of torch and Python; caller: the user's line, if that differs. In backward, `module` is where the forward
+    ran, node is autograd's name, and forward_* are the forward's operator and lines."""
 
     operator: str = ""
     phase: str = ""
@@ -76,12 +75,11 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class NonFiniteOrigin(Where):
-    """How something that is not finite came to be. kind: "operator" (made of finite inputs, or of infinities that the
-    user wrote), "constant" (written by the user), "batch", "parameter" (not finite before the first step that was
-    looked at), "collective" (received from another rank), "outside" (made where no operator is seen).
-
-    rows: positions along the first dimension of its output; samples: the sampler's indices of these, where the rows are
-    the batch's. became_nan: the operator that made NaN of its infinity. sources: the infinities it was made of."""
+    """Origin of a non-finite value. kind: "operator" (made of finite inputs, or of infinities that the user wrote),
+    "constant" (written by the user), "batch", "parameter" (not finite before the first checked step), "collective"
+    (received from another rank), "outside" (made by no visible operator). rows: positions along the first dimension of
+    its output; samples: the sampler's indices of these, if the rows are the batch's. became_nan: operator that turned
+    its infinity into NaN. sources: infinities that it was made of."""
 
     kind: str = "operator"
     step: int = 0
@@ -97,9 +95,9 @@ class NonFiniteOrigin(Where):
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """The first sign. kind: "loss", "gradient", "skipped" (a scaler skips every step) or "read" (the job has read a
-    value that is not finite, and left). steps_before: so many steps before it may be the first. first_module: the first
-    module, of those that were looked at, with an output that is not finite."""
+    """First sign of a non-finite value. kind: "loss", "gradient", "skipped" (a scaler skips every step) or "read" (the
+    job read a non-finite value and stopped). steps_before: steps before it in which the value may have appeared.
+    first_module: first checked module with a non-finite output."""
 
     kind: str
     step: int
@@ -112,7 +110,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """The batch of the step. indices: the sampler's. *_outlying: samples a thousand times as large as the median."""
+    """Batch of the step. indices: the sampler's. *_outlying: samples a thousand times as large as the median."""
 
     size: int = 0
     indices: tuple[int | str | None, ...] = ()
@@ -148,7 +146,7 @@ class ProcessNumerics:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Likely cause. name: of docs/nan.md. sentence: with its numbers. advice: what helps."""
+    """Likely cause. name: as in docs/nan.md. sentence: with its numbers. advice: how to fix it."""
 
     name: str
     sentence: str
@@ -157,11 +155,10 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class NonFinite:
-    """Non-finite values of one job. directory: that it ran in. trigger: None where all stayed finite. reproduced:
-    whether the instrumented run came to it; origin and cause are None where not. growth: (step, gradient norm) of the
-    last steps, where all stayed finite of the whole run; diverging: how many times it has grown over that, 1 where not
-    greatly. ranks: processes that trained. rank: the one that it was born on, None where several have seen it at
-    once."""
+    """Non-finite values of one job. directory: where it ran. trigger: None if all stayed finite. reproduced: True if
+    the instrumented run found the value; otherwise origin and cause are None. growth: (step, gradient norm) of the last
+    steps, or of the whole run if all stayed finite; diverging: growth over the run, 1 unless it is great. ranks: number
+    of processes that trained. rank: where it originated, None if several saw it at once."""
 
     command: tuple[str, ...]
     steps: int
@@ -183,7 +180,7 @@ class NonFinite:
 
 
 def value_of(number: Number) -> float:
-    """The number; nan for None."""
+    """Value of a number; nan for None."""
     return float("nan") if number is None else float(number)
 
 
@@ -191,10 +188,10 @@ NAME = "numerics.json"
 
 
 def read_numerics(recording: Path, moved: tuple[Path, Path] | None = None) -> tuple[ProcessNumerics, ...]:
-    """The processes that trained, in the order of their ranks; what cannot be read is left out. moved: a folder that
-    the job ran in, and the one that it stood for, whose paths are shown.
+    """Results of the processes that trained, by rank; unreadable ones are skipped. moved: (folder that the job ran in,
+    folder that it stands for), whose paths are shown.
 
-    Raises RecordingError where reading is forbidden."""
+    Raises RecordingError if reading is forbidden."""
     found = []
     for path in sorted(recording.glob(f"process-*/{NAME}")):
         data = read_bytes(path, LARGEST_DOCUMENT, [])

@@ -1,9 +1,8 @@
-"""The second look at a large trace: its columns as they were read, in the user's cache folder.
+"""Cache of a large trace's columns, in the user's cache folder.
 
-An entry counts only for the very file that it was made from, by this version, by this user, and when everything in it
-is as it must be; whatever else happens, the file is read anew. It is a header in JSON and the columns as they lie in
-memory. Lengths, types, checksums and every number that points into a dictionary are checked when it is read, and
-nothing in it is ever executed.
+An entry counts only for the very file that it was made from, by this version and this user, and if everything in it is
+valid; in any other case the file is read anew. It consists of a header in JSON and the columns as they are in memory.
+Reading checks lengths, types, checksums and every index into a dictionary, and executes nothing from the file.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ MAGIC = b"steptime-trace-columns 5\n"
 TABLES: dict[str, type[EventTable | AllocationEvents]] = {"events": EventTable, "allocations": AllocationEvents}
 COLUMNS = {name: tuple(field.name for field in dataclasses.fields(table)) for name, table in TABLES.items()}
 ROWS_OF = {f"{name}.rows": name for name in FEW}
-"""Contents of an entry for a column that few events fill, next to its values."""
+"""Sparse columns (`Few`) by the name of their rows in an entry, next to the values under the column's own name."""
 NOT_OF_A_FILE = ("path", "windows", "parts", "launched")
 FACTS = tuple(field.name for field in dataclasses.fields(Trace) if field.name not in (*NOT_OF_A_FILE, *TABLES))
-"""Facts of a single file besides its events."""
+"""Fields of a single file's trace, except its tables."""
 _TYPES = get_type_hints(Trace)
 _Facts = msgspec.defstruct("_Facts", [(name, _TYPES[name]) for name in FACTS])
 START = struct.Struct(f"<{len(MAGIC)}sQI")
-"""The magic, the bytes of the header, and their checksum."""
+"""Magic, size of the header in bytes, checksum of the header."""
 WIDTHS = {"uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
 
 
@@ -61,11 +60,11 @@ class _Header(msgspec.Struct, frozen=True):
     byte_order: str
     tables: dict[str, _Table]
     facts: dict[str, Any]
-    """Of `FACTS`."""
+    """Values of `FACTS`."""
 
 
 def store(file: BinaryIO, trace: Trace, stamp: Stamp) -> None:
-    """Writes a trace. Raises EntryError where a name of it is no text that can be written, OSError."""
+    """Writes a trace. Raises EntryError if a text or number cannot be encoded, OSError."""
     described = {
         table: _Table(len(getattr(trace, table)), {name: _described(column) for name, column in _columns(trace, table)})
         for table in TABLES
@@ -99,7 +98,7 @@ def _described(column: Array) -> _Column:
 
 
 def load(file: BinaryIO, stamp: Stamp) -> Trace:
-    """The trace of exactly that file. Raises EntryError, OSError."""
+    """Reads the trace of exactly that file. Raises EntryError, OSError."""
     header = _read_header(file)
     names = {name: set(table.columns) for name, table in header.tables.items()}
     expected = {name: set(columns) for name, columns in COLUMNS.items()}
@@ -128,13 +127,13 @@ def load(file: BinaryIO, stamp: Stamp) -> Trace:
 
 
 def _with_few(columns: dict[str, Array], rows: int) -> dict[str, Array | Few]:
-    """Columns of a table: two of the file are one that few events fill."""
+    """Columns of the event table, with rows and values of sparse columns combined into `Few`."""
     filled = {name: Few(rows, ABSENT, columns[filling], columns[name]) for filling, name in ROWS_OF.items()}
     return {name: filled.get(name, columns[name]) for name in COLUMNS["events"]}
 
 
 def _is_constant(column: Array) -> bool:
-    """One value without memory for each row, as the reader makes columns that no event fills."""
+    """True for a column with one value and no memory per row, as the reader makes columns that no event fills."""
     return len(column) > 0 and column.strides == (0,)
 
 
@@ -162,7 +161,7 @@ def _read_header(file: BinaryIO) -> _Header:
 
 
 def _read_column(file: BinaryIO, column: _Column) -> Array:
-    """The header has said that the file is long enough."""
+    """Reads a column; the header check guarantees that the file is long enough. Raises EntryError."""
     rows = column.rows
     if not 0 <= rows <= np.iinfo(np.int32).max:
         raise EntryError("damaged")
@@ -179,7 +178,7 @@ def _read_column(file: BinaryIO, column: _Column) -> Array:
 
 
 def _is_sound(columns: dict[str, Array], rows: int, facts: dict[str, Any]) -> bool:
-    """True if each column has its length, each number points somewhere, and each type is what the table promises."""
+    """True if each column has its length, each index is in range, and each type is that of the table."""
     if any(len(columns[name]) != len(columns.get(f"{name}.rows", columns["start"])) for name in COLUMNS["events"]):
         return False
     if len(columns["start"]) != rows or not all(_is_rising(columns[name], rows) for name in ROWS_OF):
@@ -195,23 +194,24 @@ def _is_sound(columns: dict[str, Array], rows: int, facts: dict[str, Any]) -> bo
 
 
 def _is_rising(column: Array, rows: int) -> bool:
-    """True if it holds numbers of different rows, in order."""
+    """True if the column holds ascending row numbers."""
     return column.dtype == np.int32 and _within(column, rows) and bool((column[1:] > column[:-1]).all())
 
 
 def _within(column: Array, end: int, *, absent: bool = False) -> bool:
-    """True if all values are in [0, end), or ABSENT where that is allowed."""
+    """True if all values are in [0, end), or ABSENT if that is allowed."""
     if absent or not len(column):
         return bool(((column == ABSENT) | ((column >= 0) & (column < end))).all())
     return bool(column.min() >= 0 and column.max() < end)
 
 
 LEAST_SIZE = 16 * 10**6
-"""Bytes of JSON that are read in 50 ms. Below, opening an entry gains nothing that could be felt."""
+"""Least size of a trace for the cache, bytes of JSON: 50 ms of reading. Below, an entry saves no noticeable time."""
 
 
 def read_remembered(path: Path, *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> Trace:
-    """As `read`, from the cache where it holds this file; remembers a large one. Raises TraceError as `read` does."""
+    """Same as `read`, but from the cache if it holds this file; stores a large trace there. Raises TraceError as `read`
+    does."""
     stamp = stamp_of(path) if cache else None
     if stamp is None:
         return read(path, max_size=max_size)

@@ -1,7 +1,7 @@
-"""Results about a trace, computed once for all who ask: several rooms need the same launches, tracks and operators.
+"""Cache of results about a trace: several modules need the same launches, tracks and operators.
 
-Results are kept for as long as the trace itself lives, or until they are forgotten. They are read-only: whoever
-changed one would change it for all.
+Results are kept for as long as the trace itself lives, or until they are forgotten. They are read-only, since all
+callers share them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 _FORGETTING: dict[Callable[..., object], Callable[[int], object]] = {}
-"""By function under `once`."""
+"""Function that drops an owner's results (by id), for each function under `cached_per_trace`."""
 
 
 def cached_per_trace(
     function: Callable[Concatenate[Owner, Parameters], Result],
 ) -> Callable[Concatenate[Owner, Parameters], Result]:
-    """For a pure function of a trace (or of some steps of it) and more: the same arguments give the same result without
-    computing it again.
-
-    Arguments that cannot be hashed (arrays) are the same only when they are the same object."""
+    """Decorator for a pure function of a trace, or of some of its steps, and further arguments: equal arguments return
+    the same result without computing it again. Unhashable arguments (arrays) are equal only if they are the same
+    object."""
     signature = inspect.signature(function)
     kept: dict[int, tuple[weakref.ref[Owner], dict[Hashable, tuple[object, Result]]]] = {}
 
@@ -53,7 +52,7 @@ def cached_per_trace(
 
 
 def forget(owner: object, *functions: Callable[..., object]) -> None:
-    """Lets go of what functions under `once` found out about a trace; whoever asks them later has them look anew."""
+    """Drops the results of functions under `cached_per_trace` for a trace; a later call computes them again."""
     for function in functions:
         _FORGETTING[function](id(owner))
 

@@ -1,6 +1,6 @@
-"""Call trees: who encloses whom on a thread, and who is innermost at each instant.
+"""Call trees: which interval encloses which on a thread, and which is innermost at each instant.
 
-All walks up a tree double their stride each round or skip what has arrived: millions of events nest in a second.
+All walks up a tree double their stride each round or skip what has arrived, so millions of events nest in a second.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ROOT = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallTree:
-    """Intervals of one thread, parents before their children. rows: of the table they are from. parent: position in
-    these columns of the interval around each, or ROOT. start, end: ns."""
+    """Intervals of one thread, parents before children. rows: of the source table. parent: position in these columns of
+    the interval around each, or ROOT. start, end: ns."""
 
     rows: Int32
     parent: Int32
@@ -35,7 +35,8 @@ class CallTree:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExclusiveSpans:
-    """When one interval of a call tree is innermost, in order, without overlap. owner: its position in the tree."""
+    """Spans in which one interval of a call tree is innermost, in order, without overlap, ns. owner: its position in
+    the tree."""
 
     owner: Int64
     start: Int64
@@ -43,8 +44,8 @@ class ExclusiveSpans:
 
 
 def call_tree(start: Int64, end: Int64) -> CallTree:
-    """Nests intervals of one thread, in ns and any order. An interval that outlasts its parent (old traces round) ends
-    with it."""
+    """Nests intervals of one thread, in any order, ns. An interval that outlasts its parent (old traces round) is cut
+    at the parent's end."""
     rows = nesting_order(start, end)
     start, end = start[rows], end[rows]
     parent = enclosing(start, end)
@@ -52,7 +53,7 @@ def call_tree(start: Int64, end: Int64) -> CallTree:
 
 
 def nested(start: Int64, duration: npt.NDArray[Width]) -> tuple[Int32, npt.NDArray[Width]]:
-    """The parents of intervals that are before their children, and their durations, as in `call_tree`."""
+    """(parents, durations cut as in `call_tree`) of intervals that are sorted with parents before children."""
     end = start + duration
     parent = enclosing(start, end)
     end = _within_parents(parent, end)
@@ -61,11 +62,10 @@ def nested(start: Int64, duration: npt.NDArray[Width]) -> tuple[Int32, npt.NDArr
 
 
 def nesting_order(start: Int64, end: Numbers) -> Int32:
-    """Positions by start, and the longest first, so that parents are before their children; what is equal in both
-    stays in its order. end: durations will do, which put what starts at one time into the same order.
+    """Positions sorted by start, the longest first, so that parents come before children; ties keep their order. end:
+    durations work too, since only equal starts compare them.
 
-    A stable sort by time (cheap, as files are almost in that order); only runs of equal starts are then sorted by end.
-    """
+    A stable sort by time (cheap, since files are almost sorted); only runs of equal starts are then sorted by end."""
     order = np.argsort(start, kind="stable").astype(np.int32)
     tied = np.empty(max(len(order) - 1, 0), np.bool_)
     for first in range(0, len(tied), PIECE):
@@ -78,7 +78,7 @@ def nesting_order(start: Int64, end: Numbers) -> Int32:
 
 
 def exclusive_spans(tree: CallTree) -> ExclusiveSpans:
-    """The time of each interval outside its children, piece by piece. No interval may outlast its parent."""
+    """Spans of each interval outside its children. No interval may outlast its parent."""
     lasting = np.flatnonzero(tree.end > tree.start)
     closing = lasting[::-1]
     # At one time, what ends comes before what starts, and inner before outer: a stable sort keeps that.
@@ -92,7 +92,7 @@ def exclusive_spans(tree: CallTree) -> ExclusiveSpans:
 
 
 def has_descendant(parent: npt.NDArray[Position], marked: Bool) -> Bool:
-    """Which members of a tree, given each one's parent or ROOT, have a marked one below them, at any depth."""
+    """Mask of the members of a tree, given by their parents or ROOT, that have a marked descendant at any depth."""
     found = np.zeros(len(parent), np.bool_)
     current = _distinct(parent[marked])
     while len(current):
@@ -103,13 +103,13 @@ def has_descendant(parent: npt.NDArray[Position], marked: Bool) -> Bool:
 
 
 def _distinct(members: npt.NDArray[Position]) -> npt.NDArray[Position]:
-    """Each once. Sorting what is almost sorted is many times as fast as np.unique."""
+    """Sorted distinct members. Sorting almost sorted values is many times faster than np.unique."""
     ordered = np.sort(members, kind="stable")
     return np.concatenate((ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]))
 
 
 def nearest_ancestor(parent: npt.NDArray[Position], marked: Bool) -> npt.NDArray[Position]:
-    """By position: the innermost marked interval that encloses it or is it; ROOT where there is none."""
+    """Innermost marked interval that encloses each position or is it; ROOT if there is none."""
     pointer = parent.copy()
     pointer[marked] = np.flatnonzero(marked)
     walking = np.flatnonzero(~marked & (pointer != ROOT)).astype(parent.dtype)
@@ -124,7 +124,7 @@ def nearest_ancestor(parent: npt.NDArray[Position], marked: Bool) -> npt.NDArray
 
 
 def depths(parent: npt.NDArray[Position]) -> Int32:
-    """By position: how many intervals enclose it."""
+    """Number of intervals that enclose each position."""
     depth: Int32 = (parent != ROOT).astype(np.int32)
     above = parent.copy()
     while len(inner := np.flatnonzero(above != ROOT)):
@@ -135,7 +135,7 @@ def depths(parent: npt.NDArray[Position]) -> Int32:
 
 
 def innermost_at(tree: CallTree, times: Int64) -> Int64:
-    """The position of the innermost interval at each time; ROOT where none is open."""
+    """Position of the innermost interval at each time; ROOT if none is open."""
     at = np.searchsorted(tree.start, times, side="right") - 1
     walking = np.flatnonzero(at != ROOT)
     while len(walking):
@@ -146,11 +146,11 @@ def innermost_at(tree: CallTree, times: Int64) -> Int64:
 
 
 def enclosing(start: Int64, end: Int64) -> Int32:
-    """By position, that of the nearest earlier interval which is still open at each start, ROOT for none, by pointer
-    jumping. start, end: ns, parents before their children.
+    """Position of the nearest earlier interval that is still open at each start, ROOT for none, by pointer jumping.
+    start, end: ns, parents before children.
 
-    Everything between an interval and its candidate has ended before it starts; so has everything between the candidate
-    and the candidate's own candidate, once the candidate itself has."""
+    Everything between an interval and its candidate has ended before it starts. If the candidate itself has ended too,
+    so has everything between the candidate and the candidate's own candidate."""
     candidate = np.arange(-1, len(start) - 1, dtype=np.int32)
     for first in range(1, len(start), PIECE):  # in order, so that what one piece needs of those before it is final
         part = slice(first, first + PIECE)
@@ -165,8 +165,8 @@ def enclosing(start: Int64, end: Int64) -> Int32:
 
 
 def _within_parents(parent: Int32, ends: Int64) -> Int64:
-    """The ends, none behind that of an ancestor; they are written over. Rows before a piece are done; in the piece,
-    each round looks twice as many ancestors up as the one before."""
+    """The ends cut at those of all ancestors, in place. Rows before a piece are final; inside the piece, each round
+    looks at twice as many ancestors as the one before."""
     for first in range(0, len(parent), PIECE):
         mine, above = ends[first : first + PIECE], parent[first : first + PIECE].copy()
         while len(inner := np.flatnonzero(above != ROOT)):

@@ -1,7 +1,7 @@
-"""Events as the parser sees them, and their columns, filled block by block: no more than a block of objects is alive.
+"""Events as the parser sees them, and their columns, filled block by block: only one block of objects is in memory.
 
-The events are typed structs: the parser skips what is not named here without building it, three times as fast. Types
-are as wide as what real files hold: ROCm writes streams and byte counts as strings, a few tracks are strings.
+The events are typed structs: the parser skips fields that are not named here, which is three times as fast. Types
+accept what real files hold: ROCm writes streams and byte counts as strings, and a few tracks are strings.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ from steptime.trace.vendors import (
 Number: TypeAlias = int | str | None
 NOTHING = msgspec.Raw()
 FLOAT_HOLDS_NANOSECONDS = 2.0**43
-"""Below this many microseconds a float64 lies within half a nanosecond of what was written; above, it may not."""
+"""Microseconds below which a float64 is within half a nanosecond of the written number."""
 PRECISE_TIME = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
-"""A time too long for a float64: Kineto of spring 2024 wrote epoch microseconds with three more digits."""
+"""A time too long for a float64: Kineto of spring 2024 wrote epoch microseconds with three decimals."""
 PRECISE_LAYOUT = "dddddddddddddddd.ddd"
-"""Such a time, digit by digit."""
+"""Layout of such a time, digit by digit."""
 POINT = PRECISE_LAYOUT.index(".")
 POINT_AS_DIGIT = (ord(".") - ord("0")) % 256
 LATEST = 2.0**52
-"""Microseconds: 142 years. A time beyond is garbage, and its ns would leave int64."""
+"""Latest valid time, microseconds: 142 years. A later one is garbage, and its ns would overflow int64."""
 PHASES_PASSED_OVER = (*"MIfstCBEbenNODPRcavV(),=", "")
-"""Phases of the Trace Event Format that hold no measured interval; arrows alone are up to 40 % of the events."""
+"""Phases of the Trace Event Format without a measured interval; arrows alone are up to 40 % of the events."""
 
 
 class Arguments(msgspec.Struct, gc=False, frozen=True):
-    """The `args` that the analyses read, in the order of the file: the parser looks for the next name first.
+    """Fields of `args` that the analyses read, in the order of the file, since the parser first looks for the next
+    name.
 
     Raw fields point into the parser's buffer."""
 
@@ -70,7 +71,7 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
 
 
 class Detailed(Arguments, gc=False, frozen=True):
-    """With what few events carry beyond: collectives, and operators that torch.compile generated."""
+    """Arguments with the details of rare events: collectives, and operators that torch.compile generated."""
 
     elements_in: msgspec.Raw = msgspec.field(default=NOTHING, name="In msg nelems")
     elements_out: msgspec.Raw = msgspec.field(default=NOTHING, name="Out msg nelems")
@@ -87,15 +88,15 @@ RAW_FIELDS = {name for name in KEYS if getattr(Detailed(), name) is NOTHING}
 DETAILS = ("collective", "kernel_file", *(name for name in KEYS if name not in Arguments.__struct_fields__))
 ALL_DETAILS = msgspec.json.Decoder(Detailed)
 ATTEMPTS = 16
-"""Braces that are tried as the start of an event's arguments, and as their end."""
+"""Most braces that are tried as the start of an event's arguments, and as their end."""
 
 
 Time = TypeVar("Time")
-"""Microseconds: a float or, where a float cannot hold the time, its digits (Raw)."""
+"""Type of a time in microseconds: a float or, if that cannot hold the time, its digits (Raw)."""
 
 
 class Complete(msgspec.Struct, Generic[Time], tag="X", tag_field="ph", gc=False, kw_only=True):
-    """An event with a start and a duration, in microseconds."""
+    """A complete event, with start and duration in microseconds."""
 
     cat: str = ""
     name: str
@@ -107,7 +108,7 @@ class Complete(msgspec.Struct, Generic[Time], tag="X", tag_field="ph", gc=False,
 
 
 class OfInstant(msgspec.Struct, gc=False, frozen=True):
-    """The `args` of an allocation."""
+    """Fields of an allocation's `args`."""
 
     reserved: Number = msgspec.field(default=None, name="Total Reserved")
     allocated: Number = msgspec.field(default=None, name="Total Allocated")
@@ -121,7 +122,7 @@ NO_ALLOCATION = OfInstant()
 
 
 class Instant(msgspec.Struct, Generic[Time], tag="i", tag_field="ph", gc=False, kw_only=True):
-    """An event without a duration: where memory was recorded, an allocation. ts: NOTHING where the file has none."""
+    """An event without a duration, such as an allocation. ts: NOTHING if the file has none."""
 
     name: str = ""
     pid: Number = None
@@ -135,7 +136,7 @@ Mark: TypeAlias = Instant[Any]
 KINDS: dict[bool, tuple[Any, Any]] = {
     False: (Complete[float], Instant[float]), True: (Complete[msgspec.Raw], Instant[msgspec.Raw])
 }  # fmt: skip
-"""By whether times are kept exactly."""
+"""Event types, by whether times are kept exactly."""
 
 
 def _decoder(kinds: tuple[Any, Any], *, listed: bool) -> msgspec.json.Decoder[Any]:
@@ -152,7 +153,7 @@ _SINGLES = {exactly: _decoder(kinds, listed=False) for exactly, kinds in KINDS.i
 
 
 def decode_list(block: memoryview | bytes, *, exactly: bool) -> tuple[list[Event], list[Mark]]:
-    """The events of a JSON array that are kept. Raises ValueError (msgspec's or of invalid UTF-8) when it is not one.
+    """Kept events of a JSON array. Raises ValueError (msgspec's, or for invalid UTF-8) if it is no such array.
 
     Their raw fields point into the block."""
     try:
@@ -166,7 +167,7 @@ def decode_list(block: memoryview | bytes, *, exactly: bool) -> tuple[list[Event
 
 
 def _add_details(events: Sequence[Event], block: memoryview | bytes) -> None:
-    """Reads the arguments of some events once more, with all their details: the parser is faster without them."""
+    """Parses the arguments of some events again with all details; the parser is faster for others without them."""
     text, start = bytes(block), _address(block)
     for event in events:
         arguments = event.args
@@ -175,7 +176,7 @@ def _add_details(events: Sequence[Event], block: memoryview | bytes) -> None:
 
 
 def _around(text: bytes, position: int) -> Detailed | None:
-    """The arguments that hold a detail: from one of the last braces before it to one of the next behind it."""
+    """Arguments that hold a detail at `position`, between one of the last braces before it and one of the next."""
     start = position
     for _ in range(ATTEMPTS):
         start = text.rfind(b'"args"', 0, start)
@@ -196,13 +197,13 @@ def _address(buffer: memoryview | bytes | msgspec.Raw) -> int:
 
 
 def sorted_out(events: Sequence[object]) -> tuple[list[Event], list[Mark]]:
-    """Complete events, and the others that are kept."""
+    """(complete events, instants)."""
     found = [event for event in events if type(event) is Complete]
     return found, [] if len(found) == len(events) else [event for event in events if type(event) is Instant]
 
 
 def decode_one(text: bytes, *, exactly: bool) -> Event | Mark | None:
-    """The event, None when it is none to keep. Raises ValueError when it is not JSON or not typed as expected."""
+    """The event, None if it is not kept. Raises ValueError if it is no JSON or has unexpected types."""
     try:
         found, marks = sorted_out([_SINGLES[exactly].decode(text)])
     except RecursionError as error:
@@ -212,19 +213,19 @@ def decode_one(text: bytes, *, exactly: bool) -> Event | Mark | None:
 
 
 def needs_exactness(events: list[Event], block: memoryview | bytes) -> bool:
-    """True when the floats of a block have lost digits that the file holds."""
+    """True if the floats of a block have lost digits of the file."""
     late = any(float(event.ts) >= FLOAT_HOLDS_NANOSECONDS for event in events)
     return late and PRECISE_TIME.search(block) is not None
 
 
 def nanoseconds(microseconds: Float64) -> Int64:
-    """Microseconds to ns without the loss of a product in float64, which is up to 128 ns for times of 2022."""
+    """Microseconds as ns, without the rounding error of a float64 product, which is up to 128 ns for times of 2022."""
     whole = np.floor(microseconds)
     return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
 
 
 def starts(events: Sequence[Event | Mark], *, exactly: bool) -> tuple[Int64, Bool]:
-    """The starts of events in ns, as the file has them, and which of them are times at all."""
+    """(starts of events in ns, as in the file; mask of those that are valid times)."""
     if exactly:
         return _exact_starts([event.ts for event in events])
     times = np.fromiter([event.ts for event in events], np.float64, len(events))
@@ -233,7 +234,7 @@ def starts(events: Sequence[Event | Mark], *, exactly: bool) -> tuple[Int64, Boo
 
 
 def _exact_starts(texts: list[Any]) -> tuple[Int64, Bool]:
-    """Converts times as they are written, all at once where all have the form of Kineto in 2024."""
+    """The same from times as text, in one operation if all have the format of Kineto in 2024."""
     joined, count = b"".join(texts), len(texts)
     if len(joined) == count * len(PRECISE_LAYOUT):
         digits = np.frombuffer(joined, np.uint8).reshape(count, len(PRECISE_LAYOUT)) - np.uint8(ord("0"))
@@ -251,7 +252,7 @@ def _exact_starts(texts: list[Any]) -> tuple[Int64, Bool]:
 
 
 def as_nanoseconds(written: object) -> int | None:
-    """A time as it is written, in microseconds; None when it is none. Halves go to the even nanosecond."""
+    """Time in ns from text in microseconds, rounded half to even; None if it is no time."""
     try:
         time = Decimal(str(written))
     except InvalidOperation:
@@ -260,7 +261,7 @@ def as_nanoseconds(written: object) -> int | None:
 
 
 def lenient(event: dict[str, object], *, exactly: bool) -> Event | None:
-    """An event that the typed parser refused, as far as it can be understood; None without a time or a name."""
+    """As much of an event as can be understood that the typed parser refused; None without a time or a name."""
     time, name, category = event.get("ts"), event.get("name"), event.get("cat")
     number, duration = _number(time), _number(event.get("dur", 0))
     if not isinstance(name, str) or number is None or abs(number) >= 2**53 or duration is None:
@@ -277,7 +278,7 @@ def lenient(event: dict[str, object], *, exactly: bool) -> Event | None:
 
 
 def integer(value: Number, absent: int) -> int:
-    """An id as an integer: decimal or hexadecimal text counts, and what is none or exceeds int64 is absent."""
+    """Id as an integer, from a number or decimal or hexadecimal text; `absent` for anything else or beyond int64."""
     if isinstance(value, str):
         try:
             value = int(value, 0)
@@ -289,7 +290,7 @@ def integer(value: Number, absent: int) -> int:
 
 
 def _arguments(given: object) -> Arguments:
-    """The integers among the arguments; raw JSON is not kept on this road."""
+    """Integers among the arguments; raw JSON is not kept for events that the typed parser refused."""
     if not isinstance(given, dict):
         return NO_ARGUMENTS
     known = {name: _integer(given[key]) for name, key in KEYS.items() if key in given and name not in RAW_FIELDS}
@@ -316,15 +317,16 @@ def _track(value: object) -> Number:
 
 Array = npt.NDArray[Any]
 PIECE = 1 << 18
-"""Rows that a column grows by."""
+"""Rows by which a column grows."""
 WIDER: dict[type[np.integer[Any]], type[np.integer[Any]]] = {np.int8: np.int16, np.int16: np.int32, np.int32: np.int64}
 
 
 class ColumnBuilder:
-    """A column of the type `kind`, or of the narrowest that holds all values from `kind` on where it is `growing`.
-    absent: the value of rows without one.
+    """Builder of a column of type `kind` or, if `growing`, of the narrowest type from `kind` on that holds all values.
+    absent: value of rows without one.
 
-    It is one array made longer where it lies: the system moves its pages, nothing is copied or left in the heap."""
+    The column is one array that is resized in place: the system remaps its pages, and nothing is copied or left in the
+    heap."""
 
     def __init__(self, kind: type[np.integer[Any]], absent: int, *, growing: bool = False) -> None:
         self._kind = kind
@@ -340,7 +342,7 @@ class ColumnBuilder:
         self._rows += count
 
     def extend(self, values: Array) -> None:
-        """Appends values, of any integer type that the column's type can hold."""
+        """Appends values, of any integer type that fits the column's type."""
         while self._limits is not None and len(values):
             if self._limits.min <= values.min() and values.max() <= self._limits.max:
                 break
@@ -354,13 +356,13 @@ class ColumnBuilder:
         self._rows += len(values)
 
     def _room(self, column: Array, count: int) -> Array:
-        """The place of so many more rows."""
+        """Reserves space for `count` further rows and returns it."""
         if self._rows + count > len(column):
             column.resize((self._rows + count) // PIECE * PIECE + PIECE, refcheck=False)  # nobody else has seen it
         return column[self._rows : self._rows + count]
 
     def finished(self) -> Array:
-        """The column, writable where it has values; a constant of no size where it has none. It is given away."""
+        """The column, writable if it has values, else a constant without memory per row. The builder gives it up."""
         if self._column is None:
             return np.broadcast_to(np.asarray(self._absent, self._kind), (self._rows,))
         column, self._column = self._column, None
@@ -369,7 +371,7 @@ class ColumnBuilder:
 
 
 class SparseColumnBuilder:
-    """A column of `Few`, alike."""
+    """Builder of a sparse column (`Few`)."""
 
     def __init__(self) -> None:
         self._rows, self._values = ColumnBuilder(np.int32, 0), ColumnBuilder(np.int8, ABSENT, growing=True)
@@ -386,18 +388,18 @@ class SparseColumnBuilder:
         self._size += len(values)
 
     def finished(self) -> Few:
-        """The column. It is given away."""
+        """The column. The builder gives up its arrays."""
         return Few(self._size, ABSENT, self._rows.finished(), self._values.finished())
 
 
 DEVICE_WORK = 254
-"""Not in the table of events: which work of the device it is, the event's name says."""
+"""Code outside of `EventKind`: work of a device whose kind the event's name tells."""
 UNKNOWN = 255
-"""Neither: work of a device if it says where it ran, else OTHER."""
+"""Code outside of `EventKind`: work of a device if the event says where it ran, else OTHER."""
 
 
 class _Codes(dict[str, int]):
-    """Numbers of `EventKind` by an event's category, DEVICE_WORK or UNKNOWN."""
+    """`EventKind` by an event's category; DEVICE_WORK or UNKNOWN for categories that do not decide it."""
 
     def __init__(self) -> None:
         super().__init__({name: int(event_kind) for name, event_kind in CATEGORIES.items()})
@@ -409,7 +411,7 @@ class _Codes(dict[str, int]):
         return code
 
     def of(self, events: list[Event], streams: Int64 | None, devices: Int64 | None) -> npt.NDArray[np.uint8]:
-        """Kinds of events. streams, devices: theirs, None where none has one."""
+        """Kinds of events. streams, devices: of the events, None if no event has one."""
         named = [event.cat or LEGACY.get(event.pid, "") if type(event.pid) is str else event.cat for event in events]
         packed = list(map(self.__getitem__, named))
         codes = np.frombuffer(struct.pack(f"{len(packed)}B", *packed), np.uint8)
@@ -430,11 +432,11 @@ Key = TypeVar("Key")
 Table = TypeVar("Table", EventTable, AllocationEvents)
 LONGEST = 2.0**50
 MOST_THREADS = 1024
-"""Threads of a block, on all devices of NVIDIA and AMD."""
+"""Most threads of a block on any device of NVIDIA and AMD."""
 
 
 def column_builders() -> dict[str, ColumnBuilder | SparseColumnBuilder]:
-    """Of an `EventTable`, by name. Durations have at least 32 bits, so that two of them can be added in their type."""
+    """Builders for the columns of an `EventTable`, by name. Durations have 32 bits or more, so two can be added."""
     found: dict[str, ColumnBuilder | SparseColumnBuilder] = {
         field.name: SparseColumnBuilder() if field.name in FEW else ColumnBuilder(np.int8, ABSENT, growing=True)
         for field in fields(EventTable)
@@ -445,7 +447,7 @@ def column_builders() -> dict[str, ColumnBuilder | SparseColumnBuilder]:
 
 
 def table_of(columns: dict[str, ColumnBuilder | SparseColumnBuilder], base_ns: int = 0) -> EventTable:
-    """Columns that have grown, read-only. base_ns: added to the starts."""
+    """Table of finished columns, read-only. base_ns: added to the starts."""
     joined: dict[str, Any] = {name: column.finished() for name, column in columns.items()}
     if base_ns and len(joined["start"]):
         joined["start"] += base_ns
@@ -453,7 +455,7 @@ def table_of(columns: dict[str, ColumnBuilder | SparseColumnBuilder], base_ns: i
 
 
 def sealed(columns: dict[str, Any], table: type[Table]) -> Table:
-    """The table of some columns, read-only."""
+    """Table of columns, which are made read-only."""
     for column in columns.values():
         for part in (column.rows, column.values) if isinstance(column, Few) else (column,):
             part.flags.writeable = False
@@ -461,7 +463,7 @@ def sealed(columns: dict[str, Any], table: type[Table]) -> Table:
 
 
 class Numbering(dict[Key, int]):
-    """Gives each new key the next number."""
+    """Dictionary that gives each new key the next number."""
 
     def __missing__(self, key: Key) -> int:
         number = self[key] = len(self)
@@ -469,7 +471,7 @@ class Numbering(dict[Key, int]):
 
 
 class Texts(dict[bytes, int]):
-    """The same for raw JSON, with ABSENT for no text."""
+    """Numbers of raw JSON texts, with ABSENT for no text."""
 
     def __init__(self) -> None:
         super().__init__({b"": ABSENT})
@@ -479,12 +481,12 @@ class Texts(dict[bytes, int]):
         return number
 
     def decoded(self) -> tuple[str, ...]:
-        """The texts in the order of their numbers."""
+        """Texts in the order of their numbers."""
         return tuple(key.decode("utf-8", "replace") for key in self if key)
 
 
 class Columns:
-    """Grows the columns of an `EventTable`. refused, negative: see `Damage`."""
+    """Builder of an `EventTable`'s columns. refused, negative: as in `Damage`."""
 
     def __init__(self) -> None:
         self._columns = column_builders()
@@ -497,7 +499,7 @@ class Columns:
 
     @property
     def tracks(self) -> tuple[Track, ...]:
-        """In the order of their numbers."""
+        """Tracks in the order of their numbers."""
         return tuple(Track(*key) for key in self._tracks)
 
     def add(self, events: list[Event], *, exactly: bool) -> None:
@@ -518,7 +520,7 @@ class Columns:
         self._add_arguments(events)
 
     def _tracks_of(self, processes: list[Number], threads: list[Number]) -> Int32:
-        """The number of each event's track. Tracks come in runs, and only the first of each is looked up."""
+        """Number of each event's track. Tracks come in runs, and only the first event of each run is looked up."""
         try:
             pids, tids = _integers(processes), _integers(threads)
         except struct.error:  # a name, or none
@@ -552,7 +554,7 @@ class Columns:
         self._columns["event_kind"].extend(self._event_kinds.of(events, streams, devices))
 
     def _add_texts(self, column: str, numbers: Texts, raw: list[msgspec.Raw]) -> bool:
-        """Raw JSON; most events have none, and then it is the one default object. True where some event has one."""
+        """Appends raw JSON texts; True if some event has one. Events without one share one default object."""
         if raw.count(NOTHING) == len(raw):
             self._columns[column].skip(len(raw))
             return False
@@ -561,7 +563,7 @@ class Columns:
         return True
 
     def _add_details(self, every: list[Arguments]) -> None:
-        """Few events carry them."""
+        """Appends the details, which few events have."""
         if list(map(type, every)).count(Arguments) == len(every):
             self._columns["details"].skip(len(every))
             return
@@ -571,7 +573,7 @@ class Columns:
         self._columns["details"].extend(numbers)
 
     def _add_blocks(self, every: list[Arguments], streams: Int64 | None) -> None:
-        """Only what runs on a stream can have a grid, and that is a small part of all events."""
+        """Appends the number of blocks. Only events on a stream can have a grid, and these are few."""
         if streams is None:
             self._columns["blocks"].skip(len(every))
             return
@@ -583,7 +585,7 @@ class Columns:
         self._columns["blocks"].extend(blocks)
 
     def _add_ids(self, column: str, values: list[Number]) -> Int64 | None:
-        """Optional ids: integers or ABSENT, with rare exceptions. Returns them, None where no event has one."""
+        """Appends optional ids, mostly integers or ABSENT. Returns them, None if no event has one."""
         if values.count(ABSENT) == len(values):  # an identity test for almost all: less than a nanosecond each
             self._columns[column].skip(len(values))
             return None
@@ -603,15 +605,15 @@ class Columns:
 
 
 def _as_object(arguments: Detailed) -> bytes:
-    """Its details as JSON, as they are written."""
+    """Details as a JSON object, in their original form."""
     given = ((name, getattr(arguments, name)) for name in DETAILS)
     written = (b'"%s":%s' % (KEYS[name].encode(), bytes(raw)) for name, raw in given if raw is not NOTHING)
     return b"{%s}" % b",".join(written)
 
 
 def _blocks(grid: bytes, block: bytes) -> int:
-    """Sizes of a grid [x, y, z] of blocks [x, y, z]; ABSENT where it is none. Some versions of ROCm swap the two: no
-    block has more than 1,024 threads, so the larger is then the whole grid in threads."""
+    """Number of blocks in a grid [x, y, z] of blocks [x, y, z]; ABSENT if it is malformed. Some versions of ROCm swap
+    the two: since no block has more than 1,024 threads, a larger value is the whole grid in threads."""
     try:
         blocks, threads = (math.prod(msgspec.json.decode(text, type=list[int])) for text in (grid, block or b"[1]"))
     except msgspec.DecodeError:
@@ -621,7 +623,7 @@ def _blocks(grid: bytes, block: bytes) -> int:
 
 
 def integers(values: Sequence[Number], absent: int) -> Int64:
-    """Ids as integers; text that is none, null and more than 64 bits become absent."""
+    """Ids as integers; `absent` for other text, null and more than 64 bits."""
     try:
         return _integers(values)
     except struct.error:
@@ -629,5 +631,5 @@ def integers(values: Sequence[Number], absent: int) -> Int64:
 
 
 def _integers(values: Sequence[Number]) -> Int64:
-    """Packing is twice as fast as numpy's conversion, and refuses what is no integer of 64 bits (struct.error)."""
+    """Integers as an array. struct.pack is twice as fast as numpy; raises struct.error beyond 64-bit integers."""
     return np.frombuffer(struct.pack(f"{len(values)}q", *values), np.int64)

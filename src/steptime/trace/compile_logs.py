@@ -1,8 +1,8 @@
 """Logs that torch.compile wrote next to a trace: kernels with the user's lines they compute, graph breaks, guards.
 
-Two folders hold it: the one that `TORCH_TRACE` names (structured log lines, as tlparse reads them: one JSON object a
-line, its payload on the lines behind it, indented by a tab) and `torch_compile_debug/` (TORCH_COMPILE_DEBUG=1), which
-knows kernels alone. Which of their records say what: torch/_logging/_internal.py (trace_structured), torch 2.3 to 2.13.
+There are two sources: the folder that `TORCH_TRACE` names (structured log lines, as tlparse reads them: one JSON object
+per line, its payload on the following lines, indented by a tab) and `torch_compile_debug/` (TORCH_COMPILE_DEBUG=1),
+which has kernels only. Format: torch/_logging/_internal.py (trace_structured), torch 2.3 to 2.13.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from steptime.trace.links import is_user_file
 LOGS = "dedicated_log_torch_trace_*.log"
 DEBUG = "torch_compile_debug"
 LARGEST_RECORD = 32 << 20
-"""Characters of a payload; generated code of the largest models has a few millions."""
+"""Most characters of a payload; generated code of the largest models has a few million."""
 MOST_READ = 2 << 30
-"""Characters of all files together."""
+"""Most characters of all files together."""
 LONGEST_CODE = 20_000
 LONGEST_REPORTED = 300
-"""Characters of a reason, of a hint and of a line of source."""
+"""Most characters of a reason, of a hint and of a line of source."""
 Decoded = TypeVar("Decoded")
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """A kernel that Inductor generated. file: that holds it, by its name alone, "" where it has none of its own (C++).
-    lines: of the user's, that it computes. operators: of ATen. code: its Triton or C++ source, cut to LONGEST_CODE."""
+    """A kernel that Inductor generated. file: name of the file that holds it, "" if it has none of its own (C++).
+    lines: of the user's, which it computes. operators: of ATen. code: its Triton or C++ source, cut to LONGEST_CODE."""
 
     name: str
     file: str
@@ -46,8 +46,8 @@ class CompiledKernel:
 
 @dataclass(frozen=True, slots=True)
 class CompilerEvent:
-    """Something that happened to a function's compilation, so many times. source: the line that broke the graph; of
-    others, where the function starts. reason: in the compiler's words, the guard that failed. hint: what helps."""
+    """A graph break, recompilation or limit, with its count. source: line that broke the graph, or else the function's
+    first line. reason: the compiler's words, or the guard that failed. hint: the compiler's advice."""
 
     source: SourceLine
     reason: str
@@ -57,7 +57,8 @@ class CompilerEvent:
 
 @dataclass(frozen=True, slots=True)
 class CompileLogs:
-    """All of a folder. limits: functions that were compiled too often, and run uncompiled since."""
+    """Parsed torch.compile logs of one folder. limits: functions that were compiled too often and run uncompiled
+    since."""
 
     kernels: tuple[CompiledKernel, ...] = ()
     breaks: tuple[CompilerEvent, ...] = ()
@@ -67,8 +68,8 @@ class CompileLogs:
 
 @dataclass(slots=True)
 class _Graph:
-    """Facts about one compilation so far. nodes: lines by node of the graph; traced: lines by kernel, as the
-    compiler itself says; of_kernel: nodes by kernel."""
+    """What is known so far about one compilation. nodes: source line by graph node; traced: lines by kernel, according
+    to the compiler; of_kernel: nodes by kernel."""
 
     nodes: dict[str, SourceLine] = field(default_factory=dict)
     traced: defaultdict[str, list[SourceLine]] = field(default_factory=lambda: defaultdict(list))
@@ -83,7 +84,7 @@ class _Graph:
 
 
 def find_logs(path: Path) -> Path | None:
-    """The folder of such records at or next to a trace or a recording, None where there is none."""
+    """Folder with such logs at or next to a trace or a recording, None if there is none."""
     folder = path if path.is_dir() else path.parent
     if (folder / DEBUG).is_dir() or next(folder.glob(LOGS), None) is not None:
         return folder
@@ -92,7 +93,8 @@ def find_logs(path: Path) -> Path | None:
 
 
 def read_compile_logs(folder: Path, rank: int | None = None) -> CompileLogs:
-    """rank: whose files are read, where their names say ranks. Damaged parts are skipped."""
+    """Reads the logs of a folder. rank: whose files are read, if their names contain ranks. Damaged parts are
+    skipped."""
     files = [file for file in sorted(folder.glob(LOGS)) if _readable(file)]
     own = [file for file in files if re.search(rf"_rank_{rank}[._]", file.name)]
     reader, left = _Reader(), MOST_READ
@@ -109,7 +111,7 @@ def read_compile_logs(folder: Path, rank: int | None = None) -> CompileLogs:
 
 
 def _readable(path: Path) -> bool:
-    """True if it is a file: a pipe would never end."""
+    """True for a readable file. A pipe is none, since it would never end."""
     return path.is_file() and os.access(path, os.R_OK)
 
 
@@ -118,7 +120,7 @@ class _Artifact(msgspec.Struct):
 
 
 class _Metrics(msgspec.Struct):
-    """Metrics of a compilation that ended, well or not."""
+    """Metrics of a compilation, successful or failed."""
 
     co_filename: str | None = None
     co_firstlineno: int | None = None
@@ -128,7 +130,7 @@ class _Metrics(msgspec.Struct):
 
 
 class _Record(msgspec.Struct):
-    """The parts of a structured log line that say something here. The kind is a key or an artifact's name."""
+    """Relevant parts of a structured log line. Its kind is a key or an artifact's name."""
 
     frame_id: int | None = None
     frame_compile_id: int | None = None
@@ -158,7 +160,7 @@ GRAPHS = ("inductor_post_grad_graph", "after_post_grad_graph")
 
 
 def _records(file: Path, most: int) -> Iterator[tuple[_Record, str]]:
-    """Records with their payloads. most: characters that are read."""
+    """Yields records with their payloads. most: characters to read."""
     record, payload, length, read = None, list[str](), 0, 0
     with file.open(encoding="utf-8", errors="replace", newline="\n") as stream:
         while read < most and (line := stream.readline(LARGEST_RECORD)):
@@ -225,7 +227,7 @@ class _Reader:
             self._compiled(frame, record.compilation_metrics)
 
     def take_folder(self, folder: Path) -> None:
-        """A graph of torch_compile_debug."""
+        """Adds a graph of torch_compile_debug."""
         graph = self._graphs[str(folder)]
         for name in ("fx_graph_readable.py", "fx_graph_transformed.py"):
             graph.nodes |= _lines_of_nodes(_text_of(folder / name))
@@ -263,12 +265,12 @@ class _Reader:
 
 
 def is_limit(failed: str) -> bool:
-    """True if a function is given up as it was compiled too often."""
+    """True if a function was given up because it was compiled too often."""
     return LIMIT.search(failed) is not None
 
 
 def reason_and_hint(message: str) -> tuple[str, str]:
-    """Why a graph broke, and what the compiler hints at, each in a line; "" where it says none."""
+    """(reason of a graph break, the compiler's hint), each in one line; "" if missing."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     reason = next((line for line in lines if not WRAPPED.match(line)), "")
     hint = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
@@ -283,7 +285,7 @@ def _text_of(file: Path) -> str:
 
 
 def _reasons(payload: str) -> list[str]:
-    """The guards that failed; the first one is that of the newest compiled code, which was tried first."""
+    """Guards that failed. The first one belongs to the newest compiled code, which was tried first."""
     message = (each.strip().partition("\n")[0] for each in _decoded(GUARDS, payload) or [payload])
     return [_short(GUARD.sub("", each).partition("  # ")[0].strip()) for each in message]
 
@@ -293,13 +295,13 @@ def _short(text: str) -> str:
 
 
 def _place(text: str) -> SourceLine | None:
-    """Of FILE:LINE."""
+    """Source line from "FILE:LINE", None for other text."""
     file, _, number = text.strip().rpartition(":")
     return SourceLine(file, int(number)) if re.fullmatch("[0-9]{1,9}", number) else None
 
 
 def _innermost(stack: str) -> SourceLine | None:
-    """The user's innermost line of a stack in words."""
+    """User's innermost line of a stack in text form, None if there is none."""
     frames = [frame for frame in FRAME.finditer(stack) if is_user_file(frame["file"])]
     if not frames:
         return None
@@ -308,7 +310,7 @@ def _innermost(stack: str) -> SourceLine | None:
 
 
 def _lines_of_nodes(graph: str) -> dict[str, SourceLine]:
-    """Lines of a graph that is printed as Python: each node's line, which is in a comment above it."""
+    """Source line of each node in a graph printed as Python, from the comment above the node."""
     nodes, place = {}, None
     for line in graph.splitlines():
         if line.lstrip().startswith(FILE):
@@ -322,13 +324,13 @@ def _lines_of_nodes(graph: str) -> dict[str, SourceLine]:
 
 
 def _add_nodes(graph: _Graph, mappings: str) -> None:
-    """From what the compiler says itself of its kernels' nodes."""
+    """Adds the nodes of each kernel, according to the compiler."""
     for name, mine in (_decoded(MAPPINGS, mappings) or _Mappings()).nodes.items():
         graph.of_kernel[name.partition(":")[0]] += mine
 
 
 def _add_kernels(graph: _Graph, code: str) -> None:
-    """The kernels of generated code: each one's definition, with the comment above it."""
+    """Adds the kernels of generated code: each definition with the comment above it."""
     comment, body, name = list[str](), list[str](), ""
     for line in code.splitlines():
         if name:

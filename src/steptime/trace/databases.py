@@ -1,4 +1,4 @@
-"""Which profiler's database a file is, or its document, and the processes in it."""
+"""Recognition of profilers' databases and documents, and of the processes in them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PROCESSES_AS_RANKS = "{} does not contain ranks: its {} processes with device wo
 
 
 def holds_processes(path: Path) -> bool:
-    """True if a file may hold several processes, which its profiler numbers: a database, or what rocprofv3 wrote."""
+    """True if a file may hold several processes, numbered by its profiler: a database, or a document of rocprofv3."""
     return is_database(path) or is_of_rocprof(path)
 
 
 def writer_of(path: Path) -> str:
-    """The profiler that wrote the file; "" where it is of none that is known, or damaged."""
+    """Name of the profiler that wrote the file; "" if it is unknown or the file is damaged."""
     if not is_database(path):
         return "rocprof" if is_of_rocprof(path) else ""
     try:
@@ -33,8 +33,8 @@ def writer_of(path: Path) -> str:
 
 
 def processes_of(path: Path, max_size: int = DEFAULT_MAX_SIZE) -> tuple[int, ...]:
-    """The numbers of the processes that used a device, in order; of all where none did. max_size: bytes of a document.
-    Raises TraceError (trace-not-a-trace, trace-empty, trace-unreadable, trace-too-large)."""
+    """Numbers of the processes that used a device, in order; of all processes if none did. max_size: bytes of a
+    document. Raises TraceError (trace-not-a-trace, trace-empty, trace-unreadable, trace-too-large)."""
     if not is_database(path) and is_of_rocprof(path):
         return processes_in(path, max_size)
     with opened(path) as database:
@@ -50,7 +50,7 @@ def processes_of(path: Path, max_size: int = DEFAULT_MAX_SIZE) -> tuple[int, ...
 
 
 def read_database(path: Path, process: int, *, max_size: int) -> Trace:
-    """The trace of one process. max_size: bytes of the file, unpacked. Raises TraceError."""
+    """Trace of one process. max_size: bytes of the file, unpacked. Raises TraceError."""
     if not is_database(path):
         return read_rocprof(path, process, max_size=max_size)
     with opened(path, max_size) as database:

@@ -1,5 +1,4 @@
-"""Details that few events carry beyond the columns: what a collective was called with, where a compiled kernel comes
-from."""
+"""Details of rare events beyond the columns: parameters of a collective, source file of a compiled kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ Details = dict[str, Any]
 
 
 def details_of(trace: Trace, rows: Int64 | Int32) -> tuple[Details, ...]:
-    """Of events, by the names that Kineto gives them; {} where an event has none."""
+    """Details of some events, by Kineto's names; {} for an event without any."""
     known = (*_decoded(trace), Details())  # ABSENT is the last
     return tuple(known[max(number, -1)] for number in trace.events.details[rows].tolist())
 

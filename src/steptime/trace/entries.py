@@ -1,7 +1,7 @@
-"""Entries of the cache folder: of which trace one is, how it is written, and how much room all of them take.
+"""Entries of the cache folder: their identity, writing, and total size.
 
-An entry counts only for the very file that it was made from, by this version, by this user. It is written whole or not
-at all; whatever goes wrong with it, the file itself is read.
+An entry counts only for the very file that it was made from, by this version and this user. It is written whole or not
+at all; whatever goes wrong with it, the file itself is read instead.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from steptime._version import __version__
 from steptime.folders import cache_folder
 
 OF_COLUMNS, OF_ANSWER = ".columns", ".answer"
-"""Contents of an entry by the end of its name: a trace's columns, and the messages about it."""
+"""Suffixes of an entry's name: a trace's columns, and a saved answer about it."""
 READER = f"{__version__}/5"
-"""Grows when the same file would be read into other columns."""
+"""Version of the reader, incremented when the same file would be read into other columns."""
 LARGEST_FOLDER = 5 * 10**9
-"""Bytes of all entries; and never more than a tenth of the room that there is."""
+"""Most bytes of all entries; they also take at most a tenth of the available space."""
 QUIET_NS = 2 * 10**9
-"""A file changed less than this before it was read may change again unseen: file systems' clocks may be that coarse."""
+"""Age of a file's last change for a reliable stamp, ns. A younger file may change again unseen, since file systems'
+clocks may be that coarse."""
 ABANDONED_NS = 3600 * 10**9
 ENDS = 1 << 16
-"""Bytes at a file's start and end that must be the same, too."""
+"""Bytes at a file's start and end that belong to its identity."""
 
 
 class EntryError(Exception):
-    """It is none of ours, damaged, or of another file; or something cannot be put into one."""
+    """Error for an entry that is foreign, damaged or of another file, or for data that cannot be written into one."""
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """Stamp of the trace's file when it was read: any difference means another file."""
+    """Identity of a trace's file when it was read: any difference means another file."""
 
     reader: str
     path: str
@@ -50,13 +51,12 @@ class Stamp(msgspec.Struct, frozen=True):
     ends: str
 
     def settled(self, started: int) -> bool:
-        """True if the file had been left alone for long enough when it began to be read, at time.time_ns()."""
+        """True if the file was unchanged for long enough before `started` (time.time_ns()), when reading began."""
         return max(self.modified_ns, self.changed_ns) < started - QUIET_NS
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """Identity of a file, which no other has; None for one that cannot be read, or is a pipe: its reader reports that
-    better."""
+    """Identity of a file. None for one that cannot be read, or is a pipe: its reader reports that better."""
     try:
         if not path.is_file():
             return None
@@ -73,19 +73,19 @@ def stamp_of(path: Path) -> Stamp | None:
 
 
 def entry_of(stamp: Stamp, suffix: str, about: str = "") -> Path:
-    """Where the entry of a path lies; a new version replaces the old. about: what else tells them apart."""
+    """Path of the entry for a file's path; a new version replaces the old. about: further part of the key."""
     digest = hashlib.sha256(os.fsencode(stamp.path) + (b"\0" + os.fsencode(about) if about else b"")).hexdigest()[:32]
     return cache_folder() / "traces" / f"{digest}{suffix}"
 
 
 def belongs_to_user(file: BinaryIO) -> bool:
-    """Files that others put there are not trusted."""
+    """True if the file belongs to this user; others' files are not trusted."""
     return os.fstat(file.fileno()).st_uid == os.getuid()
 
 
 def write_entry(entry: Path, size: int, write: Callable[[BinaryIO], object]) -> None:
-    """Writes an entry of so many bytes whole or not at all. A full disk, a folder that cannot be written to, or what
-    cannot be put into an entry is no reason to fail."""
+    """Writes an entry of `size` bytes, whole or not at all. Does nothing if the disk is full, the folder is not
+    writable or the data cannot be encoded."""
     partial = entry.with_name(f"{entry.name}.{os.getpid()}.partial")
     try:
         entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -100,7 +100,7 @@ def write_entry(entry: Path, size: int, write: Callable[[BinaryIO], object]) -> 
 
 
 def make_room(folder: Path, needed: int, *, keep: Path | None = None) -> bool:
-    """Deletes the entries that were not used for the longest time until there is room; False where there is none.
+    """Deletes the least recently used entries until there is space; False if there is not enough.
 
     keep: an entry that is about to be replaced, which does not count. Raises OSError."""
     entries = []

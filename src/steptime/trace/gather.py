@@ -1,6 +1,6 @@
-"""Which files are traces of one job, and which of them are one rank's: found from names and first events alone.
+"""Groups trace files by rank, from file names and first events alone, and checks that they are of one job.
 
-A rank is one process. The files that torch.profiler's schedule wrote cycle by cycle are one rank of several recordings.
+A rank is one process. Files that torch.profiler's schedule wrote cycle by cycle are several recordings of one rank.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from steptime.trace.source import first_bytes
 from steptime.trace.table import HOST_CATEGORIES, Trace
 
 RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:rank|worker)[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
-"""rank-34, rank0, rank_0, worker3: as HTA, PARAM and many a training script name their files."""
+"""Ranks in file names: rank-34, rank0, rank_0, worker3, as HTA, PARAM and many training scripts write them."""
 BATCH_IN_NAME = re.compile(r"(?:^|[^a-z])(?:bs|batch(?:[-_]?size)?)[-_=]?(\d{1,6})(?!\d)", re.IGNORECASE)
-"""bs32, batch_64, batch-size=8."""
+"""Batch sizes in file names: bs32, batch_64, batch-size=8."""
 ENDINGS = (".json", ".json.gz", ".sqlite")
 OF_DATABASES = (".db", ".rpd")
-"""Others use them too: what lies in a folder counts where a profiler wrote it."""
+"""Endings that other programs use too: such a file in a folder counts only if a profiler wrote it."""
 BELOW = ("*.json", "*.json.gz", "*.sqlite", "*.db", "*.rpd")
 MANIFEST = "manifest.json"
-"""File that makes a folder a recording of ours."""
+"""File that marks a folder as a recording of steptime."""
 NAMED_AT_MOST = 3
 RANKS_UNKNOWN = (
     "Some traces have no rank, in the file or in its name. Each process counts as one rank, in order of time."
@@ -38,8 +38,8 @@ RANKS_UNKNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class RankFiles:
-    """The files of one process, in order of time. rank: None where neither the file nor its name says. process: its
-    number in a database, which may hold several."""
+    """Files of one process, in order of time. rank: None if unknown. process: its number in a database, which may hold
+    several."""
 
     rank: int | None
     files: tuple[Path, ...]
@@ -48,7 +48,7 @@ class RankFiles:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """ranks: in their order. problems: what was passed over, a sentence each."""
+    """Traces by rank, in order. problems: sentences on what was skipped."""
 
     ranks: tuple[RankFiles, ...]
     problems: tuple[str, ...] = ()
@@ -56,8 +56,8 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """Facts from the start of a file. process: the id of the process that made most of the first events of a host.
-    guessed: the rank is that of the folder's name."""
+    """Facts from the start of a file. process: id of the process with most of the first CPU events. guessed: True if
+    the rank is from the folder's name."""
 
     path: Path
     rank: int | None
@@ -68,17 +68,17 @@ class _Head:
 
 
 def is_traces(path: str) -> bool:
-    """True for a file, a pattern, and a folder that holds files that may be traces and is no recording of ours."""
+    """True for an existing file, a pattern, or a folder that may hold traces and is no recording."""
     given = Path(path)
     return bool(_files_in(given)) if given.is_dir() else given.exists() or glob.has_magic(path)
 
 
 def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathered:
-    """The traces that are meant by files, folders and patterns, by rank.
+    """Traces in files, folders and patterns, by rank.
 
-    A folder means the traces in it, and those in its sub-folders only where it has none itself; what is no trace in a
-    folder or under a pattern is passed over and said. Raises TraceError: no-traces, mixed-traces, and for a file that
-    was given by name whatever keeps it from being read."""
+    A folder stands for the traces in it, or, if it has none itself, in its sub-folders. Files in a folder or under a
+    pattern that are no traces are skipped and reported. Raises TraceError: no-traces, mixed-traces, and any reading
+    error of a file that was given by name."""
     files = [meant for path in paths for meant in _meant(path)]
     if any(holds_processes(file) for file, _ in files):
         return _of_databases([file for file, _ in files], max_size)
@@ -109,7 +109,7 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
 
 
 def _of_databases(files: Sequence[Path], max_size: int) -> Gathered:
-    """The processes in databases and documents, as ranks. Raises TraceError."""
+    """Processes in databases and documents, as ranks. Raises TraceError."""
     other = next((file for file in files if not holds_processes(file)), None)
     if other is not None:
         raise mixed(f"{other} is from another profiler than the other files")
@@ -121,7 +121,7 @@ def _of_databases(files: Sequence[Path], max_size: int) -> Gathered:
 
 
 def _meant(path: str) -> list[tuple[Path, bool]]:
-    """The files that a path means, and whether it names them itself."""
+    """Files for a path, each with whether the path names it directly."""
     given = Path(path)
     if given.is_dir():
         return [(file, False) for file in _files_in(given)]
@@ -133,7 +133,7 @@ def _meant(path: str) -> list[tuple[Path, bool]]:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """The files of the folder itself that may be traces; where there are none, those below it, but of no recording."""
+    """Files in the folder that may be traces; if there are none, those below it, except in recordings."""
     if (folder / MANIFEST).exists():
         return []
     try:
@@ -153,7 +153,8 @@ def _may_be_trace(file: Path) -> bool:
 
 
 def _without_copies(files: Iterable[Path]) -> list[Path]:
-    """x.json.gz next to x.json is the same trace, packed; x.json next to x.db is what rocprofv3 wrote, once more."""
+    """Files without duplicates: x.json.gz next to x.json is the same trace, packed; x.json next to x.db is rocprofv3's
+    second output of the same data."""
     listed = list(dict.fromkeys(files))
     names = set(listed)
     packed = {file for file in listed if file.suffix == ".gz" and file.with_suffix("") in names}
@@ -171,7 +172,7 @@ def _head(path: Path, max_size: int) -> _Head:
 
 
 def _head_if_trace(path: Path, max_size: int, *, named: bool) -> _Head | None:
-    """None for a file that is no trace, unless it was given by name. Raises TraceError, UsageError."""
+    """Facts from a file's start; None if it is no trace and was not given by name. Raises TraceError, UsageError."""
     try:
         return _head(path, max_size)
     except TraceError as error:
@@ -183,13 +184,13 @@ def _head_if_trace(path: Path, max_size: int, *, named: bool) -> _Head | None:
 
 
 def rank_in_name(name: str) -> int | None:
-    """The rank that the name of a file or a folder holds."""
+    """Rank in the name of a file or a folder, None if there is none."""
     found = RANK_IN_NAME.search(name)
     return int(found.group(1)) if found else None
 
 
 def _doubted(heads: Sequence[_Head]) -> list[_Head]:
-    """The same without the ranks of folders' names where several processes lie in one: "lora_rank8" means no rank."""
+    """Heads without ranks from folder names that several processes share: "lora_rank8" means no rank."""
     processes: dict[int | None, set[int | str | None]] = {}
     for head in heads:
         processes.setdefault(head.rank, set()).add(head.process)
@@ -198,7 +199,7 @@ def _doubted(heads: Sequence[_Head]) -> list[_Head]:
 
 
 def host_process(trace: Trace) -> int | str | None:
-    """The process that made most of the events of the host; None where there are none."""
+    """Process with most of the CPU events; None if there are none."""
     counts: Counter[int | str | None] = Counter()
     tracks = trace.events.track[np.isin(trace.events.event_kind, HOST_CATEGORIES)]
     for track, count in enumerate(np.bincount(tracks).tolist()):
@@ -207,7 +208,7 @@ def host_process(trace: Trace) -> int | str | None:
 
 
 def _check_one_job(heads: Sequence[_Head]) -> None:
-    """Raises TraceError where files cannot be of the same job."""
+    """Raises TraceError if files cannot be of the same job."""
     sizes = {head.world_size: head for head in heads if head.world_size is not None}
     if len(sizes) > 1:
         first, second = list(sizes.values())[:2]
@@ -224,7 +225,7 @@ def _check_one_job(heads: Sequence[_Head]) -> None:
 
 
 def _by_rank(heads: Sequence[_Head]) -> tuple[RankFiles, ...]:
-    """Files that say no rank belong together when the same process wrote them."""
+    """Files by rank. Files without a rank belong together if the same process wrote them."""
     grouped: dict[Hashable, list[_Head]] = {}
     for head in sorted(heads, key=lambda head: (head.rank is None, head.rank or 0, head.start, head.path)):
         unknown = ("process", head.process) if head.process is not None else ("file", head.path)
@@ -233,7 +234,7 @@ def _by_rank(heads: Sequence[_Head]) -> tuple[RankFiles, ...]:
 
 
 def mixed(difference: str) -> TraceError:
-    """The refusal of traces that are not of one job."""
+    """Error for traces of different jobs."""
     return TraceError(
         "mixed-traces",
         f"{difference}: these are traces of different jobs. Diagnose each alone, or compare two: steptime compare A B",
@@ -241,8 +242,8 @@ def mixed(difference: str) -> TraceError:
 
 
 def batch_sizes(paths: Sequence[str]) -> dict[int, Path]:
-    """The trace of each batch size, where every file says another one in its name or its folder's (bs8.json,
-    batch_16/trace.json.gz): a sweep over batch sizes. Empty where the files are none."""
+    """Trace of each batch size, if each file has a different one in its name or its folder's name (bs8.json,
+    batch_16/trace.json.gz): a sweep over batch sizes. Otherwise empty."""
     files = [file for path in paths for file, _ in _meant(path)]
     message = [BATCH_IN_NAME.search(file.name) or BATCH_IN_NAME.search(file.parent.name) for file in files]
     sizes = {int(found[1]): file for found, file in zip(message, files, strict=True) if found}
@@ -250,12 +251,13 @@ def batch_sizes(paths: Sequence[str]) -> dict[int, Path]:
 
 
 START = 1 << 20
-"""Bytes, unpacked, in which a file says what it is."""
+"""Bytes at a file's start, unpacked, that show its type."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Other:
-    """endings: of its name, or holds: all in its first bytes. sentence: behind the file's name, which it may repeat."""
+    """A file type that is no trace. endings: of its name; holds: patterns that must all be in its first bytes; lacks:
+    bytes that must not. sentence: follows the file's name, and may contain {file}."""
 
     slug: str
     sentence: str
@@ -308,7 +310,7 @@ OTHERS = (
 
 
 def reported(file: Path) -> UsageError | None:
-    """Message about a file that is no trace; None where nothing is known of it."""
+    """Error that explains a file that is no trace; None if its type is unknown."""
     start = first_bytes(file, START)
     for other in OTHERS:
         by_name = bool(other.endings) and file.name.endswith(other.endings)

@@ -1,9 +1,8 @@
-"""How the events of a trace hang together: who encloses, launched, computed or caused whom. The room's central type.
+"""Relations between the events of a trace: which encloses, launched, computed or caused which. The room's central type.
 
-The host's events are nested once, all tracks together; what else they are asked (the innermost operator, annotation,
-user's function) are walks up that forest. No loop goes over events.
-
-Kineto names a Python function (with_stack) by its file and first line, "train.py(12): forward", not the running line.
+CPU events are nested once, all tracks together. Other questions (the innermost operator, annotation, user's function)
+are walks up that forest, without a loop over events. Kineto names a Python function (with_stack) by its file and first
+line, "train.py(12): forward", not the running line.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forest:
-    """parent: by row, that of the innermost event around each, UNKNOWN for none and for what was not nested."""
+    """Nesting of events. parent: row of the innermost event around each row, UNKNOWN for none or if not nested."""
 
     parent: Int32
 
     def nearest(self, marked: Bool) -> Int32:
-        """By row: that of the innermost marked event which encloses it or is it. marked: by row, of nested events."""
+        """Row of the innermost marked event that encloses each row or is it. marked: mask over the nested events."""
         return nearest_ancestor(self.parent, marked) if marked.any() else nowhere(len(self.parent))
 
     def enclosing(self, marked: Bool) -> Int32:
-        """The same without itself."""
+        """Row of the innermost marked event around each row, excluding itself."""
         if not marked.any():
             return nowhere(len(self.parent))
         found = nearest_ancestor(self.parent, marked)[self.parent]
@@ -49,7 +48,7 @@ class Forest:
         return found
 
     def outermost(self, rows: Numbers, marked: Bool) -> Int32:
-        """The outermost marked event that encloses each of some rows; itself where none does."""
+        """Outermost marked event that encloses each of some rows; the row itself if there is none."""
         found = rows.astype(np.int32)
         climbing = np.arange(len(found))
         while len(climbing):
@@ -59,7 +58,8 @@ class Forest:
         return found
 
     def around(self, rows: Numbers, marked: Bool, *, itself: bool) -> Int32:
-        """The same of some rows only, which costs as much as there are of them."""
+        """Innermost marked event around each of some rows, at a cost in proportion to their number. itself: a row may
+        be its own."""
         found = rows.astype(np.int32) if itself else self.parent[rows]
         climbing = np.flatnonzero(found != UNKNOWN)
         while len(climbing := climbing[~marked[found[climbing]]]):
@@ -69,19 +69,19 @@ class Forest:
 
 
 def nowhere(size: int) -> Int32:
-    """UNKNOWN for each of so many rows, without memory for each; read-only."""
+    """Read-only column of UNKNOWN without memory per row."""
     return np.broadcast_to(np.int32(UNKNOWN), (size,))
 
 
 def none_of(size: int) -> Bool:
-    """False for each of so many rows, likewise."""
+    """Read-only column of False without memory per row."""
     return np.broadcast_to(np.False_, (size,))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Around:
-    """For each event the innermost marked one around it, or around what it comes from. origin: of activities of a
-    device, the event of the host that they come from. marked: by row. itself: whether an event may be its own."""
+    """Innermost marked event around each event, computed on access. origin: CPU event that a device activity comes
+    from, which replaces it. marked: mask over the rows. itself: whether an event may be its own."""
 
     forest: Forest
     origin: Few
@@ -105,8 +105,8 @@ class Around:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward:
-    """For each event the operator of the forward pass that the frame of autograd around it belongs to. frames: rows of
-    the frames, in order; found: the operator of each."""
+    """Forward operator of the autograd frame around each event, computed on access. frames: ascending rows of the
+    frames; found: the operator of each."""
 
     frame: Around
     frames: Int32
@@ -127,21 +127,17 @@ class Forward:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """One value for each event of the table, in the table's order: the row of another event, or UNKNOWN. Read-only.
-    Those that any event has are looked up when they are asked for: by rows, a mask or a slice, as in a column.
+    """Related event for each event of the table: its row, or UNKNOWN. Read-only. `Around` and `Forward` columns are
+    computed on access, by rows, mask or slice.
 
-    launch: of a device activity (kernel, copy, memset), the runtime call with its correlation id. A graph launch owns
-    all the kernels of the graph.
-    parent: of a host event, the innermost operator, annotation or runtime call of its thread that encloses it.
-    operator: the innermost operator: of a host event the enclosing one or itself, of a device activity the one around
-    its launch (by "External id" where the trace holds no launch).
-    annotation: the innermost annotation, alike (a module's, a user's, the optimizer's; not ProfilerStep).
-    function: the innermost Python function of the user's (with_stack), alike; for what backward runs, that of the
-    forward operator.
-    forward: of an operator that the autograd engine runs, the operator of the forward pass with its sequence number.
-    module: call of a module around it, or around its forward operator.
-    step: index of the step in which a host event starts, or a device activity was launched; UNKNOWN outside all steps.
-    """
+    launch: runtime call with the same correlation id, for a device activity (kernel, copy, memset). A graph launch owns
+    all kernels of its graph. parent: innermost operator, annotation or runtime call of the thread around a CPU event.
+    operator: innermost operator, for a CPU event around it or itself, for a device activity around its launch (by
+    "External id" if the trace holds no launch). annotation: innermost annotation, likewise (a module's, a user's, the
+    optimizer's; not ProfilerStep). function: innermost Python function of the user's (with_stack), likewise; for
+    backward, that of the forward operator. forward: forward operator with the same sequence number, for what autograd's
+    engine runs. module: module call around the event or around its forward operator. step: index of the step in which a
+    CPU event starts or a device activity was launched; UNKNOWN outside of all steps."""
 
     launch: Few
     parent: Around
@@ -154,15 +150,15 @@ class Links:
 
 
 SPREAD = 8
-"""Numbers are looked up in a table when their range is no wider than this many times their count."""
+"""Factor: numbers are looked up in a table if their range is at most this many times their count."""
 
 
 def latest_before(keys: Int64, times: Int64, wanted: Int64, moments: Int64, *, later: bool) -> Int64:
-    """For each wanted number the position of the latest candidate that has it at or before its moment; without one that
-    early, if `later` will do, the earliest that has it; else UNKNOWN.
+    """Position of the latest candidate that has each wanted number at or before its moment. Without one: the earliest
+    candidate with the number if `later`, else UNKNOWN.
 
     keys, times: of the candidates, in any order. Numbers are nearly always unique up to the moment, so the last
-    candidate of each is tried first and only what that does not answer is sorted out."""
+    candidate of each number is tried first, and only the remaining ones are sorted."""
     order = np.argsort(times, kind="stable")
     found = _last_with(keys[order], wanted)
     found = np.where(found == UNKNOWN, UNKNOWN, order[found]) if len(order) else found
@@ -176,7 +172,7 @@ def latest_before(keys: Int64, times: Int64, wanted: Int64, moments: Int64, *, l
 
 
 def _last_with(keys: Int64, wanted: Int64) -> Int64:
-    """The last position of each wanted number among the keys, UNKNOWN where it is not."""
+    """Last position of each wanted number among the keys, UNKNOWN if it is not there."""
     if not len(keys) or not len(wanted):
         return np.full(len(wanted), UNKNOWN, np.int64)
     low, high = int(keys.min()), int(keys.max())
@@ -192,7 +188,7 @@ def _last_with(keys: Int64, wanted: Int64) -> Int64:
 
 
 def _merged(keys: Int64, times: Int64, wanted: Int64, moments: Int64) -> Int64:
-    """The rule of `latest_before` for numbers that all exist among the keys, by sorting both together."""
+    """Result of `latest_before` with `later`, for numbers that all occur among the keys, by sorting both together."""
     both = np.concatenate((keys, wanted))
     is_wanted = np.arange(len(both)) >= len(keys)
     order = np.lexsort((is_wanted, np.concatenate((times, moments)), both))
@@ -210,18 +206,19 @@ def _merged(keys: Int64, times: Int64, wanted: Int64, moments: Int64) -> Int64:
 FRAME = re.compile(r"^(?P<file>[^<].*)\((?P<line>\d+)\): (?P<function>.*)$")
 BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<function>\w+)(?: of .*)?>$")
 FOREIGN = re.compile(r"(^|/)(site-packages|dist-packages|lib/python\d[\d.]*|steptime/(?:capture|probe))/")
-"""The last one is ours, also from a checkout (`pip install --editable`); the probe was in capture/ once."""
+"""Folders of libraries. The last is steptime's own, also in a checkout (`pip install --editable`); the probe was in
+capture/ once."""
 _LIBRARIES = """
 torch torchvision torchaudio numpy pandas scipy sklearn PIL transformers accelerate datasets tokenizers lightning
 pytorch_lightning lightning_fabric keras timm peft trl diffusers ignite fastai deepspeed megatron tqdm wandb mlflow
 hydra click steptime lightning_utilities torchmetrics huggingface_hub safetensors
 """
 LIBRARIES = frozenset(_LIBRARIES.split())
-"""Kineto strips what is on sys.path from the file names, so packages are known by their first folder only."""
+"""Names of libraries. Kineto strips sys.path from file names, so packages are known by their first folder only."""
 
 
 def is_user_file(file: str) -> bool:
-    """True unless the file is of a library, of Python's own, or no file."""
+    """True for a user's file: of no library, not Python's own, and a real file."""
     parts = PurePath(file).parts
     if not parts or file.startswith("<") or FOREIGN.search(file):
         return False
@@ -230,20 +227,20 @@ def is_user_file(file: str) -> bool:
 
 
 def source_line(symbol: str) -> SourceLine | None:
-    """Line where the function of a frame starts; None for what is no Python function in a file."""
+    """Line where a frame's function starts; None if the symbol is no Python function in a file."""
     found = FRAME.match(symbol)
     return SourceLine(found["file"], int(found["line"]), found["function"]) if found else None
 
 
 def function_name(symbol: str) -> str:
-    """The name of a Python function alone: "zoom_shift" of "<built-in function zoom_shift>", "forward" of
-    "train.py(12): forward"; anything else as it is."""
+    """Bare name of a function: "zoom_shift" for "<built-in function zoom_shift>", "forward" for "train.py(12):
+    forward"; any other symbol unchanged."""
     found = FRAME.match(symbol) or BUILT_IN.match(symbol)
     return found["function"] if found else symbol
 
 
 def host_events(trace: Trace) -> Bool:
-    """Which events happened on a thread of the host."""
+    """Mask of the events on CPU threads."""
     return trace.events.are(*HOST_CATEGORIES)
 
 
@@ -254,9 +251,9 @@ def host_forest(trace: Trace) -> Forest:
 
 @cached_per_trace
 def running_before(trace: Trace) -> Bool:
-    """Which Python functions had called the profiler's start when it began to record. Kineto enters them then, one
-    within the other, and names each by the line at which it stood (profiler_python.cpp of torch): one that has nothing
-    to do with what the function calls later."""
+    """Mask of the Python functions on the stack when the profiler started. Kineto enters them at that moment, nested,
+    and names each by its current line (profiler_python.cpp of torch), which is unrelated to what the function calls
+    later."""
     starting = matching(trace, PROFILER.match)
     if not starting.any():
         return none_of(len(starting))
@@ -271,7 +268,7 @@ def running_before(trace: Trace) -> Bool:
 
 
 def forest_of(events: EventTable, rows: Int32) -> Forest:
-    """Nests some events, each track for itself. rows: in order."""
+    """Nests some events, each track separately. rows: ascending."""
     parent = np.full(len(events), UNKNOWN, np.int32)
     for nested in by_track(events, rows):
         above = enclosing(events.start[nested], events.ends(nested))
@@ -280,8 +277,8 @@ def forest_of(events: EventTable, rows: Int32) -> Forest:
 
 
 def by_track(events: EventTable, rows: Int32) -> Iterator[Int32]:
-    """The rows of one track after the other, parents before their children: only one track's times are copied at once.
-    rows: in order."""
+    """Yields the rows track by track, parents before children, so that only one track's times are copied at once. rows:
+    ascending."""
     if not len(rows):
         return
     counts = np.bincount(events.track[rows])
@@ -293,13 +290,13 @@ def by_track(events: EventTable, rows: Int32) -> Iterator[Int32]:
 
 DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 MODULE = re.compile("nn.Module: ")
-"""So Kineto names the call of a module among the Python functions, and our own probe in its ranges."""
+"""Kineto's name for a module call among Python functions, and the probe's name in its ranges."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Roles:
-    """Roles of the host's events, one mask each over the whole table. engine: a frame of autograd's. module: a
-    module's call, by our own ranges where there are some."""
+    """Roles of the CPU events, one mask each over the whole table. engine: frames of autograd. module: module calls, by
+    the probe's ranges if there are any."""
 
     operator: Bool
     engine: Bool
@@ -310,8 +307,8 @@ class Roles:
 
 @cached_per_trace
 def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is_user_file) -> Links:
-    """Links all events of a trace. boundaries: (n, 2) ns, the steps on the host in time order, without overlap; may be
-    empty. is_user: tells files of the user's, as the trace spells them, from libraries'."""
+    """Relations between all events of a trace. boundaries: steps on the CPU, (n, 2), ns, in time order, without
+    overlap; may be empty. is_user: True for a user's file, as the trace spells it."""
     roles = roles_of(trace, is_user)
     made = host_forest(trace)
     origin = origins_of(trace)
@@ -330,7 +327,7 @@ def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is
 
 @cached_per_trace
 def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Roles:
-    """Sorts the host's events. Files of 2021 list annotations among the operators; compiled code is only annotated."""
+    """Roles of the CPU events. Files of 2021 list annotations among the operators; compiled code is only annotated."""
     event_kind, name = trace.events.event_kind, trace.events.name
     listed, noted, python = (event_kind == k for k in (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.PYTHON))
     compiled, annotated = of_symbols(trace, is_compiled), of_symbols(trace, ANNOTATION.match)
@@ -352,7 +349,7 @@ def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Rol
 
 
 def linked(trace: Trace) -> Trace:
-    """The same trace that knows what launched what, and has let go of the numbers that said so."""
+    """The trace with its launches and origins stored, and without the ids that they were computed from."""
     if trace.launched is not None:
         return trace
     nothing: Any = np.broadcast_to(np.int8(ABSENT), (len(trace.events),))
@@ -365,10 +362,10 @@ def linked(trace: Trace) -> Trace:
 
 @cached_per_trace
 def launches_of(trace: Trace) -> Few:
-    """Map each activity of a device to the runtime call with the same correlation id, preferring calls whose name is a
-    launch (HIP gives the calls around a launch its number too). Where neither has a correlation, their "External id" is
-    it (roctracer's, as torch for ROCm writes it); that of an operator is another number then. Where they have no number
-    at all, it is the call of the same place in the order of time."""
+    """Maps each device activity to the runtime call with the same correlation id, preferring calls whose name is a
+    launch (HIP gives the calls around a launch its number too). Without correlation ids, "External id" is used
+    (roctracer's, as torch for ROCm writes it; operators' external ids are unrelated). Without any id, calls and
+    activities are paired in time order."""
     if trace.launched is not None:
         return trace.launched.launch
     events = trace.events
@@ -391,8 +388,8 @@ def launches_of(trace: Trace) -> Few:
 
 @cached_per_trace
 def origins_of(trace: Trace) -> Few:
-    """Map each activity of a device to the event of the host that it comes from: its launch or, where the trace holds
-    none, the operator with its "External id"."""
+    """Maps each device activity to the CPU event that it comes from: its launch or, if the trace holds none, the
+    operator with the same "External id"."""
     if trace.launched is not None:
         return trace.launched.origin
     events, launch = trace.events, launches_of(trace)
@@ -407,8 +404,8 @@ def origins_of(trace: Trace) -> Few:
 
 
 def _by_time(trace: Trace, rows: Int32, called: Int32) -> Int32:
-    """The call of each activity of one stream, by their places in time: where there are as many calls that put work on
-    a device, and none is later than what it launched. UNKNOWN for all else."""
+    """Call of each activity of a single stream, paired in time order; UNKNOWN unless the numbers of calls and
+    activities are equal and no call is later than its activity."""
     events = trace.events
     calls = called[of_symbols(trace, QUEUEING.match)[events.name[called]]] if len(called) else called
     calls, order = calls[np.argsort(events.start[calls], kind="stable")], np.argsort(events.start[rows], kind="stable")
@@ -419,7 +416,7 @@ def _by_time(trace: Trace, rows: Int32, called: Int32) -> Int32:
 
 
 def _by_number(numbers: Numbers, start: Int64, candidates: Int32, rows: Int32) -> Int32:
-    """The candidate with the number of each row, UNKNOWN where none has it."""
+    """Candidate with the same number for each row, UNKNOWN if there is none."""
     at = latest_before(numbers[candidates], start[candidates], numbers[rows], start[rows], later=True)
     return np.where(at == UNKNOWN, np.int32(UNKNOWN), np.append(candidates, np.int32(UNKNOWN))[at])
 
@@ -430,7 +427,7 @@ def _not_python(trace: Trace) -> Bool:
 
 
 def _through(origin: Few, of_host: npt.NDArray[Width]) -> npt.NDArray[Width]:
-    """Facts of the host's events, copied to the device's: those of the event that each comes from."""
+    """Column with the values of CPU events copied to the device activities that come from them, in place."""
     if of_host.flags.writeable:  # else no event has one
         of_host[origin.rows] = of_host[origin.values]
         of_host.flags.writeable = False
@@ -438,11 +435,11 @@ def _through(origin: Few, of_host: npt.NDArray[Width]) -> npt.NDArray[Width]:
 
 
 def _forwards(trace: Trace, made: Forest, origin: Few, roles: Roles) -> Forward:
-    """The forward operator of what autograd runs, and the frame of autograd that runs it.
+    """Forward operator of each autograd frame.
 
     The frame has the sequence number. Operators that record nothing carry the number of the next one that does, so the
-    last one before the frame owns it. In backward gradients are off and its operators have no number; what has one
-    there is run again by checkpointing, or differentiated twice, and owns it alike."""
+    last one before the frame owns it. In backward gradients are off and operators have no number, except those that
+    checkpointing reruns or that are differentiated twice; these own frames likewise."""
     events = trace.events
     numbered = events.sequence != ABSENT
     framing = roles.engine & numbered
@@ -455,10 +452,10 @@ def _forwards(trace: Trace, made: Forest, origin: Few, roles: Roles) -> Forward:
 
 
 def _called_from(trace: Trace, made: Forest, callers: Bool, forwards: Forward) -> Int32:
-    """The caller (a function of the user's, a module) around each event of the host.
+    """Caller (a user's function, a module) around each CPU event.
 
-    Around what backward runs there is only whoever called backward, so it is the forward operator's, unless a caller
-    runs inside the frame itself: a hook, a custom function, checkpointing."""
+    Around backward there is only the caller of backward, so the forward operator's caller is used, unless a caller runs
+    inside the frame itself: a hook, a custom function, checkpointing."""
     around = made.nearest(callers)
     if not callers.any():
         return around
@@ -475,7 +472,8 @@ def _called_from(trace: Trace, made: Forest, callers: Bool, forwards: Forward) -
 
 
 def _steps(trace: Trace, boundaries: Int64, *, launched: bool) -> Numbers:
-    """The step in which each event starts; on a device, whose work may belong to another, where no launch is known."""
+    """Step in which each event starts; for device activities only if no launch is known, since work may belong to
+    another step."""
     events = trace.events
     known = host_events(trace) if launched else host_events(trace) | events.are(*DEVICE)
     width: type[np.signedinteger[Any]] = np.int16 if len(boundaries) < 1 << 15 else np.int32

@@ -1,7 +1,7 @@
-"""Reading what Nsight Systems exported: `nsys export -t sqlite`, one database with all processes of a machine.
+"""Reader of what Nsight Systems exported: `nsys export -t sqlite`, one database with all processes of a machine.
 
-Kernels, copies, fills, calls of the runtime and NVTX ranges become the events that Kineto would have written. A range
-of torch.autograd.profiler.emit_nvtx ("aten::mm, seq = 3, op_id = 7") is an operator, any other an annotation.
+Kernels, copies, fills, runtime calls and NVTX ranges become the events that Kineto would have written. A range of
+torch.autograd.profiler.emit_nvtx ("aten::mm, seq = 3, op_id = 7") is an operator, any other range an annotation.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ COPIES, FILLS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 CALLS, RANGES = "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
 OF_DEVICE = ("deviceId", "streamId", "correlationId")
 VERSION = re.compile(r"_v\d+(_pt[sd][zs])?$")
-"""Version suffix of a call, which CUPTI adds to its name: cudaLaunchKernel_v7000."""
+"""Suffix that CUPTI adds to the name of a call: cudaLaunchKernel_v7000."""
 PUSHED, STARTED = 59, 60
-"""Kinds of NVTX events that last; of the others, marks and names are left out."""
+"""Types of NVTX events with a duration; marks and names are skipped."""
 DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP", 11: "HtoD", 12: "DtoH", 13: "DtoD"}
 MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device", 6: "Managed"}
 
@@ -41,7 +41,8 @@ def is_of_nsight(database: Database) -> bool:
 
 
 def processes_of(database: Database, path: Path) -> tuple[int, ...]:
-    """Numbers of processes that used a device, in order; of all where none did. Raises TraceError (trace-empty)."""
+    """Numbers of the processes that used a device, in order; of all processes if none did. Raises TraceError
+    (trace-empty)."""
     for tables, column in (((KERNELS, GRAPHS, COPIES), "globalPid"), ((CALLS, RANGES), "globalTid")):
         message = {row[2] >> 24 & 0xFFFFFF for table in tables for row in timed_rows(database, table, column)}
         if message:
@@ -63,14 +64,14 @@ def read_process(database: Database, path: Path, process: int) -> Trace:
 
 
 class _ProcessTables:
-    """The tables, as one process has them."""
+    """The database's tables, filtered by process."""
 
     def __init__(self, database: Database, process: int) -> None:
         self._database, self._process = database, process
         self._texts = texts_of(database, "StringIds", "value")
 
     def add_device(self, events: EventColumns) -> None:
-        """Kernels (graphs that were recorded as one, too), copies and fills."""
+        """Adds kernels (also graphs recorded as one), copies and fills."""
         grid = ("gridX", "gridY", "gridZ")
         kernels = self._mine(KERNELS, "globalPid", *OF_DEVICE, "demangledName", "shortName", *grid)
         blocks = [min(max(x, 1) * max(y, 1) * max(z, 1), LATEST) for *_, x, y, z in kernels]
@@ -88,7 +89,7 @@ class _ProcessTables:
         _add_work(events, EventKind.MEMSET, fills, ["Memset (Device)"] * len(fills), bytes=[row[6] for row in fills])
 
     def add_host(self, events: EventColumns) -> None:
-        """Calls of the runtime and ranges."""
+        """Adds runtime calls and ranges."""
         calls = self._mine(CALLS, "globalTid", "correlationId", "nameId")
         names = [VERSION.sub("", self._texts.get(row[4], "")) for row in calls]
         events.add(EventKind.RUNTIME, calls, names, self._threads(calls), correlation=[row[3] for row in calls])
@@ -98,7 +99,7 @@ class _ProcessTables:
         events.add_ranges(kept, message, self._threads(kept))
 
     def _mine(self, table: str, owner: str, *columns: str, text: str = "") -> list[Row]:
-        """start, end, owner and more of the process's events. text: a last column, as it is."""
+        """(start, end, owner, further columns) of the process's events. text: name of a last column, unconverted."""
         rows = timed_rows(self._database, table, owner, *columns, text=text)
         return [row for row in rows if row[2] >> 24 & 0xFFFFFF == self._process]
 

@@ -1,9 +1,9 @@
-"""Measurements of kernels by Nsight Compute: the details page as CSV (`ncu --csv`, `ncu --import report.ncu-rep
+"""Reader of Nsight Compute's kernel measurements: the details page as CSV (`ncu --csv`, `ncu --import report.ncu-rep
 --csv`).
 
-A row is one metric of one launch, or what one of ncu's rules says of it. Versions differ in their columns (the grid of
-a launch is one, or a metric) and in metrics' names, of which each has two. Names of kernels are not those of a trace:
-newer versions leave out namespaces, and all of them write "T1" where a trace repeats the type.
+A row is one metric of one launch, or the result of one of ncu's rules for it. Versions differ in columns (a launch's
+grid is a column or a metric) and in metric names, of which each metric has two. Kernel names differ from a trace's:
+newer versions omit namespaces, and all write "T1" where a trace repeats the type.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from steptime.errors import UsageError, no_such_file
 NAME, VALUE = "Kernel Name", "Metric Value"
 EXPECTED = "Expected the details page: ncu --import report.ncu-rep --csv > kernels.csv"
 HEAD = 400
-"""Lines in which the header must come: ncu's own, and what the job printed, are before it."""
+"""Most lines before the header: messages of ncu and of the job."""
 MOST_FILES, MOST_LINES, LONGEST_LINE = 4_000, 20_000_000, 1 << 20
 MOST_COMPANIONS = 50
-"""Files next to a trace that are looked at, unasked."""
+"""Most files next to a trace that are checked without being asked for."""
 METRICS = {
     "occupancy": ("Achieved Occupancy", "sm__warps_active.avg.pct_of_peak_sustained_active"),
     "possible": ("Theoretical Occupancy", "sm__maximum_warps_per_active_cycle_pct"),
@@ -38,7 +38,7 @@ METRICS = {
     ),
     "compute": ("Compute (SM) Throughput", "SM Throughput", "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
 }
-"""Fields of `KernelCounters`, all in percent, by ncu's names for them."""
+"""Fields of `KernelCounters` in percent, with ncu's names for them."""
 LIMITS = {
     "Block Limit Registers": "registers",
     "Block Limit Shared Mem": "shared memory",
@@ -49,17 +49,17 @@ LIMITS = {
 STALL = re.compile(
     r"being stalled (?:waiting )?(?:for |on )?(?P<on>[^.]+)\..*represents about (?P<share>[\d.,]+)%", re.DOTALL
 )
-"""Of the rule CPIStall."""
+"""Text of the rule CPIStall."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCounters:
-    """Mean counters of the launches of one kernel with one grid. Shares are 0 to 1, None where they were not measured.
+    """Mean counters over the launches of one kernel with one grid. Fractions are 0 to 1, None if not measured.
 
-    occupancy: warps on a multiprocessor of the most that it holds, while it works. possible: what the kernel's needs
-    leave of them; limit: which of its needs, "" for none. memory: of the busiest part of the way to memory; dram: of
-    DRAM's own; compute: of the busiest pipeline. stall: what warps wait for most, in ncu's words; stalled: its share of
-    the cycles between two instructions of a warp."""
+    occupancy: active warps of a multiprocessor, relative to its maximum. possible: the occupancy that the kernel's
+    resources allow; limit: the resource that limits it, "" for none. memory: busiest part of the path to memory; dram:
+    DRAM's throughput; compute: busiest pipeline. stall: main reason that warps wait, in ncu's words; stalled: its
+    fraction of the cycles between two instructions of a warp."""
 
     launches: int
     occupancy: float | None = None
@@ -74,7 +74,7 @@ class KernelCounters:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredKernel:
-    """blocks: of the grid, 0 where the file does not say."""
+    """Counters of one kernel. blocks: of the grid, 0 if unknown."""
 
     name: str
     blocks: int
@@ -102,13 +102,13 @@ class _Launch:
 
 
 def find_counters(path: Path) -> tuple[Path, ...]:
-    """The files of Nsight Compute next to a trace or a recording."""
+    """Files of Nsight Compute next to a trace or a recording."""
     folder = path if path.is_dir() else path.parent
     return tuple(file for file in islice(sorted(folder.glob("*.csv")), MOST_COMPANIONS) if _header(file))
 
 
 def counter_files(given: Path) -> tuple[Path, ...]:
-    """The files that are meant by one, or by a folder. Raises UsageError (no-counters) where none is of ncu."""
+    """Files of Nsight Compute at a path, a file or a folder. Raises UsageError (no-counters) if there are none."""
     if not given.exists():
         raise no_such_file(given, "a CSV of Nsight Compute (ncu --csv), or a folder of them", UsageError)
     files = islice(sorted(given.rglob("*.csv")), MOST_FILES) if given.is_dir() else [given]
@@ -127,7 +127,7 @@ def counter_files(given: Path) -> tuple[Path, ...]:
 
 
 def read_counters(files: Iterable[Path]) -> tuple[MeasuredKernel, ...]:
-    """The kernels of all files by name and grid; a launch that several files tell of is one launch."""
+    """Kernels of all files by name and grid; a launch that is in several files counts once."""
     launches: dict[tuple[str, str, str, str], _Launch] = {}
     for file in files:
         for row in _rows(file):
@@ -156,7 +156,7 @@ def _together(same: Sequence[_Launch]) -> KernelCounters:
 
 
 def number(text: str) -> float | None:
-    """A number as ncu writes it in the language of its machine: 1,024 and 4,963,609,951.19, 61.84 and 61,84."""
+    """Number in ncu's localized format: 1,024 and 4,963,609,951.19, 61.84 and 61,84; None for other text."""
     text = text.strip()
     if text.count(",") > 1 or ("." in text and text.find(",") < text.find(".")) or re.fullmatch(r"\d{1,3},\d{3}", text):
         text = text.replace(",", "")
@@ -170,13 +170,13 @@ def number(text: str) -> float | None:
 
 
 def _blocks(grid: str) -> int:
-    """Of "(224, 1, 1)"."""
+    """Number of blocks in a grid such as "(224, 1, 1)"."""
     sides = [int(side) for side in re.findall(r"\d{1,10}", grid)]
     return min(prod(sides), 1 << 60) if sides else 0
 
 
 def _header(file: Path) -> list[str]:
-    """The columns; none where the file is not of ncu's details page."""
+    """Names of the columns; empty if the file is no details page of ncu."""
     if not file.is_file():
         return []
     try:
@@ -189,7 +189,7 @@ def _header(file: Path) -> list[str]:
 
 
 def _rows(file: Path) -> Iterator[dict[str, str]]:
-    """The rows behind the header; what the job printed among them is passed over. Raises UsageError."""
+    """Yields the rows after the header, skipping the job's output between them. Raises UsageError."""
     columns = _header(file)
     try:
         with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
@@ -201,7 +201,7 @@ def _rows(file: Path) -> Iterator[dict[str, str]]:
 
 
 def _lines(file: TextIO) -> Iterator[str]:
-    """Its lines, long ones in pieces: a file without an end of line must not fill the memory."""
+    """Yields the file's lines, long ones in pieces, since a file without line ends must not fill the memory."""
     return iter(lambda: file.readline(LONGEST_LINE), "")
 
 

@@ -1,10 +1,9 @@
-"""Reading a trace: half a megabyte of JSON at a time, into columns.
+"""Reader of traces: half a megabyte of JSON at a time, into columns.
 
 The blocks fit the processor's cache (32 MB blocks cost 2.5 times as much). A block is cut at an event separator, whose
 comma is overwritten by brackets, and decoded in place. A wrong cut (a separator inside a nested list or a string)
-always leaves an unclosed bracket, so it is noticed: the separators before it are tried, then a larger block.
-
-Memory events of a trace: one without a duration for each allocation and each free.
+always leaves an unclosed bracket, so it is detected: the separators before it are tried, then a larger block. Memory
+events are events without a duration, one for each allocation and each free.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ LIMIT = 1 << 62
 
 
 class Allocations:
-    """Grows the columns of `AllocationEvents`."""
+    """Builder of the columns of `AllocationEvents`."""
 
     def __init__(self) -> None:
         self._columns = {
@@ -53,7 +52,7 @@ class Allocations:
         }
 
     def add(self, marks: Sequence[Mark], *, exactly: bool) -> None:
-        """Appends those of a block that are of memory and have a time."""
+        """Appends the memory events of a block that have a time."""
         found = [mark for mark in marks if mark.name == NAME and mark.ts is not NOTHING]
         if not found:
             return
@@ -70,11 +69,11 @@ class Allocations:
 
 BLOCK = 512 * 1024
 LARGEST_BLOCK = 64 * 1024 * 1024
-"""A single event, a header or a trailer beyond this is not what Kineto writes."""
+"""Most bytes of a single event, a header or a trailer; Kineto writes none this large."""
 CUT_ATTEMPTS = 8
 END_ATTEMPTS = 64
 DEFAULT_MAX_SIZE = 8 * 10**9
-"""Bytes of JSON: about 25 million events, 1 GB of columns."""
+"""Default limit for the JSON of a trace, bytes: about 25 million events, 1 GB of columns."""
 EVENTS_START = re.compile(rb'"traceEvents"\s*:\s*(\[)')
 BARE_ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*(\[)\s*[\{\]]")
 EVENTS_END = re.compile(rb'[\}\[]\s*(\])\s*(,\s*("|$)|\}|$)')
@@ -86,16 +85,16 @@ class BlockOutcome(Enum):
 
     READ = 1
     UNCLOSED = 2
-    """A bracket or a string is still open: the cut was wrong."""
+    """A bracket or a string is open at the end: the cut was wrong."""
     BROKEN = 3
-    """No JSON, or typed in an unexpected way."""
+    """The block is no JSON, or has unexpected types."""
 
 
 def read(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
-    """Reads a chrome trace as Kineto writes it, plain or gzipped, whole or cut short.
+    """Reads a chrome trace in Kineto's format, plain or gzipped, whole or truncated.
 
-    max_size: bytes of JSON that are accepted, after decompression. Peak memory: 0.1 to 0.3 bytes per byte of JSON.
-    Raises TraceError: trace-unreadable, trace-empty, trace-not-a-trace, trace-too-large."""
+    max_size: most bytes of JSON after decompression. Peak memory: 0.1 to 0.3 bytes per byte of JSON. Raises TraceError:
+    trace-unreadable, trace-empty, trace-not-a-trace, trace-too-large."""
     with TraceSource(path, max_size) as source:
         reading = _Reading(path, source)
         reading.run()
@@ -103,7 +102,7 @@ def read(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
 
 
 def peek(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
-    """The same of the file's first events only: what its header says, and who wrote it. Raises TraceError."""
+    """Reads only a file's first events: its header, and the processes that wrote it. Raises TraceError."""
     with TraceSource(path, max_size) as source:
         reading = _Reading(path, source)
         reading.start()
@@ -111,7 +110,7 @@ def peek(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
 
 
 class _Reading:
-    """One pass over one file. The buffer's first `filled` bytes are unread text."""
+    """One pass over one file. The first `filled` bytes of the buffer are unread text."""
 
     def __init__(self, path: Path, source: TraceSource) -> None:
         self._path, self._source = path, source
@@ -125,19 +124,19 @@ class _Reading:
         self._truncated = False
 
     def run(self) -> None:
-        """Header, blocks, trailer."""
+        """Reads header, blocks and trailer."""
         self._find_events()
         while self._take_block():
             pass
 
     def start(self) -> None:
-        """Header and the first block that holds an event."""
+        """Reads the header and the first block that holds an event."""
         self._find_events()
         while not self._columns.names and self._take_block():
             pass
 
     def trace(self) -> Trace:
-        """What was read. Raises TraceError when nothing in it was an event."""
+        """The trace that was read. Raises TraceError if nothing in it was an event."""
         columns = self._columns
         facts = facts_of(self._header, self._trailer)
         events = columns.table(facts["base_ns"])
@@ -151,7 +150,7 @@ class _Reading:
         )  # fmt: skip
 
     def _find_events(self) -> None:
-        """Reads up to the "[" of the list of events and leaves it as the first byte of the buffer."""
+        """Reads up to the "[" of the list of events, which becomes the first byte of the buffer."""
         while True:
             self._fill()
             text, length = self._buffer, self._filled
@@ -166,7 +165,7 @@ class _Reading:
             self._grow("before its list of events")
 
     def _take_block(self) -> bool:
-        """Reads events up to a separator; False after the last."""
+        """Reads events up to a separator; False after the last block."""
         self._fill()
         cuts = self._cuts()
         outcome = BlockOutcome.UNCLOSED
@@ -190,7 +189,8 @@ class _Reading:
         return self._salvage_block(cuts)
 
     def _cuts(self) -> list[int]:
-        """The last few commas between events, last first. None near the file's end: there the list ends."""
+        """Positions of the last few commas between events, last first. Empty near the file's end, where the list
+        ends."""
         if self._at_end and self._filled <= BLOCK:
             return []
         window = 1 << 14
@@ -202,7 +202,7 @@ class _Reading:
             window *= 8
 
     def _decode(self, stop: int) -> BlockOutcome:
-        """Adds the events before `stop`, whose byte (a comma or a bracket) is made a bracket for the time being."""
+        """Adds the events before `stop`, whose byte (a comma or a bracket) is temporarily replaced by a bracket."""
         kept = self._buffer[stop]
         self._buffer[0], self._buffer[stop] = OPEN, CLOSE
         try:
@@ -215,7 +215,8 @@ class _Reading:
         return BlockOutcome.READ
 
     def _add_block(self, block: memoryview) -> None:
-        """A function of its own, so that no event outlives the view into which its raw fields point."""
+        """Adds the events of a block. A separate function, so that no event outlives the view into which its raw fields
+        point."""
         events, marks = decode_list(block, exactly=bool(self._exactly))
         if self._exactly is None and events:
             self._exactly = needs_exactness(events, block)
@@ -232,7 +233,7 @@ class _Reading:
         self._truncated = self._source.cut_short or not closes(self._header, self._trailer)
 
     def _salvage_rest(self) -> bool:
-        """The last interval does not parse: it is damaged, or the file was cut short."""
+        """Handles a last part that does not parse because it is damaged or the file was truncated. Returns False."""
         text = bytes(self._buffer[1 : self._filled])
         ends = [match.start(1) for match in EVENTS_END.finditer(text)]
         for end in ends[: -END_ATTEMPTS - 1 : -1]:
@@ -250,7 +251,7 @@ class _Reading:
         return False
 
     def _salvage_block(self, cuts: list[int]) -> bool:
-        """Keeps what can be kept of a damaged block. Gives up the rest of the file when it has no events at all."""
+        """Keeps the readable events of a damaged block. Gives up the rest of the file if the block has no separator."""
         if not cuts:
             self._damaged += 1
             self._truncated = True
@@ -281,7 +282,7 @@ class _Reading:
         self._filled += count
 
     def _drop(self, count: int) -> None:
-        """Moves the unread text to the buffer's start; a buffer that had to grow shrinks again."""
+        """Moves the unread text to the buffer's start; a buffer that had grown shrinks again."""
         rest = self._buffer[count : self._filled]
         if len(self._buffer) > BLOCK and len(rest) < BLOCK:
             self._buffer = bytearray(BLOCK)
@@ -301,16 +302,16 @@ class _Reading:
 
 
 SEPARATOR = re.compile(rb"\}\s*(,)\s*\{")
-"""Between two events, in all the layouts that Kineto and rewriters use. Inside an event only between listed objects."""
+"""Separator between two events in all layouts of Kineto and rewriters. It occurs inside an event only between objects
+in a list."""
 LONGEST_JOIN = 16
-"""An event that holds objects in a list is split at them; so many pieces are put together again before giving up."""
+"""Most pieces that are joined again when an event was split between objects in a list."""
 
 
 def salvage(text: bytes, *, exactly: bool) -> tuple[list[Event | Mark], int, int]:
-    """Reads events separated by commas one by one. `text` starts and ends with an event, brackets stripped.
+    """Reads comma-separated events one by one. `text` starts and ends with an event, brackets stripped.
 
-    Returns those that are kept, how many intervals were given up, and how many were JSON without a usable time or name.
-    """
+    Returns (kept events, number of damaged intervals, number of events without a usable time or name)."""
     events: list[Event | Mark] = []
     damaged = refused = piece = 0
     boundaries = [match.start(1) for match in SEPARATOR.finditer(text)]
@@ -335,8 +336,8 @@ def salvage(text: bytes, *, exactly: bool) -> tuple[list[Event | Mark], int, int
 
 
 def _leniently(part: bytes, *, exactly: bool) -> tuple[Event | Mark | None, bool, bool]:
-    """JSON that the typed parser refused (NaN, an odd type, invalid UTF-8), or none at all: the event, whether the
-    interval is damaged, and whether it is useless."""
+    """Parses text that the typed parser refused (NaN, an odd type, invalid UTF-8, or no JSON at all): (event or None,
+    whether the text is damaged, whether it lacks a usable time or name)."""
     try:
         value = json.loads(part.decode("utf-8", "replace"), parse_float=Decimal)
     except (ValueError, RecursionError):

@@ -1,9 +1,9 @@
-"""Reading AMD's databases: what rocprofv3 writes (`PID_results.db`, schema 3 of rocpd, one for each process), and what
-rocmProfileData does (`trace.rpd`, schema 2).
+"""Reader of AMD's databases, of rocprofv3 (`PID_results.db`, schema 3 of rocpd, one per process) and of rocmProfileData
+(`trace.rpd`, schema 2).
 
-Kernels, copies, fills, calls of HIP and ranges of roctx become the events that Kineto would have written. Written by
-rocprofiler-sdk's source/lib/output/generateRocpd.cpp; what its rows mean is said by the views that it writes next to
-them, and by rpd_tracer of ROCm/rocmProfileData.
+Kernels, copies, fills, calls of HIP and ranges of roctx become the events that Kineto would have written. The format is
+from rocprofiler-sdk's source/lib/output/generateRocpd.cpp and the views in the databases, and from rpd_tracer in
+ROCm/rocmProfileData.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from steptime.trace.table import ABSENT, Device, EventKind, Trace
 DISPATCHES, REGIONS = "rocpd_kernel_dispatch", "rocpd_region"
 OPERATIONS, CALLS = "rocpd_op", "rocpd_api"
 BLOCKS = tuple(f"{of}_size_{axis}" for of in ("grid", "workgroup") for axis in "xyz")
-"""Blocks of a dispatch: the grid is counted in threads."""
+"""Columns of a dispatch's size: grid (in threads) and workgroup."""
 FILLING, COPYING = "__amd_rocclr_fill", "__amd_rocclr_copy"
-"""How kernels are named that HIP itself launches to fill and to copy memory."""
+"""Prefixes of the kernels that HIP itself launches to fill and to copy memory."""
 RUNTIME, MARKED = ("HIP_RUNTIME", "HIP_COMPILER"), "MARKER"
-"""How categories of regions start; others (HSA, RCCL, KFD) lie inside of these, and are left out."""
+"""Prefixes of the categories of regions that are read; others (HSA, RCCL, KFD) lie inside of these and are skipped."""
 OWN = re.compile(r"::writeRows$|^rpdflush$|^hcc_activity_callback$")
-"""Calls of rocmProfileData itself."""
+"""Names of rocmProfileData's own calls."""
 Agent: TypeAlias = tuple[str, int]
-"""Agents that copy memory or have it: "CPU", "GPU" or "", and a number."""
+"""A place of memory: "CPU", "GPU" or "", and a number."""
 PLACES = {"CPU": "H", "GPU": "D"}
 KINDS_OF_KERNELS = (
     (EventKind.MEMSET, "Memset (Device)", FILLING),
     (EventKind.MEMCPY, "Memcpy", COPYING),
     (EventKind.KERNEL, "", ""),
 )
-"""Kinds of HIP's own kernels: how one is called, and how its name starts; last those of the job."""
+"""Kinds of kernels: (kind, name of the event, prefix of HIP's own kernels); the last entry is for the job's kernels."""
 
 
 def is_of_rocm(database: Database) -> bool:
@@ -57,7 +57,7 @@ def is_of_rocm(database: Database) -> bool:
 
 
 def processes_of(database: Database, path: Path) -> tuple[int, ...]:
-    """Numbers for the processes, in order. Raises TraceError (trace-empty)."""
+    """Numbers of the processes, in order. Raises TraceError (trace-empty)."""
     found = range(len(_processes(database)))
     if not found:
         raise TraceError("trace-empty", f"{path} contains no event of any process.")
@@ -65,7 +65,7 @@ def processes_of(database: Database, path: Path) -> tuple[int, ...]:
 
 
 def read_process(database: Database, path: Path, process: int) -> Trace:
-    """The trace of one process, by its number in `processes_of`."""
+    """Trace of one process, by its number in `processes_of`."""
     suffix, number = _processes(database)[process]
     events = EventColumns()
     if suffix is None:
@@ -77,13 +77,13 @@ def read_process(database: Database, path: Path, process: int) -> Trace:
 
 
 def _suffixes(database: Database) -> list[str]:
-    """Ends of the names of schema 3's tables: one for each process, or for each that was merged into one file."""
+    """Suffixes of schema 3's table names: one for each process, or for each that was merged into one file."""
     names = [table for table in tables_of(database) if table.startswith((DISPATCHES, REGIONS))]
     return sorted({table.removeprefix(DISPATCHES).removeprefix(REGIONS) for table in names})
 
 
 def _processes(database: Database) -> list[tuple[str | None, int]]:
-    """Suffix, None for schema 2, and process id."""
+    """(suffix, process id) of each process; the suffix is None for schema 2."""
     calls = sorted({row[2] for row in timed_rows(database, CALLS, "pid")})
     if calls:
         return [(None, process) for process in calls]
@@ -92,7 +92,7 @@ def _processes(database: Database) -> list[tuple[str | None, int]]:
 
 
 class _ProcessRows:
-    """Schema 3, as one process has it. The number of a call on its stack is that of what it launched."""
+    """Rows of one process in schema 3. A call's stack id equals that of what it launched."""
 
     def __init__(self, database: Database, suffix: str, process: int) -> None:
         self._database, self._suffix, self._process = database, suffix, process
@@ -111,7 +111,7 @@ class _ProcessRows:
         )
 
     def add_all(self, events: EventColumns) -> None:
-        """Events of devices, and events of the host."""
+        """Adds the events of devices and of CPU threads."""
         kernels = self._mine(DISPATCHES, "agent_id", "kernel_id", "queue_id", "stream_id", "event_id", *BLOCKS)
         names = texts_of(self._database, f"rocpd_info_kernel_symbol{self._suffix}", "display_name")
         by_stream = any(row[6] > 0 for row in kernels)  # else by queue, of which each stream has one
@@ -147,7 +147,7 @@ class _ProcessRows:
         events.add_ranges(ranges, texts, [(row[2], row[3]) for row in ranges])
 
     def _mine(self, table: str, *columns: str) -> list[Row]:
-        """start, end, process and more."""
+        """(start, end, process, further columns) of the process's rows."""
         rows = timed_rows(self._database, f"{table}{self._suffix}", "pid", *columns)
         return [row for row in rows if row[2] == self._process]
 
@@ -168,7 +168,7 @@ class _ProcessRows:
 
 
 class _Profile:
-    """Schema 2, as one process has it: calls, ranges and operations of the device, linked by a table of their own."""
+    """Rows of one process in schema 2: calls, ranges and device operations, linked by a separate table."""
 
     def __init__(self, database: Database, process: int) -> None:
         self._texts = texts_of(database, "rocpd_string", "string")
@@ -185,7 +185,7 @@ class _Profile:
         self._named = {row[0]: row[1] for row in rows_of(database, "ext_autogradapi", "api_ptr_id", "seq")}
 
     def add_all(self, events: EventColumns) -> None:
-        """Events of devices, and events of the host."""
+        """Adds the events of devices and of CPU threads."""
         for kind, start in ((EventKind.MEMCPY, "Copy"), (EventKind.MEMSET, "Fill"), (EventKind.KERNEL, "")):
             rows = [row for row in self._operations if beginning(self._texts.get(row[6], ""), "Copy", "Fill") == start]
             reported = 6 if start else 5
@@ -208,7 +208,7 @@ class _Profile:
         events.add_ranges(others, [self._texts.get(row[6], "") for row in others], [(row[2], row[3]) for row in others])
 
     def _by_kind(self) -> dict[EventKind, list[Row]]:
-        """Calls of HIP, functions that the job marked, and the profiler's own work."""
+        """Calls of HIP, functions that the job marked, and the profiler's own work, by kind."""
         kinds: dict[EventKind, list[Row]] = {EventKind.RUNTIME: [], EventKind.ANNOTATION: [], EventKind.OVERHEAD: []}
         for row in self._calls:
             name = self._texts.get(row[5], "")
@@ -221,7 +221,7 @@ class _Profile:
 def add_kernels(
     events: EventColumns, rows: Sequence[Row], names: Sequence[str], blocks: Sequence[int], **ids: Sequence[int]
 ) -> None:
-    """Kernels; of HIP's own what they do. ids: device, stream and correlation of each."""
+    """Adds kernels; HIP's own become copies and fills. ids: device, stream and correlation of each."""
     for kind, text, start in KINDS_OF_KERNELS:
         chosen = [at for at, name in enumerate(names) if beginning(name, FILLING, COPYING) == start]
         mine = {name: [column[at] for at in chosen] for name, column in ids.items()}
@@ -233,7 +233,7 @@ def add_kernels(
 def add_copies(
     events: EventColumns, rows: Sequence[Row], ends: Sequence[tuple[Agent, Agent]], **columns: Sequence[int]
 ) -> None:
-    """Copies from an agent to another. columns: their streams, bytes and correlations."""
+    """Adds copies; ends: (source, target) of each. columns: their streams, bytes and correlations."""
     names = [f"Memcpy {PLACES.get(source, '')}to{PLACES.get(target, '')}" for (source, _), (target, _) in ends]
     devices = [number if target == "GPU" else other for (_, other), (target, number) in ends]
     tracks = list(zip(devices, columns["stream"], strict=True))
@@ -241,12 +241,12 @@ def add_copies(
 
 
 def beginning(name: str, *known: str) -> str:
-    """How a name starts, of the ways that are known; "" for any other."""
+    """Prefix of a name, out of the known ones; "" for none."""
     return next((start for start in known if name.startswith(start)), "")
 
 
 def blocks_of(grid: Sequence[int], group: Sequence[int]) -> int:
-    """Of a grid of threads."""
+    """Number of blocks in a grid, given in threads."""
     return min(prod(-(-max(threads, 1) // max(size, 1)) for threads, size in zip(grid, group, strict=True)), LATEST)
 
 
@@ -256,7 +256,7 @@ def _message(more: Any) -> str:
 
 
 def _decoded(more: Any) -> Mapping[str, Any]:
-    """A column of JSON; nothing where it is damaged."""
+    """Content of a JSON column; empty if it is damaged."""
     try:
         found = msgspec.json.decode(more) if isinstance(more, str | bytes) else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,8 +1,8 @@
-"""Reading what `rocprofv3 --output-format json` writes (`PID_results.json`): one document, which is decoded whole.
+"""Reader of `rocprofv3 --output-format json` (`PID_results.json`): one document, which is decoded whole.
 
 Kernels, copies, fills, calls of HIP and ranges of roctx become the events that Kineto would have written, as from
-rocprofv3's database. Written by rocprofiler-sdk's source/lib/output/generateJSON.cpp; numbers of kinds and operations
-are places in the lists of names that the document holds itself.
+rocprofv3's database. The format is from rocprofiler-sdk's source/lib/output/generateJSON.cpp; numbers of kinds and
+operations are positions in lists of names in the document.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from steptime.trace.table import ABSENT, Device, EventKind, Trace
 
 FIRST_START = re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"\s*:')
 START = 1 << 10
-"""Bytes, unpacked, in which the document says what it is."""
+"""Bytes at the start, unpacked, that show the document's type."""
 CHUNK = 1 << 24
 GPU, CPU = 2, 1
-"""Types of agents (rocprofiler_agent_type_t)."""
+"""Numbers of agent types (rocprofiler_agent_type_t)."""
 
 
 class _Handle(msgspec.Struct, frozen=True, gc=False):
@@ -43,7 +43,7 @@ class _Size(msgspec.Struct, frozen=True, gc=False):
 
 
 class _ToolRecord(msgspec.Struct, gc=False):
-    """Fields that every record has."""
+    """Fields of every record."""
 
     start_timestamp: int
     end_timestamp: int
@@ -141,12 +141,12 @@ Timed = TypeVar("Timed", bound=_ToolRecord)
 
 
 def is_of_rocprof(path: Path) -> bool:
-    """True if a file starts as such a document does."""
+    """True if a file starts like such a document."""
     return FIRST_START.match(first_bytes(path, START)) is not None
 
 
 def processes_in(path: Path, max_size: int) -> tuple[int, ...]:
-    """Numbers for the processes, in order. Raises TraceError (trace-unreadable, trace-empty, trace-too-large)."""
+    """Numbers of the processes, in order. Raises TraceError (trace-unreadable, trace-empty, trace-too-large)."""
     found = range(len(_decoded(path, max_size, _Count).processes))
     if not found:
         raise TraceError("trace-empty", f"{path} contains no event of any process.")
@@ -154,7 +154,7 @@ def processes_in(path: Path, max_size: int) -> tuple[int, ...]:
 
 
 def read_rocprof(path: Path, process: int, *, max_size: int) -> Trace:
-    """The trace of one process, by its number in `processes_in`. Raises TraceError."""
+    """Trace of one process, by its number in `processes_in`. Raises TraceError."""
     return _ProcessColumns(_decoded(path, max_size, _Document).processes[process]).trace(path)
 
 
@@ -171,7 +171,7 @@ def _decoded(path: Path, max_size: int, kind: type[Content]) -> Content:
 
 
 class _ProcessColumns:
-    """One process as columns. The number of a call is that of what it launched."""
+    """Columns of one process. A call has the same correlation id as what it launched."""
 
     def __init__(self, process: _Process) -> None:
         self._process, self._events = process, EventColumns()
@@ -180,7 +180,7 @@ class _ProcessColumns:
         self._messages = {marker.key: marker.value for marker in process.strings.marker_api}
 
     def trace(self, path: Path) -> Trace:
-        """Raises TraceError where a number is too large for its column."""
+        """Trace of the process. Raises TraceError if a number is too large for its column."""
         records = self._process.buffer_records
         try:
             self._add_kernels(_sound(records.kernel_dispatch))
@@ -247,7 +247,7 @@ class _ProcessColumns:
 
 
 def _sound(records: Sequence[Timed]) -> list[Timed]:
-    """Those with usable times, in their order."""
+    """Records with usable times, by start."""
     found = [each for each in records if 0 <= each.start_timestamp <= each.end_timestamp < LATEST]
     return sorted(found, key=lambda each: each.start_timestamp)
 

@@ -19,10 +19,10 @@ GZIP_WINDOW = 31
 
 
 class TraceSource:
-    """Reads a file front to back, inflating it when it starts as gzip does.
+    """File that is read from front to back, and inflated if it starts as gzip does.
 
-    cut_short: the compressed data ends or breaks in the middle; what came before it was delivered.
-    size: bytes delivered so far. Raises TraceError (trace-unreadable, trace-empty, trace-too-large)."""
+    cut_short: True if the compressed data ends or breaks in the middle; what came before was delivered. size: bytes
+    delivered so far. Raises TraceError (trace-unreadable, trace-empty, trace-too-large)."""
 
     def __init__(self, path: Path, max_size: int) -> None:
         self._path = path
@@ -55,7 +55,7 @@ class TraceSource:
         self._file.close()
 
     def fill(self, view: memoryview) -> int:
-        """Fills the view from its start; returns how many bytes it holds, all it can except at the file's end."""
+        """Fills the view from its start and returns the number of bytes, less than its size only at the file's end."""
         filled = 0
         while filled < len(view):
             try:
@@ -71,7 +71,7 @@ class TraceSource:
         return filled
 
     def _inflate(self, view: memoryview) -> int:
-        """Inflates at most len(view) bytes into the view; 0 at the end."""
+        """Inflates at most len(view) bytes into the view and returns their number; 0 at the end."""
         while self._inflater is not None:
             data = self._pending or self._file.read(COMPRESSED_CHUNK)
             if not data:
@@ -92,7 +92,7 @@ class TraceSource:
         return 0
 
     def _next_member(self, rest: bytes) -> None:
-        """A gzip file may consist of several; anything else after the end is padding."""
+        """Starts the next member of a gzip file; anything else after a member is padding and skipped."""
         rest = rest or self._file.read(COMPRESSED_CHUNK)
         if rest.startswith(GZIP_MAGIC):
             self._inflater, self._pending = isal_zlib.decompressobj(GZIP_WINDOW), rest
@@ -106,7 +106,7 @@ class TraceSource:
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    """First bytes of a file, unpacked; empty where it cannot be read: its reader reports better what is wrong."""
+    """First bytes of a file, unpacked; empty if it cannot be read, since its reader reports errors better."""
     start = bytearray(count)
     try:
         with TraceSource(path, LARGEST) as source:
@@ -116,7 +116,7 @@ def first_bytes(path: Path, count: int) -> bytes:
 
 
 def too_large(what_holds: str, limit: int) -> TraceError:
-    """The refusal of more JSON than `limit` bytes."""
+    """Error for more than `limit` bytes of JSON."""
     unit, name = next((unit, name) for unit, name in UNITS if limit >= unit)
     return TraceError(
         "trace-too-large",

@@ -1,4 +1,4 @@
-"""Databases of profilers, opened read-only and untrusted, and their events as the columns that Kineto's would have."""
+"""Profilers' databases, opened read-only as untrusted input, and their events in the columns of Kineto's."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Row: TypeAlias = tuple[Any, ...]
 Database: TypeAlias = sqlite3.Connection
 MAGIC = b"SQLite format 3\0"
 OPERATOR = re.compile(r"^(?P<name>\S.*?), (?=seq = |op_id = )(seq = (?P<sequence>\d+))?")
-"""How torch.autograd.profiler.emit_nvtx names a range."""
+"""Format in which torch.autograd.profiler.emit_nvtx names a range."""
 LATEST = 1 << 60
-"""ns. A time beyond is garbage."""
+"""Latest valid time, ns."""
 
 
 def is_database(path: Path) -> bool:
-    """True if the file is one of SQLite. A pipe, which would be waited for, is none."""
+    """True if the file is an SQLite database. A pipe counts as none, because reading it would block."""
     try:
         if not path.is_file():
             return False
@@ -37,7 +37,7 @@ def is_database(path: Path) -> bool:
 
 
 class EventColumns:
-    """Grows the columns of an `EventTable` from rows that start with start and end."""
+    """Builder of the columns of an `EventTable`, from rows that begin with start and end."""
 
     def __init__(self) -> None:
         self._columns = column_builders()
@@ -52,7 +52,8 @@ class EventColumns:
         tracks: Sequence[tuple[int, int]],
         **ids: Sequence[int],
     ) -> None:
-        """Events of one kind, or of one each. tracks: process and thread, or device and stream. ids: columns."""
+        """Adds events; kind: of all, or of each. tracks: (process, thread) or (device, stream). ids: further
+        columns."""
         start, end = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
         values: dict[str, Array] = {
             "event_kind": np.broadcast_to(np.array(kind, np.uint8), start.shape),
@@ -69,7 +70,8 @@ class EventColumns:
                 column.skip(len(rows))
 
     def add_ranges(self, rows: Sequence[Row], texts: Sequence[str], tracks: Sequence[tuple[int, int]]) -> None:
-        """Ranges that the job marked: operators where torch marked them ("aten::mm, seq = 3, op_id = 7")."""
+        """Adds ranges that the job marked: operators if torch marked them ("aten::mm, seq = 3, op_id = 7"), else
+        annotations."""
         found = [OPERATOR.match(text) for text in texts]
         kinds = [EventKind.ANNOTATION if each is None else EventKind.OPERATOR for each in found]
         names = [text if each is None else each["name"] for text, each in zip(texts, found, strict=True)]
@@ -77,7 +79,7 @@ class EventColumns:
         self.add(kinds, rows, names, tracks, sequence=[each if each < LATEST else ABSENT for each in numbers])
 
     def trace(self, path: Path, devices: Sequence[Device] = (), since: int = 0) -> Trace:
-        """All events. since: ns, added to their times."""
+        """Trace of all events. since: added to their times, ns."""
         return Trace(
             path=path, size=path.stat().st_size, events=table_of(self._columns, since), symbols=tuple(self._names),
             tracks=tuple(Track(*key) for key in self._tracks), shapes=(), dtypes=(), inputs=(), devices=tuple(devices),
@@ -87,8 +89,8 @@ class EventColumns:
 
 @contextmanager
 def opened(path: Path, max_size: int | None = None) -> Iterator[Database]:
-    """A database that nothing is written to. Raises TraceError: trace-unreadable where it is damaged, trace-too-large
-    where it has more bytes than max_size."""
+    """Read-only database connection. Raises TraceError: trace-unreadable if it is damaged, trace-too-large if it has
+    more than max_size bytes."""
     if max_size is not None and path.stat().st_size > max_size:
         raise too_large(f"{path} has", max_size)
     try:
@@ -101,18 +103,19 @@ def opened(path: Path, max_size: int | None = None) -> Iterator[Database]:
 
 
 def tables_of(database: Database) -> tuple[str, ...]:
-    """The names of the tables, in order; a view, which may do anything, is none."""
+    """Names of the tables, in order, without views, which may run anything."""
     return tuple(row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1"))
 
 
 def columns_of(database: Database, table: str) -> set[str]:
-    """Of a table; empty where there is none of the name."""
+    """Names of a table's columns; empty if there is no such table."""
     known = database.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone()
     return {row[1] for row in database.execute(f"PRAGMA table_info({_quoted(table)})")} if known else set()
 
 
 def timed_rows(database: Database, table: str, *columns: str, text: str = "") -> list[Row]:
-    """start, end and more integers of soundly timed rows, in order, ABSENT for none; text: a last column of text."""
+    """Rows with valid times, by start: (start, end, further integers, ABSENT for none); text: name of a last text
+    column."""
     known = columns_of(database, table)
     if not {"start", "end"} <= known:
         return []
@@ -124,19 +127,19 @@ def timed_rows(database: Database, table: str, *columns: str, text: str = "") ->
 
 
 def rows_of(database: Database, table: str, *columns: str) -> list[Row]:
-    """The columns as they are; nothing where one of them is missing, or the table."""
+    """Rows of some columns, unconverted; empty if a column or the table is missing."""
     if not set(columns) <= columns_of(database, table):
         return []
     return database.execute(f"SELECT {', '.join(map(_quoted, columns))} FROM {_quoted(table)}").fetchall()
 
 
 def texts_of(database: Database, table: str, text: str) -> dict[Any, str]:
-    """Texts of a column by the rows' ids."""
+    """Texts of a column by row id."""
     return {row[0]: row[1] for row in rows_of(database, table, "id", text) if isinstance(row[1], str)}
 
 
 def whole(value: object) -> int:
-    """A number that counts something; 0 for what is none."""
+    """The value if it is a valid count, else 0."""
     return value if isinstance(value, int) and 0 <= value < 1 << 61 else 0
 
 

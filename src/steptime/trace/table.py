@@ -20,34 +20,35 @@ from steptime.arrays import Bool, Few, Int64, Numbers, Row, Rows
 Ids: TypeAlias = Int64
 
 ABSENT = -128
-"""An integer that the event does not carry: no id, stream or size (-1 is a real stream, of syncs). 8 bits hold it."""
+"""Value of an integer that an event does not have: no id, stream or size (-1 is a real stream, of syncs). It fits 8
+bits."""
 
 
 class EventKind(IntEnum):
-    """Kind of an event, whatever the file's year calls it."""
+    """Kind of an event, whatever its category is called in the file's version."""
 
     OTHER = 0
     OPERATOR = 1
-    """A dispatched operator. In files of 2021 also the annotations."""
+    """Dispatched operator. In files of 2021 also annotations."""
     ANNOTATION = 2
     RUNTIME = 3
-    """A call of the CUDA or HIP runtime or driver, on the host."""
+    """Call of the CUDA or HIP runtime or driver, on a CPU thread."""
     KERNEL = 4
     MEMCPY = 5
     MEMSET = 6
     DEVICE_ANNOTATION = 7
     PYTHON = 8
-    """A Python function (with_stack)."""
+    """Python function (with_stack)."""
     SYNC = 9
-    """A wait as the device's tracer reports it, next to the runtime call."""
+    """Wait as the device's tracer reports it, in addition to the runtime call."""
     OVERHEAD = 10
-    """The profiler's own work: flushing buffers, instrumenting."""
+    """Work of the profiler itself: flushing buffers, instrumenting."""
     SPAN = 11
-    """The recording itself."""
+    """Time span of the recording itself."""
 
 
 HOST_CATEGORIES = (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.RUNTIME, EventKind.PYTHON)
-"""Categories of a host thread's own work."""
+"""Kinds of events that are a CPU thread's own work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,12 @@ class Track:
 class EventTable:
     """Columns of the complete ("X") events in file order; all arrays have one length and are read-only.
 
-    name, shapes, dtypes, inputs, details: numbers of `Trace.symbols`, `Trace.shapes`… (ABSENT where an event has none).
-    records: number in `Trace.tracks`. start: ns, absolute where the file says since when. duration: ns, never negative.
-    bytes: of a copy or a memset. blocks: of a kernel's grid (some
-    calls of HIP give its threads instead, which are more).
+    name, shapes, dtypes, inputs, details: indices into `Trace.symbols`, `Trace.shapes`… (ABSENT for none). track: index
+    into `Trace.tracks`. start: ns, absolute if the file has its origin. duration: ns, never negative. bytes: of a copy
+    or a memset. blocks: of a kernel's grid (some calls of HIP record its threads instead, which are more).
 
-    Columns but start are as narrow as their values allow, 8 to 64 bits, and a duration has at least 32: widen them
-    before arithmetic. A column that no event fills is one broadcast ABSENT; those that few events fill are `Few`."""
+    All columns but start are as narrow as their values allow, 8 to 64 bits, and a duration has at least 32: widen them
+    before arithmetic. A column without values is one broadcast ABSENT; sparse ones are `Few`."""
 
     event_kind: npt.NDArray[np.uint8]
     name: Numbers
@@ -92,7 +92,7 @@ class EventTable:
 
     @property
     def end(self) -> Int64:
-        """start + duration of all, ns. Computed anew each time: nobody keeps 8 bytes for each event."""
+        """End of all events, ns. Recomputed on each access, because a column would take 8 bytes per event."""
         return self.start + self.duration
 
     def are(self, *kinds: EventKind) -> Bool:
@@ -102,35 +102,35 @@ class EventTable:
         return found
 
     def ends(self, rows: Rows | Row) -> Int64:
-        """The same of some events. rows: their numbers, a mask or a slice."""
+        """End of some events, ns. rows: their numbers, a mask or a slice."""
         found: Int64 = self.start[rows] + self.duration[rows]
         return found
 
 
 FEW = ("sequence", "bytes", "blocks", "details")
-"""Columns that few events fill."""
+"""Columns that are stored as `Few`, since few events have a value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launched:
-    """For each activity of a device, the row of the call that launched it, and of the event of the host that it comes
-    from; see `links.launches_of` and `links.origins_of`."""
+    """Row of the call that launched each device activity, and of the CPU event that it comes from; see
+    `links.launches_of` and `links.origins_of`."""
 
     launch: Few
     origin: Few
 
 
 UNSAID = -1
-"""A number of an allocation that the file does not give."""
+"""Value of an allocation's number that is not in the file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllocationEvents:
-    """Columns in file order. time: ns in the file's own terms (add the trace's base_ns). thread: as the file has it.
-    bytes: negative where memory was freed. address: UNSAID in traces before torch 1.12. allocated, reserved: totals of
-    the device right after; of a CPU only what was handed out since the recording began. device_type: 0 for a CPU.
+    """Memory events in file order. time: ns in the file's own terms (add the trace's base_ns). thread: as in the file.
+    bytes: negative for a free. address: UNSAID in traces before torch 1.12. allocated, reserved: totals of the device
+    right after; on a CPU only since the recording began. device_type: 0 for a CPU.
 
-    32 bits wide where all of a column's values fit and 64 where one does not: widen them before arithmetic."""
+    A column has 32 bits if all its values fit, else 64: widen it before arithmetic."""
 
     time: Ids
     process: Ids
@@ -151,7 +151,7 @@ NO_ALLOCATIONS = AllocationEvents(*[np.empty(0, np.int64)] * 9)
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """An accelerator as the trace describes it. multiprocessors: 0, and name: "", where the file does not say."""
+    """An accelerator as the trace describes it. multiprocessors: 0 and name: "" if unknown."""
 
     number: int
     name: str = ""
@@ -171,7 +171,7 @@ class Damage:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Message for the user: nothing, or one sentence with all counts."""
+        """Sentence for the user with all counts, in a tuple that is empty without damage."""
         counted = (
             (self.damaged, "part", "parts", "could not be understood"),
             (self.refused, "event", "events", "had no usable time or name"),
@@ -183,22 +183,20 @@ class Damage:
 
 
 class Referable:
-    """With slots, only a base can make weak references possible before Python 3.11."""
+    """Base that makes weak references to a class with slots possible before Python 3.11."""
 
     __slots__ = ("__weakref__",)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace(Referable):
-    """Trace of a process by Kineto or Nsight Systems. size: bytes of JSON, or of the database, that were read.
+    """Trace of a process, of any supported profiler. size: bytes of JSON, or of the database, that were read.
 
-    symbols: names of events. shapes, dtypes, inputs: the raw JSON of "Input Dims", "Input type" and "Concrete Inputs".
-    details: what collectives and compiled kernels carry beyond, JSON objects. allocations: of one file only.
-    base_ns: added to the file's times (baseTimeNanoseconds). rank, world_size: None where the file does not say.
-    windows: starts and ends in ns of the recordings that it was put together from, in time order; none for one file.
-    parts: their files with the number of events of each, likewise.
-    launched: None where nobody has looked yet; else the events have lost correlation and external, which say no more.
-    """
+    symbols: names of events. shapes, dtypes, inputs: raw JSON of "Input Dims", "Input type" and "Concrete Inputs".
+    details: further arguments of collectives and compiled kernels, JSON objects. allocations: only of a single file.
+    base_ns: added to the file's times (baseTimeNanoseconds). rank, world_size: None if unknown. windows: starts and
+    ends of the joined recordings, ns, in time order; empty for one file. parts: their files with the number of events
+    of each, likewise. launched: None until computed; then the events have lost correlation and external."""
 
     path: Path
     size: int
@@ -222,10 +220,10 @@ class Trace(Referable):
 
 
 def facts_of(header: bytes, trailer: bytes) -> dict[str, Any]:
-    """Fields of `Trace` (devices, rank, world_size, backend, base_ns) from the text before and after the list of
-    events: header up to and with its "[", trailer from its "]".
+    """Fields of `Trace` (devices, rank, world_size, backend, base_ns) from the text around the list of events: header
+    up to and including its "[", trailer from its "]".
 
-    A trailer that is missing or damaged costs what it held; a damaged header likewise."""
+    If header or trailer is missing or damaged, its fields are missing."""
     document: object = None
     for text in (header + trailer, header + b"]}"):
         with suppress(ValueError, RecursionError):
@@ -248,7 +246,7 @@ def facts_of(header: bytes, trailer: bytes) -> dict[str, Any]:
 
 
 def closes(header: bytes, trailer: bytes) -> bool:
-    """True when header and trailer are one JSON document: the list of events ends where the trailer starts."""
+    """True if header and trailer form one JSON document: the list of events ends where the trailer starts."""
     try:
         json.loads((header + trailer).decode("utf-8-sig", "replace"))
     except (ValueError, RecursionError):
@@ -257,7 +255,7 @@ def closes(header: bytes, trailer: bytes) -> bool:
 
 
 def _count(value: object) -> int | None:
-    """A non-negative integer below 2^62, or None."""
+    """The value if it is a non-negative integer below 2^62, else None."""
     return value if type(value) is int and 0 <= value < 2**62 else None
 
 

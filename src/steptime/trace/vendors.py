@@ -30,7 +30,7 @@ fill_ zero_ zeros zeros_like ones ones_like full full_like new_zeros new_full sc
 PREPARING = frozenset(_PREPARING.split())
 """Operators that inside another one set up its output: aten::sum fills its result, aten::addmm copies its bias."""
 WRAPPERS = PREPARING - {"fill_", "copy_"} | {"repeat", "constant_pad_nd", "pad"}
-"""Operators that leave their work to the filling or copying inside them."""
+"""Operators whose work is done by the filling or copying inside them."""
 RECURRENT_OPERATORS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 
 ENGINE = re.compile(r"^(autograd::engine::|(struct )?torch::(autograd|jit)::|[A-Za-z_]\w*Backward\d*$)")
@@ -38,17 +38,17 @@ ENGINE = re.compile(r"^(autograd::engine::|(struct )?torch::(autograd|jit)::|[A-
 EVALUATED = re.compile(
     r"^(autograd::engine::evaluate_function: )?((struct )?torch::autograd::|aten::)?(Optimizer\.(step|zero_grad)#)?"
 )
-"""Text before the name of a function of autograd, an operator or an optimizer's method."""
+"""Prefixes of the name of an autograd function, an operator or an optimizer's method."""
 GUARDS = re.compile(r"^(TorchDynamo Cache Lookup|Pregraph bytecode|AOTDispatcher Runtime Wrapper)")
-"""Work of torch.compile before and after its code at each call: checks, no work of the job."""
+"""Work of torch.compile around each call of its code: checks that are no work of the job."""
 COMPILED = re.compile(r"^(Compiled\w*$|## Call CompiledFxGraph|(graph_\d+_)?cpp_fused_)|Torch-Compiled Region")
-"""Code that torch.compile generated: it computes, although no operator shows inside."""
+"""Code that torch.compile generated: it computes, although it contains no operators."""
 ANNOTATION = re.compile(
     r"^(ProfilerStep[#*]|Optimizer\.|enumerate\(|DistributedDataParallel\.|## |\[|PyTorch Profiler)"
 )
 """Annotations that files of 2021 list among the operators."""
 MODULE_RANGE = re.compile(r"^nn\.Module: (?P<path>.+) \((?P<type>\w+)\)$")
-"""The call of a module, as our own ranges name it (`steptime.probe.modules`)."""
+"""Name of the probe's range for a module call (`steptime.probe.modules`)."""
 LOADER = re.compile(r"^enumerate\((DataLoader|DataPipe)\)#")
 STEP = re.compile(r"^ProfilerStep[#*]\d*$")
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step(#|$)")
@@ -64,14 +64,13 @@ TORCH_FRAME = re.compile(r"(^|/)torch/.*\.py\(\d+\): ")
 
 
 NO_CALL = r"(?!)"
-"""Features for which an interface has no call."""
+"""Pattern that never matches, for features without a call in an interface."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """The runtime calls of one programming interface, by what they do.
-
-    Every field but interface is a regular expression for the rest of the name behind prefix."""
+    """Runtime calls of one programming interface, by what they do. Every field but `interface` is a regular expression
+    for the part of a call's name after `prefix`."""
 
     interface: str
     prefix: str
@@ -91,7 +90,7 @@ class Vendor:
     """Asks the driver for memory, or gives it back. The device may idle meanwhile. Stream-ordered calls
     (cudaMallocAsync, cudaFreeAsync) are none: the driver serves them from a pool."""
     free: str = NO_CALL
-    """Those of `allocate` that wait for the device before they give memory back."""
+    """Calls of `allocate` that wait for the device before they free memory."""
 
 
 VENDORS = (
@@ -154,12 +153,13 @@ VENDORS = (
         free=r"rtFree\w*",
     ),
 )
-"""From the vendors' references of their runtimes: CUDA Runtime and Driver API, HIP Runtime API, oneAPI Level Zero core
-programming guide, Unified Runtime specification, CANN AscendCL API. Names end in _v2, _ptsz and the like."""
+"""Runtime calls of each interface, from the vendors' references: CUDA Runtime and Driver API, HIP Runtime API, oneAPI
+Level Zero core programming guide, Unified Runtime specification, CANN AscendCL API. Names may end in _v2, _ptsz and the
+like."""
 
 
 def _calls(*parts: str) -> re.Pattern[str]:
-    """The calls of all vendors that do one of these things, by the fields of `Vendor`."""
+    """Pattern of all vendors' calls that do one of these things, named as the fields of `Vendor`."""
     rows = (f"(?:{each.prefix})(?:{getattr(each, part)})" for each in VENDORS for part in parts)
     return re.compile(rf"^(?:{'|'.join(rows)})$")
 
@@ -177,12 +177,12 @@ WAITED_FOR = {
     "stream": re.compile(r"(Stream|Queue|List)\w*Synchronize|[Ss]ynchronizeStream|QueueFinish"),
     "event": re.compile(r"(Event|Fence)\w*Synchronize|[Ss]ynchronizeEvent|EventWait"),
 }
-"""Target of a synchronising call; the whole device otherwise."""
+"""Target of a synchronizing call by its name; without a match, the whole device."""
 
 GRAPH_LAUNCH = re.compile(r"^[a-z]{2,6}GraphLaunch\w*$")
 CAPTURE_START = re.compile(r"^[a-z]{2,6}StreamBeginCapture\w*$")
 CAPTURE_END = re.compile(r"^[a-z]{2,6}StreamEndCapture\w*$")
-"""Graphs of CUDA and of interfaces with its names: a graph of work, and between which calls one is recorded."""
+"""Calls that start and end the capture of a graph of work, in CUDA and interfaces with its names."""
 
 COLLECTIVE_ON_HOST = re.compile(r"^(gloo|mpi|ucc):")
 """Annotations of collectives whose library works on the host."""
@@ -192,14 +192,14 @@ OPERATOR_ON_DEVICE = re.compile(
     r"^aten::(cudnn_(convolution|batch_norm|affine)|_cudnn_(rnn|attention|ctc)|miopen_|"
     r"_(flash|efficient)_attention_(for|back)ward$)"
 )
-"""Operators that have kernels for devices only (native_functions.yaml). Not their like that torch asks on a CPU, too:
-cudnn_is_acceptable, and _scaled_dot_product_flash_attention up to torch 2.1."""
+"""Operators with kernels for devices only (native_functions.yaml). Similar ones that torch also calls on a CPU are
+excluded: cudnn_is_acceptable, and _scaled_dot_product_flash_attention up to torch 2.1."""
 ANNOTATED_COLLECTIVE = re.compile(r"^(nccl|rccl|xccl|hccl|gloo|mpi|ucc):")
 COLLECTIVE = re.compile(
     r"^(c10d::|_c10d_functional::|(gloo|nccl|rccl|mpi|ucc|xccl|hccl)::?|record_param_comms|_C_custom_ar::|"
     r"symm_mem::(one_shot|two_shot|multimem|nvshmem))"
 )
-"""Operators that are collectives: what they launch themselves communicates, whatever the kernel is called."""
+"""Collective operators: what they launch communicates, whatever the kernel's name."""
 
 
 COMMUNICATION_LIBRARIES = {
@@ -215,15 +215,15 @@ COMMUNICATION_LIBRARIES = {
     ),
     "user buffers of Transformer Engine": r"userbuffers",
 }
-"""Kernels that move data between devices by themselves, as a regular expression that is found in their names, in any
-case. From the sources of these libraries, and from names in published traces."""
+"""Libraries whose kernels move data between devices, with a case-insensitive pattern for the kernels' names. From the
+libraries' sources and published traces."""
 COMMUNICATION_KERNEL = re.compile("|".join(COMMUNICATION_LIBRARIES.values()), re.IGNORECASE)
 GENERATED = re.compile(r"^triton_")
-"""torch.compile calls a kernel after all operators that it stands for, or reads: it computes."""
+"""Kernels that torch.compile generated. They compute, although their names may contain other operators'."""
 COMMUNICATION_KIND = re.compile(
     r"ccl(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll)", re.IGNORECASE
 )
-"""In the name of a communication kernel: which collective it is."""
+"""Kind of collective in the name of a communication kernel."""
 
 COLLECTIVE_KINDS = {
     "all_reduce": re.compile(r"all_?reduce", re.IGNORECASE),
@@ -232,18 +232,18 @@ COLLECTIVE_KINDS = {
     "all_to_all": re.compile(r"all_?to_?all", re.IGNORECASE),
     "broadcast": re.compile(r"^_?broadcast", re.IGNORECASE),
 }
-"""In any name of a collective (allreduce, _allgather_base, ncclDevKernel_AllReduce_…, c10d::alltoall_base_): the one
-name that torch.distributed has for it. A name that is none of them (send 0->1, barrier) stays as it is."""
+"""torch.distributed's name of each collective, with a pattern for all its names (allreduce, _allgather_base,
+ncclDevKernel_AllReduce_…, c10d::alltoall_base_). Other names (send 0->1, barrier) stay as they are."""
 GROUPED = "coalesced"
-"""Collectives or sends that torch gives to the library as one; the kernel's name says which they are."""
+"""Name of several collectives or sends that torch passes to the library as one; the kernel's name shows which."""
 SENDS = "SendRecv"
-"""NCCL's kernel of sends and receives, which an all-to-all is made of, too."""
+"""Name of NCCL's kernel for sends and receives, which an all-to-all uses too."""
 LIBRARY_COPIES = re.compile(r"^(torch\.distributed\.ddp\.reducer::|torch::distributed::reducer::|fsdp::)")
-"""Ranges and operators in which torch itself lays out what the ranks exchange: reducer.cpp of DistributedDataParallel,
-and fully_shard's _fsdp_collectives.py."""
+"""Ranges and operators in which torch lays out data for communication: reducer.cpp of DistributedDataParallel, and
+fully_shard's _fsdp_collectives.py."""
 BUCKET_TO_GRADIENT = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
-"""The range in which DistributedDataParallel copies a bucket's part back into .grad, once for each parameter; with
-gradient_as_bucket_view=True there is none."""
+"""Range in which DistributedDataParallel copies a bucket's part back into .grad, once per parameter; absent with
+gradient_as_bucket_view=True."""
 
 COPY_DIRECTIONS = {
     "HtoD": re.compile(r"HtoD|HtoA|HostToDevice|Host -> Device", re.IGNORECASE),
@@ -252,9 +252,9 @@ COPY_DIRECTIONS = {
     "PtoP": re.compile(r"PtoP|PeerToPeer", re.IGNORECASE),
     "HtoH": re.compile(r"HtoH|HostToHost", re.IGNORECASE),
 }
-"""In the name of a copy: from where to where, by CUPTI's short names."""
+"""Patterns for the direction of a copy in its name, by CUPTI's short names."""
 HOST_MEMORY = re.compile(r"Pageable|Pinned", re.IGNORECASE)
-"""In the name of a copy: how the host's memory is held."""
+"""Kind of host memory in the name of a copy."""
 
 _CATEGORIES = {
     EventKind.OPERATOR: "cpu_op Operator",
@@ -273,7 +273,7 @@ _CATEGORIES = {
 CATEGORIES = {"": EventKind.OTHER} | {name: kind for kind, names in _CATEGORIES.items() for name in names.split()}
 """Categories of trace events: libkineto's ActivityType.cpp, and the capitalised names of 2021."""
 LEGACY: dict[int | str | None, str] = {"CPU functions": "cpu_op"}
-"""The category of what the old autograd profiler of torch lists under a process of this name, without a category."""
+"""Category of events that torch's old autograd profiler lists without one, by their process's name."""
 CATEGORY_ENDINGS = {
     "_runtime": EventKind.RUNTIME,
     "_driver": EventKind.RUNTIME,
@@ -283,26 +283,27 @@ CATEGORY_ENDINGS = {
     "_sync": EventKind.SYNC,
     "_kernel": EventKind.KERNEL,
 }
-"""Other categories, by their ends: cuda_runtime, xpu_runtime, mtia_runtime, privateuse1_driver, cuda_sync."""
+"""Kinds of other categories by their endings: cuda_runtime, xpu_runtime, mtia_runtime, privateuse1_driver,
+cuda_sync."""
 DEVICE_WORK_CATEGORIES = ("mtia_ccp_events", "mtia_workloadd", "hpu_op")
-"""Activities of MTIA's and Gaudi's devices, copies and waits among them: the event's name decides."""
+"""Categories of all device work of MTIA and Gaudi, copies and waits included; the event's name decides its kind."""
 DEVICE_WORK_KINDS: tuple[tuple[re.Pattern[str], EventKind], ...] = (
     (re.compile(r"^(stream|event|notify)[ _]?(wait|record)|^wait[ _]?(event|value)", re.IGNORECASE), EventKind.SYNC),
     (re.compile(r"memcpy|^dma_", re.IGNORECASE), EventKind.MEMCPY),
     (re.compile(r"memset", re.IGNORECASE), EventKind.MEMSET),
 )
-"""By its name, what an event of a device is that its category does not tell apart; else a kernel."""
+"""Kind of a device event by its name, if its category does not decide; otherwise a kernel."""
 
 
 def matching(trace: Trace, test: Callable[[str], object]) -> Bool:
-    """Which events have a name that passes the test; each name is tested once."""
+    """Mask of the events whose name passes the test, which runs once per distinct name."""
     passed = of_symbols(trace, test)
     return looked_up(passed, trace.events.name) if len(passed) else np.zeros(len(trace.events), np.bool_)
 
 
 @cached_per_trace
 def of_symbols(trace: Trace, test: Callable[[str], object]) -> Bool:
-    """Which of the names in a trace pass the test."""
+    """Mask of a trace's symbols that pass the test."""
     return np.fromiter((bool(test(symbol)) for symbol in trace.symbols), np.bool_, len(trace.symbols))
 
 
@@ -318,12 +319,12 @@ def is_preparing(name: str) -> bool:
 
 
 def is_recurrent(name: str) -> bool:
-    """True for an operator of torch that goes through time steps itself, which torch.compile leaves as it is."""
+    """True for an operator of torch that loops over time steps itself, which torch.compile leaves unchanged."""
     return name.rsplit("::", 1)[-1] in RECURRENT_OPERATORS
 
 
 def is_wrapper(name: str) -> bool:
-    """True for an operator that does nothing but what the one inside it does."""
+    """True for an operator whose work is done by the one inside it."""
     return name.rsplit("::", 1)[-1] in WRAPPERS
 
 
@@ -333,7 +334,7 @@ def communicates(name: str) -> bool:
 
 
 def collective_name(name: str) -> str:
-    """torch.distributed's name of a collective, by any other one."""
+    """torch.distributed's name of a collective, from any of its other names."""
     return next((kind for kind, pattern in COLLECTIVE_KINDS.items() if pattern.search(name)), name)
 
 

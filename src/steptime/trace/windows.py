@@ -1,7 +1,7 @@
-"""The trace of one process from all that was recorded of it: its files one after another in one table.
+"""Joined trace of one process, from all its recordings one after another.
 
-torch.profiler's schedule writes a file for each of its cycles. Ids start anew in each file, or may, so those of later
-files are moved behind those of the ones before.
+torch.profiler's schedule writes a file for each of its cycles. Ids may start again in each file, so those of later
+files are shifted beyond those of earlier ones.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from steptime.trace.source import too_large
 from steptime.trace.table import ABSENT, NO_ALLOCATIONS, Damage, EventTable, Trace
 
 LINKING = {"correlation": 1, "external": 1, "sequence": 0}
-"""Columns of numbers that link events of one file, and the least that does: 0 stands for none in some."""
+"""Columns of ids that link events of one file, with the least valid id: 0 means none in some of them."""
 HIGHEST = np.iinfo(np.int64).max // 2
 LONGEST_PAUSE = 24 * 3600 * 10**9
-"""ns between two recordings of one process. Process ids repeat in containers, so much later it is another run."""
+"""Longest pause between two recordings of one process, ns. Process ids repeat in containers: after more it is another
+run."""
 DICTIONARIES = {"name": "symbols", "track": "tracks", "shapes": "shapes", "dtypes": "dtypes", "inputs": "inputs",
                 "details": "details"}  # fmt: skip
 
 
 def read_rank(found: RankFiles, *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> Trace:
-    """One trace of all files of a rank. max_size: bytes of JSON of all of them. cache: whether to use it.
+    """Trace of all files of a rank. max_size: bytes of JSON of all files. cache: whether to use the cache.
 
-    Raises TraceError as `read` does, and mixed-traces where the files cannot be of one process."""
+    Raises TraceError as `read` does, and mixed-traces if the files cannot be of one process."""
     if found.process is not None:
         trace = read_database(found.files[0], found.process, max_size=max_size)
     elif len(found.files) == 1:
@@ -58,7 +59,7 @@ def _parts(files: Sequence[Path], max_size: int, *, cache: bool) -> Iterator[Tra
 
 
 def join(traces: Iterable[Trace]) -> Trace:
-    """Traces of one process, in order of time, as one. Raises TraceError (mixed-traces)."""
+    """Joins traces of one process, given in order of time. Raises TraceError (mixed-traces)."""
     joined = _Joined()
     for trace in traces:
         joined.add(trace)
@@ -66,7 +67,7 @@ def join(traces: Iterable[Trace]) -> Trace:
 
 
 class _Joined:
-    """Grows one table from many; a trace that was added need not be kept."""
+    """Builder of one table from many traces, which can be freed after they were added."""
 
     def __init__(self) -> None:
         self._columns = column_builders()
@@ -96,7 +97,7 @@ class _Joined:
         self._size += trace.size
 
     def _check(self, trace: Trace) -> None:
-        """Raises TraceError where this one cannot follow on those before."""
+        """Raises TraceError if this trace cannot follow the ones before."""
         process = host_process(trace)
         if self._first is None:
             none = {name: getattr(trace.events, name)[:0].copy() for name in self._columns}
@@ -109,7 +110,7 @@ class _Joined:
             self._follow(trace.path, int(trace.events.start.min()), int(trace.events.end.max()))
 
     def _follow(self, path: Path, start: int, end: int) -> None:
-        """Notes a recording's time; it may overlap the one before by a little, as events reach over its boundaries."""
+        """Notes a recording's time. It may overlap the one before a little, since events reach across boundaries."""
         assert self._first is not None
         if self._windows:
             before = self._windows[-1]
@@ -125,7 +126,7 @@ class _Joined:
         self._windows.append((start, max(start, end)))
 
     def _move(self, events: EventTable, name: str, least: int) -> None:
-        """Moves ids behind all ids so far."""
+        """Appends ids, shifted beyond all ids so far."""
         values = getattr(events, name)[:].astype(np.int64)
         largest = int(values.max(initial=0))
         if largest + self._moved[name] >= HIGHEST:
@@ -136,7 +137,7 @@ class _Joined:
         self._moved[name] += largest + 1
 
     def trace(self) -> Trace:
-        """All of them. At least one was added."""
+        """The joined trace. At least one must have been added."""
         assert self._first is not None
         truncated, *counts = map(sum, zip(*map(dataclasses.astuple, self._damage), strict=True))
         listed: dict[str, Any] = {field: tuple(self._numbers[name]) for name, field in DICTIONARIES.items()}

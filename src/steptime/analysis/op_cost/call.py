@@ -1,4 +1,4 @@
-"""An operator call: its arguments as a trace holds them, and what a model of its cost is."""
+"""An operator call: its arguments as a trace holds them, and the type of its cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ELEMENT_BYTES = {
     "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1, "c10::Float8_e8m0fnu": 1, "c10::qint8": 1, "c10::quint8": 1,
     "c10::qint32": 4, "unsigned short": 2, "unsigned int": 4, "unsigned long": 8,
 }  # fmt: skip
-"""Kineto names C++ types. An argument that is missing here is no tensor, or one of unknown size."""
+"""Bytes per element of Kineto's C++ types. An argument of any other type is no tensor, or one of unknown size."""
 FORMATS = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
     "c10::Float8_e4m3fn": "float8", "c10::Float8_e5m2": "float8", "c10::Float8_e4m3fnuz": "float8",
@@ -30,12 +30,12 @@ SCALAR_TYPES = {
 """c10::ScalarType, as a dtype argument is printed."""
 LIST = "TensorList"
 LARGEST = 1 << 50
-"""Elements of a tensor: a petabyte."""
+"""Most elements of a tensor: a petabyte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An argument that is a tensor. item: bytes of an element."""
+    """A tensor argument. item: bytes per element."""
 
     shape: tuple[int, ...]
     type: str
@@ -43,24 +43,24 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """Numbers in it."""
+        """Number of elements."""
         return prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """Its size."""
+        """Size in bytes."""
         return self.elements * self.item
 
     @property
     def dtype(self) -> str:
-        """As in `Machine.matrix`; the type's own name where that has none, "" for the tensors of a list."""
+        """dtype as in `Machine.matrix`; the C++ type if that has none, "" for the tensors of a list."""
         return "" if self.type == LIST else FORMATS.get(self.type, self.type)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Arguments by position. tensors: lists, empty for what is no tensor. texts: the values of the others, "" where
-    they were not recorded. in_place: the operator's name ends with "_"."""
+    """Arguments by position. tensors: lists of tensors, empty for other arguments. texts: printed values, "" if not
+    recorded. in_place: the operator's name ends with "_"."""
 
     tensors: tuple[tuple[Tensor, ...], ...]
     texts: tuple[str, ...]
@@ -81,12 +81,12 @@ class Call:
         return self.texts[position]
 
     def numbers(self, position: int) -> tuple[int, ...]:
-        """A list of integers at a position, "[1, 1]" or "1". Raises LookupError or ValueError when it is not known."""
+        """List of integers at a position, "[1, 1]" or "1". Raises LookupError or ValueError if it is unknown."""
         found = json.loads(self.text(position).lower())
         return tuple(int(each) for each in (found if isinstance(found, list) else [found]))
 
     def number(self, position: int) -> int:
-        """An integer or a truth value at a position."""
+        """Integer or truth value at a position."""
         return int(json.loads(self.text(position).lower()))
 
     def size(self, *positions: int) -> int:
@@ -95,7 +95,7 @@ class Call:
 
     @property
     def all_tensors(self) -> tuple[Tensor, ...]:
-        """Every tensor, those of lists too."""
+        """All tensors, including those in lists."""
         return tuple(tensor for listed in self.tensors for tensor in listed)
 
     @property
@@ -105,16 +105,15 @@ class Call:
 
     @property
     def largest(self) -> Tensor:
-        """The tensor of most bytes. Raises ValueError without any."""
+        """Tensor with most bytes. Raises ValueError if there is none."""
         return max(self.all_tensors, key=lambda tensor: tensor.bytes)
 
 
 def parse(shapes: str, types: str, inputs: str, *, in_place: bool = False, list_item: int = 4) -> Call:
-    """A call from the raw JSON of "Input Dims", "Input type" and "Concrete Inputs" ("" for none).
+    """Call from the raw JSON of "Input Dims", "Input type" and "Concrete Inputs" ("" for none).
 
-    list_item: bytes of an element of tensor lists, whose types a trace does not say. Raises ValueError or TypeError
-    where the text is none of these, LookupError for a list whose shapes were not recorded (before torch 2.1).
-    """
+    list_item: bytes per element in tensor lists, whose types are not in a trace. Raises ValueError or TypeError if a
+    text is malformed, LookupError for a list whose shapes were not recorded (before torch 2.1)."""
     dimensions, kinds = json.loads(shapes), json.loads(types) if types else []
     texts = json.loads(inputs) if inputs else []
     tensors = tuple(_tensors(shape, kind, list_item) for shape, kind in zip(dimensions, kinds, strict=False))
@@ -132,7 +131,7 @@ def _tensors(shape: list[object], kind: str, list_item: int) -> tuple[Tensor, ..
 
 
 def _sides(shape: list[object]) -> tuple[int, ...]:
-    """Raises ValueError for what is no shape."""
+    """Sides of a shape. Raises ValueError if it is no shape."""
     sides = tuple(side for side in shape if isinstance(side, int) and side >= 0)
     if len(sides) != len(shape) or prod(sides) > LARGEST:
         raise ValueError("no shape of a tensor")
@@ -141,11 +140,10 @@ def _sides(shape: list[object]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class OpCost:
-    """flops, bytes: of one call; flops is None for code whose arithmetic nobody can see (a Triton template).
+    """Cost of one call. flops: None if the arithmetic is unknown (a Triton template).
 
-    dtype: as in `Machine.matrix_rate`, of the matrix product. dimensions: of a matrix product, by name ("m",
-    "n", "k"; of a convolution "channels in" and "channels out", of one group).
-    """
+    dtype: of the matmul, as in `Machine.matrix_rate`. dimensions: sides of a matmul by name ("m", "n", "k"; for a
+    convolution "channels in" and "channels out" of one group)."""
 
     flops: float | None
     bytes: float
@@ -157,11 +155,11 @@ Model = Callable[[Call], OpCost]
 
 
 def item_of(call: Call, position: int, usual: int) -> int:
-    """Bytes of an element of the dtype that is at a position; `usual` where it is not recorded."""
+    """Bytes per element of the dtype given as an argument; `usual` if it was not recorded."""
     known = position < len(call.texts) and call.texts[position].isdigit()
     return ELEMENT_BYTES[SCALAR_TYPES[int(call.texts[position])]] if known else usual
 
 
 def named(model: Model, names: str) -> dict[str, Model]:
-    """One model for several operators, written as one text."""
+    """One model for several operators, whose names are in one text."""
     return dict.fromkeys(names.split(), model)

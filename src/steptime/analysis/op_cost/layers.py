@@ -24,13 +24,14 @@ def _setting(call: Call, position: int | None, spatial: int, default: int) -> tu
 
 
 def _channels(weight: Tensor, groups: int, *, transposed: bool = False) -> tuple[tuple[str, int], ...]:
-    """Sides of one group's matrices, as a matrix unit sees them."""
+    """Channels of one group: the sides of its matrices on a matrix unit."""
     first, second = weight.shape[0] // groups, weight.shape[1]
     return (("channels in", first if transposed else second), ("channels out", second if transposed else first))
 
 
 def _convolved(call: Call, stride: int, padding: int, dilation: int | None, *read: int) -> OpCost:
-    """Argument 0 with argument 1. The numbers are positions of the settings; read: of inputs next to these two."""
+    """Cost of a convolution of argument 0 with argument 1. stride, padding, dilation: positions of the settings; read:
+    positions of further inputs."""
     image, weight = call.tensor(0), call.tensor(1)
     spatial = len(weight.shape) - 2
     settings = (_setting(call, each, spatial, usual) for each, usual in ((stride, 1), (padding, 0), (dilation, 1)))
@@ -44,7 +45,7 @@ def _convolved(call: Call, stride: int, padding: int, dilation: int | None, *rea
 
 
 def _convolution(call: Call) -> OpCost:
-    """(input, weight, bias, stride, padding, dilation, transposed, output padding, groups)"""
+    """Cost of (input, weight, bias, stride, padding, dilation, transposed, output padding, groups)."""
     if call.number(6):
         return _transposed(call, (3, 4, 7, 5), 8, 2)
     return _convolved(call, 3, 4, 5, 2)
@@ -55,7 +56,7 @@ def _at(stride: int, padding: int, dilation: int | None, *read: int) -> Model:
 
 
 def _transposed(call: Call, positions: tuple[int, int, int, int], groups: int | None, bias: int | None) -> OpCost:
-    """positions: of stride, padding, output padding and dilation."""
+    """Cost of a transposed convolution. positions: of stride, padding, output padding and dilation."""
     image, weight = call.tensor(0), call.tensor(1)
     spatial = len(weight.shape) - 2
     stride, padding, extra, dilation = (_setting(call, each, spatial, 0) for each in positions)
@@ -71,10 +72,9 @@ def _transposed(call: Call, positions: tuple[int, int, int, int], groups: int | 
 
 
 def from_output(image: Tensor, weight: Tensor, output: Tensor) -> OpCost:
-    """A convolution of which the sides of all three are known and no setting is: forward or the weight's gradient.
+    """Cost of a convolution, or of its weight's gradient, from the shapes of all three tensors without settings.
 
-    Raises ValueError where the channels are those of no ordinary convolution, or may be those of a transposed one.
-    """
+    Raises ValueError if the channels fit no ordinary convolution, or may be those of a transposed one."""
     groups = image.shape[1] // weight.shape[1]
     ordinary = output.shape[1] == weight.shape[0] and groups * weight.shape[1] == image.shape[1]
     if not ordinary or prod(output.shape[2:]) > prod(image.shape[2:]):
@@ -85,8 +85,8 @@ def from_output(image: Tensor, weight: Tensor, output: Tensor) -> OpCost:
 
 
 def _backward(call: Call) -> OpCost:
-    """(grad, input, weight, bias sizes, stride, padding, dilation, transposed, …, groups, mask): a product each for the
-    gradients of input and weight, as far as the mask asks for them."""
+    """Cost of (grad, input, weight, bias sizes, stride, padding, dilation, transposed, …, groups, mask): one product
+    each for the gradients of input and weight, if the mask asks for them."""
     gradient, image, weight = call.tensor(0), call.tensor(1), call.tensor(2)
     wanted = json.loads(call.text(10).lower())
     transposed = bool(call.number(7))
@@ -99,7 +99,7 @@ def _backward(call: Call) -> OpCost:
 
 
 def _input_gradient(call: Call) -> OpCost:
-    """cudnn_convolution_backward_input(sizes, grad, weight, …) of torch before 1.11."""
+    """Cost of cudnn_convolution_backward_input(sizes, grad, weight, …), before torch 1.11."""
     gradient, weight = call.tensor(1), call.tensor(2)
     flops = 2 * gradient.elements * weight.elements // weight.shape[0]
     return OpCost(flops, call.size(1, 2), gradient.dtype)
@@ -140,7 +140,7 @@ def _layers(call: Call, weights: tuple[Tensor, ...], times: int) -> OpCost:
 
 
 def _cell(call: Call) -> OpCost:
-    """_thnn_fused_lstm_cell(input's gates, state's gates, cell, biases): writes the gates, a state and a cell."""
+    """Cost of _thnn_fused_lstm_cell(input gates, state gates, cell, biases): writes gates, a state and a cell."""
     gates = call.tensor(0)
     state = call.tensor(2).bytes
     return OpCost(0.0, call.read + gates.bytes + 2 * state)

@@ -16,13 +16,13 @@ from steptime.analysis.op_cost.products import broadcast
 
 
 def _moving(moved: Callable[[Call], float], tensor: int = 0) -> Model:
-    """By the bytes alone. tensor: position of the one whose dtype counts."""
+    """Model without FLOPs. moved: bytes of a call; tensor: position of the argument whose dtype counts."""
     return lambda call: OpCost(0.0, moved(call), call.tensor(tensor).dtype)
 
 
 def _output_bytes(call: Call, inputs: tuple[Tensor, ...], *, truth: bool = False) -> int:
-    """Shape and type of the result: the broadcast shape in the widest type of the inputs that have dimensions; in
-    place, the first."""
+    """Bytes of the result: the broadcast shape in the widest type of the inputs with dimensions; in place, the first
+    input. truth: the result is boolean."""
     if call.in_place:
         return inputs[0].bytes
     wide = [tensor for tensor in inputs if tensor.shape] or list(inputs)
@@ -30,7 +30,7 @@ def _output_bytes(call: Call, inputs: tuple[Tensor, ...], *, truth: bool = False
 
 
 def _pointwise(inputs: int, *, truth: bool = False) -> Model:
-    """Reads its first tensors and writes their broadcast; a further one is where `out=` wants it."""
+    """Model of an operator that reads its first tensors and writes their broadcast; a further tensor is `out=`."""
 
     def model(call: Call) -> OpCost:
         tensors = call.all_tensors[:inputs]
@@ -43,7 +43,7 @@ def _pointwise(inputs: int, *, truth: bool = False) -> Model:
 
 
 def _filled(call: Call) -> OpCost:
-    """Writes the first tensor, reads nothing of its size."""
+    """Cost of writing the first tensor without reading anything of its size."""
     return OpCost(0.0, call.all_tensors[0].bytes, call.all_tensors[0].dtype)
 
 
@@ -88,14 +88,14 @@ ELEMENTWISE: dict[str, Model] = {
 
 
 def _cast(call: Call) -> float:
-    """_to_copy(input, dtype, …)"""
+    """Bytes of _to_copy(input, dtype, …)."""
     image = call.tensor(0)
     return image.bytes + image.elements * item_of(call, 1, image.item)
 
 
 def _looked_up(call: Call) -> float:
-    """index_select(table, 0, indices), embedding(table, indices): rows of the table's first dimension. index_select
-    along another one takes as much of each; embeddings have a tensor in the place of the dimension."""
+    """Bytes of index_select(table, 0, indices) or embedding(table, indices): rows of the table's first dimension. Along
+    another dimension, index_select moves as much; embeddings have a tensor in place of the dimension."""
     table = call.tensor(0)
     indices = next(listed[0] for listed in reversed(call.tensors) if listed)
     selecting = not call.has(1) and len(call.texts) > 1 and call.texts[1]
@@ -105,24 +105,24 @@ def _looked_up(call: Call) -> float:
 
 
 def _copy_first(call: Call) -> int:
-    """Bytes of copying the target, where the operator is not in place."""
+    """Bytes of copying the target first, if the operator is not in place."""
     return 0 if call.in_place else 2 * call.tensor(0).bytes
 
 
 def _scattered(call: Call) -> float:
-    """scatter_(target, dimension, index, source or value)"""
+    """Bytes of scatter_(target, dimension, index, source or value)."""
     index, item = call.tensor(2), call.tensor(0).item
     return _copy_first(call) + index.bytes + index.elements * item * (2 if call.has(3) else 1)
 
 
 def _put_at(times: int) -> Model:
-    """index_add_, index_copy_(target, dimension, index, source). times: the source is read, written and, where it is
-    added, what is there is read."""
+    """Model of index_add_, index_copy_(target, dimension, index, source). times: passes over the source's bytes: read
+    and written, and also the target's old values if it adds."""
     return _moving(lambda call: _copy_first(call) + call.size(2) + times * call.tensor(3).bytes)
 
 
 def _indexed(call: Call) -> float:
-    """index(table, [indices]) where the trace has the indices' shapes: rows by one list of indices."""
+    """Bytes of index(table, [indices]) if the trace has the indices' shapes: rows by one list of indices."""
     table, indices = call.tensor(0), call.tensors[1]
     if len(indices) != 1 or not table.shape:
         raise LookupError("which dimensions are indexed is not in the trace")
@@ -131,13 +131,13 @@ def _indexed(call: Call) -> float:
 
 
 def _embedding_backward(call: Call) -> float:
-    """(grad, indices, rows, …): the whole table is zeroed, then the rows of the batch are added to it."""
+    """Bytes of embedding_backward(grad, indices, rows, …): the table is zeroed, then the batch's rows are added."""
     gradient = call.tensor(0)
     return call.size(0, 1) + 2 * gradient.bytes + call.number(2) * gradient.shape[-1] * gradient.item
 
 
 def _bag(call: Call) -> float:
-    """_embedding_bag(table, indices, offsets, …): a row for each index, summed into one for each bag."""
+    """Bytes of _embedding_bag(table, indices, offsets, …): a row per index, summed into one per bag."""
     table = call.tensor(0)
     rows = call.tensor(1).elements + call.tensor(2).elements
     return call.size(1, 2) + rows * table.shape[-1] * table.item
@@ -170,7 +170,7 @@ MOVEMENT: dict[str, Model] = {
 
 
 def foreach(name: str) -> Model | None:
-    """The model of a _foreach_ operator, by its name without namespace; None for another operator."""
+    """Model of a _foreach_ operator, by its name without namespace; None for any other operator."""
     if not name.startswith("_foreach_"):
         return None
     if name.rstrip("_") == "_foreach_zero":
@@ -193,8 +193,8 @@ OPTIMIZER: dict[str, Model] = {
 
 
 def _reduced(item: int = 0, *, position: int = 1, value: bool = True) -> Model:
-    """Reads a tensor, writes what is left of it. item: bytes that are written with each value, or without it (an
-    index, a truth). position: of the dimensions to reduce."""
+    """Model of a reduction: it reads a tensor and writes the remaining values. item: further bytes written with each
+    value, or instead of it (an index, a boolean). position: of the dimensions to reduce."""
 
     def model(call: Call) -> OpCost:
         image = call.all_tensors[0]
@@ -205,7 +205,7 @@ def _reduced(item: int = 0, *, position: int = 1, value: bool = True) -> Model:
 
 
 def _left(call: Call, image: Tensor, position: int) -> int:
-    """Numbers of the result: the sides that the reduction leaves; one where the trace does not say which."""
+    """Number of values in the result: the sides that the reduction leaves; 1 if the trace does not say which."""
     text = call.texts[position] if position < len(call.texts) else ""
     found = json.loads(text) if text[:1] in "[-0123456789" and text else []
     sides = found if isinstance(found, list) else [found]
@@ -214,7 +214,7 @@ def _left(call: Call, image: Tensor, position: int) -> int:
 
 
 def _selected(call: Call) -> float:
-    """topk(input, k, dimension)"""
+    """Bytes of topk(input, k, dimension)."""
     image = call.tensor(0)
     dimension = call.numbers(2)[0] if len(call.texts) > 2 and call.texts[2] else -1
     chosen = image.elements // image.shape[dimension] * call.number(1)
@@ -222,25 +222,26 @@ def _selected(call: Call) -> float:
 
 
 def _normalised(call: Call) -> OpCost:
-    """Layer, batch, group and RMS norms: statistics are a small part of the rest and left out."""
+    """Cost of layer, batch, group and RMS norms. Their statistics are small and ignored."""
     image = call.all_tensors[0]
     return OpCost(0.0, call.read + image.bytes, image.dtype)
 
 
 def _normalised_into(call: Call) -> OpCost:
-    """rms_norm(out, input, weight) of inference servers; torch's (input, shape, weight) has one tensor in front."""
+    """Cost of rms_norm(out, input, weight) of inference servers; torch's (input, shape, weight) has one tensor less."""
     return OpCost(0.0, call.read, call.tensor(0).dtype) if call.has(1) else _normalised(call)
 
 
 def _loss(call: Call) -> float:
-    """(input, target, reduction) to one number, or to one each."""
+    """Bytes of (input, target, reduction), reduced to one value or to one per sample."""
     image, target = call.tensor(0), call.tensor(1)
     kept = len(call.texts) > 2 and call.texts[-1] == "0"
     return call.size(0, 1) + (_output_bytes(call, (image, target)) if kept else image.item)
 
 
 def _pooled(item: int = 0) -> Model:
-    """(input, kernel, stride, padding, …), over as many last dimensions as the kernel has. item: bytes of an index."""
+    """Model of (input, kernel, stride, padding, …) over as many last dimensions as the kernel has. item: index
+    bytes."""
 
     def moved(call: Call) -> int:
         image, kernel = call.tensor(0), call.numbers(1)
@@ -255,7 +256,7 @@ def _pooled(item: int = 0) -> Model:
 
 
 def _resized(call: Call) -> float:
-    """Pooling and interpolation to a size that argument 1 gives."""
+    """Bytes of pooling or interpolation to a size that argument 1 gives."""
     image, size = call.tensor(0), call.numbers(1)
     return image.bytes + image.elements // prod(image.shape[-len(size) :]) * prod(size) * image.item
 

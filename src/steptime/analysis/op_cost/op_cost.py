@@ -24,7 +24,7 @@ from steptime.trace.table import ABSENT, Trace
 from steptime.trace.vendors import of_symbols
 
 Bound: TypeAlias = Literal["compute", "memory", "latency", "communication", "unmodelled"]
-"""Bound of an operator or a kernel; latency: its work takes less time than dispatching it."""
+"""Names of what bounds an operator or a kernel. latency: its work takes less time than dispatching it."""
 COMPUTE: Final = "compute"
 MEMORY: Final = "memory"
 LATENCY: Final = "latency"
@@ -32,8 +32,8 @@ UNMODELLED: Final = "unmodelled"
 
 
 def time_at_peaks(work: OpCost | None, machine: Machine | None) -> tuple[float, float] | None:
-    """ns of the arithmetic at the rate of a matrix product, and of the bytes at the rate of a copy. None without a
-    model or without the peaks that it needs."""
+    """(ns of the arithmetic at the matmul peak, ns of the bytes at the copy peak). None without a model or a needed
+    peak."""
     if work is None or work.flops is None or machine is None or machine.copy is None:
         return None
     rate = machine.matrix_rate(work.dtype) if work.flops else None
@@ -44,14 +44,14 @@ def time_at_peaks(work: OpCost | None, machine: Machine | None) -> tuple[float, 
 
 
 def bound_of(work: OpCost | None, machine: Machine | None) -> Bound:
-    """Bound of a call: the slower of arithmetic and movement; when both would be done in less time than dispatching
-    takes, the call is too small for either to matter."""
+    """Bound of a call: the slower of arithmetic and movement, or latency if both take less time than dispatching."""
     overhead = (machine.launch or machine.dispatch) if machine is not None else None
     return bound_of_times(time_at_peaks(work, machine), overhead)
 
 
 def bound_of_times(times: tuple[float, float] | None, overhead: Estimate | None) -> Bound:
-    """From the ns of arithmetic and of movement at the peaks, and the ns of dispatching, None where unknown."""
+    """Bound of a call. times: ns of arithmetic and of movement at the peaks; overhead: of dispatching; None if
+    unknown."""
     if times is None:
         return UNMODELLED
     if max(times) < overhead.value if overhead is not None else max(times) <= 0:
@@ -69,7 +69,7 @@ MODELS: dict[str, Model] = {
     **products.ATTENTION,
     **layers.RECURRENT,
 }
-"""By the operator's name without namespace, overload and in-place mark."""
+"""Models by the operator's name without namespace, overload and in-place mark."""
 
 VALUED = frozenset().union(
     memory_bound.REDUCTION,
@@ -81,11 +81,9 @@ VALUED = frozenset().union(
 
 
 def work_of(name: str, shapes: str, types: str, inputs: str, *, list_item: int = 4) -> OpCost | None:
-    """The work of one call, None without a model or without the arguments it needs.
-
-    shapes, types, inputs: raw JSON of "Input Dims", "Input type" and "Concrete Inputs" ("" for none). list_item: bytes
-    of an element of tensor lists, which a trace does not say.
-    """
+    """Cost of one call, None without a model or without the arguments that it needs. shapes, types, inputs: raw JSON of
+    "Input Dims", "Input type" and "Concrete Inputs" ("" for none). list_item: bytes per element in tensor lists, which
+    a trace does not contain."""
     model = _model(name)
     if model is None or not shapes:
         return None
@@ -96,10 +94,8 @@ def work_of(name: str, shapes: str, types: str, inputs: str, *, list_item: int =
 
 
 def depends_on_values(name: str) -> bool:
-    """True if an operator's work depends on more than shapes and types: strides, masks, dimensions to sum over.
-
-    Arguments that change from call to call without changing the work (a learning rate, a seed) are not compared.
-    """
+    """True if an operator's cost depends on more than shapes and types: strides, masks, dimensions to sum over.
+    Arguments that change from call to call without changing the cost (a learning rate, a seed) are not compared."""
     return _base(name).rstrip("_") in VALUED or _base(name) in VALUED
 
 
@@ -109,7 +105,7 @@ def _model(name: str) -> Model | None:
 
 
 def _base(name: str) -> str:
-    """Without namespace and overload."""
+    """Name without namespace and overload."""
     return name.rsplit("::", 1)[-1].split(".", 1)[0]
 
 
@@ -119,10 +115,9 @@ pointwise, "red" and "per" reductions, "for" several of these, "tem" a template 
 
 
 def _compiled(name: str) -> Model | None:
-    """The model of a kernel that torch.compile generated, which Kineto lists as an operator of its own name with its
-    arguments; None for another operator. All arguments are counted once: inputs, outputs and what is updated in place
-    (which is read and written, so that this is the least that moves). Templates, users' kernels and names of before
-    2023 have no cost here."""
+    """Model of a kernel that torch.compile generated, which Kineto lists as an operator of its own name with its
+    arguments; None for another operator. All arguments count once: inputs, outputs and what is updated in place (read
+    and written, so this is a lower bound). Templates, users' kernels and names from before 2023 have no cost here."""
     if GENERATED.match(name):
         return lambda call: _arguments(call, 0.0)
     return (lambda call: _arguments(call, None)) if name.startswith("triton_") else None
@@ -135,32 +130,32 @@ def _arguments(call: Call, flops: float | None) -> OpCost:
 
 
 ITEM = 4
-"""Bytes of an element of tensor lists where nothing says otherwise."""
+"""Bytes per element of tensor lists if nothing says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Modelled:
-    """The work of each call: works[kind[call]]."""
+    """Costs of calls: `works[kind[i]]` is the cost of call i."""
 
     works: tuple[OpCost | None, ...]
     kind: Int64
 
     @property
     def flops(self) -> Float64:
-        """Of each call; nan without a model."""
+        """FLOPs of each call; nan without a model."""
         known = (work.flops if work is not None else None for work in self.works)
         return np.array([np.nan if flops is None else flops for flops in known], np.float64)[self.kind]
 
     @property
     def bytes(self) -> Float64:
-        """Of each call; nan without a model."""
+        """Bytes of each call; nan without a model."""
         known = [np.nan if work is None else work.bytes for work in self.works]
         return np.array(known, np.float64)[self.kind]
 
 
 def model(trace: Trace, rows: Numbers, items: Numbers | None = None) -> Modelled:
-    """The work of the operators at `rows` of the event table (a negative one has none). items: bytes of an element of
-    each one's tensor lists."""
+    """Costs of the operators at `rows` of the event table; a negative row has none. items: bytes per element of each
+    call's tensor lists."""
     known = rows >= 0
     at, events = np.where(known, rows, 0), trace.events
     if not len(events):

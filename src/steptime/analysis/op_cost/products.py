@@ -19,8 +19,8 @@ from steptime.analysis.op_cost.call import Call, Model, OpCost, Tensor, item_of,
 
 
 def product(first: Tensor, second: Tensor, read: int, *, result: int | None = None) -> OpCost:
-    """[…, m, k] @ […, k, n] with equal leading dimensions. read: bytes of all inputs; result: bytes of an element of
-    the product, by default the first factor's. Raises ValueError for shapes that do not fit."""
+    """Cost of […, m, k] @ […, k, n] with equal leading dimensions. read: bytes of all inputs; result: bytes per element
+    of the product, by default the first factor's. Raises ValueError for shapes that do not fit."""
     *batch, rows, inner = first.shape
     columns = second.shape[-1]
     if second.shape[-2] != inner:
@@ -31,7 +31,7 @@ def product(first: Tensor, second: Tensor, read: int, *, result: int | None = No
 
 
 def _general(call: Call) -> OpCost:
-    """matmul of any dimensions: leading ones are broadcast, a vector is a row or a column."""
+    """Cost of matmul with any dimensions: leading ones are broadcast, a vector is a row or a column."""
     first, second = call.tensor(0), call.tensor(1)
     left = first.shape if len(first.shape) > 1 else (1, *first.shape)
     right = second.shape if len(second.shape) > 1 else (*second.shape, 1)
@@ -41,7 +41,7 @@ def _general(call: Call) -> OpCost:
 
 
 def _summed_product(call: Call) -> OpCost:
-    """addbmm: the products of a batch are added up."""
+    """Cost of addbmm: the products of a batch are summed."""
     first, second = call.tensor(1), call.tensor(2)
     work = product(first, second, 0)
     written = first.shape[-2] * second.shape[-1] * first.item
@@ -49,7 +49,7 @@ def _summed_product(call: Call) -> OpCost:
 
 
 def _linear(call: Call, weight: int = 1) -> OpCost:
-    """x […, k] with a weight [n, k] and a bias behind it."""
+    """Cost of x […, k] with a weight [n, k] and an optional bias after it."""
     image, matrix = call.tensor(0), call.tensor(weight)
     rows = Tensor((image.elements // image.shape[-1], image.shape[-1]), image.type, image.item)
     transposed = Tensor((matrix.shape[1], matrix.shape[0]), matrix.type, matrix.item)
@@ -57,22 +57,22 @@ def _linear(call: Call, weight: int = 1) -> OpCost:
 
 
 def _vector_product(call: Call) -> OpCost:
-    """Matrix by vector, vector by vector, with or without a vector that is added first."""
+    """Cost of matrix by vector or vector by vector, with or without a vector that is added first."""
     largest = max(call.all_tensors, key=lambda tensor: tensor.elements)
     written = largest.elements // max(largest.shape[-1], 1) * largest.item
     return OpCost(2 * largest.elements, call.read + written, largest.dtype)
 
 
 def _outer(call: Call) -> OpCost:
-    """ger, outer: a column times a row."""
+    """Cost of ger and outer: a column times a row."""
     first, second = call.tensor(-2 + len(call.tensors)), call.tensor(-1 + len(call.tensors))
     elements = first.elements * second.elements
     return OpCost(2 * elements, call.read + elements * first.item, first.dtype)
 
 
 def _grouped(call: Call, result: int | None = None) -> OpCost:
-    """_grouped_mm(a, b, offsets): each row of a [m, k] meets the one matrix of b [groups, k, n] that it belongs to;
-    with both of two dimensions each column of a [m, k] meets its row of b, and every group writes its own product."""
+    """Cost of _grouped_mm(a, b, offsets). Each row of a [m, k] meets one matrix of b [groups, k, n]. If both have two
+    dimensions, each column of a [m, k] meets its row of b, and every group writes its own product."""
     first, second = call.tensor(0), call.tensor(1)
     if len(first.shape) == len(second.shape) == 3:
         return product(first, second, call.size(0, 1), result=result)
@@ -84,7 +84,7 @@ def _grouped(call: Call, result: int | None = None) -> OpCost:
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that tensors of these shapes have together. Raises ValueError where they do not fit."""
+    """Broadcast shape of these shapes. Raises ValueError if they do not fit."""
     length = max(map(len, shapes), default=0)
     padded = [(1,) * (length - len(shape)) + shape for shape in shapes]
     sides = []
@@ -97,7 +97,7 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _product_of(first: int, *read: int, result: Callable[[Call], int | None] = lambda call: None) -> Model:
-    """A product of the tensors at `first` and behind it. read: positions of all inputs; result: as of `product`."""
+    """Model of a product of the tensors at `first` and after it. read: positions of inputs; result: see `product`."""
     return lambda call: product(call.tensor(first), call.tensor(first + 1), call.size(*read), result=result(call))
 
 
@@ -125,16 +125,14 @@ MATMUL: dict[str, Model] = {
 
 
 FORWARD, BACKWARD = 2, 5
-"""Products of the size of the score matrix."""
+"""Number of products of the score matrix's size."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentPositions:
-    """Positions of an operator's arguments. causal: position of the flag, or of the number of a mask (0 is none).
-
-    bias: position of what is added to the scores. packed: of cumulative lengths. length: dimension of the sequence.
-    window: of how far back a query sees (-1: to the first key). last: a causal mask is aligned with the last keys.
-    """
+    """Positions of an operator's arguments. causal: of the flag, or of the mask's number (0 for none). bias: of what is
+    added to the scores. packed: of the cumulative lengths. length: dimension of the sequence. window: of how far back a
+    query sees (-1: to the first key). last: True if a causal mask is aligned with the last keys."""
 
     causal: int
     bias: int | None = None
@@ -145,7 +143,7 @@ class ArgumentPositions:
 
 
 def _attention(call: Call, at: ArgumentPositions, products: int) -> OpCost:
-    """Query, key and value come first, in backward behind the output's gradient."""
+    """Cost of attention. Query, key and value come first; in backward, after the output's gradient."""
     first = 0 if products == FORWARD else 1
     query, key, value = (call.tensor(first + offset) for offset in range(3))
     queries, keys = query.shape[at.length], key.shape[at.length]
@@ -162,12 +160,10 @@ def _attention(call: Call, at: ArgumentPositions, products: int) -> OpCost:
 
 
 def _pairs(call: Call, at: ArgumentPositions, queries: int, keys: int) -> int:
-    """Pairs of a query and a key that the mask leaves. A causal one: query i sees the keys up to i; aligned with the
-    last keys, the last query sees them all, and the ones before it one less each.
-
-    By the flag, or by the number of a mask: 1 is causal, 2 is causal aligned with the last keys. Raises LookupError
-    where the trace does not say (half or whole is no detail), and for what depends on lengths or a window.
-    """
+    """Number of (query, key) pairs that the mask leaves. Causal: query i sees the keys up to i; aligned with the last
+    keys, the last query sees all, and each query before it one less. The mask comes from the flag or from its number: 1
+    is causal, 2 is causal aligned with the last keys. Raises LookupError if the trace does not say (half or whole is no
+    detail), or if the number depends on lengths or a window."""
     if at.packed is not None and call.has(at.packed):
         raise LookupError("the lengths of packed sequences are not in the trace")
     if at.window is not None and call.number(at.window) >= 0:

@@ -17,8 +17,9 @@ from steptime.quantities import Estimate, SourceLine
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank. categories: ns per step, in the order of `RankComparison.accounts`. waiting: in collectives, before the
-    last rank arrived; last: share of all waiting that was for this rank. host: "" where nothing says it."""
+    """One rank. categories: ns per step, in the order of `RankComparison.categories`. waiting: time in collectives
+    before the last rank arrived, ns per step; last: fraction of all waiting that was for this rank. host: "" if
+    unknown."""
 
     rank: int
     name: str
@@ -32,15 +33,14 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRow:
-    """Collectives of one kind in one process group over all ranks that were compared. ranks: how many those are; size:
-    of the group, 0 where the trace does not say.
+    """Collectives of one kind in one process group over all compared ranks. ranks: number of these; size: of the group,
+    0 if unknown.
 
-    calls: per step of a rank. bytes: of one call, median, None where not known. transfer: ns per step and rank in which
-    all were there; waiting: ns per step and rank before the last one was; exposed: the part of both in which nothing
-    else ran. algorithm_bandwidth, bus_bandwidth: B/s of the median call behind the last arrival, the second as
-    NCCL-tests defines it; link_share: of the measured link, None where that is not known. late: the rank that was
-    waited for most; straggler_share: of the waiting.
-    """
+    calls: per step of a rank. bytes: median of one call, None if unknown. transfer: time after the last rank arrived;
+    waiting: time before; exposed: part of both in which nothing else ran; all ns per step and rank.
+    algorithm_bandwidth, bus_bandwidth: of the median call after the last arrival, B/s, the second as NCCL-tests defines
+    it; link_share: fraction of the measured link, None if unknown. late: rank that was waited for most;
+    straggler_share: its fraction of the waiting."""
 
     name: str
     group: str
@@ -60,8 +60,8 @@ class CollectiveRow:
 
 @dataclass(frozen=True, slots=True)
 class HostClock:
-    """A host's clock against the first host's: offset to add, and its uncertainty (half of a 95 % interval), ns; from
-    the ends of `samples` collectives."""
+    """Clock of a host relative to the first host's. offset: ns to add; uncertainty: half of a 95 % interval, ns;
+    samples: number of collective ends that they are from."""
 
     host: str
     offset: int
@@ -71,15 +71,14 @@ class HostClock:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """Who the others wait for. ranks: one, or all of a slow node; host: where, "" where nothing says it.
+    """Rank or node that the others wait for. ranks: one, or all of a slow node; host: "" if unknown.
 
-    waiting: what the others wait on average; share: of all waiting that is for it. account: where its excess over the
-    median of the others is largest, "" where none explains the waiting; excess: how much that is; excesses: of all
-    categories that have one. arithmetic: its FLOPs over the median of the others, None where not known. gain: what a
-    step of the job would be shorter with it at the others' median, by replay. since: number of the first step from
-    which on it is late (0: from the start), None where there is no series; steadiness: share of the steps since then in
-    which it is. source: the line behind the excess. Raises ValueError without a rank.
-    """
+    waiting: mean waiting of the others, ns per step; share: fraction of all waiting that is for it. category: where its
+    excess over the others' median is largest, "" if none explains the waiting; excess: that excess, ns per step;
+    excesses: of all categories that have one. arithmetic: its FLOPs divided by the others' median, None if unknown.
+    gain: reduction of the job's step if it were at the others' median, by replay. since: number of the first step from
+    which on it is late (0: from the start), None without a series; steadiness: fraction of the steps since then in
+    which it is late. source: line behind the excess. Raises ValueError without a rank."""
 
     ranks: tuple[int, ...]
     host: str
@@ -106,11 +105,10 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class StragglerSeries:
-    """How late each rank came, step by step. steps: number of the first step of each column; width: steps in one.
+    """Delay of each rank over time. steps: number of the first step of each column; width: steps per column.
 
-    ranks: the rows' ranks, those that vary most first, at most a few dozen. late: ns per step behind the first rank to
-    arrive, a row for each rank.
-    """
+    ranks: of the rows, the most delayed first, at most a few dozen. late: ns per step behind the first rank, a row per
+    rank."""
 
     width: int
     steps: tuple[int, ...]
@@ -120,8 +118,9 @@ class StragglerSeries:
 
 @dataclass(frozen=True, slots=True)
 class RankComparison:
-    """categories: names of the heat map's columns; rows: by rank; collectives: those with most time first. clocks: of
-    further hosts. notes: sentences on what could not be compared. world: ranks of the whole job, where known."""
+    """All compared ranks. categories: names of the heat map's columns; rows: by rank; collectives: the longest first.
+    late: the straggler. clocks: of further hosts. notes: sentences on what could not be compared. world: ranks of the
+    job, if known."""
 
     categories: tuple[str, ...]
     rows: tuple[RankRow, ...]
@@ -133,13 +132,13 @@ class RankComparison:
     world: int | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError where a row has not the heat map's columns: a report's file may be anybody's."""
+        """Raises ValueError if a row has other columns than the heat map: a report's file may come from anyone."""
         if any(len(row.categories) != len(self.categories) for row in self.rows):
             raise ValueError("a rank has other categories than the comparison of ranks")
 
 
 def missing_ranks(worlds: Sequence[int | None]) -> tuple[str, ...]:
-    """Caveat where only some ranks of a larger job are known. worlds: what each of them says of the job's size."""
+    """Caveat if only some ranks of a larger job are known. worlds: size of the job according to each rank."""
     world = max((each or 0 for each in worlds), default=0)
     if len(worlds) < 2 or world <= len(worlds):
         return ()

@@ -1,7 +1,7 @@
-"""Thousands of ranks: each is read and reduced where there is room, one at a time, and only summaries come back.
+"""Comparison of thousands of ranks: each is read and reduced in a worker, and only summaries are returned.
 
-The map is one function of one rank's files, or of one process of a recording, the same on every engine; the reduce is
-`compare`. So memory is that of one trace for each worker, and of some kilobytes for each rank.
+The map is a function of one rank's files, or of one process of a recording, the same on every engine; the reduce is
+`compare`. So memory is one trace per worker and some kilobytes per rank.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 LOCAL, RAY = "local", "ray"
 AHEAD = 4
-"""Ranks in flight for each worker of a cluster: enough to keep it busy, few enough to bound what waits."""
+"""Ranks in flight per worker of a cluster: enough to keep it busy, few enough to bound the waiting results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """Summary of a rank, sent back by a worker. summary: None where it could not be read or has no step. reported:
-    sentences on it."""
+    """Summary of a rank, returned by a worker. summary: None if it could not be read or has no step. reported:
+    sentences on the rank."""
 
     number: int
     summary: RankSummary | None
@@ -54,7 +54,7 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One rank's files. number: its place among all; its rank where its files do not say one."""
+    """Files of one rank. number: position among all; used as the rank if the files do not say one."""
 
     number: int
     files: RankFiles
@@ -63,7 +63,7 @@ class Task:
 
 
 def reduce_rank(task: Task) -> Reduced:
-    """The map step. A rank that cannot be read is a sentence, not an error: the others are compared without it."""
+    """Reads and summarises one rank. An unreadable rank becomes a sentence, and the others are compared without it."""
     try:
         trace = read_rank(task.files, max_size=task.max_size, cache=task.cache)
     except TraceError as error:
@@ -84,8 +84,8 @@ def reduce_all(
     max_size: int = DEFAULT_MAX_SIZE,
     cache: bool = False,
 ) -> tuple[Reduced, ...]:
-    """All ranks, in their order. workers: processes of the local engine, by default one for each CPU. Raises UsageError
-    and CommandError where a cluster is asked for and is not there."""
+    """Summaries of all ranks, in their order. workers: processes of the local engine, by default one per CPU. Raises
+    UsageError and CommandError if a requested cluster is missing."""
     tasks = [Task(number, files, max_size, cache) for number, files in enumerate(ranks)]
     found = sorted(_mapped(reduce_rank, tasks, engine, workers), key=lambda reduced: reduced.number)
     seen: set[int] = set()
@@ -99,12 +99,13 @@ def reduce_all(
 
 
 def _mapped(function: Callable[[T], R], tasks: Sequence[T], engine: str, workers: int | None) -> Iterator[R]:
-    """The function of each task, in whatever order they come; both can be pickled. Raises as `reduce_all` does."""
+    """Yields the function's result for each task, in any order; both must be picklable. Raises as `reduce_all` does."""
     return (_ray if engine == RAY else _local)(function, tasks, workers)
 
 
 def _local(function: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Iterator[R]:
-    """Processes of this machine; none for a single worker. They are spawned: a fork of a threaded parent may hang."""
+    """Yields results from processes of this machine; no process for a single worker. They are spawned, since a fork of
+    a threaded parent may hang."""
     count = min(workers or usable_cpus(), len(tasks))
     if count <= 1:
         yield from map(function, tasks)
@@ -116,8 +117,8 @@ def _local(function: Callable[[T], R], tasks: Sequence[T], workers: int | None) 
 
 
 def _in_a_process(function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-    """The function of each task, in a Python of its own (whose pool `multiprocessing` would start in the current
-    folder). Workers share the CPUs: libraries that start threads would only be in one another's way."""
+    """Results of the function for each task, computed in a separate Python. `multiprocessing` is not used, because it
+    would start its pool in the current folder. Libraries get one thread each, because the workers share the CPUs."""
     alone = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     done = subprocess.run(
         own_python(__name__), input=pickle.dumps((function, tasks)), stdout=subprocess.PIPE, check=True,
@@ -128,7 +129,7 @@ def _in_a_process(function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
 
 
 def _ray(function: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Iterator[R]:
-    """Tasks of a Ray cluster, each with a CPU; the files must lie where all its machines see them."""
+    """Yields results from a Ray cluster, with a CPU per task. All its machines must see the files."""
     ray: Any = import_ray("--engine ray")
     ours = connect(ray)
     try:
@@ -148,12 +149,12 @@ def _ray(function: Callable[[T], R], tasks: Sequence[T], workers: int | None) ->
 
 
 LEAST_STEPS = 3
-"""Steady steps without which nothing is said."""
+"""Fewest steady steps of a process for a summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessTask:
-    """One process folder. machine: the peaks that were measured next to the recording, if any."""
+    """Folder of one process. machine: peaks measured next to the recording, if any."""
 
     folder: Path
     manifest: Manifest
@@ -162,8 +163,8 @@ class ProcessTask:
 
 @dataclass(frozen=True, slots=True)
 class ReducedProcess:
-    """Summary of a process, sent back by a worker. steps: how many it took, steady: of these. trains: False where it
-    only infers. summary: None where it has no rank or too few steps to say anything. reported: sentences on it."""
+    """Summary of a process, returned by a worker. steps: number that it took; steady: number of steady ones. trains:
+    False if it only infers. summary: None without a rank or with too few steps. reported: sentences on the process."""
 
     folder: Path
     facts: ProcessFacts
@@ -175,7 +176,7 @@ class ReducedProcess:
 
 
 def reduce_process(task: ProcessTask) -> ReducedProcess:
-    """The map step. Whatever is damaged is a sentence."""
+    """Reads and summarises one process. Damage becomes a sentence."""
     process, problems = load_process(task.folder, task.manifest)
     layout = lay_out_whole(process)
     steps = layout.timeline.steps
@@ -192,8 +193,8 @@ def reduce_process(task: ProcessTask) -> ReducedProcess:
 def reduce_processes(
     contents: Contents, *, engine: str = LOCAL, workers: int | None = None
 ) -> tuple[ReducedProcess, ...]:
-    """All processes of a recording, by rank; those that only infer have no summary where others train. Raises
-    UsageError and CommandError where a cluster is asked for and is not there."""
+    """Summaries of all processes of a recording, by rank. If some train, those that only infer get none. Raises
+    UsageError and CommandError if a requested cluster is missing."""
     machine = load_machine(contents.path / FILE_NAME)
     tasks = [ProcessTask(folder, contents.manifest, machine) for folder in contents.folders]
     found = list(_mapped(reduce_process, tasks, engine, workers))
@@ -210,18 +211,18 @@ def reduce_processes(
 
 
 def hosts(found: Iterable[ReducedProcess | Process]) -> Counter[str]:
-    """How many processes each host had; the programs that one ran one after another are one."""
+    """Number of processes on each host; programs that one process ran one after another count once."""
     return Counter(host for host, _ in {each.facts.system_number for each in found})
 
 
 def machine_of(recording: Recording) -> Machine | None:
-    """The peaks that were measured next to the recording, else the datasheet's, else none."""
+    """Peaks measured next to the recording, else the datasheet's, else None."""
     name = recording.processes[0].facts.device_name if recording.processes else ""
     return load_machine(recording.path / FILE_NAME) or look_up(name)
 
 
 def _serve() -> None:
-    """The process of `_in_a_process`."""
+    """Main function of the process that `_in_a_process` starts."""
     function, tasks = pickle.load(sys.stdin.buffer)
     sys.stdout.buffer.write(pickle.dumps([function(task) for task in tasks]))
 

@@ -1,12 +1,11 @@
-"""The same collective on all its ranks: the k-th of a kind in a group is one and the same wherever it was called.
+"""Collectives matched across their ranks: the k-th of a kind in a group is the same one wherever it was called.
 
-A collective ends on all ranks within its transfer. So the differences of its ends between hosts are the difference of
-their clocks plus what the ranks end apart: the median is the offset, and the scatter says how well it is known.
+A collective ends on all ranks within its transfer. So differences of its ends between hosts are the offset of their
+clocks plus scatter: the median is the offset, and the scatter gives its uncertainty.
 
-The chain of all collectives runs the job again with one rank like the others: between two collectives a rank does its
-own work, and a collective ends when its last rank is there, plus the transfer. The times between a collective's end and
-the next start of each rank are kept, those of the straggler are replaced by the median of the others', and the ends
-follow anew.
+The chain of all collectives replays the job with one rank like the others. Between two collectives a rank does its own
+work, and a collective ends when its last rank has arrived, plus the transfer. Each rank keeps its times from a
+collective's end to its next start, except that the straggler's are replaced by the others' median, and the ends follow.
 """
 
 from __future__ import annotations
@@ -24,11 +23,10 @@ from steptime.quantities import median_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """Collectives of one kind and group, over the ranks that have them all. ranks: (m,) indices of the summaries.
+    """Collectives of one kind and group over the ranks that have them all. ranks: indices of the summaries, (m,).
 
-    start, duration: (m, k) ns, each on its rank's own clock; bytes: (k,), -1 where not known; step: (k,). calls: of
-    all, of which k were kept. exposed: (m,) ns of all calls.
-    """
+    start, duration: (m, k), ns, each on its rank's own clock; bytes: (k,), -1 if unknown; step: (k,). calls: number of
+    all calls, of which k were kept. exposed: of all calls, (m,), ns."""
 
     name: str
     group: str
@@ -43,23 +41,23 @@ class Shared:
 
     @property
     def transfer(self) -> Int64:
-        """(k,) ns in which all ranks were there: the duration on the last one."""
+        """Time in which all ranks were present, (k,), ns: the duration on the last rank to arrive."""
         return np.asarray(self.duration.min(axis=0))
 
     @property
     def waits(self) -> Int64:
-        """(m, k) ns that each rank waited for the last one."""
+        """Time that each rank waited for the last one, (m, k), ns."""
         return self.duration - self.transfer
 
     @property
     def end(self) -> Int64:
-        """(m, k) ns."""
+        """End of each collective per rank, (m, k), ns."""
         return self.start + self.duration
 
 
 def on_common_steps(summaries: Sequence[RankSummary]) -> tuple[list[RankSummary], tuple[str, ...]]:
-    """The same with the collectives of those steps only that all ranks profiled, where their recordings number them: a
-    rank that was ready too late profiled others. A sentence where some were left out."""
+    """Summaries with only the collectives of steps that all ranks profiled, if their recordings number the steps; a
+    rank that was ready too late profiled others. Also a sentence if some steps were left out."""
     known = [set(summary.numbers) for summary in summaries if summary.exchanges and summary.numbers]
     if len(known) < 2 or all(each == known[0] for each in known):
         return list(summaries), ()
@@ -87,7 +85,7 @@ def _of_steps(exchange: Exchange, numbers: Int64, common: Int64) -> Exchange:
 
 
 def match(summaries: Sequence[RankSummary]) -> tuple[tuple[Shared, ...], tuple[str, ...]]:
-    """Collectives that at least two ranks have called equally often, and a sentence for what was left out."""
+    """Collectives that at least two ranks called equally often, and a sentence on those left out."""
     found: dict[tuple[str, str, int, str], list[tuple[int, Exchange]]] = {}
     for index, summary in enumerate(summaries):
         for exchange in summary.exchanges:
@@ -124,15 +122,14 @@ def match(summaries: Sequence[RankSummary]) -> tuple[tuple[Shared, ...], tuple[s
 
 
 LEAST_ENDS = 3
-"""Collectives without which nothing is said."""
+"""Fewest collective ends for an offset."""
 MOST_ENDS = 2000
 
 
 def clocks(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> tuple[HostClock, ...]:
-    """The clocks of further hosts against that of the first; those of one host share one. Empty where no host is named.
+    """Offsets of further hosts' clocks against the first host's; one per host. Empty if no host is named.
 
-    The uncertainty is half of the interval of the median. It cannot show a link that ends later every time.
-    """
+    The uncertainty is half of the median's interval. It cannot reveal a link that always ends later."""
     hosts = list(dict.fromkeys(summary.host for summary in summaries))
     if len(hosts) < 2 or not all(hosts):
         return ()
@@ -158,9 +155,9 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
-    """All collectives in one order that suits all ranks. members: (m,) ranks of each; start, end: (m,) ns, on each
-    rank's own clock since its origin. before: (m,) number of the collective that was the last to end on the
-    rank before this one began, -1 for none. step: of each."""
+    """All collectives in one order that fits all ranks. members: ranks of each, (m,); start, end: (m,), ns, on each
+    rank's own clock since its origin. before: number of the last collective that ended on the rank before this one
+    started, (m,), -1 for none. step: of each collective."""
 
     members: tuple[Int64, ...]
     start: tuple[Int64, ...]
@@ -170,7 +167,7 @@ class Chain:
 
 
 def chain(shared: Sequence[Shared], origins: Int64) -> Chain:
-    """origins: (ranks,) ns, one moment of the job on each rank's own clock."""
+    """Chain of all collectives. origins: one moment of the job on each rank's own clock, (ranks,), ns."""
     calls = [
         (int(np.median(each.end[:, k] - origins[each.ranks])), each, k)
         for each in shared
@@ -185,7 +182,7 @@ def chain(shared: Sequence[Shared], origins: Int64) -> Chain:
 
 
 def _before(members: Sequence[Int64], start: Sequence[Int64], end: Sequence[Int64], ranks: int) -> tuple[Int64, ...]:
-    """For each call and rank, the latest call of the chain that had ended on that rank when this one began."""
+    """Latest earlier call of the chain that had ended on the rank when this call started, for each call and rank."""
     before = tuple(np.full(len(each), NONE, np.int64) for each in members)
     whole = np.concatenate(members) if members else np.zeros(0, np.int64)
     number = np.repeat(np.arange(len(members)), [len(each) for each in members])
@@ -206,11 +203,10 @@ def _before(members: Sequence[Int64], start: Sequence[Int64], end: Sequence[Int6
 
 
 def blamed(found: Chain) -> tuple[Int64, Int64, Bool]:
-    """(index of the rank that each collective waited for, ns of its longest wait, whether the rank was late anew).
+    """(index of the rank that each collective waited for, its longest wait in ns, whether that rank was late anew).
 
-    A rank that came last because it had itself waited elsewhere is not to blame: the one it had waited for is, and it
-    is the same delay.
-    """
+    A rank that is last because it had itself waited elsewhere is not to blame: the blame goes to the rank that it had
+    waited for, and it is the same delay."""
     culprit = np.zeros(len(found.members), np.int64)
     anew = np.ones(len(found.members), np.bool_)
     longest = np.zeros(len(found.members), np.int64)
@@ -229,7 +225,7 @@ def blamed(found: Chain) -> tuple[Int64, Int64, Bool]:
 
 
 def saved_without(found: Chain, late: Int64) -> Int64:
-    """(steps,) ns that each step would be shorter with the stragglers at the median of the others."""
+    """Time that each step would be shorter with the stragglers at the others' median, (steps,), ns."""
     unchanged, changed = _ends(found, np.zeros(0, np.int64)), _ends(found, late)
     steps = unique(found.step)
     last = [np.flatnonzero(found.step == step)[-1] for step in steps.tolist()]
@@ -239,7 +235,7 @@ def saved_without(found: Chain, late: Int64) -> Int64:
 
 
 def _ends(found: Chain, late: Int64) -> Int64:
-    """(calls,) ns: when each collective ends; those of `late` start as the median of the other members does."""
+    """End of each collective, (calls,), ns; the ranks in `late` start like the median of the other members."""
     ends = np.zeros(len(found.members), np.int64)
     for number, (ranks, start, end) in enumerate(zip(found.members, found.start, found.end, strict=True)):
         before = found.before[number]

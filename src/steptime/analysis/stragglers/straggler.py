@@ -35,12 +35,12 @@ from steptime.quantities import Estimate, mean_of_series
 
 MOST_ROWS = 32
 LEAST_LATE = 50_000
-"""ns: steps in which the ranks' own work differs by less say nothing about who is late."""
+"""Least difference of the ranks' own work in a step that tells who is late, ns."""
 
 
 def aligned(summaries: Sequence[RankSummary]) -> tuple[int, Int64, Int64] | None:
-    """(steps of a column, numbers of the columns' first steps, (ranks, columns) own ns, -1 where not known), over the
-    columns that all ranks have; None where some rank has no series."""
+    """(steps per column, number of each column's first step, own time (ranks, columns) in ns, -1 if unknown), over the
+    columns that all ranks have; None if some rank has no series."""
     found = [summary.series for summary in summaries]
     series = [each for each in found if each is not None]
     if len(series) < len(found) or len(series) < 2:
@@ -55,8 +55,8 @@ def aligned(summaries: Sequence[RankSummary]) -> tuple[int, Int64, Int64] | None
 
 
 def straggler_series(summaries: Sequence[RankSummary]) -> tuple[StragglerSeries, Waiting | None] | None:
-    """How far each rank is behind the first one of each column, and who waits for whom by that, where the columns tell;
-    None where not all ranks have a series."""
+    """(delay of each rank behind the first one in each column, waiting by these delays or None if no column is
+    complete); None if some rank has no series."""
     found = aligned(summaries)
     if found is None:
         return None
@@ -78,36 +78,37 @@ def straggler_series(summaries: Sequence[RankSummary]) -> tuple[StragglerSeries,
 
 
 OFTEN = 0.5
-"""Fraction of the waiting: a rank that the others wait for half of the time, or more, is not last by chance (with two
-ranks, chance alone makes a half: there it takes OFTEN_OF_TWO)."""
+"""Fraction of the waiting: a rank that causes at least this much is not last by chance (with two ranks, chance alone
+causes half: OFTEN_OF_TWO applies there)."""
 OFTEN_OF_TWO = 0.75
 RATHER_LATE = 2.0
-"""Times the straggler's own waiting: how much longer the others wait on average. Ranks that are late in turns wait
-about equally."""
+"""Factor on the straggler's own waiting: the others must wait this much longer on average. Ranks that are late in turns
+wait about equally."""
 MOST_CHANCE = 0.003
-"""Chance of a false name that each of three tests takes: together below a hundredth."""
+"""Probability of a false name that each of three tests accepts: together below 1 %."""
 LEAST_STEPS = 3
-"""Steps whose spread is known."""
+"""Fewest steps whose spread is known."""
 LARGE = 0.2
-"""Fraction of the step: one or two steps cannot tell delay from chance, and so much waiting is told all the same."""
+"""Fraction of the step: this much waiting is reported even if one or two steps cannot rule out chance."""
 LEAST_OTHERS, FAR = 7, 2.0
-"""Ranks whose spread is known, and how many times their interquartile range a rank must stand apart: of equal ranks
-whose work varies normally, the last of a thousand does in less than one of a thousand cases."""
+"""LEAST_OTHERS: fewest other ranks for a known spread. FAR: interquartile ranges by which a straggler must stand apart.
+Of a thousand equal ranks with normal variation, the last one does so in less than 0.1 % of cases."""
 LEAST_WAITING = 0.03
-"""Fraction of the step: less is within what equal ranks differ by, and worth nobody's time."""
+"""Fraction of the step: less waiting is within the variation of equal ranks and not worth a report."""
 EXPLAINS = 0.25
 """Fraction of the waiting: a smaller excess is not why the others wait (a short trace may start with the ranks
 apart)."""
 LATE_STEP = 0.5
-"""Fraction of the usual straggler: a step in which the rank was at least so much behind counts as late."""
+"""Fraction of the usual delay: a step in which the rank was at least this far behind counts as late."""
 WINDOW = 5
-"""Columns: the delay starts with the first of so many of which most are late."""
+"""Columns: the delay starts with the first of this many of which most are late."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """By rank: ns per step that it waits for others; share of all waiting that is for it; times: collectives (or steps)
-    in which it was waited for. trials: of all ranks together. by_step: (ranks, steps) ns waited."""
+    """Waiting by rank. waiting: for others, ns per step; last: fraction of all waiting that is for the rank; times:
+    collectives (or steps) in which others waited for it. trials: collectives (or steps) of all ranks. by_step: (ranks,
+    steps), ns."""
 
     waiting: Float64
     last: Float64
@@ -123,8 +124,8 @@ def find_stragglers(
     series: StragglerSeries | None,
     watched: Waiting | None = None,
 ) -> Straggler | None:
-    """The straggler, or the late node; None where there is no one that is late. watched: the same from the table of
-    steps, where there is one: it has more of them."""
+    """The straggler or the late node; None if no rank is late. watched: waiting from the series of steps, if there is
+    one, which covers more steps."""
     late = _node(summaries, waiting)
     late = late if late is not None else _one(waiting, len(summaries))
     if late is None:
@@ -162,9 +163,9 @@ def find_stragglers(
 
 
 def _lasts(summaries: Sequence[RankSummary], late: Int64, others: Int64, watched: Waiting, waited: float) -> bool:
-    """True if the delay is that of any step, as far as the watch sees it: what it saw in the profiled steps, it sees in
-    the others. Profiled are a few in a row, in which a processor may have been slow for a while. Time that the
-    instrumentation does not see, inside backward, is not doubted."""
+    """True unless the delay is limited to the profiled steps. These are few and in a row, and a CPU may have been slow
+    for a while. If the always-on timers saw the delay in the profiled steps, they must see it in the others too. A
+    delay that they cannot see, inside backward, is accepted."""
     known = [summary.in_profiled for summary in summaries]
     if any(each is None for each in known):
         return True
@@ -177,7 +178,7 @@ def _lasts(summaries: Sequence[RankSummary], late: Int64, others: Int64, watched
 
 
 def _one(waiting: Waiting, ranks: int) -> Int64 | None:
-    """The rank that most of the waiting is for, unless it waits as long itself."""
+    """Rank that most of the waiting is for, None if it waits nearly as long itself."""
     most = int(waiting.last.argmax())
     if waiting.last[most] < (OFTEN_OF_TWO if ranks == 2 else OFTEN):
         return None
@@ -186,7 +187,7 @@ def _one(waiting: Waiting, ranks: int) -> Int64 | None:
 
 
 def _node(summaries: Sequence[RankSummary], waiting: Waiting) -> Int64 | None:
-    """All ranks of a host, when the others wait for them together and none of them for the others."""
+    """All ranks of a host, if the others wait for them together and none of them waits for the others; else None."""
     hosts: dict[str, list[int]] = {}
     for index, summary in enumerate(summaries):
         hosts.setdefault(summary.host, []).append(index)
@@ -203,8 +204,8 @@ def _node(summaries: Sequence[RankSummary], waiting: Waiting) -> Int64 | None:
 
 
 def _sure(waiting: Waiting, late: Int64) -> bool:
-    """True if it is no chance that just these wait so little: by how often, by how much, or by how far apart. In a
-    single step only the last can show it: what they wait less than the next one is beyond what the others differ by."""
+    """True if it is no chance that just these ranks wait so little: by number of times, by amount, or by distance. In a
+    single step only the last test works: their distance from the next rank exceeds the spread of the others."""
     ranks = len(waiting.waiting)
     if by_chance(int(waiting.times[late].sum()), waiting.trials, len(late) / ranks) * ranks <= MOST_CHANCE:
         return True
@@ -218,7 +219,7 @@ def _sure(waiting: Waiting, late: Int64) -> bool:
 
 
 def by_chance(times: int, trials: int, share: float) -> float:
-    """How likely something of this chance happens so often: the tail of the binomial distribution."""
+    """Probability of at least `times` hits in `trials` with probability `share` each (binomial distribution)."""
     if not trials:
         return 1.0
     ways = lgamma(trials + 1)
@@ -232,9 +233,9 @@ def by_chance(times: int, trials: int, share: float) -> float:
 
 
 def tail_of_student(values: Float64) -> float:
-    """How likely a mean as high as that of the values is where the true one is 0, by Student's t; the normal value of
-    which is Wallace's (Annals of Mathematical Statistics 30, 1959): a quarter too high for three values, exact to some
-    percent from ten on."""
+    """Probability of a mean at least as high as that of the values if the true one is 0, by Student's t. The equivalent
+    normal deviate is Wallace's (Annals of Mathematical Statistics 30, 1959): a quarter too high for three values,
+    accurate to some percent from ten on."""
     count = len(values)
     mean, deviation = float(values.mean()), float(values.std(ddof=1))
     if mean <= 0 or deviation <= 0:
@@ -246,7 +247,7 @@ def tail_of_student(values: Float64) -> float:
 
 
 def _excesses(summaries: Sequence[RankSummary], late: Int64, others: Int64) -> tuple[tuple[CategoryName, float], ...]:
-    """Categories of the stragglers beyond the median of the others', the largest excess first."""
+    """Excess of the stragglers over the others' median by category, ns per step, the largest first."""
     table = np.array([summary.categories for summary in summaries])
     beyond = np.median(table[late], axis=0) - np.median(table[others], axis=0)
     found = [
@@ -258,7 +259,7 @@ def _excesses(summaries: Sequence[RankSummary], late: Int64, others: Int64) -> t
 
 
 def _since(behind: Float64 | None, series: StragglerSeries | None) -> tuple[int | None, float | None]:
-    """The first step from which on the ranks are late, and the share of the steps since then in which they are."""
+    """(first step from which on the ranks are late, fraction of the steps since then in which they are)."""
     if series is None or behind is None or not len(behind):
         return None, None
     usual = float(np.median(behind[behind >= np.median(behind)]))
@@ -275,8 +276,8 @@ def _since(behind: Float64 | None, series: StragglerSeries | None) -> tuple[int 
 def _behind(
     summaries: Sequence[RankSummary], late: Int64, series: StragglerSeries | None
 ) -> tuple[Float64 | None, Float64 | float]:
-    """(columns,) ns that the stragglers, and the last of the others, are behind the first; None where the series does
-    not have them."""
+    """Delays of the stragglers, and of the last other rank, behind the first rank, (columns,), ns; None if the
+    stragglers are not in the series."""
     if series is None:
         return None, 0.0
     wanted = {summaries[index].rank for index in late.tolist()}
@@ -289,8 +290,8 @@ def _behind(
 
 
 def _gain(ahead: Float64 | None, links: Chain, late: Int64, waited: float) -> Estimate:
-    """By replay of the collectives; of a recording, where the watch sees the delay too, by its steps, of which there
-    are more and which nothing slowed. ahead: ns by which the stragglers are later than all others, by column."""
+    """Reduction of the job's step, by replay of the collectives. If a recording's timers see the delay too, their steps
+    are used instead, which are more and not slowed. ahead: delay of the stragglers behind all others by column, ns."""
     if ahead is not None and len(ahead) >= WINDOW:
         saved = np.maximum(0.0, ahead)
         if float(saved.mean()) >= LATE_STEP * waited:
@@ -302,9 +303,9 @@ def _gain(ahead: Float64 | None, links: Chain, late: Int64, waited: float) -> Es
 
 
 def with_link(ranks: RankComparison | None, machine: Machine | None) -> RankComparison | None:
-    """The same with each collective's share of the measured link; as it is where none was measured, or where the ranks
-    are of several hosts, between which lies another link, or where other programs disturbed the measurement. The link
-    does no less than the quickest of the collectives."""
+    """The comparison with each collective's fraction of the measured link. Unchanged if no link was measured, if other
+    programs disturbed that, or if the ranks are on several hosts with another link between them. The fastest collective
+    is a lower bound of the link's rate."""
     link = machine.link if machine is not None else None
     if ranks is None or link is None or link.under_load or len({row.host for row in ranks.rows}) != 1:
         return ranks
@@ -319,13 +320,13 @@ def with_link(ranks: RankComparison | None, machine: Machine | None) -> RankComp
 
 
 NOTICEABLE = 10_000
-"""ns: ranks that arrive within ten microseconds of one another arrive together (a network's round trip)."""
+"""Differences of arrival below this are ignored, ns (a network's round trip)."""
 CONSIDERABLE = 0.1
-"""Fraction of the longest wait: who is last in a shorter one says nothing about who is late."""
+"""Fraction of the longest wait: the last rank in a shorter wait is not counted."""
 
 
 def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
-    """The ranks next to one another, in their order; None for fewer than two."""
+    """Comparison of the ranks, in their order; None for fewer than two."""
     ordered = sorted(summaries, key=lambda summary: summary.rank)
     if len(ordered) < 2:
         return None
@@ -359,7 +360,7 @@ def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
 
 
 def _waiting(summaries: Sequence[RankSummary], shared: Sequence[Shared], links: Chain) -> Waiting:
-    """From the collectives, of which there are some."""
+    """Waiting from the collectives; there must be at least one."""
     ranks = len(summaries)
     steps = max(int(each.step.max(initial=-1)) for each in shared) + 1
     by_step, held = np.zeros((ranks, steps)), [EMPTY] * ranks
@@ -381,7 +382,7 @@ def _waiting(summaries: Sequence[RankSummary], shared: Sequence[Shared], links: 
 
 
 def _collectives(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> tuple[CollectiveRow, ...]:
-    """Groups of one kind that differ in their members only are one row: thousands of ranks have hundreds of groups."""
+    """Rows of the collectives. Groups that differ only in members share one: thousands of ranks have hundreds."""
     alike: dict[tuple[str, str, int], list[Shared]] = {}
     for each in shared:
         alike.setdefault((each.name, each.group, each.size), []).append(each)
@@ -425,7 +426,7 @@ def _collective(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> 
 
 
 def _last_of(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> tuple[int | None, float]:
-    """Who came last in most of the waiting."""
+    """(rank that came last in most of the waiting, its fraction of it)."""
     weight: Float64 = np.zeros(len(summaries))
     for each in members:
         longest = each.waits.max(axis=0, initial=0)
@@ -438,7 +439,7 @@ def _last_of(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> tup
 
 
 def informative(comparison: RankComparison) -> tuple[int, ...]:
-    """The ranks of a large job that are worth a look each: the late one, the first, the slowest and a usual one."""
+    """Ranks of a large job that deserve a look: the straggler, the first, the slowest and a usual one."""
     rows = comparison.rows
     late = comparison.late.ranks[:1] if comparison.late is not None else ()
     by_step = sorted(rows, key=lambda row: row.step)

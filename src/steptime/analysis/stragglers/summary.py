@@ -1,7 +1,7 @@
-"""One rank in a few kilobytes: all that comparing it with others needs. Traces are large and ranks are many, so each is
-reduced where it is read, and only this travels.
+"""One rank in a few kilobytes: all that a comparison with other ranks needs.
 
-Also how a rank exchanges its gradients, by the annotations and operators of DistributedDataParallel, on any device.
+Traces are large and ranks are many, so each is reduced where it is read, and only this summary is sent. Also the
+exchange of gradients, from the annotations and operators of DistributedDataParallel, on any device.
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import COLLECTIVE_ON_HOST, matching
 
 MOST_CALLS = 512
-"""Collectives that a summary keeps, 32 bytes each: the first ones of each kind, in proportion to how many it has."""
+"""Most collectives in a summary, 32 bytes each: the first of each kind, in proportion to the kind's number."""
 LEAST_CALLS = 8
-"""Calls of each kind."""
+"""Fewest calls that are kept of each kind."""
 MOST_BLOCKS = 256
-"""Columns of the series over all steps of a recording: blocks of 1, 2, 4 … steps."""
+"""Most columns of the series over all steps of a recording: blocks of 1, 2, 4 … steps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchange:
-    """Collectives of one kind in one process group, by one rank, in time order. members: the ranks of the group as the
-    trace spells them, "" where it does not.
+    """Collectives of one kind in one process group, by one rank, in time order. members: ranks of the group as the
+    trace spells them, "" if unknown.
 
-    calls: of all that the steps hold; the columns (k,) hold the first of them. step: number of the step among those
-    summarised, start: ns, duration: ns, bytes: of the call, -1 where not known. exposed: ns of all calls together in
-    which nothing but communication ran.
-    """
+    calls: number in the steps; the columns (k,) hold the first of them. step: index among the summarised steps; start,
+    duration: ns; bytes: of the call, -1 if unknown. exposed: time of all calls together in which nothing but
+    communication ran, ns."""
 
     name: str
     group: str
@@ -60,16 +59,15 @@ class Exchange:
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        """Key of a collective, the same on all ranks."""
+        """Identity of the collective on all ranks."""
         return self.name, self.group, self.size, self.members
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankSeries:
-    """A rank's own time in each step, from the timers alone: ns outside of the phases that wait for others.
+    """Own time of a rank in each step, from the timers alone: time outside of the phases that wait for other ranks.
 
-    width: steps of one column; own: (k,) mean of the column's steady steps, -1 where it has none.
-    """
+    width: steps per column; own: mean of each column's steady steps, (k,), ns, -1 if it has none."""
 
     width: int
     own: Int64
@@ -77,10 +75,10 @@ class RankSeries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankSummary:
-    """rank, name, host: who. steps: that the times are of; step: mean ns. categories: ns per step, by the numbers of
-    `breakdown.Account`. numbers: of the steps in the job, where the recording knows them, () otherwise. flops: per
-    step, 0 where not known. exchanges: what it exchanged in its profiled steps. series: of a
-    recording. in_profiled: ns per profiled step of what the series has of the others. world: ranks of the whole job."""
+    """Summary of one rank. steps: number that the times are from; step: mean, ns. categories: ns per step, by
+    `Category`. numbers: of the profiled steps in the job, () if unknown. flops: per step, 0 if unknown. exchanges:
+    collectives of the profiled steps. series: of all steps of a recording. in_profiled: own time in the profiled steps,
+    ns per step. world: ranks of the job."""
 
     rank: int
     name: str
@@ -97,7 +95,7 @@ class RankSummary:
 
 
 def kept_calls(counts: list[int]) -> list[int]:
-    """How many of each kind a summary keeps: a rule of the counts alone, so that all ranks keep the same ones."""
+    """Number of calls to keep of each kind: a function of the counts alone, so that all ranks keep the same calls."""
     whole = sum(counts)
     if whole <= MOST_CALLS:
         return counts
@@ -105,10 +103,10 @@ def kept_calls(counts: list[int]) -> list[int]:
 
 
 def blocks(own: Int64, known: Bool) -> RankSeries | None:
-    """The series of a value per step, in columns of the least power of two that leaves no more than MOST_BLOCKS.
+    """Series of a value per step, in columns of the smallest power of two that leaves at most MOST_BLOCKS; None without
+    steady steps.
 
-    own: (n,) ns; known: which of them are steady.
-    """
+    own: (n,), ns; known: mask of the steady steps."""
     if not known.any():
         return None
     width = 1
@@ -118,13 +116,13 @@ def blocks(own: Int64, known: Bool) -> RankSeries | None:
 
 
 def widened(series: RankSeries, width: int) -> RankSeries:
-    """The same in wider columns. width: a power of two times the series' own."""
+    """The series in wider columns. width: a power of two times the series' own."""
     factor = width // series.width
     return series if factor == 1 else RankSeries(width, _block_means(series.own, factor))
 
 
 def _block_means(values: Int64, width: int) -> Int64:
-    """Means of `width` values each, without the unknown (-1)."""
+    """Means of each `width` values, ignoring unknown ones (-1)."""
     missing = -len(values) % width
     padded = np.append(values, np.full(missing, -1)).reshape(-1, width)
     known = padded >= 0
@@ -134,10 +132,9 @@ def _block_means(values: Int64, width: int) -> Int64:
 
 
 def exchanges_of(steps: StepContext) -> tuple[Exchange, ...]:
-    """The collectives that start in the steps, at least one.
+    """Collectives that start in the steps.
 
-    On a CPU `exposed` is not known from the spans and stays 0: the breakdown's account has it.
-    """
+    On a CPU `exposed` is unknown and stays 0; the breakdown's COMMUNICATION has it."""
     trace, windows = steps.trace, steps.windows
     chosen = communication_kernels(trace)
     if chosen.any():
@@ -153,7 +150,7 @@ def exchanges_of(steps: StepContext) -> tuple[Exchange, ...]:
 
 
 def _in_steps(trace: Trace, rows: Int64, windows: Int64) -> Int64:
-    """Those that start in a step, in time order."""
+    """Rows that start in a step, in time order."""
     inside = rows[step_at(windows, trace.events.start[rows]) != UNKNOWN]
     ordered: Int64 = inside[np.argsort(trace.events.start[inside], kind="stable")]
     return ordered
@@ -198,7 +195,7 @@ def _by_kind(
 
 
 def _exposed(trace: Trace, rows: Int64, windows: Int64, compute: Intervals | None, groups: list[Int64]) -> list[int]:
-    """ns of each kind in which nothing but communication ran; where two overlap, the longer kind has it."""
+    """Time of each kind in which nothing but communication ran, ns; where two overlap, the longer kind gets it."""
     if compute is None:
         return [0] * len(groups)
     events = trace.events
@@ -217,16 +214,16 @@ SEARCH = re.compile(r"^torch\.distributed\.ddp\.reducer::search_unused_parameter
 FIRST_TENSOR = re.compile(r"\[\s*\[\s*\[([\d,\s]+)\]")
 SIDE = re.compile(r"(?<!\d)\d{1,12}(?!\d)")
 LARGEST = 1 << 50
-"""Elements of a tensor: a petabyte."""
+"""Most elements of a tensor: a petabyte."""
 LEAST_ELEMENTS = 256
-"""Elements of an all-reduce: less is a counter, a loss or the map of unused parameters, and no bucket."""
+"""Fewest elements of a bucket: a smaller all-reduce is a counter, a loss or the map of unused parameters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GradientExchange:
-    """All columns (n,), by step: forwards of the wrapped model (micro-batches); those of them behind which gradients
-    were exchanged; buckets exchanged; numbers in them, 0 where shapes were not recorded; ns in the search for unused
-    parameters."""
+    """Gradient exchange by step, (n,). forwards: of the wrapped model (micro-batches); synchronised: forwards after
+    which gradients were exchanged; buckets: exchanged; elements: in the buckets, 0 if shapes were not recorded; search:
+    time in the search for unused parameters, ns."""
 
     forwards: Int64
     synchronised: Int64
@@ -236,7 +233,7 @@ class GradientExchange:
 
 
 def gradients_of(trace: Trace, boundaries: Int64) -> GradientExchange | None:
-    """None where no DistributedDataParallel model ran. boundaries: (n, 2) ns, the steps as the host has them."""
+    """Gradient exchange by step, None without a DistributedDataParallel model. boundaries: on the CPU, (n, 2), ns."""
     events = trace.events
     steps = len(boundaries)
     forwards = _in_steps(trace, np.flatnonzero(matching(trace, FORWARD.__eq__)), boundaries)
@@ -262,8 +259,8 @@ def gradients_of(trace: Trace, boundaries: Int64) -> GradientExchange | None:
 
 
 def _elements(trace: Trace, row: int) -> int:
-    """Of an all-reduce's first argument, -1 where the file does not say: c10d's operators take a list of tensors, of
-    which DistributedDataParallel gives one, and the file has no type of it."""
+    """Elements of an all-reduce's first argument, -1 if the file does not say. c10d's operators take a list of tensors,
+    in which DistributedDataParallel puts one, and the file has no type for it."""
     shapes = int(trace.events.shapes[row])
     found = FIRST_TENSOR.match(trace.shapes[shapes]) if shapes != ABSENT else None
     sides = [int(number) for number in SIDE.findall(found[1])] if found else []
@@ -271,7 +268,7 @@ def _elements(trace: Trace, row: int) -> int:
 
 
 def summarise_trace(trace: Trace, rank: int) -> RankSummary | None:
-    """A rank of which nothing but its trace is known; None where the trace has no step."""
+    """Summary of a rank with nothing but a trace; None if the trace has no step."""
     trace, found = whole_steps(trace)
     if not len(found.boundaries):
         return None
@@ -280,7 +277,7 @@ def summarise_trace(trace: Trace, rank: int) -> RankSummary | None:
 
 
 def summarise(steps: StepContext, breakdown: Breakdown, rank: int) -> RankSummary:
-    """A rank from its trace alone. breakdown: of the steps."""
+    """Summary of a rank from its trace alone. breakdown: of the steps."""
     return RankSummary(
         rank=rank,
         name=f"rank {rank}",
@@ -294,11 +291,11 @@ def summarise(steps: StepContext, breakdown: Breakdown, rank: int) -> RankSummar
 
 
 SURELY_OWN = (Phase.INPUT, Phase.TRANSFER)
-"""On an accelerator the host waits for the device anywhere, so only these phases of it are surely the rank's own."""
+"""Phases that are surely the rank's own work on an accelerator, where the CPU may wait for the device in any other."""
 
 
 def summarise_process(process: Process, layout: Layout, recorded: RecordedBreakdown) -> RankSummary:
-    """A process with at least one steady step. Its rank is 0 where nothing says it."""
+    """Summary of a process with at least one steady step. Its rank is 0 if unknown."""
     window = recorded.profiled
     exchanges: tuple[Exchange, ...] = ()
     numbers = profiled = np.zeros(0, np.int64)

@@ -1,8 +1,8 @@
-"""Writing a trace again with tracks of ours: the breakdown of its steps, why the device idled, and the critical path.
+"""Copy of a trace with tracks added: the breakdown of its steps, the causes of device idle time, and the critical path.
 
-The original's text is passed through as it is, block by block, and the tracks are put in front of its first event: a
-trace of any size takes no more memory than its columns. The tracks are start and end events ("B", "E"), where Kineto
-writes complete ones ("X"): readers that look for kernels, operators or steps, ours among them, pass them over.
+The original's text is copied block by block, with the tracks before its first event, so a trace of any size takes no
+more memory than its columns. The tracks are start and end events ("B", "E"), where Kineto writes complete ones ("X"):
+readers that look for kernels, operators or steps, steptime included, ignore them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from steptime.trace.table import Trace
 
 CATEGORY = "steptime"
 FIRST_PROCESS = 1_000_000_007
-"""The process of our tracks: no system gives a process such a number."""
+"""Process id of the added tracks, which no system gives to a process."""
 BREAKDOWN, IDLE, PATH_HOST, PATH_DEVICE = 1, 2, 3, 4
 ARROW = "critical path"
 TITLES = {
@@ -56,8 +56,8 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """An interval of a track. start, end: ns on the trace's clock. arrow: the number of an arrow that leads from here
-    to the next slice of the critical path, and arrived: the one that ends here; NONE for none."""
+    """An interval of a track. start, end: ns on the trace's clock. arrow: number of the arrow from here to the next
+    slice of the critical path; arrived: number of the arrow that ends here; NONE for none."""
 
     track: int
     name: str
@@ -69,8 +69,8 @@ class Slice:
 
 
 def intervals_of(windows: Int64, claims: Claims) -> tuple[Int64, Int64, Int64]:
-    """The steps cut into intervals of one account each: account, start, end; in time order, without gap or overlap
-    inside a step. Summed by step and account they are the breakdown."""
+    """Intervals of one category each that cover the steps, in time order: (category, start, end). Their sums by step
+    and category equal the breakdown."""
     steps = union(windows[:, 0], windows[:, 1])
     claimed, parts = EMPTY, []
     for category, held in (*claims, (Category.UNEXPLAINED, steps)):
@@ -84,7 +84,7 @@ def intervals_of(windows: Int64, claims: Claims) -> tuple[Int64, Int64, Int64]:
 
 
 def _cut(intervals: Intervals, windows: Int64) -> tuple[Int64, Int64]:
-    """The intervals, cut where one step ends and the next starts."""
+    """(start, end) of the intervals, split at boundaries of steps."""
     boundaries = windows[:, 0]
     inside = np.searchsorted(intervals.start, boundaries, side="right") - 1
     cutting = (inside >= 0) & (len(intervals) > 0)
@@ -108,7 +108,7 @@ def _breakdown(windows: Int64, category: Int64, since: Int64, end: Int64) -> Ite
 
 
 def _idle(trace: Trace, gaps: IdleGaps) -> Iterator[Slice]:
-    """Intervals without device work, each with its account and with what held the thread that ended it."""
+    """Intervals without device work, each with its category and what held the thread that ended it."""
     names = trace.events.name
     rows = zip(*(column.tolist() for column in (gaps.start, gaps.end, gaps.category, gaps.cause)), strict=True)
     for start, end, category, cause in rows:
@@ -119,7 +119,7 @@ def _idle(trace: Trace, gaps: IdleGaps) -> Iterator[Slice]:
 
 
 def _path(replay: Replay) -> Iterator[Slice]:
-    """The pieces of the critical path on two tracks; an arrow leads over wherever the track changes."""
+    """Pieces of the critical path on two tracks, with an arrow wherever the track changes."""
     path, symbols = replay.path, replay.symbols
     track = np.where(path.on_device > 0, PATH_DEVICE, PATH_HOST)
     changes = np.flatnonzero((track[1:] != track[:-1]) & (path.step[1:] == path.step[:-1]))
@@ -136,7 +136,7 @@ def _path(replay: Replay) -> Iterator[Slice]:
 
 
 def _events_of(slices: Iterable[Slice], process: int, base_ns: int) -> Iterator[str]:
-    """The JSON of the events, one text each, the tracks' names first. base_ns: what the file counts its times from."""
+    """JSON of the events, one text each, the tracks' names first. base_ns: origin of the file's times."""
     for track, name in {0: "process", **dict.fromkeys(TITLES, "thread")}.items():
         about = {"cat": CATEGORY, "pid": process, "tid": track, "ph": "M"}
         title, place = (TITLES[track], track) if track else ("steptime", -1)
@@ -159,7 +159,7 @@ def _events_of(slices: Iterable[Slice], process: int, base_ns: int) -> Iterator[
 
 
 def _event(process: int, base_ns: int, phase: str, track: int, time: int, **more: object) -> str:
-    """time: ns; written in microseconds as exact decimals, where a float would lose the last digits."""
+    """JSON of one event. time: ns, written in microseconds as an exact decimal; a float would lose the last digits."""
     written = json.dumps({"ph": phase, "cat": CATEGORY, "pid": process, "tid": track, **more})
     return f'{written[:-1]}, "ts": {(Decimal(time - base_ns) / 1000).normalize():f}}}'
 
@@ -177,8 +177,7 @@ def annotate(
     breakdown of its steps, of why the device idled, and of the critical path.
 
     Raises TraceError, NothingMeasuredError (trace-without-steps) and OutputError (output-format, output-exists,
-    output-folder, output-unwritable, annotate-onto-source, annotate-twice).
-    """
+    output-folder, output-unwritable, annotate-onto-source, annotate-twice)."""
     check_destination(path, destination, force=force)
     trace = read_remembered(path, max_size=max_size, cache=cache)
     taken = {track.process for track in trace.tracks}
@@ -189,7 +188,7 @@ def annotate(
 
 
 def check_destination(path: Path, destination: Path, *, force: bool) -> None:
-    """Refuses before the work what could not be written after it. Raises OutputError."""
+    """Raises OutputError, before the work, if the destination could not be written after it."""
     if not destination.name.endswith(ENDINGS):
         known = " or ".join(ENDINGS)
         raise OutputError(
@@ -206,7 +205,7 @@ def check_destination(path: Path, destination: Path, *, force: bool) -> None:
 
 
 def _slices(trace: Trace) -> Iterator[Slice]:
-    """All slices, track by track, in time order on each; slices that enclose others come before them."""
+    """All slices, track by track, in time order on each; enclosing slices come before those inside."""
     trace, found = whole_steps(trace)
     boundaries = found.boundaries
     if not len(boundaries):
@@ -224,7 +223,7 @@ def _slices(trace: Trace) -> Iterator[Slice]:
 
 
 def _splice(source: TraceSource, output: IO[bytes], events: Iterator[str], path: Path, *, truncated: bool) -> None:
-    """The original with the events in front of its first."""
+    """Writes the original with the events before its first event."""
     head, start = _head(source)
     rest = head[start:]
     if MARK in rest[:BLOCK]:
@@ -236,7 +235,7 @@ def _splice(source: TraceSource, output: IO[bytes], events: Iterator[str], path:
 
 
 def _head(source: TraceSource) -> tuple[bytes, int]:
-    """The text up to somewhere behind the list's "[", and where the first event may start."""
+    """(text up to some point after the list's "[", position at which the first event may start)."""
     text = b""
     while len(text) < LARGEST_BLOCK:
         block = _read(source)
@@ -250,7 +249,7 @@ def _head(source: TraceSource) -> tuple[bytes, int]:
 
 
 def _write(output: IO[bytes], events: Iterator[str], *, followed: bool) -> None:
-    """The events, one a line, with commas between them, and behind them if the list goes on."""
+    """Writes the events, one per line, with commas between them, and a comma at the end if the list goes on."""
     separator = "\n  "
     for event in events:
         output.write((separator + event).encode("ascii"))
@@ -260,7 +259,7 @@ def _write(output: IO[bytes], events: Iterator[str], *, followed: bool) -> None:
 
 
 def _whole(source: TraceSource, rest: bytes, *, listed: bool, truncated: bool) -> Iterator[bytes]:
-    """The rest of the text; of a trace that ends in the middle, up to its last whole event, and closed."""
+    """Yields the rest of the text. A truncated trace ends after its last whole event and is closed."""
     held = rest
     while block := _read(source):
         if len(held) > BLOCK:
@@ -282,7 +281,7 @@ def _read(source: TraceSource) -> bytes:
 
 @contextmanager
 def _alongside(destination: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its place in one instant when everything is written; gzipped by its name."""
+    """Temporary file that replaces the destination at once when everything is written; gzipped if its name says so."""
     temporary = Path()
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)

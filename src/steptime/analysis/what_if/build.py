@@ -1,13 +1,13 @@
-"""Building the dependency graph of some steps: the threads' chains, the streams, and what ties them together.
+"""Builds the dependency graph of some steps: chains of the threads, streams, and dependencies between them.
 
-The host's part is each thread as a chain of points. A point is where a thread meets something outside itself: a launch,
-a wait, a boundary of a step, autograd's engine. Between two points lies the thread's own work, whatever it is. While
-autograd's engine works, the training thread has no event: such an interval is the engine's, entered by a fork and left
-by a join.
+Each CPU thread is a chain of points. A point is where a thread meets something outside itself: a launch, a wait, a
+boundary of a step, autograd's engine. Between two points is the thread's own work, whatever it is. While autograd's
+engine works, the training thread has no event: such an interval belongs to the engine, entered by a fork and left by a
+join.
 
-A trace names the calls that wait and rarely what they wait for. The order of the calls on the host is certain, and so
-is that a wait did not return before its activity had ended: a wait is taken to be for the last activity that was
-launched before it and had ended when it was over.
+A trace names the calls that wait and rarely what they wait for. Certain are the order of the calls on the CPU, and that
+a wait does not return before its activity has ended. So a wait is assigned the last activity that was launched before
+it and had ended when it was over.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from steptime.trace.vendors import STREAM_WAIT, WAITED_FOR, matching
 
 
 class ThreadPoint(IntEnum):
-    """Kind of a point on a thread; at one time on one thread they come in this order."""
+    """Kind of a point on a thread, in the order of points at one time on one thread."""
 
     CALL_END = 0
     """A waiting call returns."""
@@ -63,13 +63,13 @@ class ThreadPoint(IntEnum):
     BURST_START = 5
     FORK = 6
     CALL_START = 7
-    """A call that launches or waits starts."""
+    """A launching or waiting call starts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """Columns, by track and, on a track, in program order. row: the runtime call of a call's points, else NONE. mark:
-    the step of a boundary, the number of a burst or of a fork and its join, else NONE."""
+    """Points by track and, on a track, in program order. row: the runtime call, NONE for points that are no call. mark:
+    the step of a boundary, or the number of a burst or of a fork and its join; else NONE."""
 
     track: Int64
     time: Int64
@@ -83,10 +83,9 @@ class Points:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bursts:
-    """Intervals of work of autograd's engine inside one interval of the training thread that holds no event of its own.
+    """Work of autograd's engine inside an interval of the training thread without events.
 
-    fork, join: ns, the ends of that interval; interval: its number.
-    """
+    fork, join: ends of that interval, ns; interval: its number."""
 
     track: Int64
     start: Int64
@@ -100,7 +99,7 @@ class Bursts:
 
 
 def bursts_of(scope: Scope) -> Bursts:
-    """The bursts of all engine tracks, by start."""
+    """Bursts of all engine tracks, by start."""
     events = scope.trace.events
     # Python functions of the training thread stay open while the engine works.
     listed = np.isin(events.event_kind, (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.RUNTIME))
@@ -117,7 +116,7 @@ def bursts_of(scope: Scope) -> Bursts:
 
 
 def points_of(scope: Scope, waits: Waits, bursts: Bursts) -> Points:
-    """The points of all tracks."""
+    """Points of all tracks."""
     calls = scope.activities.call
     calls = unique(calls[(calls != NONE) & (scope.trace.events.start[calls] >= scope.start)])
     events = scope.trace.events
@@ -154,8 +153,8 @@ def _part(
 
 
 def _bursts_on(scope: Scope, track: int, times: Int64) -> Int64:
-    """(n, 4): track, start, end, interval. Work that overlaps an event of the training thread is no burst: it runs in
-    parallel."""
+    """(track, start, end, interval) of the bursts on a track, (n, 4). Work that overlaps an event of the training
+    thread is no burst, since it runs in parallel."""
     events = scope.trace.events
     chosen = (operator_events(scope.trace) | (events.event_kind == EventKind.RUNTIME)) & (events.track == track)
     chosen &= (events.start >= scope.start) & (events.end <= scope.end)
@@ -171,19 +170,20 @@ def _bursts_on(scope: Scope, track: int, times: Int64) -> Int64:
 
 
 AT_ONCE = 50_000
-"""ns. An activity that starts this soon after another, on a stream that had to wait for something, waited for it;
-events between streams take 2 µs (NVIDIA) to 25 µs (AMD)."""
+"""Longest delay from an activity to one that waited for it on another stream, ns; events between streams take 2 µs
+(NVIDIA) to 25 µs (AMD)."""
 
 
 class Tie(NamedTuple):
-    """Pairs. source: index of the activity waited for. target: index of the wait, or of the activity that waits."""
+    """Pairs of a wait and what it is for. source: index of the awaited activity. target: index of the wait, or of the
+    waiting activity."""
 
     source: Int64
     target: Int64
 
 
 def wait_ties(scope: Scope, waits: Waits) -> Tie:
-    """The activities that the host's waits waited for."""
+    """Activities that the CPU's waits were for."""
     events = scope.trace.events
     start, end = events.start[waits.row], events.ends(waits.row)
     of_stream = matching(scope.trace, WAITED_FOR["stream"].search)[waits.row]
@@ -204,12 +204,11 @@ def wait_ties(scope: Scope, waits: Waits) -> Tie:
 
 
 def event_ties(scope: Scope, streams: Streams) -> Tie:
-    """The activities of other streams that an activity waited for: behind a call that makes a stream wait, inside a
-    graph that was launched as one, and of what was queued before the first step.
+    """Activities on other streams that an activity waited for: after a call that makes a stream wait, inside a graph
+    that was launched as one, and among those queued before the first step.
 
-    The call does not say which stream waits: mostly that of the thread's next launch; any other stream on which the
-    thread launches next is believed only if the activity started at once after one that it can have waited for.
-    """
+    The call does not say which stream waits, mostly that of the thread's next launch. Another stream on which the
+    thread launches next counts only if its activity started right after one that it could have waited for."""
     activities = scope.activities
     next_, later = behind_a_wait(scope, streams)
     queued = (activities.call == NONE) | (scope.trace.events.start[activities.call] < scope.start)
@@ -236,8 +235,8 @@ def event_ties(scope: Scope, streams: Streams) -> Tie:
 
 
 def _launched(scope: Scope, stream: int) -> tuple[Int64, Int64]:
-    """The activities of a stream in order, and when each was launched at the earliest: what has no launch in the trace
-    came after what it follows."""
+    """(activities of a stream in order, earliest launch of each, ns). One without a launch in the trace came after the
+    one before it."""
     activities = scope.activities
     members = np.flatnonzero(activities.stream == stream)
     call = activities.call[members]
@@ -246,7 +245,7 @@ def _launched(scope: Scope, stream: int) -> tuple[Int64, Int64]:
 
 
 def _last_stream(scope: Scope, rows: Int64) -> Int64:
-    """The stream of the last activity that the thread of each call had launched before it."""
+    """Stream of the last activity that the thread had launched before each call."""
     activities, events = scope.activities, scope.trace.events
     called = np.flatnonzero(activities.call != NONE)
     call = activities.call[called]
@@ -262,7 +261,7 @@ def _last_stream(scope: Scope, rows: Int64) -> Int64:
 
 
 def _within(scope: Scope, start: Int64, end: Int64, asked: Int64) -> tuple[Int64, Int64]:
-    """The activity that ended last inside each call; calls in which none ended waited for nothing."""
+    """Activity that ended last inside each call; calls without one are left out."""
     order = np.argsort(scope.activities.end, kind="stable")
     ends = scope.activities.end[order]
     at = np.searchsorted(ends, end[asked], side="right") - 1
@@ -271,8 +270,8 @@ def _within(scope: Scope, start: Int64, end: Int64, asked: Int64) -> tuple[Int64
 
 
 def behind_a_wait(scope: Scope, streams: Streams) -> tuple[Bool, Bool]:
-    """Activities whose launching call is the first of its thread after a call that makes a stream wait; and those that
-    are the first on their stream after it."""
+    """(mask of the activities whose launch is the first of its thread after a call that makes a stream wait, mask of
+    those that are the first on their stream after it)."""
     events, activities = scope.trace.events, scope.activities
     waiting = (events.event_kind == EventKind.RUNTIME) & matching(scope.trace, STREAM_WAIT.match)
     next_, later = np.zeros(len(activities), np.bool_), np.zeros(len(activities), np.bool_)
@@ -291,13 +290,13 @@ def behind_a_wait(scope: Scope, streams: Streams) -> tuple[Bool, Bool]:
 
 
 UNLAUNCHED = 50_000
-"""ns. An activity without a launch in the trace that starts this long after the one before it was not waiting in the
-queue: the training thread launched it about then."""
+"""Pause after which an activity without a launch in the trace was not in the queue, ns: the training thread is assumed
+to have launched it at that time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """Parts of a graph under construction. Nodes: first the points, then the activities."""
+    """Parts of a graph under construction. Its nodes are the points, followed by the activities."""
 
     scope: Scope
     waits: Waits
@@ -308,7 +307,7 @@ class Parts:
 
 
 def build(scope: Scope) -> Graph:
-    """The graph of a scope."""
+    """Builds the graph of a scope."""
     waits, bursts, streams = waits_of(scope), bursts_of(scope), streams_of(scope)
     points = points_of(scope, waits, bursts)
     behind = np.logical_or(*behind_a_wait(scope, streams))
@@ -343,7 +342,7 @@ def _nodes(parts: Parts) -> Nodes:
 
 
 def _programs(parts: Parts, waited: Tie) -> Edges:
-    """The chains: each point after the one before it on its thread."""
+    """Edges from each point to the next on its thread."""
     points = parts.points
     target = np.flatnonzero(np.concatenate(([False], points.track[1:] == points.track[:-1])))
     source = target - 1
@@ -361,10 +360,9 @@ def _programs(parts: Parts, waited: Tie) -> Edges:
 
 
 def _own_cost(parts: Parts, waited: Tie, row: Int64) -> tuple[Int64, Bool]:
-    """By runtime call: what it costs when there is nothing to wait for, and whether it waited for an activity.
+    """(cost of each runtime call if it has nothing to wait for, ns; whether it waited for an activity).
 
-    Freeing memory is the driver's work once the device is done; other calls only wait.
-    """
+    Freeing memory is work of the driver after the device is done; other calls only wait."""
     events, waits = parts.scope.trace.events, parts.waits
     last, own = events.start[waits.row].copy(), np.full(len(events), NONE)
     source, target = waited
@@ -379,7 +377,7 @@ def _own_cost(parts: Parts, waited: Tie, row: Int64) -> tuple[Int64, Bool]:
 
 
 def _made_of(parts: Parts, source: Int64, target: Int64) -> dict[str, Int64]:
-    """ns of input, dispatch and allocation between points."""
+    """Time of input, dispatch and allocation between points, ns."""
     columns = {name: np.zeros(len(source), np.int64) for name in ("input", "dispatch", "allocation")}
     points = parts.points
     for track in parts.scope.tracks:
@@ -391,7 +389,8 @@ def _made_of(parts: Parts, source: Int64, target: Int64) -> dict[str, Int64]:
 
 
 def _hand_overs(parts: Parts) -> Edges:
-    """Fork to the first burst of an interval, burst to burst on other threads, last burst to join."""
+    """Edges from a fork to the first burst of its interval, between bursts on other threads, and from the last burst to
+    the join."""
     points, bursts = parts.points, parts.bursts
     at = {(kind, mark): index for index, (kind, mark) in enumerate(zip(points.kind.tolist(), points.mark.tolist(),
                                                                        strict=True))}  # fmt: skip
@@ -411,7 +410,8 @@ def _hand_overs(parts: Parts) -> Edges:
 
 
 def _launches(parts: Parts) -> Edges:
-    """From the start of the launching call; what nothing launched and was not queued hangs on the training thread."""
+    """Edges from the launching call's start to its activity. An activity without a launch that was not queued depends
+    on the training thread."""
     activities, events, streams = parts.scope.activities, parts.scope.trace.events, parts.streams
     begun = _points_by_row(parts, ThreadPoint.CALL_START)
     called = np.flatnonzero((activities.call != NONE) & streams.first)
@@ -438,7 +438,7 @@ def _launches(parts: Parts) -> Edges:
 
 
 def _streams(parts: Parts) -> Edges:
-    """Each activity after the one before it on its stream; where two overlap, as far in as they did."""
+    """Edges from each activity to the next on its stream. Where two overlap, the weight is negative by the overlap."""
     activities, streams = parts.scope.activities, parts.streams
     target = np.flatnonzero(streams.before != NONE)
     source = streams.before[target]
@@ -452,7 +452,7 @@ def _streams(parts: Parts) -> Edges:
 
 
 def _ties(parts: Parts, waited: Tie, events: Tie) -> tuple[Edges, Edges]:
-    """Waits of the host for activities, and of streams for each other."""
+    """(edges of the CPU's waits for activities, edges of streams' waits for each other)."""
     points, (source, target) = len(parts.points), waited
     returned = _points_by_row(parts, ThreadPoint.CALL_END)[parts.waits.row[target]]
     frees = parts.waits.frees[target]
@@ -466,8 +466,8 @@ def _ties(parts: Parts, waited: Tie, events: Tie) -> tuple[Edges, Edges]:
 
 
 def _event_delay(parts: Parts, events: Tie) -> int:
-    """From the end of an activity to the start of one that waited for it on another stream: the median where that one
-    had long been launched, and its own stream was free."""
+    """Delay from the end of an activity to the start of one that waited for it on another stream, ns: the median over
+    those that had long been launched and whose own stream was free."""
     activities, trace = parts.scope.activities, parts.scope.trace
     source, target = events
     call, ended = activities.call[target], activities.end[source]
@@ -478,7 +478,7 @@ def _event_delay(parts: Parts, events: Tie) -> int:
 
 
 def _points_by_row(parts: Parts, kind: ThreadPoint) -> Int64:
-    """By event row, the point of that kind of the call."""
+    """Index of the point of that kind for each event row, NONE for none."""
     found = np.full(len(parts.scope.trace.events) + 1, NONE)
     mine = np.flatnonzero(parts.points.kind == kind)
     found[parts.points.row[mine]] = mine

@@ -1,10 +1,11 @@
-"""Who decides how long a step is, the host or the device: the replay on the scale of a step that nobody profiled.
+"""What decides a step's duration, the CPU or the device: the replay on the scale of an unprofiled step.
 
-The profiler slows the host and leaves the device as it is. So the host's own work in the graph is scaled until the
-replay takes as long as a steady step does. A step is as long as the longest chain of things that wait for each other.
-The chains that become the longest when host or device costs nothing, or half, are kept with what they are made of: what
-any other change saves is read off them. Each of them is a lower bound on the step after a change, so what is read off
-is an upper bound on the savings.
+The profiler slows the CPU and leaves the device as it is. So the CPU's own work in the graph is scaled until the replay
+takes as long as a steady step.
+
+A step is as long as its longest chain of dependencies. The chains that become the longest when CPU or device work costs
+nothing, or half, are kept with their contents, and savings by any other change are computed from them. Each chain is a
+lower bound on the step after a change, so the savings are an upper bound.
 """
 
 from __future__ import annotations
@@ -19,37 +20,37 @@ from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, GraphRun, Nod
 from steptime.arrays import Bool, Int64
 
 Parts = tuple[tuple[str, float], ...]
-"""(kind of `PathKind` by its title, ns per step)."""
+"""(title of a `PathKind`, ns per step) pairs."""
 
 DEVICE_WORK = frozenset(kind.title for kind in (PathKind.KERNEL, PathKind.COMMUNICATION, PathKind.COPY))
 HOST_WORK = frozenset(
     kind.title for kind in (PathKind.INPUT, PathKind.SYNC, PathKind.DISPATCH, PathKind.ALLOCATION, PathKind.HOST)
 )
 LITTLE = 0.05
-"""Fraction of the step: what saves less when it costs nothing does not decide the step. Runs of one job differ by as
-much."""
+"""Fraction of the step: work that saves less when it costs nothing does not decide the step. Runs of one job differ by
+as much."""
 LARGEST_ERROR = 0.1
-"""Fraction of the step: a replay that misses it by more says nothing about it. Kernels of a profiled step last up to 6
-% longer than in a steady one (a job of 2.8 ms in DistributedDataParallel on an H100)."""
+"""Largest error of a replay, as a fraction of the step, for any claim. Kernels of a profiled step last up to 6 % longer
+than in a steady one (a job of 2.8 ms in DistributedDataParallel on an H100)."""
 UNPROFILED = 0.3
-"""Fraction of the host's work as torch's profiler sees it: what it takes without, 0.29 to 0.66 in ten recordings of
-jobs on an H100 and an H200 (torch 2.11), each calibrated to its steady or its shortest step."""
+"""Least fraction of the profiled CPU work that remains without the profiler: 0.29 to 0.66 in ten recordings of jobs on
+an H100 and an H200 (torch 2.11), each calibrated to its steady or its shortest step."""
 CLOSE = 1e-3
-"""Fraction of the step: as near as the host is scaled to it."""
+"""Accuracy of the scaling, as a fraction of the step."""
 MOST_ROUNDS = 20
-"""Rounds of Newton's method, kept between bounds, on a function of straight pieces: two to four in all recordings at
-hand."""
+"""Most rounds of Newton's method, bounded by bisection, on a piecewise linear function: two to four in all recordings
+so far."""
 ALIKE = 0.1
-"""Fraction of the median: steps that differ by no more count."""
+"""Fraction of the median: steps that differ from it by more are ignored."""
 HOST, DEVICE, BOTH = "host", "device", "both"
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """step: ns that it is calibrated to. replayed: ns per step as it comes out. scale: what the profiled host's work
-    was multiplied by. work: ns per step of all that the device did, by kind. paths: chains that may be the longest,
-    each by kind; the first is the step's own. profiled: no step without the profiler was seen, so that the host's work
-    may be anything down to `UNPROFILED` of what it is."""
+    """A replay scaled to a step. step: the target, ns. replayed: its result, ns per step. scale: factor on the profiled
+    CPU work. work: all device work by kind, ns per step. paths: candidates for the longest chain, each by kind; the
+    first is the step's own. profiled: True if no unprofiled step is known; the CPU's work may then be anything down to
+    `UNPROFILED` of its value."""
 
     step: float
     replayed: float
@@ -60,22 +61,24 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """|replayed / step - 1|."""
+        """Relative error of the replay, |replayed / step - 1|."""
         return abs(self.replayed / self.step - 1) if self.step else 1.0
 
     @property
     def known(self) -> bool:
-        """True if it comes near enough for a claim."""
+        """True if the error is small enough for a claim."""
         return bool(self.paths) and self.error <= LARGEST_ERROR
 
     def on(self, step: float) -> Calibration:
-        """The same on the scale of another step (ns): of a trace all steps count, and some of them are replayed."""
+        """The calibration scaled to another step, ns: a trace's mean covers all steps, and only some of them are
+        replayed."""
         ratio = step / self.step if self.step else 1.0
         work, *paths = (tuple((kind, ns * ratio) for kind, ns in parts) for parts in (self.work, *self.paths))
         return replace(self, step=step, replayed=self.replayed * ratio, work=work, paths=tuple(paths))
 
     def saved(self, factors: Mapping[str, float]) -> float:
-        """ns per step, at most, where work of some kinds takes so many times as long; never negative."""
+        """Upper bound of the savings if work of some kinds takes `factors` times as long, ns per step; never
+        negative."""
         return max(self._saved(factors, host) for host in self._hosts)
 
     @property
@@ -83,7 +86,7 @@ class Calibration:
         return (1.0, UNPROFILED) if self.profiled else (1.0,)
 
     def _saved(self, factors: Mapping[str, float], host: float) -> float:
-        """host: by what the host's work is multiplied, before and after."""
+        """Savings with the CPU's work multiplied by `host` before and after the change."""
 
         def longest(changed: Mapping[str, float]) -> float:
             of_kind = {kind: host * changed.get(kind, 1.0) for kind in HOST_WORK} | {
@@ -94,26 +97,25 @@ class Calibration:
         return min(self.step, max(0.0, longest({}) - longest(factors)))
 
     def saved_by_kernels(self, less: float, factors: Mapping[str, float] | None = None) -> float:
-        """ns per step that kernels save which take so many ns less, spread over all of them. factors: of other work
-        that changes besides."""
+        """Savings if kernels take `less` ns per step less, spread over all of them, ns per step. factors: other changed
+        work."""
         whole = dict(self.work).get(PathKind.KERNEL.title, 0.0)
         kernels = max(0.0, 1 - less / whole) if whole > 0 else 1.0
         return self.saved({**(factors or {}), PathKind.KERNEL.title: kernels})
 
     @property
     def without_device(self) -> float:
-        """ns per step that a device saves which does everything at once."""
+        """Savings with an infinitely fast device, ns per step."""
         return self.saved(dict.fromkeys(DEVICE_WORK, 0.0))
 
     @property
     def without_host(self) -> float:
-        """ns per step that a host saves which does everything at once."""
+        """Savings with an infinitely fast CPU, ns per step."""
         return self.saved(dict.fromkeys(HOST_WORK, 0.0))
 
     @property
     def decides(self) -> str:
-        """HOST where a faster device saves next to nothing, DEVICE where a faster host does, else BOTH; "" where that
-        is not known."""
+        """HOST if a faster device saves next to nothing, DEVICE if a faster CPU does, else BOTH; "" if unknown."""
         found = {self._decides(host) for host in self._hosts} if self.known else set()
         return found.pop() if len(found) == 1 else ""
 
@@ -127,21 +129,21 @@ class Calibration:
 
 
 def usual_of(found: GraphRun) -> Int64:
-    """Steps of a run that are like most of them. The first of several fills the device's queue, and now and then the
-    profiler spoils one."""
+    """Indices of a run's usual steps. The first of several fills the device's queue, and the profiler spoils one now
+    and then."""
     later = np.arange(int(len(found.duration) > 2), len(found.duration))
     middle = np.median(found.duration[later])
     return later[np.abs(found.duration[later] - middle) <= ALIKE * middle]
 
 
 def per_step(found: GraphRun) -> float:
-    """Mean ns of the usual ones of its steps."""
+    """Mean of the usual steps, ns."""
     usual = usual_of(found)
     return float(found.duration[usual].mean()) if len(usual) else float(np.median(found.duration))
 
 
 def scaled_host(graph: Graph, factor: float) -> Graph:
-    """The graph with the host's own work so many times as long."""
+    """The graph with the CPU's own work multiplied by a factor."""
     edges = graph.edges
     factors = np.where(_of_host(graph), factor, 1.0)
     columns = {name: np.floor(getattr(edges, name) * factors).astype(np.int64)
@@ -154,13 +156,12 @@ def _of_host(graph: Graph) -> Bool:
 
 
 def calibrated(graph: Graph, step: float, shortest: float = 0.0) -> Graph:
-    """The graph whose replay takes `step` ns per step, as near as the host's work can bring it there.
+    """The graph with the CPU's work scaled so that the replay takes `step` ns per step, as near as possible.
 
-    shortest: ns of the shortest steady step on the host. A host that runs ahead of the device takes that long for a
-    step until the driver's queue is full. Where the device alone takes the whole step, the host's work is as long as
-    that: any that is no longer would give the same step. Profiled work is never made longer: what a steady step has
-    beyond it, the trace does not hold.
-    """
+    shortest: shortest steady step on the CPU, ns. A CPU that runs ahead of the device takes this long per step until
+    the driver's queue is full. If the device alone takes the whole step, the CPU's work is scaled to this, since any
+    smaller amount would give the same step. Profiled work is never made longer: the trace does not hold what a steady
+    step has beyond it."""
     most = (1 - LITTLE) * step
     if 0 < shortest < most:
         free = np.where(graph.nodes.kind == NodeKind.HOST, graph.nodes.duration, 0)
@@ -171,8 +172,8 @@ def calibrated(graph: Graph, step: float, shortest: float = 0.0) -> Graph:
 
 
 def _scale_to(graph: Graph, target: float, duration: Int64 | None = None) -> float:
-    """By what the host's work is multiplied so that a step takes the target (ns): 1 at most. Newton's method: the
-    host's work on the longest path is the slope. duration: of the nodes, where it is not their own."""
+    """Factor on the CPU's work, at most 1, with which a step takes `target` ns. Newton's method: the slope is the CPU's
+    work on the longest path. duration: of the nodes, if not their own."""
     scale, low, high = 1.0, 0.0, 1.0
     for _ in range(MOST_ROUNDS):
         changed = scaled_host(graph, scale)
@@ -190,8 +191,7 @@ def _scale_to(graph: Graph, target: float, duration: Int64 | None = None) -> flo
 def calibration_of(
     graph: Graph, found: GraphRun, others: Iterable[GraphRun], step: float, *, profiled: bool
 ) -> Calibration:
-    """Calibration of a graph. found: its run; others: its runs with cheaper work. profiled: as of
-    `Calibration`."""
+    """Calibration of a graph. found: its run; others: its runs with cheaper work. profiled: as in `Calibration`."""
     nodes, replayed = graph.nodes, per_step(found)
     spent = [(kind.title, float(nodes.duration[(nodes.kind == node) & (nodes.step >= 0)].sum()) / len(graph.start))
              for node, kind in _WORK.items()]  # fmt: skip
@@ -211,7 +211,7 @@ FACTORS = {"free": 0.0, "halved": 0.5}
 
 
 def cheaper_runs(graph: Graph) -> dict[str, GraphRun]:
-    """The steps with work of one kind that takes nothing, or half: by "kernels free", "host halved" and so on."""
+    """Runs in which work of one kind costs nothing or half, by name: "kernels free", "host halved" and so on."""
     runs = {}
     host = _of_host(graph)
     for what, kinds in CHEAPER.items():
@@ -227,7 +227,7 @@ def cheaper_runs(graph: Graph) -> dict[str, GraphRun]:
 
 
 def _at_most(path: Parts, step: float) -> Parts:
-    """A path of other steps than the usual ones, or cut elsewhere: no chain takes longer than the step."""
+    """The path, scaled down if it is longer than the step: it may be from other steps than the usual ones."""
     taken = sum(ns for _, ns in path)
     return tuple((kind, ns * step / taken) for kind, ns in path) if taken > step else path
 
@@ -240,8 +240,8 @@ _WORK = {
 
 
 def _parts(graph: Graph, found: GraphRun) -> Parts:
-    """ns per step of the longest paths of a run's usual steps, each from its end back to its start, by the graph's own
-    weights."""
+    """Contents of the longest paths of a run's usual steps, each from its end back to its start, by the graph's own
+    weights, ns per step."""
     source, walked = graph.edges.source, list[int]()
     finish, through, steps = found.finish.tolist(), found.through.tolist(), usual_of(found).tolist()
     for step in steps or range(len(found.end)):

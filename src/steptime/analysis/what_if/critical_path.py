@@ -1,6 +1,6 @@
-"""The critical path: what a step's end waited for, back to its start, piece by piece.
+"""The critical path: what the end of a step waited for, back to its start, piece by piece.
 
-It is the path of the replayed step, on the replay's clock, so that its pieces join without overlap and sum to it.
+It is the path of the replayed step on the replay's clock, so its pieces join without overlap and sum to the step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from steptime.trace.call_tree import ROOT, call_tree, innermost_at, nearest_ance
 from steptime.trace.table import EventKind, Trace
 
 STAGING = 50_000
-"""ns. A copy that starts this long after its call was staged by the host first: the data came from pageable memory."""
+"""Delay of a copy after its call from which on the CPU must have staged it, ns: its data came from pageable memory."""
 
 
 class PathKind(IntEnum):
@@ -30,28 +30,28 @@ class PathKind(IntEnum):
     COPY = 2
     INPUT = 3
     SYNC = 4
-    """Returning from a wait, and what the waiting call costs itself."""
+    """A wait returns, including the waiting call's own cost."""
     DISPATCH = 5
     LAUNCH_DELAY = 6
-    """From the launching call to the device."""
+    """Delay from the launching call to the device."""
     KERNEL_GAP = 7
-    """Between activities of the device, within a stream or across."""
+    """Gap between activities of the device, within a stream or across streams."""
     ALLOCATION = 8
     HOST = 9
     UNEXPLAINED = 10
-    """The device waited for something that the trace does not hold."""
+    """The device waited for something that is not in the trace."""
 
     @property
     def title(self) -> str:
-        """As a person reads it: "launch delay"."""
+        """Name for a person, such as "launch delay"."""
         return self.name.lower().replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Path:
     """Pieces in time order. kind: `PathKind`. start, end: ns since the first step's start, replayed. step: index. edge:
-    NONE for the time of a device activity. node: at which the piece ends. A thread's own work, which `named` tells
-    apart, has the kind HOST so far."""
+    NONE for the time of a device activity. node: the one that ends the piece. All of a thread's own work has the kind
+    HOST here; `named` refines it."""
 
     kind: Int64
     start: Int64
@@ -62,7 +62,7 @@ class Path:
 
 
 def path_of(graph: Graph, found: GraphRun) -> Path:
-    """The paths of all steps; each one's pieces reach from the step's start to its end."""
+    """Paths of all steps. Each step's pieces cover it from start to end."""
     source = np.where(found.through == NONE, NONE, graph.edges.source[found.through])
     nodes, counts = [], []
     for last, lowest in zip(found.last.tolist(), found.start.tolist(), strict=True):
@@ -78,7 +78,7 @@ def path_of(graph: Graph, found: GraphRun) -> Path:
 
 
 def _pieces(graph: Graph, found: GraphRun, node: Int64, source: Int64, lowest: Int64, step: Int64) -> Path:
-    """Of each node: the edge that led there, what of it is unexplained, and the node's own time."""
+    """Pieces of each node: the edge that led there, its unexplained part, and the node's own time."""
     through = found.through[node]
     known = through != NONE
     end = found.finish[node]
@@ -99,7 +99,7 @@ def _pieces(graph: Graph, found: GraphRun, node: Int64, source: Int64, lowest: I
 
 
 def edge_kinds(graph: Graph) -> Int64:
-    """By edge, the `PathKind` of a piece that passes along it; HOST for all of a thread's own work."""
+    """`PathKind` of each edge; HOST for all of a thread's own work."""
     edges = graph.edges
     kind = np.array([_OF_EDGE[kind] for kind in EdgeKind])[edges.kind]
     of_call = (edges.kind == EdgeKind.PROGRAM) & edges.blocking
@@ -128,8 +128,8 @@ _OF_EDGE: dict[int, PathKind] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedPath:
-    """Pieces in time order. kind: `PathKind`; name: number of the trace's symbols, NONE for none; start, end: ns since
-    the first step's start, replayed; step: index; on_device: where it lies."""
+    """Pieces in time order. kind: `PathKind`; name: index in the trace's symbols, NONE for none; start, end: ns since
+    the first step's start, replayed; step: index; on_device: 1 if on the device."""
 
     kind: Int64
     name: Int64
@@ -143,7 +143,7 @@ class NamedPath:
 
 
 def named(scope: Scope, graph: Graph, found: GraphRun, path: Path) -> NamedPath:
-    """The path with its names; the threads' own work cut where it changes its kind or its operator."""
+    """The path with names; a thread's own work is split where its kind or its operator changes."""
     if not len(path.kind):
         empty = np.empty(0, np.int64)
         return NamedPath(empty, empty, empty, empty, empty, empty)
@@ -169,7 +169,7 @@ _ON_HOST = (EdgeKind.PROGRAM, EdgeKind.HAND_OVER, EdgeKind.WAIT, EdgeKind.QUEUE)
 
 
 def _cut(scope: Scope, graph: Graph, found: GraphRun, path: Path, pieces: Int64, track: int) -> tuple[Int64, ...]:
-    """A track's own work, by what it was when it was observed, in proportion where it is scaled (`Graph.host`)."""
+    """Pieces of a track's own work by what it was when observed, stretched if the work is scaled (`Graph.host`)."""
     node = path.node[pieces]
     seen = graph.nodes.observed[node]
     start, end = path.start[pieces], path.end[pieces]
@@ -207,8 +207,7 @@ def _scaled(spent: Int64, factor: float) -> Int64:
 
 
 def _innermost(trace: Trace, rows: Int64, preferred: Bool) -> tuple[Int64, Int64]:
-    """Times, and the name that holds before the first and from each one on: of the innermost preferred event where
-    there is one, else of the innermost event."""
+    """(times, name before the first time and from each on): the innermost preferred event, else the innermost event."""
     events = trace.events
     made = call_tree(events.start[rows], events.ends(rows))
     rows = rows[made.rows]

@@ -1,7 +1,7 @@
-"""The steps of a trace on another device, or with another link: replayed with kernels that last as long as they would
-there if they came as near to the peaks as here.
+"""Prediction of a trace's steps on another device, or with another link.
 
-Peaks are those of datasheets on both sides. The host stays what it is, and so do copies between host and device.
+The steps are replayed with kernels that come as near to the other device's peaks as they did to this one's. Both peaks
+are from datasheets. CPU work and copies between CPU and device stay as they are.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ from steptime.machine.machine import Machine
 from steptime.quantities import Estimate
 
 LATENCIES = (("h[12]00|v100", 1.35), ("b200", 2.0), ("mi300|mi210", 1.75))
-"""µs that the shortest kernel takes, by the driver's name of the device: 1.1 to 1.6 on H100 and V100, 2.0 on B200, 1.6
-to 1.9 on MI300X and MI210, in published traces. Kernels bound by latency last longer where these do."""
+"""(pattern of the device's name, shortest kernel in µs): 1.1 to 1.6 on H100 and V100, 2.0 on B200, 1.6 to 1.9 on MI300X
+and MI210, in published traces. The duration of latency-bound kernels is scaled by these."""
 CHECKED = frozenset({f"{H100}, SXM", f"{CDNA3}, MI300X"})
-"""Between these predictions were held against the same models' traces, published by TraceLens: five models, both ways
-(benchmarks/elsewhere_error.py)."""
+"""Devices between which predictions were compared with traces of the same models, published by TraceLens: five models,
+both ways (benchmarks/elsewhere_error.py)."""
 MOST_WRONG = 1.45
-"""The farthest that the kernels' time was from the prediction, either way, over those ten."""
+"""Largest ratio between predicted and real kernel time, in either direction, over those ten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Predicted step on another device or link. device: its name, "" for the same; link: how many times as fast
-    it is. step, kernels: predicted, ns per step; here: what the kernels take in the trace. sources: of the peaks.
-    checked: whether predictions between these two devices were held against traces; their interval is as wide as the
-    error that was found, and otherwise only as wide as if it held there, too. communication: share of `here` in
-    kernels that communicate, which a device does not change."""
+    """Prediction for another device or link. device: its name, "" for the same; link: factor on its speed. step,
+    kernels: predicted, ns per step; here: kernel time in the trace, ns per step. sources: of the peaks. checked: True
+    if predictions between these two devices were compared with traces; the interval always has the width of the error
+    found there. communication: fraction of `here` in communication kernels, which a device does not change."""
 
     device: str
     link: float
@@ -82,7 +81,7 @@ def elsewhere(
 
 
 def _factors(group: KernelUse, here: Machine | None, there: Machine | None, link: float) -> tuple[float, float, float]:
-    """How many times as long a kernel of the group lasts: as predicted, at best, and at worst."""
+    """Factors on the duration of the group's kernels: predicted, best, worst."""
     if group.bound == COMMUNICATION:
         return 1 / link, min(1 / link, 1.0), max(1 / link, 1.0)
     if here is None or there is None:

@@ -1,7 +1,7 @@
-"""The dependency graph of some consecutive steps: points in time and what each of them has to wait for.
+"""Dependency graph of consecutive steps: points in time and what each of them has to wait for.
 
-One law: it holds durations and delays, never times of day; only the order of the nodes comes from the clock of the
-trace. So running it again is a prediction, and where it misses the measured step that is said.
+One law: the graph holds durations and delays, never times of day. Only the order of the nodes comes from the trace's
+clock. So running it again is a prediction, and a deviation from the measured step is reported as its error.
 """
 
 from __future__ import annotations
@@ -23,41 +23,39 @@ class NodeKind(IntEnum):
     """Kind of a node."""
 
     HOST = 0
-    """A thread gets to a point of its program: a launch, the end of a wait, a boundary of a step."""
+    """A thread reaches a point of its program: a launch, the end of a wait, a boundary of a step."""
     KERNEL = 1
-    """A kernel that computes has ended."""
+    """A compute kernel ends."""
     COMMUNICATION = 2
     COPY = 3
 
 
 class EdgeKind(IntEnum):
-    """Why a node has to wait for another."""
+    """Reason why a node waits for another."""
 
     PROGRAM = 0
-    """The thread's own work between two of its points."""
+    """Work of the thread between two of its points."""
     HAND_OVER = 1
-    """From thread to thread: into autograd's engine and back."""
+    """Transfer of control between threads: into autograd's engine and back."""
     LAUNCH = 2
-    """From the launching call to the device."""
+    """Delay from the launching call to the device."""
     STREAM = 3
-    """Activities of one stream run one after the other."""
+    """Order of the activities on one stream."""
     EVENT = 4
-    """A stream waits for an event that another stream recorded."""
+    """Wait of a stream for an event that another stream recorded."""
     WAIT = 5
-    """The host waits for the device."""
+    """Wait of the CPU for the device."""
     QUEUE = 6
-    """A launch waits for room in the driver's queue."""
+    """Wait of a launch for room in the driver's queue."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nodes:
-    """Columns, in an order in which each node comes after all it waits for.
-
-    kind: `NodeKind`. time: ns on the trace's clock, what the order comes from. observed: ns on the trace's clock when
-    the node was reached, only for comparing and showing. duration: ns that pass at the node once all it waits for is
-    there; 0 for the host. row: of the event table (a device activity, or the runtime call of a host node; else NONE).
-    records: of a host node, else NONE. step: the step that launched a device activity, NONE outside and for the host.
-    """
+    """Nodes in an order in which each comes after all that it waits for. kind: `NodeKind`. time: ns on the trace's
+    clock, which defines the order. observed: time at which the node was reached, ns on the trace's clock, only for
+    comparisons and display. duration: time at the node after all that it waits for, ns; 0 for the CPU. row: of the
+    event table (a device activity, or the runtime call of a CPU node; else NONE). track: of a CPU node, else NONE.
+    step: that launched a device activity, NONE outside steps and for the CPU."""
 
     kind: Int64
     time: Int64
@@ -73,15 +71,12 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edges:
-    """Columns, by target. weight: ns from the source's end to the target's start; negative where activities of one
-    stream overlap.
-
-    input, dispatch, allocation: what the weight of a PROGRAM edge is made of: waiting for input, dispatching (in
-    operators, runtime calls and the short gaps between them), and allocating or freeing in the driver; they do not
-    overlap, and what is left is other Python. blocking: a PROGRAM edge through a call that waited (the weight is what
-    it costs without waiting), or a WAIT edge of a call that frees memory. unexplained: ns of the weight in which the
-    device waited for something that the trace does not hold.
-    """
+    """Edges by target. weight: from the source's end to the target's start, ns; negative where activities of one stream
+    overlap. input, dispatch, allocation: disjoint parts of a PROGRAM edge's weight: waiting for input, dispatching
+    (operators, runtime calls and short gaps between them), and allocating or freeing in the driver; the rest is other
+    Python. blocking: a PROGRAM edge through a call that waited (the weight is its cost without waiting), or a WAIT edge
+    of a call that frees memory. unexplained: part of the weight in which the device waited for something that is not in
+    the trace, ns."""
 
     kind: Int64
     source: Int64
@@ -99,9 +94,9 @@ class Edges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """start, end: (n,) nodes at which the host starts and ends each step. before: the activity that ended the step
-    before the first one, which starts no earlier; NONE where the host starts it. host: how many times as long the
-    host's own work is as it was observed (`calibrated`)."""
+    """The graph of some steps. start, end: nodes at which the CPU starts and ends each step, (n,). before: activity
+    that ended the step before the first one, which starts no earlier; NONE if the CPU starts it. host: factor on the
+    observed CPU work (`calibrated`)."""
 
     nodes: Nodes
     edges: Edges
@@ -112,13 +107,13 @@ class Graph:
 
 
 def chosen(edges: Edges, which: Int64 | Bool) -> Edges:
-    """Some of the edges: by a mask, or by their numbers in a new order."""
+    """Edges selected by a mask, or by their numbers in a new order."""
     columns: dict[str, Any] = {name: getattr(edges, name)[which] for name in Edges.__slots__}
     return Edges(**columns)
 
 
 def joined(parts: Sequence[Edges]) -> Edges:
-    """All the edges, one part after the other."""
+    """All edges, one part after the other."""
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts]) for name in Edges.__slots__
     }
@@ -126,7 +121,7 @@ def joined(parts: Sequence[Edges]) -> Edges:
 
 
 def edges_of(kind: EdgeKind, source: Int64, target: Int64, weight: Int64 | int, **parts: Int64) -> Edges:
-    """Edges of one kind. parts: further columns; those not given are 0."""
+    """Edges of one kind. parts: further columns, 0 by default."""
     zero = np.zeros(len(source), np.int64)
     names = ("input", "dispatch", "allocation", "unexplained")
     return Edges(
@@ -140,14 +135,14 @@ def edges_of(kind: EdgeKind, source: Int64, target: Int64, weight: Int64 | int, 
 
 
 UNEXPLAINED = 1_000_000
-"""ns. No launch and no event takes as long; what a device waits beyond is none of its delays."""
+"""Delay beyond which a device waits for something that is not in the trace, ns; longer than any launch or event."""
 ROUNDS = 200
-"""Rounds of untying nodes of one time; longer chains at one instant do not occur."""
+"""Most rounds for ordering nodes of equal time; longer chains at one instant do not occur."""
 
 
 def in_order(nodes: Nodes, edges: Edges, start: Int64, end: Int64, before: int) -> Graph:
-    """The graph with its nodes sorted by time, and at one time by their edges. Edges that point back in time (clocks of
-    host and device that disagree) say nothing and are left out, as are those that close a circle at one instant."""
+    """Graph with nodes sorted by time, and at equal times by their edges. Edges that point back in time (CPU and device
+    clocks that disagree) are dropped, as are those that close a cycle at one instant."""
     edges = chosen(edges, nodes.time[edges.source] <= nodes.time[edges.target])
     level = _levels(nodes, edges)
     order = np.lexsort((np.arange(len(nodes)), level, nodes.time))
@@ -162,7 +157,7 @@ def in_order(nodes: Nodes, edges: Edges, start: Int64, end: Int64, before: int) 
 
 
 def _levels(nodes: Nodes, edges: Edges) -> Int64:
-    """How many edges lead to each node from others of the same time."""
+    """Length of the longest chain of equal-time edges that ends at each node."""
     level = np.zeros(len(nodes), np.int64)
     tied = nodes.time[edges.source] == nodes.time[edges.target]
     source, target = edges.source[tied], edges.target[tied]
@@ -175,8 +170,8 @@ def _levels(nodes: Nodes, edges: Edges) -> Int64:
 
 
 def with_unexplained(graph: Graph) -> Graph:
-    """The graph with a delay where an activity started long after all that it is known to have waited for: it waited
-    for something that the trace does not hold (another rank, a stream or a graph that was not recorded)."""
+    """Graph with an unexplained delay before each activity that started long after everything it is known to have
+    waited for. It waited for something that is not in the trace (another rank, an unrecorded stream or graph)."""
     nodes, edges = graph.nodes, graph.edges
     target = edges.target
     to_device = nodes.kind[target] != NodeKind.HOST
@@ -194,12 +189,12 @@ NO_SOURCE = -(2**62)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphRun:
-    """finish: ns since the first step's start, by node. through: the edge that decided it, NONE where none leads here.
+    """Result of a run. finish: ns since the first step's start, by node. through: the edge that determined it, NONE if
+    no edge leads there.
 
-    start, end: (n,) ns of the steps: a step ends when the host has ended it and all that it launched has ended, and
-    starts when the host does and the step before has ended (as `breakdown.trace_steps.reach` has it for measured
-    steps). last: (n,) the node that ends each step.
-    """
+    start, end: of the steps, (n,), ns. A step ends when the CPU and all that it launched have ended, and starts when
+    the CPU starts it and the step before has ended (as `trace_steps.device_step_bounds` defines it for measured steps).
+    last: the node that ends each step, (n,)."""
 
     finish: Int64
     through: Int64
@@ -209,14 +204,14 @@ class GraphRun:
 
     @property
     def duration(self) -> Int64:
-        """(n,) ns."""
+        """Duration of each step, (n,), ns."""
         return self.end - self.start
 
 
 def run(
     graph: Graph, *, weight: Int64 | None = None, duration: Int64 | None = None, kept: Bool | None = None
 ) -> GraphRun:
-    """Runs it, as it is or with other weights of the edges, other durations of the nodes, or without some edges."""
+    """Runs the graph, optionally with other weights, other durations, or only some of the edges."""
     edges = graph.edges
     weights = edges.weight if weight is None else weight
     durations = graph.nodes.duration if duration is None else duration
@@ -228,7 +223,7 @@ def run(
 
 
 def _passed(source: Int64, weight: Int64, duration: Int64, bounds: Int64) -> tuple[Int64, Int64]:
-    """One pass in the order of the nodes. Plain lists: twice as fast as arrays, element by element."""
+    """(finish, decisive edge) of each node, in one pass over plain lists, which are twice as fast as arrays here."""
     sources, weights, durations, heads = source.tolist(), weight.tolist(), duration.tolist(), bounds.tolist()
     finish, through = [0] * len(durations), [NONE] * len(durations)
     for node, own in enumerate(durations):

@@ -1,10 +1,9 @@
-"""The replayed part of a trace (the activities, calls and threads of some consecutive steps), and the delays of a
-device that no event of the trace holds: from a launch to its activity, between activities, and from the end of an
-awaited activity to the return of the wait.
+"""The replayed part of a trace: activities, calls and threads of consecutive steps, and the delays of the device.
 
-The delays are the machine's, not an activity's own: one figure for each kind, from the cases in which nothing else can
-have delayed: the median, or the mean of the gaps between activities, which add up along a stream. So they are a model,
-and the replay's error says how good it is.
+No event of a trace holds these delays: from a launch to its activity, between activities, and from the end of an
+awaited activity to the return of the wait. They belong to the machine, not to an activity. Each kind has one value,
+from cases in which nothing else can have delayed: the median, or the mean for gaps between activities, which add up
+along a stream. So they are a model, and the replay's error shows how good it is.
 """
 
 from __future__ import annotations
@@ -26,21 +25,22 @@ from steptime.trace.vendors import ALLOCATION, FREEING, SYNCHRONISATION, matchin
 
 PAGEABLE = re.compile(r"Pageable")
 WAITED = 20_000
-"""ns. A copy or a cudaFree that lasts longer, and until an activity has ended, waited for it: they take 2 to 15 µs by
-themselves. Calls that exist to wait count with any duration."""
+"""Least duration of a copy or a cudaFree that waited, ns, if an activity ended meanwhile: by themselves they take 2 to
+15 µs. Calls that exist to wait count with any duration."""
 FULL = 512
-"""Activities launched and not done. CUDA holds a launch back when about 1024 are in its queue (1022 in the traces at
-hand); below half of that a long launch has other reasons (a module that is loaded)."""
+"""Activities in the driver's queue from which on a long launch was held back. CUDA holds launches back at about 1024
+(1022 in the traces at hand); below half of that a long launch has other reasons (a module is loaded)."""
 HELD_BACK = 100_000
-"""ns. A launch takes 3 to 10 µs."""
+"""Least duration of a launch that was held back, ns. A launch takes 3 to 10 µs."""
 ROUNDING = 1_000
-"""ns: files before 2023 hold whole microseconds."""
+"""Resolution of files before 2023, ns: whole microseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayedActivities:
-    """Device activities by start. row, call: of the event table, call NONE where the trace holds no launch. stream:
-    numbers of (device, stream) pairs. communicates: collectives. step: that launched it, NONE outside."""
+    """Device activities by start. row, call: of the event table; call is NONE if the trace holds no launch. stream:
+    numbers of (device, stream) pairs. communicates: True for collectives. step: the one that launched it, NONE
+    outside."""
 
     row: Int64
     call: Int64
@@ -56,9 +56,9 @@ class ReplayedActivities:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """The steps and all that belongs to them. training: track; tracks: the training track and those that launch;
-    engines: those of them on which autograd runs. boundaries: (n, 2) ns. started: when the first step starts as the
-    breakdown has it, ns: when the host starts it, or when the device has ended the step before."""
+    """Consecutive steps and all that belongs to them. training: the training track; tracks: this one and all that
+    launch; engines: those on which autograd runs. boundaries: (n, 2), ns. started: start of the first step as in the
+    breakdown, ns: when the CPU starts it, or when the device has ended the step before."""
 
     trace: Trace
     boundaries: Int64
@@ -76,15 +76,15 @@ class Scope:
 
     @property
     def end(self) -> int:
-        """End of the last step on the host, ns."""
+        """End of the last step on the CPU, ns."""
         return int(self.boundaries[-1, 1])
 
 
 def scope_of(
     trace: Trace, boundaries: Int64, launch: Int64, training: int, input_ranges: Intervals, wall: int | None = None
 ) -> Scope:
-    """All that the steps launched or that still ran when they began. launch: `Links.launch`. wall: ns that the first
-    step takes in the breakdown; None: from where the host starts it."""
+    """Everything that the steps launched or that still ran at their start. launch: `Links.launch`. wall: the first
+    step's duration in the breakdown, ns; None to start it where the CPU does."""
     activities = _activities(trace, boundaries, launch)
     calls = activities.call[activities.call != NONE]
     inside = calls[trace.events.start[calls] >= boundaries[0, 0]]
@@ -112,7 +112,7 @@ def _activities(trace: Trace, boundaries: Int64, launch: Int64) -> ReplayedActiv
 
 
 def _steps(trace: Trace, boundaries: Int64, call: Int64) -> Int64:
-    """The step whose host range holds the whole call, as `breakdown.trace_steps.reach` has it."""
+    """Step whose CPU range holds the whole call, as in `trace_steps.device_step_bounds`; NONE for none."""
     start, end = trace.events.start[call], trace.events.ends(call)
     step = np.searchsorted(boundaries[:, 0], start, side="right") - 1
     inside = (call != NONE) & (step >= 0) & (end <= boundaries[np.maximum(step, 0), 1])
@@ -121,9 +121,9 @@ def _steps(trace: Trace, boundaries: Int64, call: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waits:
-    """Calls that may hold the host until the device has done something, by start. row: the runtime call. copies: the
-    activity (index) that the call itself made, NONE for a call that only waits. frees: it gives memory back. full: it
-    launches, and the driver's queue has no room."""
+    """Calls that may block the CPU until the device has done something, by start. row: the runtime call. copies: index
+    of the activity that the call itself launched, NONE for a call that only waits. frees: True if it frees memory.
+    full: True if it is a launch and the driver's queue has no room."""
 
     row: Int64
     copies: Int64
@@ -132,7 +132,7 @@ class Waits:
 
 
 def waits_of(scope: Scope) -> Waits:
-    """Synchronising calls, frees, copies that held the host and launches that were held back, on the scope's tracks."""
+    """Synchronizing calls, frees, copies that blocked the CPU and launches held back, on the scope's tracks."""
     events, activities = scope.trace.events, scope.activities
     inside = (events.start >= scope.start) & (events.end <= scope.end) & np.isin(events.track, scope.tracks)
     chosen = (events.event_kind == EventKind.RUNTIME) & inside
@@ -167,7 +167,8 @@ def _held_back(scope: Scope, activities: ReplayedActivities) -> Int64:
 
 
 def host_time(scope: Scope, track: int) -> tuple[Intervals, Intervals, Intervals]:
-    """When a track waits for input, dispatches, and allocates or frees in the driver; without overlap."""
+    """(input, dispatch, allocation): disjoint instants in which a track waits for input, dispatches, and allocates or
+    frees in the driver."""
     events = scope.trace.events
     on_track = events.track == track
     runtime = on_track & (events.event_kind == EventKind.RUNTIME)
@@ -183,25 +184,25 @@ def host_time(scope: Scope, track: int) -> tuple[Intervals, Intervals, Intervals
 
 
 USUAL_LAUNCH = 3_000
-"""ns from the end of a launching call to its kernel where no kernel of the trace found its stream empty."""
+"""Default delay from the end of a launch to its kernel, ns, if no kernel of the trace found its stream empty."""
 USUAL_GAP = 1_000
-"""ns between kernels of one stream where none followed another from a full queue."""
+"""Default gap between kernels of one stream, ns, if none followed another from a full queue."""
 USUAL_RETURN = 10_000
-"""ns from the end of an activity to the return of the call that waited for it, where none waited."""
+"""Default delay from the end of an activity to the return of the call that waited for it, ns, if none waited."""
 LONGEST_GAP = 50_000
-"""ns between activities that follow each other from a full queue; they take 0 to 10 µs."""
+"""Longest gap between activities that follow each other from a full queue, ns; they take 0 to 10 µs."""
 LONGEST_DELAY = 100_000
-"""ns from a launch to its activity, or from the end of an activity to the return of a wait; they take 2 to 20 µs."""
+"""Margin by which a queue must have been full, or a stream empty, for a clear case, ns."""
 SURE = 5_000
-"""ns by which a queue must have been full, or a stream empty, to take a case for a clear one."""
+"""Margin by which a queue must have been full, or a stream empty, for a case to be clear, ns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """ns. launch: from the end of the launching call to the start, by `Category` (negative where kernels start before
-    their call returns). copy: from the start of a copying call that waits to the start of its copy. gap: between
-    activities of one stream, by `Category` of the later. wait: the return of a wait. call: a wait that waits for
-    nothing."""
+    """Delays in ns. launch: from the end of the launching call to the activity, by `EventKind` (negative if kernels
+    start before their call returns). copy: from the start of a waiting copy call to its copy. gap: between activities
+    of one stream, by `EventKind` of the later. wait: return of a wait. call: duration of a wait with nothing to wait
+    for."""
 
     launch: dict[int, int]
     copy: int
@@ -212,8 +213,8 @@ class Delays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Streams:
-    """Predecessors of each activity on its stream: index of the activity before (NONE for the first), when it had ended
-    (ns, far past for the first), and whether the activity is the first that its call launched."""
+    """Stream order of the activities. before: index of the previous activity on the stream, NONE for the first; ended:
+    its end, ns (far in the past for the first); first: True if the activity is the first that its call launched."""
 
     before: Int64
     ended: Int64
@@ -221,7 +222,7 @@ class Streams:
 
 
 def streams_of(scope: Scope) -> Streams:
-    """Stream order, by start."""
+    """Stream order of the activities, by start."""
     activities = scope.activities
     order = np.lexsort((np.arange(len(activities)), activities.start, activities.stream))
     before = np.full(len(activities), NONE)
@@ -237,7 +238,8 @@ def streams_of(scope: Scope) -> Streams:
 
 
 def delays_of(scope: Scope, streams: Streams, waits: Waits, behind: Bool) -> Delays:
-    """From the clear cases in the scope. behind: activities that may have waited for another stream."""
+    """Delays from the clear cases in the scope. behind: mask of the activities that may have waited for another
+    stream."""
     activities, events = scope.activities, scope.trace.events
     event_kind = events.event_kind[activities.row]
     called = activities.call != NONE
@@ -264,6 +266,6 @@ def delays_of(scope: Scope, streams: Streams, waits: Waits, behind: Bool) -> Del
 
 
 def _median(values: Int64, usual: int) -> int:
-    """Without what no machine takes, a wait for something else; `usual` where nothing is left."""
+    """Median of the values up to LONGEST_DELAY (longer ones waited for something else); `usual` without any."""
     possible = values[values <= LONGEST_DELAY]
     return int(np.median(possible)) if len(possible) else usual

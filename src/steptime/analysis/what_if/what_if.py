@@ -1,6 +1,6 @@
-"""What-if: the steps of a trace replayed from their dependency graph, as they were and with one kind of delay gone.
+"""What-if: the steps of a trace replayed from their dependency graph, unchanged and with one kind of delay removed.
 
-Each change assumes that nothing else becomes slower, so it is a lower bound on the step. The change saves at most the
+Each change assumes that nothing else becomes slower, so it is a lower bound on the step. It saves at most the
 breakdown's time in the category that it relieves.
 """
 
@@ -29,10 +29,10 @@ from steptime.trace.vendors import ALLOCATION, OPTIMIZER_STEP, matching
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Predicted saving of a change. change: "input free", "syncs free", "one graph launch", "communication overlapped",
-    "allocation free", "roofline: <kernel>"; "kernels free", "kernels halved", and so on for copies, communication and
-    the host. saved: ns per step, never above cap: what the breakdown has in the account that the change relieves, ns
-    per step."""
+    """Predicted savings of a change. change: "input free", "syncs free", "one graph launch", "communication
+    overlapped", "allocation free", "roofline: <kernel>", "kernels free", "kernels halved" and so on for copies,
+    communication, device and host. saved: ns per step, at most `cap`, the breakdown's time in the category that the
+    change relieves, ns per step."""
 
     change: str
     saved: Estimate
@@ -41,12 +41,11 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """Some consecutive steps. steps: their indices among the boundaries that were given. measured, replayed, modelled:
-    (n,) ns, the steps as the breakdown has them (or the steady step that they are calibrated to), as the graph gives
-    them again, and as it gives them when nothing is replayed that it cannot explain (PathKind.UNEXPLAINED). path: the
-    critical path of each, on the replay's clock; origin: ns on the trace's clock where that starts. symbols: the
-    trace's. calibration: None without kernels.
-    """
+    """Replay of consecutive steps. steps: their indices among the given boundaries. measured: the steps in the
+    breakdown, or the steady step that they are calibrated to; replayed: the graph's result; modelled: its result
+    without unexplained delays (PathKind.UNEXPLAINED); all (n,), ns. path: critical path of each step on the replay's
+    clock; origin: start of that clock, ns on the trace's clock. symbols: the trace's. calibration: None without device
+    work."""
 
     steps: Int64
     measured: Int64
@@ -60,28 +59,28 @@ class Replay:
 
     @property
     def error(self) -> float:
-        """Median of |modelled / measured - 1|: of the replay by durations and laws alone. Calibrated, the first of
-        several steps is left out: it fills the device's queue, and no profiled step is compared with itself."""
+        """Median of |modelled / measured - 1|, without unexplained delays. If calibrated to unprofiled steps, the first
+        of several steps is left out, because it fills the device's queue."""
         filling = self.calibration is not None and not self.calibration.profiled and len(self.measured) > 2
         return median(np.abs(self.modelled / np.maximum(self.measured, 1) - 1)[int(filling) :])
 
     @property
     def entries(self) -> Int64:
-        """(n, len(PathKind)) ns: the critical path by kind; rows sum to `replayed`."""
+        """Critical path by kind, (n, len(PathKind)), ns; rows sum to `replayed`."""
         table = np.zeros((len(self.replayed), len(PathKind)), np.int64)
         np.add.at(table, (self.path.step, self.path.kind), self.path.end - self.path.start)
         return table
 
     @property
     def critical_path(self) -> tuple[tuple[str, float], ...]:
-        """ns per step by kind, longest first; sums to the mean of the replayed steps."""
+        """Critical path by kind, ns per step, longest first; sums to the mean replayed step."""
         means = self.entries.mean(axis=0)
         pairs = [(kind.title, float(means[kind])) for kind in PathKind if means[kind]]
         return tuple(sorted(pairs, key=lambda pair: -pair[1]))
 
     def longest(self) -> tuple[tuple[str, str, float], ...]:
-        """(kind, name, ns per step) of what takes most of the critical path; name: of a kernel, an operator or a
-        function, "" where there is none."""
+        """(kind, name, ns per step) of the longest parts of the critical path. name: of a kernel, an operator or a
+        function, "" for none."""
         first, number = distinct(self.path.kind, self.path.name)
         keys = np.stack((self.path.kind[first], self.path.name[first]), axis=1)
         spent = np.zeros(len(keys), np.int64)
@@ -95,7 +94,7 @@ class Replay:
 
 
 def _as_one_launch(graph: Graph, launch: int) -> GraphRun:
-    """Each step is launched as one graph: nothing is dispatched, one launch (ns) is paid for."""
+    """Run with each step launched as one graph: no dispatching, one launch of `launch` ns."""
     edges = graph.edges
     weight = np.where(edges.kind == EdgeKind.HAND_OVER, 0, edges.weight - edges.dispatch)
     first = np.isin(edges.source, graph.start) & (edges.kind == EdgeKind.PROGRAM)
@@ -103,7 +102,7 @@ def _as_one_launch(graph: Graph, launch: int) -> GraphRun:
 
 
 def _shortened(graph: Graph, durations: Mapping[int, int]) -> Int64:
-    """The nodes' durations where some device activities (rows of the table) last at most as long (ns) as given."""
+    """Durations of the nodes, with the device activities in `durations` (ns by row) capped at the given values."""
     nodes = graph.nodes
     given = np.array([durations.get(row, -1) for row in nodes.row.tolist()], np.int64)
     changed = (nodes.kind != NodeKind.HOST) & (given >= 0)
@@ -111,11 +110,10 @@ def _shortened(graph: Graph, durations: Mapping[int, int]) -> Int64:
 
 
 def with_overlap(graph: Graph, updates: Int64) -> GraphRun:
-    """Computing never waits for communication, but what updates the parameters does. Computing on the stream of a
-    collective stays in its order, around it.
+    """Run in which computing never waits for communication, except that parameter updates do. Computing on a
+    collective's stream keeps its order, around the collective.
 
-    updates: (n,) the node that first updates in each step, NONE where none is known: then nothing waits.
-    """
+    updates: node of the first update in each step, (n,), NONE if unknown: then nothing waits."""
     nodes, edges = graph.nodes, graph.edges
     collective = nodes.kind == NodeKind.COMMUNICATION
     dropped = collective[edges.source] & ~collective[edges.target] & (nodes.kind[edges.target] != NodeKind.HOST)
@@ -130,7 +128,8 @@ def with_overlap(graph: Graph, updates: Int64) -> GraphRun:
 
 
 def _before_collectives(graph: Graph, collective: Bool, nodes: Int64) -> Int64:
-    """Activities before collectives on their streams that are no collectives, NONE where there is none."""
+    """The nodes, each collective among them replaced by the last activity before it on its stream that is none; NONE if
+    there is none."""
     before = np.full(len(collective) + 1, NONE)
     ordered = graph.edges.kind == EdgeKind.STREAM
     before[graph.edges.target[ordered]] = graph.edges.source[ordered]
@@ -141,8 +140,8 @@ def _before_collectives(graph: Graph, collective: Bool, nodes: Int64) -> Int64:
 
 
 def _last_collective(graph: Graph, collective: Bool) -> Int64:
-    """The last collective before each node on its stream, NONE without one: who waits for the node waits for it too,
-    next to which it now runs."""
+    """Last collective before each node on its stream, NONE without one. The node now runs next to it, so whatever waits
+    for the node must wait for this collective too."""
     last = [NONE] * len(collective)
     is_one, ordered = collective.tolist(), graph.edges.kind == EdgeKind.STREAM
     pairs = zip(graph.edges.source[ordered].tolist(), graph.edges.target[ordered].tolist(), strict=True)
@@ -152,7 +151,7 @@ def _last_collective(graph: Graph, collective: Bool) -> Int64:
 
 
 def _before_updates(graph: Graph, updates: Int64) -> tuple[Int64, Int64]:
-    """Pairs: the communication of each step before its first update."""
+    """Pairs of (communication node, first update) for the communication before each step's first update."""
     nodes = graph.nodes
     sources = np.flatnonzero((nodes.kind == NodeKind.COMMUNICATION) & (nodes.step >= 0))
     targets = updates[nodes.step[sources]]
@@ -163,13 +162,13 @@ def _before_updates(graph: Graph, updates: Int64) -> tuple[Int64, Int64]:
 MOST_STEPS = 5
 LONGEST_DISPLAYED = 10
 MOST_EVENTS = 1_500_000
-"""Events of all replayed steps together: a second or two of work. One step is replayed, however long it is."""
+"""Most events of all replayed steps together: one to two seconds of work. One step is always replayed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayWindow:
-    """trace: the rows that the steps need, and no others. rows: where each is in the whole trace. launch: of each row,
-    as in `Links`, in the part's rows. steps: indices of the boundaries."""
+    """Part of a trace with the rows that some steps need. rows: of each in the whole trace. launch: row of the launch,
+    as in `Links`, in this part. steps: indices of the boundaries."""
 
     trace: Trace
     rows: Int64
@@ -178,7 +177,7 @@ class ReplayWindow:
 
 
 def window_of(trace: Trace, boundaries: Int64, launch: Few) -> ReplayWindow:
-    """The steps in the middle, at most `MOST_STEPS` of them, with all that they launched or that still ran in them."""
+    """Window with at most `MOST_STEPS` steps in the middle and all that they launched or that still ran in them."""
     events = trace.events
     for count in range(min(len(boundaries), MOST_STEPS), 0, -1):
         first = (len(boundaries) - count) // 2
@@ -206,12 +205,11 @@ def rerun(
     steady: float | None = None,
     shortest: float = 0.0,
 ) -> Replay | None:
-    """Replays up to five steady steps from the middle; None where nothing ran on a host or took time, or without steps.
+    """Replays up to five steps from the middle; None without steps or if nothing ran on a CPU thread.
 
-    breakdown: of the steps. at_roofline: by the name of a group of kernels, what each of them (rows of the table) would
-    last at the machine's peaks, ns: a prediction for each group. steady, shortest: ns, the mean and the shortest of
-    steps that nobody profiled, to which the host's work is calibrated; None: the steps are what they are.
-    """
+    breakdown: of the steps. at_roofline: duration of each kernel (by row) at the machine's peaks, ns, by the name of
+    its group; each group gets a prediction. steady, shortest: mean and shortest unprofiled step, ns, to which the CPU's
+    work is calibrated; None if the steps themselves are unprofiled."""
     if steps.track is None or not len(steps):
         return None
     boundaries = steps.boundaries
@@ -302,14 +300,13 @@ RELIEVED = {
     "device": DEVICE,
     "host": tuple(each for each in Category if each not in (*DEVICE, Category.UNRECORDED)),
 }
-"""Categories of each kind of work in the breakdown."""
+"""Categories of the breakdown that each kind of cheaper work relieves."""
 
 
 def _saved(base: Replay, cap: float, shorter: Int64) -> Estimate:
-    """ns per step with the interval over the steps, wider by the replay's own error, and never above the cap.
+    """Savings with an interval over the steps, widened by the replay's error and capped, ns per step.
 
-    The first of several steps is left out: it fills the device's queue, which no later step has to do again.
-    """
+    The first of several steps is left out: it fills the device's queue, which later steps find full."""
     plain = mean_of_series(np.clip(shorter, 0, None)[int(len(shorter) > 2) :])
     caveat = base.error * float(base.measured.mean())
     value, low, high = (min(each, cap) for each in (plain.value, max(0.0, plain.low - caveat), plain.high + caveat))
@@ -317,7 +314,7 @@ def _saved(base: Replay, cap: float, shorter: Int64) -> Estimate:
 
 
 def _updates(scope: Scope, graph: Graph) -> Int64:
-    """The first activity of each step that was launched inside the optimizer's step()."""
+    """First node of each step that was launched inside the optimizer's step(), NONE for none."""
     events, nodes = scope.trace.events, graph.nodes
     listed = np.isin(events.event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
     chosen = listed & matching(scope.trace, OPTIMIZER_STEP.match) & (events.track == scope.training)
@@ -333,7 +330,7 @@ def _updates(scope: Scope, graph: Graph) -> Int64:
 
 
 def _allocating(scope: Scope) -> float:
-    """ns per step in calls that ask the driver for memory or give it back, waits inside them included."""
+    """Time in calls that allocate or free memory in the driver, including waits inside them, ns per step."""
     events = scope.trace.events
     chosen = (events.event_kind == EventKind.RUNTIME) & matching(scope.trace, ALLOCATION.match)
     chosen &= np.isin(events.track, scope.tracks)
