@@ -39,7 +39,7 @@ from steptime.probe.identity import RankPlace  # noqa: E402
 from steptime.probe.lines import LineTimeline  # noqa: E402
 from steptime.probe.profiling import ProfilerWindow  # noqa: E402
 from steptime.probe.recorder import Recorder  # noqa: E402
-from steptime.probe.session import Session  # noqa: E402
+from steptime.probe.session import Session, end_script  # noqa: E402
 
 MS = 1_000_000
 
@@ -258,6 +258,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
     made.allowance.clock = clock  # type: ignore[attr-defined]
     made._open()
     yield made
+    end_script(made._script)  # else it ends at some later test's collection
     made.stop_listening()
     made.recorder.journal.close()
 

@@ -25,7 +25,7 @@ from steptime.probe.memory import allocations  # noqa: E402
 from steptime.probe.messages import switched_off  # noqa: E402
 from steptime.probe.profiling import TRACER, ProfilerWindow  # noqa: E402
 from steptime.probe.recorder import Recorder  # noqa: E402
-from steptime.probe.session import Session  # noqa: E402
+from steptime.probe.session import Session, end_script  # noqa: E402
 from steptime.probe.steps import OPTIMIZER  # noqa: E402
 
 
@@ -47,6 +47,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
     made._open()
     made._script = schedule._profile(made, ProfilerWindow(made.recorder, 1, stacks=True, trained=()), 1)
     yield made
+    end_script(made._script)  # else it ends at some later test's collection
     made.stop_listening()  # a test may have had its watch on: later tests of this process would be watched
     made.recorder.journal.close()
     assert parameter.requires_grad

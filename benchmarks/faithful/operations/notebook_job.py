@@ -7,7 +7,7 @@ import nbformat
 
 CELLS = """
 import copy, io, pickle, torch
-from training import Net, STEPS, do, halved, loaded, saved, tell, train, pace
+from training import Net, STEPS, do, halved, loaded, notify, saved, train, pace
 torch.set_num_threads(1)
 torch.manual_seed(0)
 ---
@@ -27,7 +27,7 @@ def pickled(step, rows):
 def one(step):
     torch.manual_seed(step)
     batch = torch.randn(8, 16), torch.randn(8, 4)
-    tell("notebook training", step, "loss", train(model, optimizer, batch))
+    notify("notebook training", step, "loss", train(model, optimizer, batch))
     do("notebook deepcopy in a cell", step, copied, step, batch[0])
     do("notebook pickle of a class of a cell", step, pickled, step, batch[0])
     pace(step)
@@ -40,7 +40,7 @@ for step in range(20, 40):
 ---
 for step in range(40, STEPS):
     one(step)
-tell("notebook training", STEPS, "weights", dict(model.state_dict()))
+notify("notebook training", STEPS, "weights", dict(model.state_dict()))
 ---
 print("cells are done")
 """
