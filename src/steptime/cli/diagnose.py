@@ -126,5 +126,5 @@ def _check_one_trace(paths: tuple[str, ...], purpose: str) -> None:
     if len(paths) != 1 or not Path(paths[0]).is_file():
         raise UsageError(
             "annotate-one-trace",
-            f"{purpose}, and PATH must be one file of torch's profiler. Those of a recording are its trace-*.json.gz.",
+            f"{purpose}. Give one trace file of torch's profiler; a recording has them as trace-*.json.gz.",
         )
