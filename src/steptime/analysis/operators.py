@@ -473,7 +473,7 @@ def _operator_total(
     first, kind = distinct(modelled.kind[chosen])
     kinds, counts = modelled.kind[chosen][first], np.bincount(kind)
     middle = np.cumsum(counts) - counts // 2 - 1
-    usual = (duration[np.lexsort((duration, kind))][middle] * counts).sum()
+    by_median = (duration[np.lexsort((duration, kind))][middle] * counts).sum()
     works = [modelled.works[each] for each in kinds.tolist()]
     bounds: dict[Bound, float] = defaultdict(float)
     for work, spent in zip(works, np.bincount(kind, duration, len(kinds)).tolist(), strict=True):
@@ -493,6 +493,6 @@ def _operator_total(
         flops=mean([work.flops if work else None for work in works]),
         bytes=mean([work.bytes if work else None for work in works]),
         source=sources.get((name, differentiated)) or sources.get((name, True)),
-        usual=float(usual) / len(steps),
+        usual=float(by_median) / len(steps),
         differentiated=differentiated,
     )

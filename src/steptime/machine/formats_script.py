@@ -132,13 +132,13 @@ class Lmdb(StoredFormat):
         lmdb = import_module("lmdb")
         stored = [packed(sample) for sample in samples]
         room = LMDB_ROOM + 4 * sum(map(len, stored))
-        with lmdb.open(str(self.folder / "lmdb"), map_size=room) as base, base.start(write=True) as transaction:
+        with lmdb.open(str(self.folder / "lmdb"), map_size=room) as base, base.begin(write=True) as transaction:
             for number, data in enumerate(stored):
                 transaction.put(str(number).encode(), data)
 
     def open(self) -> Callable[[int], Any]:
         base = import_module("lmdb").open(str(self.folder / "lmdb"), readonly=True, lock=False, readahead=False)
-        transaction = base.start(buffers=True)
+        transaction = base.begin(buffers=True)
         return lambda number: pickle.loads(transaction.get(str(number).encode()))
 
 

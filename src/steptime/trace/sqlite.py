@@ -37,7 +37,7 @@ def is_database(path: Path) -> bool:
 
 
 class EventColumns:
-    """Builder of the columns of an `EventTable`, from rows that begin with start and end."""
+    """Builder of the columns of an `EventTable`, from rows whose first fields are start and end."""
 
     def __init__(self) -> None:
         self._columns = column_builders()

@@ -156,8 +156,8 @@ TOO_SHORT, BUDGET_EXHAUSTED = "The rest of the budget is too short for it", "The
 
 
 class TrialRunner:
-    """Runner of a trial. runs: all known runs, also those of an earlier attempt. notify: callback, called with None
-    when nothing runs any more. switching: True if suitable variants are tried in one process (`switched`)."""
+    """Runner of a trial. runs: all known ones, earlier attempts included. notify: called with None when nothing runs.
+    switching: True if suitable variants are tried in one process (`switched`)."""
 
     def __init__(
         self,
@@ -176,8 +176,7 @@ class TrialRunner:
         self._notify, self.switching = notify, False
 
     def of(self, stage: int) -> tuple[Run, ...]:
-        """Runs of a stage, in order. The rehearsal of the unchanged job counts in every stage that has none of its
-        own."""
+        """Runs of a stage, in order. The unchanged job's rehearsal counts in every stage without one of its own."""
         own = tuple(run for run in self.runs if run.stage == stage)
         if any(run.variant == BASELINE and run.rehearsal for run in own):
             return own

@@ -209,7 +209,7 @@ MOST_SHARE, LEAST_SHARE = 0.015, 0.004
 """Fractions of the training thread's CPU time: above the first, checks become fewer, below the second more."""
 PERIOD = 8
 """Steps between two decisions about the strides."""
-FIRST_STRIDE, LARGEST_STRIDE = 4, 64
+FIRST_GRADIENT_STRIDE, LARGEST_STRIDE = 4, 64
 """First and largest stride of gradient checks; the largest is also that of module checks. The loss of the next step
 shows a fault that was missed."""
 HOPELESS = 20
@@ -233,7 +233,7 @@ class Monitor(Role):
         self._sizes: dict[str, Any] = {}
         self._skips: set[int] = set()
         self._in_a_row = self._skipped = self._found = 0
-        self._gradient_stride = FIRST_STRIDE
+        self._gradient_stride = FIRST_GRADIENT_STRIDE
         self._clipped = False
         self._spent = 0
         self._start = 0
@@ -267,7 +267,7 @@ class Monitor(Role):
             self._readings.add(LOSS, value if value.numel() == 1 else value.sum())
 
     def update(self, step: int, optimizer: Any) -> None:
-        if self._gradient_stride and (step % self._gradient_stride == 0 or step <= FIRST_STRIDE):
+        if self._gradient_stride and (step % self._gradient_stride == 0 or step <= FIRST_GRADIENT_STRIDE):
             start = now()
             self._guarded(self._updates.before)
             self._spent += now() - start
