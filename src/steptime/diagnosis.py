@@ -35,6 +35,7 @@ from steptime.analysis.what_if.elsewhere import elsewhere
 from steptime.errors import NothingMeasuredError, RecordingError, UsageError
 from steptime.machine.datasheet import NAMES, look_up
 from steptime.machine.machine import Machine
+from steptime.quantities import format_count
 from steptime.rank_result import RankResult, analyse_process, analyse_trace
 from steptime.recording.inventory import COMPILE_LOGS
 from steptime.recording.load import Contents, load_process, load_whole, look_into, place
@@ -272,8 +273,8 @@ def diagnose(recording: Recording, source: str, companions: CompanionFiles = NO_
     if not results:
         raise NothingMeasuredError(
             "too-few-steps",
-            f"{seen} training steps were seen, and a breakdown needs {LEAST_STEPS} behind the warm-up: "
-            f"{_instead(recording)} What was recorded is in {recording.path}.",
+            f"{'Only ' * bool(seen)}{format_count(seen, 'training step')} recorded, and a breakdown needs "
+            f"{LEAST_STEPS} after the warm-up: {_instead(recording)} The recording is in {recording.path}.",
         )
     # Of several programs of one process, or several processes of one rank, what trained longest speaks for it.
     places = list(dict.fromkeys(each.place for each in results))

@@ -51,14 +51,32 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
+class Gain:
+    """The big number. number: "36.5 → 16.4 ms/step". word: "possible" or "measured". times: "2.2×". interval: of what
+    is left, a sentence. cause: what does most of it, a sentence."""
+
+    number: str
+    word: str
+    times: str
+    interval: str
+    cause: str
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """ "36.5 → 16.4 ms/step possible (2.2×)", then the interval and the cause."""
+        return tuple(filter(None, (f"{self.number} {self.word} ({self.times})", self.interval, self.cause)))
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The answer to what was asked. Every text may hold what strangers wrote: the renderers make it safe.
 
-    title: of the page. headline: one or two sentences; badge: how sure it is and what is not known; head: what was
-    asked about (job, versions), a line each. parts: what supports the headline, in order; details: what only documents
-    show (Markdown, page), made when it is asked for. notes: what the parts do not say. more: command that shows what a
-    terminal leaves out. next_command: ready to paste. figures: of the page. data: for programs. exports: formats that
-    this answer renders in its own way, by file extension.
+    title: of the page. gain: the big number that stands before all, None where there is none. headline: one or two
+    sentences; badge: how sure it is and what is not known; head: what was asked about (job, versions), a line each.
+    parts: what supports the headline, in order; details: what only documents show (Markdown, page), made when it is
+    asked for. notes: what the parts do not say. more: command that shows what a terminal leaves out. next_command:
+    ready to paste. figures: of the page. data: for programs. exports: formats that this answer renders in its own way,
+    by file extension.
     """
 
     title: str
@@ -70,6 +88,7 @@ class Answer:
     more: str = ""
     next_command: str = ""
     figures: tuple[Figure, ...] = ()
+    gain: Gain | None = None
     details: Callable[[], Iterable[Part]] = tuple
     data: object = None
     exports: Mapping[str, Callable[[], str | bytes]] = field(default_factory=dict)

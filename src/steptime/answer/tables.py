@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from steptime.quantities import format_bytes, format_duration, format_share
+from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share
 
 Row = TypeVar("Row")
 
@@ -19,12 +19,14 @@ LONGEST = 300
 @dataclass(frozen=True, slots=True)
 class Cell:
     """text: for a reader. value: raw, for sorting and CSV, "" where it is unknown. short: the text where there is
-    little room, "" for the same. bar: percent of the column's largest value, None for no bar."""
+    little room, "" for the same. bar: percent of the column's largest value, None for no bar. parts: values of the
+    columns that data frames have instead of this one."""
 
     text: str
     value: float | str
     short: str = ""
     bar: float | None = None
+    parts: tuple[float | str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class Column(Generic[Row]):
     (names), "source" (the user's code), "category", "bound" or "". barred: a bar is drawn for each
     value, of the column's largest, or of `whole` (values are shares of one whole). room: where
     it is shown, "" for everywhere; "below": in a terminal on a line of its own; "document": not in a terminal; "page":
-    on a page and in CSV only."""
+    on a page and in CSV only. split: names of the columns that data frames have instead: an interval's bounds, a
+    line's file and number."""
 
     title: str
     raw: str
@@ -43,6 +46,7 @@ class Column(Generic[Row]):
     barred: bool = False
     room: str = ""
     whole: bool = False
+    split: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +86,15 @@ def table_of(
 
 
 def values_of(table: Table) -> dict[str, list[float | str | None]]:
-    """All rows by column, under the names of CSV: raw numbers, None where one is not known."""
-    rows = (*table.rows, *table.rest)
-    return {
-        column.raw or column.title: [_value(column, row[place]) for row in rows]
-        for place, column in enumerate(table.columns)
-    }
+    """All rows by column, under the names of CSV: raw numbers, None where one is not known. An interval is two columns
+    of numbers, a place in the source a file and the number of its line."""
+    rows, found = (*table.rows, *table.rest), dict[str, list[float | str | None]]()
+    for place, column in enumerate(table.columns):
+        if not column.split:
+            found[column.raw or column.title] = [_value(column, row[place]) for row in rows]
+        for part, name in enumerate(column.split):
+            found[name] = [row[place].parts[part] if row[place].parts else None for row in rows]
+    return found
 
 
 def _value(column: Column[Any], cell: Cell) -> float | str | None:
@@ -144,6 +151,36 @@ def duration(
 ) -> Column[Row]:
     """A column of ns."""
     return number(title, raw, get, format_duration, barred=barred, room=room)
+
+
+def interval(
+    title: str,
+    get: Callable[[Row], Estimate | None],
+    words: Callable[[Estimate], str],
+    *,
+    names: tuple[str, str] = ("low_ns", "high_ns"),
+    room: str = "",
+) -> Column[Row]:
+    """A column of intervals. names: of their bounds in data frames."""
+
+    def cell(row: Row) -> Cell:
+        value = get(row)
+        return Cell("", "") if value is None else Cell(words(value), words(value), parts=(value.low, value.high))
+
+    return Column(title, "interval", cell, number=False, room=room, split=names)
+
+
+def source_line(title: str, get: Callable[[Row], SourceLine | None], words: Callable[[SourceLine], str]) -> Column[Row]:
+    """A column of places in the source."""
+
+    def cell(row: Row) -> Cell:
+        source = get(row)
+        if source is None:
+            return Cell("", "")
+        text = words(source)
+        return Cell(text, text, parts=(source.file, source.line))
+
+    return Column(title, "line", cell, number=False, split=("file", "line"))
 
 
 def share(title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False) -> Column[Row]:

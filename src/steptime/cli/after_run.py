@@ -174,9 +174,9 @@ def made_since(report: Report, start: int) -> Report:
     return replace(report, processes=tuple(processes))
 
 
-def measure_peaks(folder: Path, *, quiet: bool) -> None:
+def measure_peaks(folder: Path, *, quiet: bool, only_known: bool = False) -> None:
     """Puts this machine's peaks next to the recording, measured with the job's own interpreter if they are not known
-    yet. A failure is said and costs the peaks, not the diagnosis."""
+    yet, unless only known ones are wanted. A failure or Ctrl-C is said and costs the peaks, not the diagnosis."""
     trainer = next(walk(folder), None)
     if trainer is None:
         return
@@ -187,6 +187,8 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
     start, spent = time.perf_counter_ns(), 0
     try:
         machine = remembered(device, facts.torch, threads=threads, name=facts.device_name)
+        if machine is None and only_known:
+            return
         if machine is None:
             notify("measuring this machine's peaks, once (some seconds; --no-peaks skips it)")
             machine = peaks(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
@@ -196,8 +198,11 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
                 )
             spent = time.perf_counter_ns() - start
         known = between_runs.remembered(device, facts.torch)
-        machine = replace(machine, link=_link(trainer, folder, notify), between_runs=known, spent_ns=spent)
+        link = _link(trainer, folder, notify) if not only_known else None
+        machine = replace(machine, link=link, between_runs=known, spent_ns=spent)
         store(machine, folder / FILE_NAME)
+    except KeyboardInterrupt:
+        say("interrupted: this machine's peaks are not measured; the diagnosis of the job follows")
     except SteptimeError as error:
         say(str(error))
     except OSError as error:

@@ -53,7 +53,7 @@ def duration_ns(context: click.Context, option: click.Parameter, value: str | No
     return number * 1e6
 
 
-@click.command("bench-loader", short_help="Time a data loader alone, with other workers and settings.")
+@click.command("bench-loader")
 @click.argument("target", metavar="FILE:LOADER | RECORDING | -- COMMAND", nargs=-1, required=True)
 @click.option("--step", callback=duration_ns, metavar="TIME", help="What training takes between two batches: 30ms. "
               "Default: what the recording says; else nothing, so that what is timed is the most that the loader can "

@@ -412,7 +412,7 @@ def new_server() -> Any:
     )
 
 
-@click.command("mcp", short_help="Serve these tools to coding agents (MCP).")
+@click.command("mcp")
 def command() -> int:
     """Serve diagnose, explain, judge, what_if and compare to a coding agent by the Model Context Protocol, on standard
     input and output, until the input ends. Needs the extra: pip install 'steptime[mcp]'. A client starts it by itself,

@@ -150,7 +150,6 @@ def _deliver(account: NonFinite, options: NanOptions) -> None:
 
 @click.command(
     "nan",
-    short_help="Find the first value that is not finite: step, operator, line, cause.",
     context_settings={"allow_interspersed_args": False},
 )
 @click.option("--at", metavar="STEP", type=click.IntRange(1), help="Do not watch first: look at the operators of STEP.")
