@@ -26,7 +26,7 @@ def trace_of(*numbers: bytes) -> bytes:
 
 def test_a_report_that_is_nested_without_end_is_refused() -> None:
     with pytest.raises(RecordingError, match="is no report that this steptime reads"):
-        read_report(b'{"schema_version":2,"processes":' + DEEP, "report.json")
+        read_report(b'{"schema_version":3,"processes":' + DEEP, "report.json")
 
 
 @pytest.mark.parametrize("value", [b"1e999999999", b"1e308", b"-1e400", b"0.5", DEEP, b"1" + b"0" * 400, b"NaN"])

@@ -22,7 +22,7 @@ ROOMS = {"bench": "api", "load": "api", "log_to": "in_process", "record": "in_pr
 
 
 def __getattr__(name: str):  # type: ignore[no-untyped-def]  # else whoever uses it would have to cast
-    """What needs more than the standard library is imported when it is asked for (PEP 562)."""
+    """Everything that needs more than the standard library is imported when it is asked for (PEP 562)."""
     if name not in ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

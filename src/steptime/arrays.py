@@ -22,7 +22,7 @@ Rows: TypeAlias = npt.NDArray[Any] | slice | list[int]
 
 LARGEST = 2**62
 MANY = 1_000_000
-"""Rows. What analyses of fewer leave behind in the heap is not worth a look."""
+"""Rows. Smaller analyses leave too little behind in the heap to be worth a look."""
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -97,7 +97,7 @@ def few(column: Numbers, absent: int) -> Few:
 
 
 PIECE = 1 << 17
-"""Of millions of rows, those that are looked at in one go, so that what is only on the way takes no memory for all."""
+"""Rows per look, of millions, so that temporary columns take no memory for all."""
 
 
 def looked_up(table: npt.NDArray[Scalar], numbers: Numbers) -> npt.NDArray[Scalar]:
@@ -139,8 +139,8 @@ def quartiles(values: npt.NDArray[Scalar]) -> tuple[float, float, float]:
 
 
 def distinct(*columns: npt.NDArray[np.integer[Any]]) -> tuple[Int64, Int64]:
-    """Of rows of integers, given as columns of one length: a position of each distinct row, the first that has it, by
-    the columns in their order; and by position the number of its row among these.
+    """Distinct rows of integers, given as columns of one length: a position of each, the first that has it, by the
+    columns in their order; and by position the number of its row among these.
 
     The columns are packed into one, which is sorted: many times as fast as np.unique along an axis.
     """

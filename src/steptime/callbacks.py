@@ -144,7 +144,7 @@ def _accelerate() -> type:
             """The recording has what the command line says."""
 
         def log(self, values: dict[str, Any], step: int | None = None, **others: Any) -> None:
-            """What the job logs is for its other trackers."""
+            """The job's own logs are for its other trackers."""
             self._latest = self._latest if step is None else step
 
         def finish(self) -> None:

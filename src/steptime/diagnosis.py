@@ -1,7 +1,7 @@
 """The spine: from a path to a report. Each rank is analysed by itself, then all are combined.
 
-Of a job of more than DETAILED_RANKS ranks all are reduced to summaries first, where there is room for it, and only
-those that say most are analysed.
+In a job of more than DETAILED_RANKS ranks all are reduced to summaries first, where there is room for it, and only the
+most telling are analysed.
 """
 
 from __future__ import annotations

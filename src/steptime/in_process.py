@@ -107,7 +107,7 @@ def _start(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording
 
 
 def _command() -> tuple[str, ...]:
-    """What a process that multiprocessing has started was started for, too."""
+    """Command of this process, and the purpose of one that multiprocessing has started."""
     return tuple(sys.orig_argv if parent_process() is None else (sys.executable, *sys.argv)) or ("python",)
 
 
@@ -118,7 +118,8 @@ def _root() -> int:
 
 
 def shared_name() -> Path:
-    """Of a recording, one for all ranks that one process has started: after the time at which that process began."""
+    """Marker of a recording, one for all ranks that one process has started: after the time at which that process
+    started."""
     from steptime.launcher.command import job_name
 
     began = Path(f"/proc/{_root()}").stat().st_ctime
@@ -144,9 +145,9 @@ def log_to(writer: Any = None, *, every: float = 10.0, step: Callable[[], int] |
     open. every: seconds, at least. step: gives the number that they are logged under, the job's own count; None: the
     steps that steptime has seen.
 
-    A process that nobody records is recorded from here on (`record`). What is returned has `write()`, which sends what
-    there is now, and `end()`; it is None where nothing is recorded. Raises TypeError for a writer that it does not
-    know, ValueError where every is no number of seconds.
+    A process that nobody records is recorded from here on (`record`). Its result has `write()`, which sends what there
+    is now, and `end()`; it is None where nothing is recorded. Raises TypeError for a writer that it does not know,
+    ValueError where every is no number of seconds.
     """
     if not 0 <= every < float("inf"):
         raise ValueError(f"every is {every!r}: a number of seconds was expected, 0 or more")

@@ -3,11 +3,11 @@
 One law: standard library only, because the probe writes it inside the user's process. `steptime.recording`
 reads it. The layout is documented in docs/recording-format.md; a change of it raises FORMAT_VERSION.
 
-A record is an interval on the host's monotonic clock (`time.perf_counter_ns`, shared by all processes of a Linux
-host): kind, flags, thread number, identity, start and end in nanoseconds. What an identity means depends on
-the kind: a root module, an optimizer, a loader's iterator, a source line (see the comments below).
-Intervals are appended when they end, so a child is before its parent, and a job killed at
-any instant leaves whole records and at most one torn one at the end, which readers drop.
+A record is an interval on the host's monotonic clock (`time.perf_counter_ns`, shared by all processes of a Linux host):
+kind, flags, thread number, identity, start and end in nanoseconds. The meaning of an identity depends on the kind: a
+top module, an optimizer, a loader's iterator, a source line (see the comments below). Intervals are appended when they
+end, so a child is before its parent, and a job killed at any instant leaves whole records and at most one torn one at
+the end, which readers drop.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Kind(IntEnum):
     LOADER_START = 2
     """From the construction of a DataLoader iterator to its first __next__ (workers start). identity: iterator."""
     FETCH = 3
-    """Reading the items of one batch (dataset.__getitem__…). In loader.bin: thread = worker id, see SPAWNED. Of batches
-    that the training process makes itself in under half a millisecond, a sample: at least five in a second."""
+    """Reading the items of one batch (dataset.__getitem__…). In loader.bin: thread = worker id, see SPAWNED. Sample of
+    the batches that the training process makes itself in under half a millisecond: at least five in a second."""
     COLLATE = 4
     """Collating (and, in the main process, pinning) one batch. In loader.bin: thread = worker id."""
     QUEUE = 5

@@ -2,8 +2,8 @@
 
 A pickle is a program. Python's own unpickler runs it here, but it may look up no class, so that nothing can be called,
 and it runs in a process of its own, whose memory and time the operating system limits. A converter turns the value into
-bytes there, as a value that holds itself twice, forty levels deep, is small until somebody spells it out. What that
-process imports is the standard library and the converter.
+bytes there, as a value that holds itself twice, forty levels deep, is small until somebody spells it out. That process
+imports the standard library and the converter only.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Converter = Callable[[io.BufferedReader, BinaryIO], None]
 
 
 def converted(file: IO[bytes], converter: str, memory: int, seconds: int) -> IO[bytes]:
-    """What a converter, "module:function", makes of a file within so many bytes of memory and seconds of processor
+    """Result of a converter, "module:function", for a file, within so many bytes of memory and seconds of processor
     time. Raises NotPlainError."""
     made = tempfile.TemporaryFile()  # noqa: SIM115 – the caller closes it
     root = str(Path(__file__).resolve().parent.parent)
@@ -145,7 +145,7 @@ def serve(converter: str, memory: str, seconds: str) -> NoReturn:
 
 
 def convert_file(convert: Converter, descriptor: int, made: BinaryIO) -> None:
-    """Of an open file. Raises NotPlainError, whatever is wrong with the file, and MemoryError."""
+    """Converts an open file. Raises NotPlainError, whatever is wrong with the file, and MemoryError."""
     try:
         convert(io.BufferedReader(io.FileIO(descriptor, closefd=False), 1 << 20), made)
         made.flush()
@@ -165,7 +165,7 @@ def convert_file(convert: Converter, descriptor: int, made: BinaryIO) -> None:
 
 
 def _limit(memory: int, seconds: int) -> None:
-    """Of this process; what a system does not know (macOS: the address space) stays without."""
+    """Limits of this process; one that a system does not know (macOS: the address space) is left out."""
     limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: seconds, resource.RLIMIT_AS: memory,
               resource.RLIMIT_FSIZE: memory, resource.RLIMIT_NOFILE: 16}  # fmt: skip
     for what, most in limits.items():

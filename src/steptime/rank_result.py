@@ -46,7 +46,7 @@ from steptime.report.trace_files import traces_of, traces_of_process
 from steptime.trace.table import Trace
 
 NOT_YET = Verdict("", "")
-"""Of a rank whose findings wait for the other ranks."""
+"""Result of a rank whose findings wait for the other ranks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

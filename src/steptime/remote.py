@@ -113,7 +113,7 @@ def _open(url: str) -> tuple[Any, str]:
 
 
 def _reported(error: Exception) -> str:
-    """What it says, or its kind where it says nothing."""
+    """Its message, or its kind where it has none."""
     return str(error) or type(error).__name__
 
 

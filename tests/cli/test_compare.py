@@ -60,7 +60,7 @@ def test_undecided_fails_only_when_strict(steptime: Steptime) -> None:
 def test_json_goes_to_standard_output_alone(steptime: Steptime, slow: Path) -> None:
     run = steptime("compare", REPORTS / "quiet-1.json", slow, "--json")
     document = json.loads(run.stdout)
-    assert document["schema_version"] == 2
+    assert document["schema_version"] == 3
     assert document["step"]["outcome"] == "more"
 
 

@@ -113,7 +113,7 @@ def test_every_format_and_standard_output_can_be_asked_for_at_once(
 
 def test_json_is_the_report_and_nothing_else(steptime: Steptime, trace: Path) -> None:
     report = json.loads(steptime("diagnose", trace, "--json", "--full").stdout)
-    assert report["schema_version"] == 2
+    assert report["schema_version"] == 3
     step = report["processes"][0]["case"]["step"]["duration"]["value"]
     assert sum(
         category["duration"]["value"] for category in report["processes"][0]["case"]["categories"]

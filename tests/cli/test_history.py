@@ -47,7 +47,7 @@ def test_the_folder_runs_is_listed_where_none_is_named(steptime: Steptime, runs:
 
 def test_it_is_printed_as_json(steptime: Steptime, runs: Path) -> None:
     document = json.loads(steptime("history", "--json").stdout)
-    assert document["schema_version"] == 2
+    assert document["schema_version"] == 3
     assert [Path(entry["path"]).name for entry in document["tracks"][0]["entries"]] == ["a", "b"]
 
 

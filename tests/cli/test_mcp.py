@@ -205,8 +205,8 @@ def test_a_trial_that_goes_on_is_given_the_time_that_it_needs() -> None:
     assert reported["next"]["arguments"]["resume"] == "/runs/t"
     assert reported["next"]["arguments"]["budget"] == "15m"  # two rounds of three processes, and half of that besides
     assert "first rounds take about 10 min" in reported["confidence"]
-    some = undecided(ran(BASELINE, False), speed=Estimate(1.04, 0.99, 1.08, 4, "1"), rounds=4)
-    assert answers.of_trial(some, "/runs/t", JOB, "ST408")["next"]["arguments"]["budget"] == "49m"
+    some = undecided(*[ran(BASELINE, False)] * 5, speed=Estimate(1.07, 1.0, 1.14, 4, "1"), rounds=4)
+    assert answers.of_trial(some, "/runs/t", JOB, "ST408")["next"]["arguments"]["budget"] == "25m"
 
 
 def test_lines_that_take_much_are_reported_where_no_finding_names_them() -> None:

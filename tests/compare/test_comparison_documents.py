@@ -61,7 +61,7 @@ def test_the_text_of_many_runs_has_all_of_them() -> None:
 def test_json_round_trips_and_is_versioned() -> None:
     comparison = busy()
     document = as_json(comparison)
-    assert standard_json.loads(document)["schema_version"] == 2
+    assert standard_json.loads(document)["schema_version"] == 3
     assert msgspec.json.decode(document, type=Comparison) == comparison
     standard_json.loads(as_json(hostile()))
     standard_json.loads(as_json(replace(comparison, sentence="\ud800")))

@@ -79,7 +79,7 @@ def test_the_largest_modules_are_reported_as_far_as_there_is_room(report: Report
 
 def test_it_says_what_a_person_is_displayed(report: Report) -> None:
     found = document(report)
-    assert (found["schema"], found["schema_version"]) == ("steptime-compact", 1)
+    assert (found["schema"], found["schema_version"]) == ("steptime-compact", 2)
     assert found["headline"] == report.processes[0].verdict.sentence
     assert found["next"] == report.next_command
     assert found["problems"] == ["trace 2 is cut"]

@@ -39,17 +39,17 @@ def test_any_document_survives_names_that_are_no_unicode() -> None:
 
 def test_a_report_of_a_newer_version_is_refused_by_name(report: Report) -> None:
     newer = json.render(replace(report, schema_version=SCHEMA_VERSION + 1))
-    with pytest.raises(RecordingError, match=r"schema version 3 .* pip install --upgrade steptime.*\(report-newer\)"):
+    with pytest.raises(RecordingError, match=r"schema version 4 .* pip install --upgrade steptime.*\(report-newer\)"):
         json.read(newer.encode(), "r.json")
 
 
 def test_a_report_of_an_older_version_is_refused_with_the_command_that_makes_it_anew() -> None:
-    with pytest.raises(RecordingError, match=r"schema version 1, .* steptime report RECORDING .*\(report-older\)"):
-        json.read(b'{"schema_version": 1, "source": "r"}', "r.json")
+    with pytest.raises(RecordingError, match=r"schema version 2, .* steptime report RECORDING .*\(report-older\)"):
+        json.read(b'{"schema_version": 2, "source": "r"}', "r.json")
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{}", b"[1]", b'{"schema_version": 2}', b"\xff\xfe", b'{"schema_version": "x"}']
+    "text", [b"", b"{}", b"[1]", b'{"schema_version": 3}', b"\xff\xfe", b'{"schema_version": "x"}']
 )
 def test_what_is_no_report_is_refused(text: bytes) -> None:
     with pytest.raises(RecordingError, match="report-unreadable"):
@@ -111,7 +111,7 @@ def test_markdown_tables_keep_their_columns_whatever_the_names(report: Report) -
 def test_a_file_larger_than_any_report_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json, "LARGEST", 1000)
     path = tmp_path / "report.json"
-    path.write_bytes(b'{"schema_version": 2, ' + b" " * 2000)
+    path.write_bytes(b'{"schema_version": 3, ' + b" " * 2000)
     with pytest.raises(RecordingError, match="more than 1000 bytes"):
         diagnose_paths((str(path),))
 

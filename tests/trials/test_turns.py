@@ -68,6 +68,7 @@ DEVICE = """
     import types
     import torch
 
+    from steptime.probe import identity
     from steptime.probe.changes import parity, variant
 
     work = queue.Queue(40)
@@ -81,6 +82,7 @@ DEVICE = """
             work.task_done()
 
     threading.Thread(target=device, daemon=True).start()
+    identity.device_of = lambda modules: ("cuda", "a queue")
     variant._drain_of_device = lambda: work.join
     parity.device = types.SimpleNamespace(in_use=lambda: True, drained=work.join)
     torch.Tensor.__float__ = lambda tensor: (work.join(), tensor.item())[1]

@@ -294,8 +294,8 @@ def _worker_paths(process: Process, layout: Layout, loader: LoaderUse | None) ->
 
 
 def _garbage(layout: Layout) -> GarbageUse:
-    """Of all steps after the warm-up: the collector is watched in each, whatever else is, and what it does once in a
-    hundred steps would else depend on which of them were profiled. What runs in an evaluation is no step's."""
+    """Counted over all steps after the warm-up: the collector is watched in each, whatever else is, and a collection
+    once in a hundred steps would else depend on which of them were profiled. Work in an evaluation is no step's."""
     steps, segments = layout.timeline.steps, layout.timeline.segments
     collections = layout.records.of(Kind.GARBAGE)
     elsewhere = union([each.start for each in segments], [each.end for each in segments])

@@ -53,7 +53,7 @@ def with_compile_logs(case: Case, logs: CompileLogs, folder: str) -> Case:
 
 
 def _of_trace(same: Sequence[CompiledKernel], file: str) -> Sequence[CompiledKernel]:
-    """Of kernels of one name in several graphs those of the file that the trace says, all where it says none."""
+    """Among kernels of one name in several graphs, those of the file that the trace names, all where it names none."""
     return [kernel for kernel in same if kernel.file and kernel.file == file] or same
 
 
@@ -126,5 +126,5 @@ def words_of(name: str) -> Counter[str]:
 
 
 def _start(measured: str, *, cut: bool) -> str:
-    """Of the measured name what one that was cut to LONGEST_TEXT surely holds: namespaces make that longer."""
+    """The part of a measured name that one cut to LONGEST_TEXT surely holds: namespaces make that longer."""
     return measured[: LONGEST_TEXT // 3] if cut else measured

@@ -5,9 +5,9 @@ the device idles less. A finding's saving is cut to its category, so that no ker
 step holds.
 
 A chain is two or more kernels in a row on one stream, launched in one step by pointwise operators of at least two kinds
-on tensors of one size: a fused kernel would not write and read the tensors in between. That each takes what the one
-before made is not in a trace; rows of one operator (gradients that are scaled, buffers that are cleared) are left out
-for that, and so is the optimizer, which has a rule of its own.
+on tensors of one size: a fused kernel would not write and read the tensors in between. A trace does not show that each
+takes the result of the one before; rows of one operator (gradients that are scaled, buffers that are cleared) are left
+out for that, and so is the optimizer, which has a rule of its own.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ from steptime.trace.vendors import OPTIMIZER_STEP, matching
 MOST_REPLAYED = 3
 """Groups of kernels that the replay speeds up: each is a replay of its own, and a fourth would not be read."""
 MOST_KERNELS = 400
-"""Groups that are kept: those with the most time. What is left is less than a tenth of a percent each."""
+"""Groups that are kept: those with the most time. The rest is less than a tenth of a percent each."""
 PAUSE = "(the device's own pause between queued kernels)"
 MOST_FUNCTIONS = 8
 """Functions that are named behind idle time."""
@@ -105,7 +105,7 @@ def _kernel(use: KernelUse, example: int, trace: Trace, links: Links) -> KernelU
 
 
 def _waves(group: KernelUse, example: int, trace: Trace) -> float | None:
-    """Of a matrix product, on the device of its longest kernel."""
+    """Waves of a matrix product's tiles, on the device of its longest kernel."""
     operator = plain_name(group.operator)
     if operator not in MATRIX or not multiplies(group.name):
         return None
@@ -205,8 +205,8 @@ RELIEVED = {
     },
     "allocation free": IDLE,
 }
-"""Changes of the replay and the categories that each relieves; others make kernels shorter. What the device has to do
-is left by all of them."""
+"""Changes of the replay and the categories that each relieves; others make kernels shorter. All of them leave the
+device's own work."""
 
 
 def replay_use(replay: Replay | None, categories: tuple[CategoryUse, ...]) -> ReplayUse | None:
@@ -463,9 +463,9 @@ def _usual_scaling(use: ScalingUse | None, breakdown: Breakdown, case: Case) -> 
 
 
 def generated_sources(trace: Trace, links: Links) -> dict[str, SourceLine]:
-    """Of the kernels that torch.compile generated, by name, the files that it generated them into, as on the machine of
-    the trace. Inductor launches each Triton kernel under an operator of the kernel's own name, whose arguments say
-    where it comes from (CachingAutotuner.get_profiler_kwargs in torch/_inductor/runtime/triton_heuristics.py)."""
+    """Files that torch.compile generated kernels into, by kernel name, as on the machine of the trace. Inductor
+    launches each Triton kernel under an operator of the kernel's own name, whose arguments say where it comes from
+    (CachingAutotuner.get_profiler_kwargs in torch/_inductor/runtime/triton_heuristics.py)."""
     events = trace.events
     kernels = np.flatnonzero(events.event_kind == EventKind.KERNEL)
     around = links.operator[kernels]

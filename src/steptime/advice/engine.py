@@ -1,11 +1,12 @@
 """Examining a case: every rule is asked once, then what is immaterial or said better by another finding goes.
 
-Rules of third parties come through the entry point group "steptime.rules". What they get wrong, and a rule that fails,
-costs one row, never the diagnosis.
+Rules of third parties come through the entry point group "steptime.rules". Errors of theirs, and a rule that fails,
+cost one row, never the diagnosis.
 
 Findings that claim the same time share it, so that together they promise no more than there is. The largest comes
-first. What a later one claims of the same category, of the same line or of the step is left of it; where next to
-nothing is left, it stays, as its line and its advice are its own, without a saving: it is a part of the earlier one's.
+first. The savings of a later finding in the same category, at the same line or of the step are reduced by it; where
+next to nothing is left, it stays without a saving, as its line and its advice are its own: it is a part of the earlier
+one's.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def _sum(findings: Iterable[Finding]) -> float:
 
 
 def _reduced(saving: Estimate, left: float) -> Estimate:
-    """What is left, which by itself may still be all."""
+    """Savings that are left, which by themselves may still be all."""
     return replace(saving, value=left, low=min(saving.low, left))
 
 
@@ -175,7 +176,7 @@ def plugin_rules(
 
 
 def _loaded(entry: EntryPoint) -> object:
-    """Object that an entry point names. What its module prints goes to standard error: standard output may be a report.
+    """Object that an entry point names. Output of its module goes to standard error: standard output may be a report.
 
     Raises ImportError, in words, whatever the module raises, an exit too; KeyboardInterrupt where it was the user's.
     """
@@ -217,7 +218,7 @@ def all_rules() -> tuple[tuple[Rule, ...], tuple[tuple[str, str], ...]]:
 
 
 def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
-    """All findings of a case, by savings; notes, then caveats after them. What is said of most of the run comes first:
+    """All findings of a case, by savings; notes, then caveats after them. A finding about most of the run comes first:
     no saving in a step is worth as much.
 
     A rule whose needed evidence is missing is listed as not examined with the reason, one that raises as failed.
@@ -263,7 +264,7 @@ def _at_lines(findings: Findings, case: Case, rules: Rules) -> Findings:
 
 
 def _each_line_once(findings: Findings, case: Case, rules: Rules) -> Findings:
-    """Of a rule's findings about one line, as two lines may lead to the same hottest one, the largest only."""
+    """Keeps the largest of a rule's findings about one line, as two lines may lead to the same hottest one."""
     kept: dict[object, Finding] = {}
     for each in findings:
         kept.setdefault((each.code, _place(each.source)) if each.source is not None else id(each), each)
@@ -298,8 +299,8 @@ def _rank(finding: Finding) -> tuple[int, float, str]:
 
 
 def _lines_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """What tells a category as a whole goes behind what tells a line, where the intervals do not say which saves more:
-    a line is changed in minutes, a category by another way of running the model."""
+    """A finding about a category as a whole goes behind one with a line, where the intervals do not say which saves
+    more: a line is changed in minutes, a category by another way of running the model."""
     kept: list[Finding] = []
     for finding in reversed(findings):  # the least first
         alike = (at for at, other in enumerate(kept) if _yields(finding, other))
@@ -339,8 +340,8 @@ def _bounded(finding: Finding, case: Case) -> Finding | None:
 
 
 def _of_no_use_yet(finding: Finding, case: Case) -> Finding | None:
-    """What would shorten the device's work alone, as a note where the host decides the step: with a faster host it may
-    pay. Nothing where other work of the device hides it."""
+    """Turns findings that shorten the device's work alone into notes where the host decides the step: with a faster
+    host they may pay. Nothing where other work of the device hides it."""
     if case.replay is None or case.replay.decides != HOST:
         return None
     summary = f"{finding.summary}; the host decides the step, so that faster kernels shorten it by nothing yet"
@@ -424,4 +425,4 @@ PASSES: tuple[Callable[[Findings, Case, Rules], Findings], ...] = (
     _with_shares,  # the last that changes a saving: of all that stays, the largest first
     _in_order,  # by what was left of each
 )
-"""What happens to the findings of all rules, in this order."""
+"""Passes over the findings of all rules, in this order."""

@@ -182,8 +182,7 @@ Record = TypeVar("Record")
 def record_of(record: Callable[..., Record], like: object, /, **given: Any) -> Record:
     """A record with the given fields and, by their names, those of another object.
 
-    Of an array, which has one value for each step, it is the mean: with its interval where the record holds an
-    estimate.
+    For an array, which has one value per step, it is the mean: with its interval where the record holds an estimate.
     """
     for name, parameter in signature(record).parameters.items():
         if name in given or not hasattr(like, name):
@@ -329,8 +328,8 @@ class Case:
 ABSENT: Mapping[str, Mapping[str, str]] = {each.name: each.metadata for each in fields(Case) if each.metadata}
 """Fields that may be missing, with the sentences for that."""
 PARAMETERS = frozenset({each.name for each in fields(Case)} | {"compiled", "between_runs", "case"})
-"""What a rule or a fix may ask for: fields of a case, what it tells by several of them, and the case itself, for what
-looks at much that may be missing."""
+"""Evidence that a rule or a fix may ask for: fields of a case, values derived from several of them, and the case
+itself, for rules that look at much that may be missing."""
 
 
 @dataclass(frozen=True, slots=True)

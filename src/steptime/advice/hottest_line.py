@@ -1,6 +1,6 @@
 """The hottest line behind a finding: where its time goes below the training loop.
 
-A finding knows a line of the loop, a function, or only that it is about the input. What runs below may be anywhere in
+A finding knows a line of the loop, a function, or only that it is about the input. The work below may be anywhere in
 the user's code; the line that holds most of the time in there is the one to look at.
 """
 
@@ -22,7 +22,7 @@ ON_HOST = (INPUT, "python", "overhead", "rest")
 """Categories that are time of the host wherever it runs; of others, operators have told the function."""
 LEAST_SHARE = 0.3
 """Fraction of what the finding could save, and of all lines below the line that it knows: another one does not stand
-out otherwise. What is no line that runs in a step (a function's first one, where a loader is made) gives way to any, as
+out otherwise. A line that does not run in a step (a function's first one, where a loader is made) gives way to any, as
 long as the lines below it hold so much of the saving together."""
 
 
@@ -76,10 +76,10 @@ def _runs(known: SourceLine, case: Case) -> bool:
 
 
 def _below(known: SourceLine | None, category: str, case: Case) -> list[PathUse]:
-    """The paths through the known line, else those that the loader runs where it is about the input, else those
-    through its function, unless that is the training loop, or calls it: everything runs through that. What a model runs
-    is no input, though a framework's loop may start at the known line. What is no time of the host alone stays in the
-    function that its operators have told."""
+    """The paths through the known line, else those that the loader runs where it is about the input, else those through
+    its function, unless that is the training loop, or calls it: everything runs through that. Work of a model is no
+    input, though a framework's loop may start at the known line. Time that is not the host's alone stays in the
+    function that its operators have named."""
     paths = [path for path in case.paths if path.lines and not (category == INPUT and path.part in OF_MODELS)]
     through = [path for path in paths if known is not None and any(_same_line(line, known) for line in path.lines)]
     around = function_around((line for path in paths for line in path.lines), known) if known is not None else None

@@ -40,7 +40,7 @@ LABORIOUS = frozenset(
         "tanh",
     }
 )  # fmt: skip
-"""Of these, functions that take tens of instructions an element, and random numbers (4.7 ns for each of dropout's on
+"""Functions among these that take tens of instructions an element, and random numbers (4.7 ns for each of dropout's on
 a CPU, by a profile): on a processor they may be bound by arithmetic."""
 ARITHMETIC = 0.25
 """Fraction of the bandwidth: below it an operator that takes tens of instructions an element waits for its own
@@ -67,7 +67,7 @@ shortest fills of one number in them)."""
 LONGEST_NAME = 60
 """Signs of a kernel's name in a sentence."""
 MOST_DIGITS, MOST_ELEMENTS = 12, 1 << 50
-"""Of a side, and of a tensor: a petabyte."""
+"""Limits of a side, and of a tensor: a petabyte."""
 _ROW = re.compile(r"\[([\d,\s]*)\]")
 
 

@@ -77,8 +77,8 @@ def sampled_lines(paths: Iterable[PathUse], source: SourceLine) -> dict[SourceLi
 
 
 def own_share(paths: Iterable[PathUse], line: SourceLine) -> float:
-    """Of the time that was sampled through a line, the part in which it ran itself and no other line of the user's that
-    it calls; 1 where it was not sampled."""
+    """Fraction of the time sampled through a line in which it ran itself and no other line of the user's that it calls;
+    1 where it was not sampled."""
     place = (line.file, line.line)
     through = [path for path in paths if any((each.file, each.line) == place for each in path.lines)]
     own = sum(path.duration for path in through if (path.lines[0].file, path.lines[0].line) == place)
@@ -197,7 +197,7 @@ def loop_functions(lines: Iterable[LineUse]) -> frozenset[tuple[str, str]]:
 
 
 class LineKind(Enum):
-    """Kinds of lines by the functions that they call, the most certain first. What a line says is not looked at."""
+    """Kinds of lines by the functions that they call, the most certain first. The text of a line is not looked at."""
 
     CHECKPOINT = re.compile(
         r"torch\.serialization\.save|_?pickle\.(?:\w+\.)?dump|(?:.*\.)?(?:save_pretrained|save_checkpoint|save_state)"
@@ -305,7 +305,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
 
 
 def grown_line(process: Process, layout: Layout) -> tuple[SourceLine, float] | None:
-    """Of steps that are slow in their turn, the line that takes most of what they take longer, and its part of that, by
+    """Among steps that are slow in their turn, the line that takes most of the extra time, and its part of that, by
     those that were timed by line; None where none of the slow ones or none of the others was, or no line takes most of
     it."""
     steps = layout.timeline.steps
@@ -364,7 +364,7 @@ def _by_line(lines: Int64, starts: Int64, ends: Int64, identity: Int64, start: I
 
 
 def _busy_share(layout: Layout, in_operators: Intervals, pauses: Intervals, start: Int64) -> Float64:
-    """Of the gap that each time lies in, by the kinds of its neighbours: the share in operators; 0 where not known."""
+    """Fraction of the gap around each time that is in operators, by the kinds of its neighbours; 0 where not known."""
     gaps = find_gaps(layout.work.top, layout.timeline.steps.start, layout.timeline.steps.end)
     share = np.zeros(len(start))
     if not len(in_operators) or not len(gaps.start):

@@ -101,7 +101,7 @@ def input_use(process: Process, layout: Layout, usual: Int64) -> InputUse | None
 
 
 def _items(looked: Sequence[ItemFacts]) -> ItemFacts | None:
-    """Of all looks at once; the size is known where each says it."""
+    """Counts of all looks at once; the size is known where each says it."""
     if not looked:
         return None
     sizes = [each.bytes for each in looked if each.bytes is not None]
@@ -192,7 +192,7 @@ def _busy(made: RecordTable) -> float | None:
 
 
 def _batches(facts: LoaderFacts, processes: int) -> int | None:
-    """Of an epoch, in one of the processes that share the dataset."""
+    """Batches of an epoch, in one of the processes that share the dataset."""
     if facts.dataset_length is None or facts.batch_size is None:
         return None
     return math.ceil(facts.dataset_length / max(1, facts.batch_size) / max(1, processes))

@@ -201,7 +201,7 @@ def _places(step: StepSummary, settings: SettingsUse | None, usable: int) -> tup
 def _works(step: StepSummary, loader: LoaderUse, training: float, contention: Contention | None) -> float:
     """The share of making a batch in which a CPU works, not sleeps: that of the wait for it, as far as the CPU time of
     the job exceeds that of its `training`, ns per step (which kept one of its threads busy, or all: the middle is
-    taken). What other processes took, the job may have wanted. 1 where there is no wait to tell it from."""
+    taken). CPU time that other processes took, the job may have wanted. 1 where there is no wait to tell it from."""
     wait = min(loader.wait.value, step.duration.value)
     if contention is None or contention.job_cpu <= 0 or wait < INFORMATIVE * step.duration.value or wait <= 0:
         return 1.0
@@ -212,8 +212,8 @@ def _works(step: StepSummary, loader: LoaderUse, training: float, contention: Co
 def _undisturbed(
     produced: float, consumed: float, works: float, workers: int, places: tuple[int, int]
 ) -> tuple[float, float]:
-    """What production and consumption would be if the workers that there are did not share CPUs with the training: all
-    who want one CPU get equal parts of it."""
+    """Production and consumption if the present workers did not share CPUs with the training: all who want one CPU get
+    equal parts of it."""
     sharing = _sharing(workers, *places)
     if not sharing or not consumed:
         return produced, consumed

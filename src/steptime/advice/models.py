@@ -178,7 +178,7 @@ def zeroing(case: Case, elements: int, micro_batches: float) -> tuple[float, flo
 
 OTHER = 0.1
 """Fraction of the operators of two steps: where more have no match, by name and shapes, the steps are taken for
-different. Of equal steps none has; a metric that is computed now and then is a few."""
+different. Equal steps have none; a metric that is computed now and then is a few."""
 
 
 def changing_work(trace: Trace, boundaries: Int64, forward: Intervals) -> bool | None:

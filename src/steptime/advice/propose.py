@@ -33,9 +33,9 @@ def propose(
     """The proposals for a case, best first; those that only the user can apply come last.
 
     For memory, all that takes less of it and fits the case, whatever was found: whoever asks for that is short of it.
-    For speed, what answers a finding. No saving is predicted beyond the savings of the findings that a fix
-    answers, or of all that it acts on where that is more (Amdahl's upper bound), nor one beyond the step. What a host
-    that decides the step keeps from saving anything is not proposed.
+    For speed, what answers a finding. No saving is predicted beyond the savings of the findings that a fix answers, or
+    of all that it acts on where that is more (Amdahl's upper bound), nor one beyond the step. A fix that a host-bound
+    step keeps from saving anything is not proposed.
     """
     if goal is Goal.MEMORY:
         freeing = [each for fix in fixes if fix.frees for each in _freeing(fix, case)]

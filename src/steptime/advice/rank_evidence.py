@@ -68,7 +68,7 @@ def _of_items(late: Straggler, own: Case) -> SourceLine | None:
 
 
 def _of_finding(late: Straggler, own: Case) -> SourceLine | None:
-    """What the rank's own findings say about that category: a rule knows best which line it is."""
+    """The rank's own findings about that category: a rule knows best which line it is."""
     found = [each for each in examine(own).findings if each.category == late.category and each.source is not None]
     return found[0].source if found else None
 

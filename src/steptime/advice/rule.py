@@ -44,14 +44,14 @@ Made = TypeVar("Made")
 
 
 def as_tuple(outcome: Iterable[Made] | Made | None, kind: type[Made]) -> tuple[Made, ...]:
-    """What a function of a rule or a fix gave: one, several or none."""
+    """Result of a rule's or a fix's function: one, several or none."""
     if outcome is None:
         return ()
     return (outcome,) if isinstance(outcome, kind) else tuple(cast(Iterable[Made], outcome))
 
 
 Part: TypeAlias = CategoryName | PhaseName | Literal[""]
-"""Of a step, what a finding explains: a category; a phase, where no step was profiled; "" for none alone."""
+"""Part of a step that a finding explains: a category; a phase, where no step was profiled; "" for none alone."""
 
 
 class Weight(Enum):

@@ -73,7 +73,7 @@ def of_kernels(saving: Estimate, replay: ReplayUse | None, casts: float = 1.0) -
 
 
 def of_usual_steps(part: Estimate, whole: float, category: CategoryUse | None) -> Estimate:
-    """Of traced steps a part of a category, at most its share of what the category has in the steps that count: traced
+    """Savings in a category by traced steps, at most its share of the category's time in the steps that count: traced
     ones may take longer. whole: ns of the category in a traced step. Nothing where the steps have no such category."""
     if category is None:
         return capped(part, NOTHING)

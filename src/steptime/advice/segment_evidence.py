@@ -38,7 +38,7 @@ PARTS = (
     ("in the environment ", re.compile(r"(?<!optimizer)(?<!optim)(?<!opt)\.(?:step|reset)\(")),
     (TRANSFER, re.compile(r"\.(?:item|cpu|numpy|tolist|to|cuda)\(|\b(?:as_)?tensor\(|\bfrom_numpy\(")),
 )
-"""What a line of a rollout is, by its text: environments have the methods of Gymnasium (and of Gym before it)."""
+"""Kinds of a rollout's lines, by their text: environments have the methods of Gymnasium (and of Gym before it)."""
 CALLS_ALONE = 0.95
 """Fraction of a rollout: where the models' forward takes so much of it, nothing acts between the calls."""
 
@@ -85,8 +85,8 @@ def _lines(process: Process, layout: Layout, held: Intervals) -> tuple[tuple[Seg
     """Lines of these instants, and ns of the one interval of them in which all functions were timed; 0 where the lines
     are those of the loop, which timing hardly slows.
 
-    The window in which all functions are timed reaches to the end of the step that follows. What runs in that step is
-    told apart by the lines of the loop, which were timed before; without those, the window must hold little of a step.
+    The window in which all functions are timed reaches to the end of the step that follows. Work in that step is told
+    apart by the lines of the loop, which were timed before; without those, the window must hold little of a step.
     """
     seen, timed = loop_paths(process, layout, held), process.between
     if timed is None:

@@ -33,8 +33,8 @@ NAME = "Optimizer.step#"
 
 
 def optimizer_uses(trace: Trace, links: Links, windows: Int64, *, gapless: bool = False) -> tuple[OptimizerUse, ...]:
-    """One for each kind of optimizer that stepped in the windows, (n, 2) ns; empty without annotations. Of a wrapper
-    around several, what those do is theirs alone. gapless: kernels count without the time between them, which the
+    """One for each kind of optimizer that stepped in the windows, (n, 2) ns; empty without annotations. In a wrapper
+    around several, their work is theirs alone. gapless: kernels count without the time between them, which the
     profiler's slow host may have made."""
     events = trace.events
     chosen = matching(trace, OPTIMIZER_STEP.match) & np.isin(
@@ -323,8 +323,8 @@ def gpu_busy(
     steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample], own: Sequence[DeviceFacts]
 ) -> float | None:
     """Share of the steady steps in which a kernel ran on the process's own GPUs, by the driver (NVML's utilization.gpu,
-    of up to a second before each sample); None where fewer than three samples tell of these steps alone. What a job's
-    start does to the mean of a run is not in it."""
+    of up to a second before each sample); None where fewer than three samples tell of these steps alone. The effect of
+    a job's start on the mean of a run is not in it."""
     start, end = int(steps.start[usual[0]]), int(steps.end[usual[-1]])
     inside = [each for each in telemetry if start < each.monotonic_ns <= end][1:]  # the first tells of what was before
     shares = [

@@ -23,8 +23,8 @@ BALANCED = "balanced"
 UNKNOWN = "unknown"
 CONFIDENT, LIKELY, UNCLEAR = "confident", "likely", "unclear"
 LEAST_SHARE = 0.15
-"""Fraction of the step: when no category can give back more, the step is not bound by any of them. Of the run: what
-else takes so much is said behind."""
+"""Fraction of the step: when no category can give back more, the step is not bound by any of them. Share of the run:
+another part that takes so much is named behind."""
 MOST_OF_IT = 0.5
 """Fraction of the step: when computing takes this much and nothing else can give back LEAST_SHARE, computing is the
 bottleneck."""
@@ -99,7 +99,7 @@ class Verdict:
     sentence: str
     """The answer, for a person."""
     share: Estimate | None = None
-    """Of the step, what could be saved in that category (unit "1")."""
+    """Fraction of the step that could be saved in that category (unit "1")."""
     confidence: str = UNCLEAR
     """"confident", "likely" or "unclear"."""
     reason: str = ""
@@ -261,7 +261,7 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
 
 
 def _host_alone(case: Case) -> Verdict:
-    """Of a job whose device was not recorded."""
+    """For a job whose device was not recorded."""
     most = max(case.categories, key=lambda use: use.duration.value)
     amount = _amount(most, case)
     message = f"The device was not recorded. On the host, {amount[:1].lower()}{amount[1:]}."
@@ -377,8 +377,8 @@ def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> st
 
 
 def _hottest_forward(case: Case) -> str:
-    """ "; 92 % of the forward pass at model.py:27": where one line of the user's in the model takes most of it. What
-    backward does for it no line tells, and a model's only line tells nothing. On a device the host's lines say where it
+    """Text "; 92 % of the forward pass at model.py:27", where one line of the user's in the model takes most of it.
+    Backward's part of it has no line, and a model's only line tells nothing. On a device the host's lines say where it
     waits, not what takes long."""
     if case.step.device != "cpu":
         return ""
@@ -417,8 +417,8 @@ def _per(case: Case) -> str:
 
 
 def _share(part: Estimate, case: Case) -> Estimate:
-    """A part of the step, with its interval. The step is taken as known: both were measured in the same steps. Of one
-    step, what was measured is all that there is."""
+    """A part of the step, with its interval. The step is taken as known: both were measured in the same steps. With one
+    step, the measured value is all that there is."""
     step = case.step.duration.value
     if case.step.steady == 1:
         part = replace(part, low=part.value, high=part.value)

@@ -10,8 +10,8 @@ not fed by a loader that evaluates. Bursts of forwards without gradients, betwee
   gathers experience with the model as it trains, and before it trains.
 * *evaluation*: everything else, from its first event to its last one, its loader and the loader's start included.
 
-What happens in at least half of the steps is no segment but a part of the step (a checkpoint per step, a loader made
-anew for each batch, an evaluation in every step).
+Something that happens in at least half of the steps is part of the step and no segment (a checkpoint per step, a loader
+made anew for each batch, an evaluation in every step).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from steptime.recording.recording import LoaderFacts
 INLINE_FORWARDS = 4
 """A teacher or target network is called once or twice per batch; gathering experience takes tens of calls."""
 RECURRING = 0.5
-"""What happens in at least this share of the steps belongs to the step."""
+"""Work in at least this share of the steps belongs to the step."""
 LEAST_STEPS = 4
 """With fewer steps nothing is called recurring: one of three happens by chance."""
 

@@ -71,7 +71,7 @@ first category in their order that can claim an instant has it."""
 
 
 def definition(name: str, device: str) -> str:
-    """Of a category by its name, on a device ("cpu" or an accelerator's name); "" for what is none."""
+    """The category of a name on a device ("cpu" or an accelerator's name); "" for a name that is none."""
     found = DEFINITIONS.get(Category[name.upper()]) if name.upper() in Category.__members__ else None
     return "" if found is None else found[device != "cpu"]
 
@@ -101,5 +101,5 @@ class Breakdown:
             raise ImbalanceError("breakdown-imbalance", f"A step's categories miss its wall clock by up to {worst} ns.")
 
     def only(self, rows: Int64) -> Breakdown:
-        """Of some of the steps."""
+        """Breakdown of some of the steps."""
         return Breakdown(self.device, self.wall[rows], self.entries[rows])

@@ -431,9 +431,9 @@ def _heaviest(piece: Int32, cause: Int32, weight: Int64, count: int) -> Int64:
 
 
 def _causes_while_launching(trace: Trace, links: Links, rows: Int64) -> Int64:
-    """What a thread that launches is said to be at while an event holds it: a call that allocates, else the innermost
-    operator, or the range of torch's around it that exchanges, else the runtime call, annotation or Python function
-    itself. rows: the events."""
+    """Activity of a launching thread while an event holds it: a call that allocates, else the innermost operator, or
+    the range of torch's around it that exchanges, else the runtime call, annotation or Python function itself. rows:
+    the events."""
     calls = trace.events.event_kind[rows] == EventKind.RUNTIME
     operator, annotation = _in_library(trace, links.operator[rows].astype(np.int64)), links.annotation[rows]
     alone = (calls & _named(trace, rows, ALLOCATION.match)) | (operator == UNKNOWN)
@@ -442,7 +442,7 @@ def _causes_while_launching(trace: Trace, links: Links, rows: Int64) -> Int64:
 
 
 def _causes_while_compiling(trace: Trace, links: Links, rows: Int64) -> Int64:
-    """What is said to compile: the annotation, else the event itself."""
+    """Name of what compiles: the annotation, else the event itself."""
     return np.where(links.annotation[rows] == UNKNOWN, rows, links.annotation[rows])
 
 

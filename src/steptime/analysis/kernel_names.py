@@ -28,7 +28,7 @@ VECTOR_UNIT = re.compile(
     r"|convolve_sgemm|sgemm_largek|gem[mv]SN_|gemvNSP|gemv2|gemvx|gemmk1_|\bdot_kernel|winograd|Winograd|fft[12]d|FFT"
     r"|wgrad_alg0_engine|dgrad_engine|dgrad2d|conv_depthwise|DepthwiseConv|depthwise|Cijk_|miopenSp3|_gtc_|sgemm_32x32"
 )
-"""Of the same families, those that compute on the ordinary units."""
+"""Kernels of the same families that compute on the ordinary units."""
 MATRIX_WORK = re.compile(
     r"(?<!fb)gemm|gemv|xmma|nvjet|cutlass(?!::(bfloat|half))|fprop|wgrad|dgrad|conv(olve|olution|2d|3d|_|\d)|Conv(?!ert)|scudnn|winograd|flash|fmha|sdpa"
     r"|attn|attention|Cijk_|mfma|xdl|miopenSp3|dot_kernel|^bmm|matmul|triton_tem|RNN|LSTM|elemWiseRNN|depthwise",

@@ -1,12 +1,12 @@
 """The lines of the user's own code: when each was the innermost one, and what each is for.
 
-What a line does is seen by the clock first (it holds a backward, a loader's next …), and only where the clock sees
-nothing by the names that flow through it: a line prepares the batch when a name that it binds reaches, through other
+The role of a line comes from the clock first (it holds a backward, a loader's next …), and only where the clock sees
+nothing from the names that flow through it: a line prepares the batch when a name that it binds reaches, through other
 lines, a line that holds a forward; lines that read the forward's results are none of these, however they go on (a loss,
 a metric).
 
-What lies between the instrumented parts of a step is exact in steps with line records; in others it is what those
-showed, at most the gap itself.
+Time between the instrumented parts of a step is exact in steps with line records; in others it is scaled from those, at
+most to the gap itself.
 
 The line table says the same as a sum: every nanosecond of the line-timed steps belongs to one line, or to none that was
 timed.
@@ -431,8 +431,8 @@ def usual_spent(
 
     Where the usual steps take far longer outside of the phases than those that were timed, some may do what no timed
     one did (a plot every so many steps), which is no line's that was timed: their median counts then, or what the
-    machine explains, by which all phases are longer. What they take longer is that of lines of the job's own, and not
-    of what stands around a call that the probe wraps.
+    machine explains, by which all phases are longer. Their extra time belongs to lines of the job's own, not to code
+    around a call that the probe wraps.
     """
     own = table.spent * own_time(table)[:, :, None]
     spent = without_stalls(own, turns) * turns.weights[:, None]

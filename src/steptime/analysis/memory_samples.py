@@ -73,8 +73,8 @@ def growths(process: Process, timeline: Timeline, name: str = "") -> tuple[Growt
 
 
 def without_profiler(times: Int64, values: Int64, steps: Steps) -> tuple[Int64, Int64]:
-    """The samples outside of the profiler's windows. What came later is lowered by what each window left behind: that
-    is the profiler's memory, hundreds of megabytes at times, and no growth of the job."""
+    """The samples outside of the profiler's windows. Later samples are lowered by the memory that each window left
+    behind: it is the profiler's, hundreds of megabytes at times, and no growth of the job."""
     profiled = np.concatenate(([False], steps.profiled, [False])).astype(np.int8)
     starts = steps.start[np.flatnonzero(np.diff(profiled) == 1)]
     ends = steps.end[np.flatnonzero(np.diff(profiled) == -1) - 1] + SETTLING
@@ -189,8 +189,8 @@ def highest_points(values: Int64, most: int = MOST_POINTS) -> Int64:
 
 
 def sampled_memory(process: Process, start: int) -> OverTime | None:
-    """Of the device where it was sampled, else the resident set. start: monotonic ns, the first step's. None with too
-    few samples."""
+    """Memory of the device where it was sampled, else the resident set. start: monotonic ns, the first step's. None
+    with too few samples."""
     allocated, reserved = samples_of(process, ALLOCATED), samples_of(process, RESERVED)
     if allocated[1].any() and len(allocated[0]) == len(reserved[0]):
         times, tensors, held = allocated[0], allocated[1], reserved[1]

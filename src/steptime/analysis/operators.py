@@ -227,10 +227,10 @@ def spans_on(trace: Trace, track: int) -> ExclusiveSpans:
 @cached_per_trace
 def without_backward(steps: StepContext) -> Bool:
     """By row of the event table: operators that backward has nothing to do with although gradients are on, as they have
-    a sequence number then. What an operator calls counts with it. Each number is that of an operator that records
-    something for backward, so nearly all of them must come back there, unless it is the same forward that is left out
-    in each step: else the trace holds the forward of one batch and the backward of another, as with pipelines, and
-    nothing is told."""
+    a sequence number then. Operators that an operator calls count with it. Each number is that of an operator that
+    records something for backward, so nearly all of them must come back there, unless it is the same forward that is
+    left out in each step: else the trace holds the forward of one batch and the backward of another, as with pipelines,
+    and nothing is told."""
     trace, forward, number = steps.trace, steps.links.forward.found, steps.trace.events.sequence
     engine = matching(trace, is_engine)
     operators = operator_events(trace) & ~engine
@@ -273,7 +273,7 @@ def in_recurrent_layers(steps: StepContext, rows: Numbers) -> Bool:
 @cached_per_trace
 def sources_of(steps: StepContext) -> Sources:
     """By operator name and whether backward goes through it, the user's function that most of its time was called from;
-    empty without stacks. What backward runs is traced to its forward operator."""
+    empty without stacks. Operators of backward are traced to their forward operators."""
     trace, tracks = steps.trace, steps.tracks
     if not tracks or not np.any(trace.events.event_kind == EventKind.PYTHON):
         return {}

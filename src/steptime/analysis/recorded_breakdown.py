@@ -12,7 +12,8 @@ not see inside them. So each has what the other lacks:
 This is an estimate: it holds as far as profiled and steady steps do the same work, and errs towards compute, because
 the events of long operators cost the profiler time too. On an accelerator the phases of the host say little about the
 device, which runs behind it; there the whole step is split as the profiled steps were, but for one thing: the profiler
-slows the host alone. What the device worked in a step stays as it was, and idle time gives what the profiler took.
+slows the host alone. The device's work in a step stays as it was; the time that the profiler took comes out of the idle
+time.
 
 Journal and trace have different clocks; a pair read together when the profiler stopped lays one next to the other.
 """
@@ -51,9 +52,10 @@ UNSEEN = {Phase.REST: Category.PYTHON}
 """Where a phase goes that the profiled steps did not have: outside the model it is the user's Python; inside,
 unexplained."""
 ON_DEVICE = (Category.COMPUTE, Category.COMMUNICATION, Category.COPY, Category.UNRECORDED)
-"""What an accelerator is at while it does not idle, or while the trace does not say that it does."""
+"""Categories of an accelerator that does not idle, or of which the trace does not show that it does."""
 IN_PREPARING = np.array([Category.OVERHEAD, Category.PYTHON])
-"""What a device seems to idle for while the host prepares a batch: its operators, and the Python around them."""
+"""Categories in which a device seems to idle while the host prepares a batch: its operators, and the Python around
+them."""
 CUDA = "cuda"
 """Where torch says that a model is, whose profiler sees its devices: NVIDIA's and AMD's."""
 PROFILER_COST = 1_000
@@ -158,9 +160,9 @@ NOTHING_SEEN = (
 
 
 def _with_device(windows: list[tuple[str, StepContext]], device: str, problems: list[str]) -> tuple[StepContext, ...]:
-    """Of windows by the names of their files, what tells of the device what the job did on it. device: where the job's
-    model is. A window that the device's tracer missed would be an idle device: it is left out, but for its stacks, and
-    so are steps of which the profiler lost kernels."""
+    """Windows, by the names of their files, whose device events are the job's own. device: where the job's model is. A
+    window that the device's tracer missed would be an idle device: it is left out, but for its stacks, and so are steps
+    of which the profiler lost kernels."""
     if device != CUDA and not any(window.on_device for _, window in windows):
         return tuple(window for _, window in windows)
     kept, message = [], []

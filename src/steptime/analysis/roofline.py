@@ -248,9 +248,9 @@ def _group_at_peaks(
     """The groups with their examples, the bound of each kernel (a number in BOUNDS), and the machine with peaks that
     are no lower than what the groups themselves reached.
 
-    What was measured next to other load, or with a worse kernel than the job's, is less than the peak. A datasheet's
-    peak is only raised to what the whole step reached: a single kernel beyond it does other work than is counted, or
-    in a format that its name does not say.
+    A peak that was measured next to other load, or with a worse kernel than the job's, is too low. A datasheet's peak
+    is only raised to what the whole step reached: a single kernel beyond it does other work than is counted, or in a
+    format that its name does not say.
     """
     machine = steps.machine
     groups, examples, bounds = _grouped(steps, members, machine)

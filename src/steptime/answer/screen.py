@@ -46,7 +46,7 @@ def columns(*, error: bool = False) -> int:
 
 
 def _width(stream: TextIO) -> int:
-    """Of the terminal."""
+    """Width of the terminal."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or USUAL
     except (OSError, ValueError):

@@ -369,7 +369,7 @@ def _standing(
 
 
 def _trick(own: Sequence[_Timed], base: Sequence[_Timed], time: Estimate, machine: Machine | None) -> str:
-    """What no honest callable does; "" where nothing of it was seen."""
+    """Signs that no honest callable leaves; "" for none."""
     if all(each.follows is False for each in own) and (own is base or any(each.follows for each in base)):
         known = "" if own is base else ", and the first one's does not"
         if own is not base or _kept(own):
@@ -390,7 +390,7 @@ def _kept(own: Sequence[_Timed]) -> bool:
 
 
 def _new_over_old(timed: _Timed) -> Float64:
-    """Of each pair of calls."""
+    """Ratio of each pair of calls."""
     ratios: Float64 = np.array(timed.fresh) / np.maximum(timed.repeated, 1)
     return ratios
 

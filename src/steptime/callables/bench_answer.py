@@ -99,7 +99,7 @@ def _decimals(speed: Estimate) -> int:
 
 
 def _several(bench: Bench) -> str:
-    """Of several settings: how often each is the fastest, and its reach."""
+    """Summary of several settings: how often each is the fastest, and its reach."""
     count = len(bench.settings)
     names = [each.name for each in bench.settings[0].contenders][1:]
     reported = []

@@ -190,7 +190,7 @@ def measure_peaks(folder: Path, *, quiet: bool, only_known: bool = False) -> Non
         if machine is None and only_known:
             return
         if machine is None:
-            notify("measuring this machine's peaks, once (some seconds; --no-peaks skips it)")
+            notify("benchmarking this machine (some seconds, once; --no-peaks skips it)")
             machine = peaks(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
             if machine.under_load:
                 notify(

@@ -63,7 +63,8 @@ def end_bar() -> None:
 
 
 def last_byte(stream: Any) -> bytes:
-    """Of what was written to a file; b"" where it is empty, or where nothing can be read: no file, or a closed one."""
+    """Last byte that was written to a file; b"" where it is empty, or where nothing can be read: no file, or a closed
+    one."""
     with contextlib.suppress(OSError, ValueError):
         number = stream.fileno()
         if stat.S_ISREG(os.fstat(number).st_mode):

@@ -70,7 +70,7 @@ def _reported(entry: Mapping[str, Any]) -> dict[str, Any]:
 def answer(
     sentence: str, confidence: str, line: str, saves: str, fixes: Sequence[str], next_: Call, **more: Any
 ) -> dict[str, Any]:
-    """What every answer has, and what is special to one. line, saves: "" where nothing is known."""
+    """Fields of every answer, and the special ones of one. line, saves: "" where nothing is known."""
     frame = {"answer": one_line(sentence), "confidence": one_line(confidence), "line": line, "saves": saves}
     return {**frame, "fixes": list(fixes), **more, "next": dict(next_)}
 
@@ -238,7 +238,7 @@ def _after_diagnosis(
 
 
 def of_page(code: str, page: str, report: Report | None, job: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """What a finding, a fix or a message means, and where it is in a recording, if there is one."""
+    """Meaning of a finding, a fix or a message, and its place in a recording, if there is one."""
     fix, rule = find_fix(code), find_rule(code)
     about = fix.addresses if fix is not None else {rule.code} if rule is not None else set()
     process = report.processes[0] if report is not None else None
@@ -392,7 +392,7 @@ def _decided(best: Judgement | None, results: Results) -> str:
 
 
 def _budget(results: Results, judged: Sequence[Judgement]) -> str:
-    """What a trial that goes on should be given: "14m"."""
+    """Budget for a trial that goes on: "14m"."""
     further = [seconds_to_start(results), *(seconds_to_decide(each, results) for each in judged)]
     known = [ROOM * each for each in further if each is not None]
     wanted = min(LONGEST_BUDGET, max([USUAL_BUDGET, min(known, default=0.0)]))

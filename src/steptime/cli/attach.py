@@ -18,9 +18,11 @@ from steptime.errors import NothingMeasuredError, UsageError
 @click.argument("pid", type=click.IntRange(1, 1 << 30), metavar="PID")
 @output_options
 @click.option("--recording", metavar="DIR", help="Folder of the recording. Default: runs/<job>-<time>.")
-@click.option("--stay", is_flag=True, help="Stay until the job ends. Default: until its steps are profiled.")
-@click.option("--no-profile", is_flag=True, help="Watch only, until Ctrl-C or the end: without operators.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors; with -o or --json, only those.")
+@click.option("--stay", is_flag=True, help="Stay until the job ends. Default: leave when its steps are profiled.")
+@click.option(
+    "--no-profile", is_flag=True, help="Time the steps until Ctrl-C or the job's end, without profiling operators."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only; with -o or --json, write those files only.")
 def command(
     pid: int,
     delivery: Delivery,
@@ -29,12 +31,12 @@ def command(
     no_profile: bool,
     quiet: bool,
 ) -> int:
-    """Bring the probe into a job that runs already, measure its steps, leave it again, and tell where its time goes.
-    PID is the job's process, or the launcher of its ranks. The job goes on, whatever becomes of this command; Ctrl-C
-    leaves it, too.
+    """Enter a running job, measure its steps, leave it again, and report where its time goes. PID is the job's
+    process, or the launcher of its ranks. The job continues whatever happens to this command; Ctrl-C leaves it, too.
 
     A job that was started with STEPTIME_STANDBY=1, in an environment that has steptime, is entered by a signal; any
-    other by gdb, which must be installed and allowed to trace it. Without gdb, and with py-spy, lines alone are told.
+    other by gdb, which must be installed and allowed to trace it. With py-spy in place of gdb, only lines are
+    reported.
 
     \b
     steptime attach 4711

@@ -45,19 +45,24 @@ def listed(given: str, known: Sequence[str], option: str) -> tuple[str, ...]:
 
 @click.command("bench")
 @click.argument("callables", nargs=-1, required=True, metavar="FILE:CALLABLE...")
-@click.option("--inputs", default="", metavar="FILE:FUNCTION", help="A function that makes the arguments.")
+@click.option("--inputs", default="", metavar="FILE:FUNCTION", help="A function that returns the arguments.")
 @click.option(
-    "--shapes", default="", metavar="SHAPES", help="Random inputs, or what the function is given: 64x64,128x128."
+    "--shapes",
+    default="",
+    metavar="SHAPES",
+    help="Shapes of random inputs, or arguments of the --inputs function: 64x64,128x128.",
 )
-@click.option("--dtypes", default="", metavar="NAMES", help="float32, bfloat16, …: inputs and modules are cast.")
+@click.option("--dtypes", default="", metavar="NAMES", help="Cast inputs and modules: float32, bfloat16, …")
 @click.option("--modes", default="", metavar="NAMES", help=f"Some of {', '.join(MODES)}.")
 @click.option("--device", default="", metavar="NAME", help="Default: cuda where there is one, else cpu.")
-@click.option("--backward", is_flag=True, help="Time forward and backward, not the forward pass alone.")
-@click.option("--cold", is_flag=True, help="Push everything out of the caches before each call.")
+@click.option("--backward", is_flag=True, help="Time forward and backward, not forward alone.")
+@click.option("--cold", is_flag=True, help="Empty the CPU or GPU caches before each call.")
 @click.option("--seconds", "length", default="3s", show_default=True, callback=seconds, metavar="TIME",
-              help="Timed for each callable on each input.")  # fmt: skip
-@click.option("--processes", default=3, show_default=True, type=click.IntRange(1, 20), help="Fresh ones that time.")
-@click.option("--python", metavar="PATH", help="Interpreter whose torch is used. Default: the first that has torch.")
+              help="Time per callable and input.")  # fmt: skip
+@click.option(
+    "--processes", default=3, show_default=True, type=click.IntRange(1, 20), help="Number of fresh processes."
+)
+@click.option("--python", metavar="PATH", help="Python whose torch is used. Default: the first that has torch.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
 @outputs_option("Write the result to FILE, in the format of its extension (.txt, .md, .json, .html).")
 @force_option
@@ -73,9 +78,9 @@ def command(
     force: bool,
     **given: Any,
 ) -> int:
-    """Time callables on the same inputs in turns, in fresh processes, and say which is faster, by how much, and whether
-    it still does the same. Everything is compared with the first. CALLABLE: a function, a module (an instance), or a
-    class of modules that needs no arguments, in a file or an importable module.
+    """Time callables on the same inputs, in turns, in fresh processes, and report which is faster, by how much, and
+    whether the results agree. All are compared with the first. CALLABLE: a function, a module instance, or a module
+    class without arguments, in a file or an importable module.
 
     \b
     steptime bench kernels.py:slow kernels.py:fast --inputs kernels.py:inputs

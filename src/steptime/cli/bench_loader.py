@@ -55,26 +55,32 @@ def duration_ns(context: click.Context, option: click.Parameter, value: str | No
 
 @click.command("bench-loader")
 @click.argument("target", metavar="FILE:LOADER | RECORDING | -- COMMAND", nargs=-1, required=True)
-@click.option("--step", callback=duration_ns, metavar="TIME", help="What training takes between two batches: 30ms. "
-              "Default: what the recording says; else nothing, so that what is timed is the most that the loader can "
-              "give.")  # fmt: skip
+@click.option("--step", callback=duration_ns, metavar="TIME", help=(
+    "Training time between two batches, such as 30ms. Default: the recording's; without one 0, which measures the "
+    "loader's maximum rate."
+))  # fmt: skip
 @click.option("--workers", default="", metavar="COUNTS", help="Default: 0,1,2,4 … up to twice the usable CPUs.")
-@click.option("--batch-sizes", default="", metavar="SIZES", help="Tried with the best number of workers: 32,64.")
-@click.option("--prefetch", default="", metavar="FACTORS", help="The same: 2,4,8.")
 @click.option(
-    "--contexts", default="", metavar="NAMES", help=f"How workers are started, some of {', '.join(CONTEXTS)}."
+    "--batch-sizes", default="", metavar="SIZES", help="Batch sizes to try with the best number of workers: 32,64."
 )
-@click.option("--sharing", default="", metavar="NAMES", help=f"How batches come, some of {', '.join(SHARING)}.")
-@click.option("--pin-memory", is_flag=True, help="Try pin_memory=True, too.")
-@click.option("--kept", is_flag=True, help="Try with the items kept in memory, too.")
-@click.option("--cold", is_flag=True, help="Read items with their files out of the page cache, too.")
-@click.option("--formats", is_flag=True, help="Store some samples as files, tar, Parquet, Arrow, LMDB and mapped "
-              "arrays, where the package is there, and time reading them back.")  # fmt: skip
+@click.option("--prefetch", default="", metavar="FACTORS", help="Prefetch factors to try with it: 2,4,8.")
+@click.option("--contexts", default="", metavar="NAMES", help=f"Start methods to try: some of {', '.join(CONTEXTS)}.")
+@click.option(
+    "--sharing", default="", metavar="NAMES", help=f"Sharing strategies to try: some of {', '.join(SHARING)}."
+)
+@click.option("--pin-memory", is_flag=True, help="Also try pin_memory=True.")
+@click.option("--kept", is_flag=True, help="Also try with the items cached in memory.")
+@click.option("--cold", is_flag=True, help="Also read items with their files out of the page cache.")
+@click.option("--formats", is_flag=True, help=(
+    "Store some samples as files, tar, Parquet, Arrow, LMDB and memory-mapped arrays (as far as the packages are "
+    "installed) and time reading them back."
+))  # fmt: skip
 @click.option("--seconds", "length", default="2s", show_default=True, callback=seconds, metavar="TIME",
-              help="Timed for each setting.")  # fmt: skip
-@click.option("--python", metavar="PATH", help="Interpreter whose torch is used. Default: the job's, or the first "
-              "that has torch.")  # fmt: skip
-@click.option("--uncontained", is_flag=True, help="Run a job although its writes cannot be kept from your files.")
+              help="Time per setting.")  # fmt: skip
+@click.option("--python", metavar="PATH", help=(
+    "Python whose torch is used. Default: the job's, or the first that has torch."
+))  # fmt: skip
+@click.option("--uncontained", is_flag=True, help="Run a job even if this system cannot protect your files from it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
 @outputs_option("Write the result to FILE, in the format of its extension (.txt, .md, .json, .html).")
 @force_option
@@ -97,11 +103,11 @@ def command(
     outputs: tuple[str, ...],
     force: bool,
 ) -> int:
-    """Time a DataLoader alone: its items, its collating, and the batches that it gives with 0, 1, 2, 4 … workers, and
-    say how many to set. LOADER: a DataLoader, a dataset, or a function without arguments that makes either, in a file
-    or an importable module; what the file trains stands under if __name__ == "__main__". Of a job, the loader that
-    trains is taken when it is asked for its first batch: the job runs until then, contained as a trial is, and trains
-    nothing.
+    """Time a DataLoader alone: its items, its collate function, and its batches with 0, 1, 2, 4 … workers, and
+    report how many workers to set. LOADER: a DataLoader, a dataset, or a function without arguments that returns
+    either, in a file or an importable module; the file's training code must be under if __name__ == "__main__". Of a
+    job, the loader that trains is taken when it is asked for its first batch: the job runs until then, contained as
+    a trial is, and trains nothing.
 
     \b
     steptime bench-loader data.py:loader

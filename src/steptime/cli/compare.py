@@ -34,7 +34,7 @@ SUMMARY = "GITHUB_STEP_SUMMARY"
     "repeats",
     multiple=True,
     metavar="PATH",
-    help="A further run of A's job, unchanged: what runs differ by is measured then. Can be given several times.",
+    help="Another run of A's unchanged job, to measure the noise between runs. Can be given several times.",
 )
 @noise_option
 @outputs_option(
@@ -58,10 +58,10 @@ def command(
     max_size: int,
     cache: bool,
 ) -> int:
-    """Compare two runs or more: recordings, traces of torch's profiler, or reports that were saved as JSON. The last is
-    told against the first: what was set otherwise, the step and every category as differences with intervals, what
-    appeared and vanished, and the likely cause. Of more than two, their steps and the trend are told, too. Without
-    paths: the two newest recordings of one command in runs/.
+    """Compare two runs or more: recordings, traces of torch's profiler, or reports that were saved as JSON. Reports
+    how the last differs from the first: settings, the step and every category with intervals, what appeared and
+    vanished, and the likely cause. With more than two, also their steps and the trend. Without paths: the two
+    newest recordings of one command in runs/.
 
     \b
     steptime compare

@@ -23,8 +23,8 @@ from steptime.errors import TraceError, UsageError
 @click.option(
     "--annotate",
     metavar="FILE",
-    help="Write the trace again to FILE (.json, .json.gz) with tracks of the breakdown, of why the device idled and of "
-    "the critical path, to open in Perfetto. Of one trace only.",
+    help="Write the trace to FILE (.json, .json.gz) with added tracks for the breakdown, the causes of idle time and "
+    "the critical path, to open in Perfetto. For one trace only.",
 )
 @click.option(
     "--on",
@@ -39,15 +39,15 @@ from steptime.errors import TraceError, UsageError
     type=click.FloatRange(0.01, 100),
     default=1.0,
     metavar="FACTOR",
-    help="Predict the step with a link between ranks that is so many times as fast (2). Of one trace only. More ranks "
-    "are not predicted.",
+    help="Predict the step with a link between ranks that is this many times as fast, such as 2. More ranks cannot be "
+    "predicted.",
 )
 @companion_options
 @click.option(
     "--engine",
     type=click.Choice(("local", "ray")),
-    help="Where the traces of many ranks are reduced: processes of this machine, or a Ray cluster whose machines see "
-    "the files (pip install 'steptime[ray]'). Default: here, in processes from 33 ranks on.",
+    help="Where traces of many ranks are read: in processes of this machine, or on a Ray cluster whose machines see "
+    "the files (pip install 'steptime[ray]'). Default: this machine, in processes from 33 ranks on.",
 )
 @click.option(
     "--workers", metavar="N", type=click.IntRange(1, 4096), help="Ranks read at the same time. Default: one per CPU."

@@ -102,16 +102,19 @@ def _scaled(value: float, unit: str) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--remeasure", is_flag=True, help="Measure the peaks again, even if they are known.")
 @click.option(
-    "--between-runs", "runs", is_flag=True, help="Measure what runs of one job differ by here, too: half a minute."
+    "--between-runs", "runs", is_flag=True, help="Also measure the noise between runs of one job here (half a minute)."
 )
 @click.option(
     "--sweep",
     "sweeps",
     is_flag=True,
-    help="Measure work of rising size: where overhead ends, and bandwidth, and arithmetic starts. A minute or two.",
+    help="Measure work of rising size: where overhead ends, and where bandwidth and arithmetic become the limit (a "
+    "minute or two).",
 )
-@click.option("--place", "recording", metavar="RECORDING", help="With --sweep: where the operators of a recording lie.")
-@click.option("--python", metavar="PATH", help="Interpreter whose torch measures. Default: the first that has torch.")
+@click.option(
+    "--place", "recording", metavar="RECORDING", help="With --sweep: place the operators of a recording on the curve."
+)
+@click.option("--python", metavar="PATH", help="Python whose torch measures. Default: the first that has torch.")
 @outputs_option("With --sweep: write it to FILE, in the format of its extension (.txt, .md, .json, .html).")
 @force_option
 def command(
@@ -124,8 +127,8 @@ def command(
     outputs: tuple[str, ...],
     force: bool,
 ) -> int:
-    """Show this machine, the versions in use, and its peaks: matrix products by dtype, copy bandwidth, cost
-    of an operator. They are measured once (some seconds) with your torch and remembered.
+    """Show this machine, the versions in use, and its peaks: matrix products by dtype, copy bandwidth, cost of an
+    operator. Your torch measures them once (some seconds); they are cached.
 
     \b
     steptime env

@@ -66,7 +66,7 @@ def page_about(code: str) -> str:
 
 
 def _category(name: str) -> str:
-    """What the time is that a category has, and the rules that look at it; "" for what is none."""
+    """Definition of a category's time, and the rules that look at it; "" for a name that is none."""
     from steptime.analysis.categories import DEFINITIONS, Category
 
     category = {each.name: each for each in Category}.get(name.strip().upper())

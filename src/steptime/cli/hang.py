@@ -12,18 +12,18 @@ from steptime.cli.options import files, force_option, outputs_option
 @click.command("hang")
 @click.argument("paths", nargs=-1, required=True, metavar="DUMP...", shell_complete=files)
 @click.option(
-    "--world-size", metavar="N", type=click.IntRange(1), help="Ranks of the job, where its dumps do not say it (gloo)."
+    "--world-size", metavar="N", type=click.IntRange(1), help="Number of ranks, if the dumps do not have it (gloo)."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON on standard output.")
 @outputs_option("Write it to FILE, in the format of its extension (.txt, .md, .json, .html). Can be given often.")
 @force_option
 def command(
     paths: tuple[str, ...], world_size: int | None, as_json: bool, outputs: tuple[str, ...], force: bool
 ) -> int:
-    """Compare the dumps of torch's flight recorder, one of each rank, and say which collective does not end, which
-    ranks have not called it or left no dump, and where types, sizes or the order of the calls differ. DUMP: files, a
-    folder, or a quoted pattern; pickles as torch writes them when a collective times out, or JSON. Needs no torch, and
-    runs nothing that a pickle may hold.
+    """Compare the dumps of torch's flight recorder, one per rank, and report which collective does not end, which
+    ranks have not called it or left no dump, and where types, sizes or the order of calls differ. DUMP: files, a
+    folder, or a quoted pattern; pickles as torch writes them when a collective times out, or JSON. Needs no torch,
+    and runs no code from a pickle.
 
     Before the job: TORCH_FR_BUFFER_SIZE=2000 and TORCH_FR_DUMP_TEMP_FILE=/shared/dumps/rank_ (torch up to 2.8:
     TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DEBUG_INFO_TEMP_FILE), with TORCH_NCCL_DUMP_ON_TIMEOUT=1.

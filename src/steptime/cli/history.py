@@ -19,7 +19,7 @@ MOST_NAMED = 10
 @click.command("history")
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"), metavar="[FOLDER]")
 @click.option("--job", metavar="NAME", help="Only recordings of this job, a script's or module's name.")
-@click.option("--commit", metavar="ID", help="Only recordings of this commit; its first digits do.")
+@click.option("--commit", metavar="ID", help="Only recordings of this commit; its first digits are enough.")
 @click.option("--machine", metavar="NAME", help="Only recordings whose host or device has this in its name.")
 @click.option("--all", "everything", is_flag=True, help="List all recordings, not the newest ones only.")
 @noise_option
@@ -30,14 +30,14 @@ MOST_NAMED = 10
     help="Remove recordings older than this: 30d, 12h; 0s: all that have ended.",
 )
 @click.option("--keep-bytes", callback=size, metavar="SIZE", help="Remove the oldest until the others fit: 5GB.")
-@click.option("--yes", is_flag=True, help="Remove them; without it, only what would go is told.")
-@click.option("--rebuild", is_flag=True, help="Forget the index and read all recordings again.")
+@click.option("--yes", is_flag=True, help="Remove them; without it, they are only listed.")
+@click.option("--rebuild", is_flag=True, help="Rebuild the index from all recordings.")
 @click.option("--json", "as_json", is_flag=True, help="Print the history as JSON on standard output.")
 @click.option(
     "--goodput",
     is_flag=True,
-    help="Of each job, how much of the time since its first run went into training steps, and what the rest went into: "
-    "start-up, compilation, evaluation, checkpoints, stalls, crashes.",
+    help="For each job, the share of the time since its first run that went into training steps, and where the rest "
+    "went: start-up, compilation, evaluation, checkpoints, stalls, crashes.",
 )
 def command(
     folder: Path,
@@ -53,8 +53,8 @@ def command(
     as_json: bool,
     goodput: bool,
 ) -> int:
-    """List the recordings in FOLDER (default: runs) by job and machine, with their steps and commits, and tell with
-    which recording a job got slow. Only what steptime wrote is ever removed.
+    """List the recordings in FOLDER (default: runs) by job and machine, with their steps and commits, and report
+    with which recording a job became slower. Only files that steptime wrote are ever removed.
 
     \b
     steptime history

@@ -109,7 +109,7 @@ class Candidates:
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A unified diff, as git diff writes it. Can be given several times, as the others.",
+    help="A unified diff, as git diff writes it. This and the next four options can be given several times.",
 )
 @click.option(
     "--ref",
@@ -118,30 +118,38 @@ class Candidates:
     metavar="REF",
     help="The files of a commit or branch; A..B compares two of them.",
 )
-@click.option("--env", "variables", multiple=True, metavar="KEY=VALUE", help="Variables, together one candidate.")
-@click.option("--args", "words", multiple=True, metavar="WORDS", help="Further arguments of the command.")
+@click.option(
+    "--env",
+    "variables",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An environment variable. All --env together are one candidate.",
+)
+@click.option("--args", "words", multiple=True, metavar="WORDS", help="Arguments to append to the command.")
 @click.option("--against", "commands", multiple=True, metavar="COMMAND", help="Another command.")
-@click.option("--any-training", is_flag=True, help="Judge the speed alone: the candidates train something else.")
-@click.option("--low-precision", is_flag=True, help="Gradients may differ by the rounding of a 16-bit format.")
+@click.option(
+    "--any-training", is_flag=True, help="Judge speed alone, for candidates that are meant to train something else."
+)
+@click.option("--low-precision", is_flag=True, help="Allow gradients to differ by the rounding of a 16-bit format.")
 @click.option(
     "--metric",
     metavar="REGEX",
     callback=lambda _, __, pattern: _pattern(pattern),
-    help="Compare a number that the command prints, the last match of the first group in its standard output, for "
-    "scripts without training steps. Higher is better.",
+    help="Compare a number that the command prints: the first group of the last match in standard output. For scripts "
+    "without training steps. Higher is better.",
 )
 @click.option(
     "--until-loss",
     type=float,
     metavar="LOSS",
     callback=lambda _, __, loss: _target(loss),
-    help="Compare the time to a training loss, whatever else the candidates train: each process goes on until the mean "
+    help="Compare the time to a training loss, whatever else the candidates change: each process runs until the mean "
     "over the last tenth of its steps is LOSS or less.",
 )
-@click.option("--lower-is-better", is_flag=True, help="Of --metric: it is a time, or a cost.")
+@click.option("--lower-is-better", is_flag=True, help="With --metric: lower is better (a time, or a cost).")
 @budget_option("10m")
 @min_gain_option
-@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted judgement.")
+@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Continue an interrupted judgement.")
 @outputs_option(
     "Also write FILE: what is printed (.txt), a table for a pull request (.md), the verdicts (.json), the page "
     "(.html), or all results (.jsonl). Can be given several times."
@@ -165,11 +173,11 @@ def command(
     lower_is_better: bool,
     **given: Any,
 ) -> int:
-    """Run a job as it is and with changes that somebody made, in turns, each in a fresh process whose files are
-    contained, and say of each change: faster, slower, no difference, not faster (it may be slower), undecided,
-    different training, suspicious (it does less, or reaches for what measures it), or broken. Options come before the
-    command. Exit status: 0 where every candidate is faster or makes no difference, 1 where one is worse, 3 where none
-    is known to be worse and one may be.
+    """Run a job unchanged and with given changes, in turns, each in a fresh process whose files are contained. The
+    verdict on each change: faster, slower, no difference, not faster (it may be slower), undecided, different
+    training, suspicious (it does less work, or tampers with the measurement), or broken. Options come before the
+    command. Exit status: 0 if every candidate is faster or makes no difference, 1 if one is worse, 3 if one may be
+    worse.
 
     \b
     steptime judge --diff faster.patch -- python train.py
@@ -204,7 +212,7 @@ def command(
 def _start(
     target: Sequence[str], asked: Candidates, options: TrialOptions, until_loss: LossTarget | None
 ) -> tuple[Path, Variant]:
-    """The folder of a new judgement. What cannot be tried is refused before the job is measured."""
+    """The folder of a new judgement. A change that cannot be tried is refused before the job is measured."""
     target = target or named_or_newest(())
     recorded = len(target) == 1 and Path(target[0]).is_dir()
     sources = () if recorded else asked.variants(target, Path.cwd())[0].sources  # measured is what they are beside

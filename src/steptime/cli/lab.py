@@ -43,18 +43,18 @@ AUTO = "auto"
     context_settings={"allow_interspersed_args": False},
 )
 @budget_option("15m")
-@click.option("--compile-modes", is_flag=True, help="Also every mode of torch.compile, in the job's own precision.")
+@click.option("--compile-modes", is_flag=True, help="Also run every mode of torch.compile, in the job's own precision.")
 @click.option(
     "--batch-sizes",
     metavar="N,N[,...]",
     default="",
-    help="Also these batch sizes: items per second of each. With ... behind them (16,...) they are doubled until that "
-    "brings no more, or memory runs out; auto does so from the job's own on.",
+    help="Also run these batch sizes and report samples per second. A trailing ... (16,...) doubles the size until "
+    "throughput stops rising or memory runs out; auto starts from the job's own size.",
 )
-@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted lab.")
+@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Continue an interrupted lab.")
 @outputs_option(
-    "Also write FILE: what is printed (.txt, .md), the verdicts (.json), the page (.html), or all results (.jsonl). "
-    "Can be given several times."
+    "Also write FILE: the printed answer (.txt, .md), the verdicts (.json), the page (.html), or all results "
+    "(.jsonl). Can be given several times."
 )
 @variant_options
 def command(
@@ -67,9 +67,8 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Run a job as it is, in bfloat16, in bfloat16 and compiled, and with no input (one batch over and over), in turns,
-    and show what each would bring. Options come before RECORDING or the command; without either, it is the newest
-    recording in runs/.
+    """Run a job as it is, in bfloat16, in bfloat16 and compiled, and without input (one batch repeated), in turns,
+    and compare them. Options come before RECORDING or the command. Without either: the newest recording in runs/.
 
     \b
     steptime lab

@@ -38,7 +38,7 @@ class Outlet(io.FileIO):
 
     failure: OSError | None = None
     taken = False
-    """Whether a reader was there for some of it."""
+    """True if a reader was there for some of it."""
 
     def write(self, data: Any, /) -> int:
         """Takes all of it, or a part; waits where a pipe that does not block is full."""
@@ -162,7 +162,7 @@ class Verbs(click.Group):
 
 
 def _meant(words: Sequence[str]) -> str:
-    """What was probably to be typed; "" where that is anybody's guess."""
+    """Most similar word, for a mistyped one; "" where that is anybody's guess."""
     import difflib
 
     near = difflib.get_close_matches(words[0].lower(), VERBS, n=1)

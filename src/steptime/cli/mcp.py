@@ -1,8 +1,8 @@
 """`steptime mcp`: steptime's tools for coding agents, by the Model Context Protocol over standard input and output.
 
 Two laws: nothing is executed but the command that the client gave in the same call (a recording's own command is never
-taken on trust), and every answer is short (`answers.fitted`). What runs a job is a `steptime` of its own, whose
-sentences are the progress that the client is told.
+taken on trust), and every answer is short (`answers.fitted`). A tool that runs a job starts a `steptime` of its own,
+whose sentences are the progress that the client gets.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ async def answered(name: str, arguments: Mapping[str, Any], notify: Notify) -> s
 
 
 def input_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Of a tool's arguments."""
+    """Types of a tool's arguments."""
     _, components = msgspec.json.schema_components([kind])
     schema: dict[str, Any] = components[kind.__name__]
     return {key: value for key, value in schema.items() if key not in ("title", "description")}
@@ -414,9 +414,9 @@ def new_server() -> Any:
 
 @click.command("mcp")
 def command() -> int:
-    """Serve diagnose, explain, judge, what_if and compare to a coding agent by the Model Context Protocol, on standard
-    input and output, until the input ends. Needs the extra: pip install 'steptime[mcp]'. A client starts it by itself,
-    once it is told of it (docs/agents.md).
+    """Serve diagnose, explain, judge, what_if and compare to a coding agent over the Model Context Protocol, on
+    standard input and output. Needs the extra: pip install 'steptime[mcp]'. Once configured, a client starts it by
+    itself (docs/agents.md).
     """
     mcp = import_mcp()
     server = new_server()

@@ -15,7 +15,7 @@ from steptime.cli.options import files, force_option, named_or_newest, outputs_o
     "--capacity",
     callback=size,
     metavar="SIZE",
-    help="Memory of a device, such as 24GiB: says how large a batch would fit it.",
+    help="Memory of a device, such as 24GiB, to report how large a batch would fit.",
 )
 @outputs_option(
     "Write everything to FILE, in the format of its extension (.txt, .md, .json, .html). Can be given often."
@@ -32,10 +32,10 @@ def command(
     max_size: int,
     cache: bool,
 ) -> int:
-    """Account for the memory at the peak, by owner and line: of a snapshot of PyTorch's allocator (the pickle of
-    torch.cuda.memory._dump_snapshot, of which nothing is run), of a trace that was recorded with profile_memory, or of
-    a recording; without PATH, of the newest in runs/. Says what leaks, what stood in the way of a failed request, and
-    what would free how much. Needs no torch.
+    """Break down peak memory by owner and line, from a snapshot of PyTorch's allocator (the pickle of
+    torch.cuda.memory._dump_snapshot, read without running it), a trace recorded with profile_memory, or a
+    recording. Reports leaks, what blocked a failed request, and how much each fix would free. Needs no torch.
+    Without PATH: the newest recording in runs/.
 
     \b
     steptime memory snapshot.pickle

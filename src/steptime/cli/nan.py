@@ -152,35 +152,35 @@ def _deliver(account: NonFinite, options: NanOptions) -> None:
     "nan",
     context_settings={"allow_interspersed_args": False},
 )
-@click.option("--at", metavar="STEP", type=click.IntRange(1), help="Do not watch first: look at the operators of STEP.")
+@click.option(
+    "--at", metavar="STEP", type=click.IntRange(1), help="Skip the first run and check the operators of STEP."
+)
 @click.option(
     "--max-steps",
     metavar="N",
     type=click.IntRange(0, 100_000),
     default=3,
     show_default=True,
-    help="Steps beyond the one that was named in which every operator is looked at, if it does not come back there.",
+    help="Further steps in which every operator is checked, if the fault does not recur in the named step.",
 )
-@click.option("--continue", "go_on", is_flag=True, help="Let the watched job run on after something was found.")
-@click.option("--no-replay", is_flag=True, help="Watch only: do not run the job a second time to find the line.")
-@click.option(
-    "--uncontained", is_flag=True, help="Run again even where this system cannot keep your files as they are."
-)
+@click.option("--continue", "go_on", is_flag=True, help="Let the first run continue after a fault was found.")
+@click.option("--no-replay", is_flag=True, help="Do not run the job a second time to find the line.")
+@click.option("--uncontained", is_flag=True, help="Run it again even if this system cannot protect your files from it.")
 @click.option(
     "--recording",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Folder of what is recorded. Default: runs/<job>-nan-<time>.",
+    help="Folder of the recording. Default: runs/<job>-nan-<time>.",
 )
 @outputs_option("Also write FILE: what is printed (.txt, .md, .html or .json). Can be given several times.")
 @force_option
-@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON on standard output.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing while the job runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON on standard output.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress while the job runs.")
 @click.argument("job", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]...", shell_complete=files)
 def command(**given: Any) -> int:
-    """Run a training job as it is with a cheap watch on its losses and gradients. When one is not finite the job is
-    ended, and a second run of the same command looks at every operator around that step: which one made it, at which
-    line, forward or backward, of which values, and what is likely to blame. Options come before the command.
+    """Run a training job and check its losses and gradients cheaply. When one is not finite, the job is ended, and a
+    second run of the same command checks every operator around that step: which one produced it, at which line, in
+    forward or backward, from which values, and the likely cause. Options come before the command.
 
     Exit status: 1 when something was found, else that of the job.
 

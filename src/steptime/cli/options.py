@@ -92,14 +92,14 @@ def outputs_option(help: str) -> Callable[[Function], Function]:
 
 no_source_option = click.option("--no-source", is_flag=True, help="Leave source lines and paths out of the report.")
 full_option = click.option(
-    "--full", is_flag=True, help="With .json or --json: everything that is known, which steptime can read back."
+    "--full", is_flag=True, help="With .json or --json: write the full report, which steptime can read back."
 )
-force_option = click.option("--force", is_flag=True, help="Overwrite what exists.")
+force_option = click.option("--force", is_flag=True, help="Overwrite existing files.")
 noise_option = click.option(
     "--noise",
     type=click.FloatRange(0, 100),
     metavar="PERCENT",
-    help="What single runs of one job are taken to differ by. Default: 3, or in compare what env measured.",
+    help="Assumed difference between runs of an unchanged job. Default: 3; in compare, the value that env measured.",
 )
 REPORT_FORMATS = (".txt", ".md", ".speedscope.json", ".json", ".sarif", ".html", ".svg", ".png", "card.png")
 OF_A_REPORT = (
@@ -153,8 +153,8 @@ def price_option(function: Function) -> Function:
         "--price",
         type=click.FloatRange(0, 1e6, min_open=True),
         metavar="DOLLARS",
-        help="Price of one GPU (or process) for an hour, like 2.5: the report says what 1,000 steps cost, and what the "
-        "first finding could save of it.",
+        help="Price of one GPU (or process) per hour, such as 2.5. The report then shows the cost of 1,000 steps and "
+        "how much of it the first finding could save.",
     )(function)
 
 
@@ -166,7 +166,7 @@ def trace_options(function: Function) -> Function:
         is_flag=True,
         default=True,
         flag_value=False,
-        help="Read traces anew, and remember nothing of them.",
+        help="Do not use or write the trace cache.",
     )(function)
     return click.option(
         "--max-size",
@@ -174,7 +174,7 @@ def trace_options(function: Function) -> Function:
         metavar="SIZE",
         default="8GB",
         show_default=True,
-        help="JSON that is read of one rank's traces at most, after decompression: 500MB, 20GB, 4GiB.",
+        help="Most JSON to read per rank, after decompression: 500MB, 20GB, 4GiB.",
     )(function)
 
 
@@ -184,16 +184,15 @@ def companion_options(function: Function) -> Function:
         "--ncu",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="What Nsight Compute measured of kernels: a CSV of ncu --csv, or a folder of such. Occupancy, throughput "
-        "and what warps wait for then are next to the kernels of that name and grid. Default: what lies next to the "
-        "trace.",
+        help="Nsight Compute's counters: a CSV of ncu --csv, or a folder of them. Adds occupancy, throughput and warp "
+        "stalls to the kernels of the same name and grid. Default: those next to the trace.",
     )(function)
     return click.option(
         "--compile-logs",
         metavar="FOLDER",
         callback=lambda context, parameter, value: _compile_logs_in(value),
-        help="What torch.compile wrote down: the folder of TORCH_TRACE, or torch_compile_debug. It names the lines "
-        "that generated kernels compute, graph breaks, and guards that failed. Default: what lies next to the trace.",
+        help="Logs of torch.compile: the folder of TORCH_TRACE, or torch_compile_debug. They name the source lines of "
+        "generated kernels, graph breaks and failed guards. Default: those next to the trace.",
     )(function)
 
 
@@ -226,7 +225,7 @@ def variant_options(function: Function) -> Function:
             metavar="[RECORDING | [--] COMMAND [ARGUMENT]...]",
             shell_complete=files,
         ),
-        click.option("-q", "--quiet", is_flag=True, help="Say nothing while the variants run."),
+        click.option("-q", "--quiet", is_flag=True, help="Print no progress while the variants run."),
         click.option("--json", "as_json", is_flag=True, help="Print the results as JSON lines on standard output."),
         force_option,
         click.option(
@@ -234,12 +233,12 @@ def variant_options(function: Function) -> Function:
             type=click.Choice(["local", "ray"]),
             default="local",
             show_default=True,
-            help="Where variants run: on this machine, one at any time, or on a Ray cluster, one on each device.",
+            help="Where variants run: on this machine, one at a time, or on a Ray cluster, one per device.",
         ),
         click.option(
             "--uncontained",
             is_flag=True,
-            help="Run the job even where this system cannot keep it from changing your files; refused otherwise.",
+            help="Run the job even if this system cannot protect your files from it. By default that is refused.",
         ),
     ):
         function = add(function)

@@ -111,13 +111,13 @@ class RunOptions:
 @click.option(
     "--recording",
     metavar="DIR",
-    help="Folder of the recording, or a URL of fsspec that it is copied to at the end. Default: runs/<job>-<time>.",
+    help="Folder of the recording, or an fsspec URL to copy it to at the end. Default: runs/<job>-<time>.",
 )
 @click.option(
     "--join",
     is_flag=True,
-    help="Several of these commands, on one node or many, record one job into one folder that all see; the first to "
-    "come accounts for it. srun's tasks do so by themselves.",
+    help="Record one job from several steptime run commands (one per node) into a shared folder. The first command "
+    "prints the report. Tasks of srun join by themselves.",
 )
 @click.option(
     "--steps",
@@ -132,42 +132,44 @@ class RunOptions:
     callback=ranks,
     default="auto",
     show_default=True,
-    help="Ranks of a distributed job that record traces: numbers and commas, all, or auto for all of up to 16 and a "
-    "sample of more. The others write the table of their steps only.",
+    help="Ranks that record traces: numbers separated by commas, all, or auto (all of up to 16 ranks, a sample of "
+    "more). The others record step times only.",
 )
-@click.option("--no-profile", is_flag=True, help="Watch only: without operators.")
-@click.option("--no-peaks", is_flag=True, help="Do not measure this machine's peaks after the job.")
+@click.option("--no-profile", is_flag=True, help="Time the steps without profiling operators.")
+@click.option("--no-peaks", is_flag=True, help="Do not benchmark this machine after the job.")
 @click.option(
     "--explain-compile",
     is_flag=True,
-    help="Keep what torch.compile writes down (TORCH_TRACE): graph breaks with reason and line, guards that failed, "
-    "recompile limits, and the lines that generated kernels compute.",
+    help="Record torch.compile's logs (TORCH_TRACE): graph breaks with reason and line, failed guards, recompile "
+    "limits, and the source lines of generated kernels.",
 )
 @click.option(
     "--catch",
     callback=slow_steps,
     metavar="STEPS",
-    help="Look into slow steps while they last: 2x (twice the usual step), 500ms, or every 1000. The report names the "
-    "lines that they were at. Where they come at even distances, the next ones are profiled, the same on all ranks.",
+    help="Sample slow steps while they run: 2x (twice the usual step), 500ms, or every 1000. The report names their "
+    "lines. If slow steps are periodic, the next ones are profiled on all ranks.",
 )
 @click.option(
     "--log",
     is_flag=True,
-    help="Send the step's numbers to the logger that the job has open: TensorBoard, Weights & Biases or MLflow.",
+    help="Log step times to the job's open logger: TensorBoard, Weights & Biases or MLflow.",
 )
-@click.option("--no-progress", is_flag=True, help="Say nothing while the job runs.")
+@click.option("--no-progress", is_flag=True, help="Print no progress while the job runs.")
 @click.option(
     "--until-measured",
     is_flag=True,
-    help="Run a copy of the job, whose files stay as they are, and end it as soon as its steps are known, which takes "
-    "5 minutes at most.",
+    help="Run a copy of the job, leave its files unchanged, and stop it as soon as its steps are measured (5 minutes "
+    "at most).",
 )
-@click.option("--uncontained", is_flag=True, help="With --until-measured: where no copy can be made, the job itself.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors; with -o or --json, only those.")
+@click.option(
+    "--uncontained", is_flag=True, help="With --until-measured: run the job itself where no copy can be made."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only; with -o or --json, write those files only.")
 def command(**given: Any) -> int:
-    """Run a training job as it is, find its steps, watch them, profile a few steady ones, and account for their time.
-    COMMAND is anything: python train.py, python -m package, torchrun, accelerate launch, a shell script; train.py alone
-    is short for python train.py. steptime ends with the job's exit status.
+    """Run a training job unchanged and report where the time of its steps goes. COMMAND can be anything: python
+    train.py, python -m package, torchrun, accelerate launch, a shell script; train.py alone means python train.py.
+    The exit status is the job's.
 
     \b
     steptime run -- python train.py --epochs 3
@@ -371,8 +373,8 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
 
 
 def _compile_logs(folder: Path, options: RunOptions) -> Path | None:
-    """What torch.compile wrote down, where that was asked for: in a folder that the user named, or in the recording.
-    None where it compiled nothing, which is said."""
+    """Compile logs, where they were asked for: in a folder that the user named, or in the recording. None where it
+    compiled nothing, which is said."""
     if not options.explain_compile:
         return None
     written = Path(os.environ.get("TORCH_TRACE") or folder / COMPILE_LOGS)
@@ -383,7 +385,8 @@ def _compile_logs(folder: Path, options: RunOptions) -> Path | None:
 
 
 def _leave_nothing(recording: Path, parent: Path | None) -> None:
-    """Of a job without torch, unless what it left running records yet. parent: the recording's folder, if it is new."""
+    """Message for a job without torch, unless a process that it left running records yet. parent: the recording's
+    folder, if it is new."""
     from steptime.live.watching import still_recorded
 
     if still_recorded(recording):

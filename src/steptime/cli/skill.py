@@ -13,7 +13,7 @@ SKILL = Path(__file__).with_name("SKILL.md")
 
 @click.command("skill")
 def command() -> int:
-    """Print SKILL.md, which tells a coding agent how to make a training job faster, and to prove it, in five commands.
+    """Print SKILL.md, which teaches a coding agent to make a training job faster, and to prove it, in five commands.
     Put it where your agent looks for skills:
 
     \b

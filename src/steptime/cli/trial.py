@@ -174,7 +174,7 @@ SHARE = 0.5
 
 
 def enough(announcer: Announcer | None) -> Callable[[Progress], bool]:
-    """What decides, twice a second, whether the job has run long enough to be measured."""
+    """Decides, twice a second, whether the job has run long enough to be measured."""
     since: Progress | None = None
 
     def seen(progress: Progress) -> bool:
@@ -407,7 +407,7 @@ def _measured_on(known: Recording, case: Case) -> Iterator[str]:
 
 @contextmanager
 def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
-    """What is in a trial's folder, ready to go on."""
+    """Runner of the trial in a folder, ready to go on."""
     known = read_results(folder)
     plan, path = known.plan, Path(known.plan.recording)
     recording = load(path) if plan.recording else None
@@ -725,7 +725,7 @@ min_gain_option = click.option(
     callback=lambda _, __, percent: percent / 100,
     default=3.0,
     show_default=True,
-    help="Least gain that is worth a change.",
+    help="Smallest gain that is worth a change.",
 )
 
 
@@ -748,14 +748,14 @@ min_gain_option = click.option(
     "fixes",
     metavar="CODE",
     multiple=True,
-    help="Try this fix (RM101, or its name), whatever was found. Can be given several times.",
+    help="Try this fix (RM101, or its name), whatever the findings are. Can be given several times.",
 )
 @click.option(
     "--workers",
     metavar="N,N",
     callback=lambda _, __, words: numbers_of(words, "--workers", least=0),
     default="",
-    help="Try these numbers of workers of the DataLoader, as in 1,2,4,8, instead: a curve, and the measured optimum.",
+    help="Instead, try these values of num_workers, such as 1,2,4,8, and report the curve and the measured optimum.",
 )
 @min_gain_option
 @click.option(
@@ -764,25 +764,24 @@ min_gain_option = click.option(
     callback=lambda _, __, word: Goal(word),
     default="speed",
     show_default=True,
-    help="What to gain: shorter steps, or a lower peak of memory at a cost in time that is told.",
+    help="What to improve: the step time, or peak memory (the report shows what that costs in time).",
 )
-@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted trial.")
-@click.option("--write", is_flag=True, help="Apply the patch to the job's own files when it was run and adopted.")
+@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Continue an interrupted trial.")
+@click.option("--write", is_flag=True, help="Apply the patch to the job's own files if it was run and adopted.")
 @outputs_option(
-    "Also write FILE: what is printed (.txt, .md), the verdicts (.json), the page (.html), or all results (.jsonl). "
-    "Can be given several times."
+    "Also write FILE: the printed answer (.txt, .md), the verdicts (.json), the page (.html), or all results "
+    "(.jsonl). Can be given several times."
 )
-@click.option("--separate", is_flag=True, help="Each fix in processes of its own, none switched within one process.")
+@click.option("--separate", is_flag=True, help="Run each fix in processes of its own; switch none within one process.")
 @click.option("--keep", is_flag=True, help="Keep the recordings of all variants.")
 @variant_options
 def command(
     target: tuple[str, ...], resume: Path | None, outputs: tuple[str, ...], force: bool, as_json: bool, **given: Any
 ) -> int:
-    """Try the fixes for what was found in a recording, each in a fresh process of the same unmodified command, in
-    turns with the job as it is. A fix is adopted when its speed beats noise and the least gain, and its losses and
-    gradients are what it promises. With --goal memory, what takes less memory is tried, whatever was found, and
-    adopted when the peak is lower beyond doubt. Options come before the command. Without a recording or a command:
-    the newest recording in runs/.
+    """Try the fixes for a recording's findings, each in a fresh process of the same unmodified command, in turns
+    with the job as it is. A fix is adopted if its gain exceeds noise and --min-gain, and its losses and gradients
+    are as promised. --goal memory tries every fix that saves memory and adopts those that lower the peak beyond
+    doubt. Options come before the command. Without a recording or a command: the newest recording in runs/.
 
     \b
     steptime try

@@ -34,38 +34,39 @@ KEYS = "p: profile now   d: diagnose   q: leave"
     callback=seconds,
     default="10s",
     show_default=True,
-    help="Where there is no terminal, and for --export: time between two lines.",
+    help="Time between two lines, for --export and without a terminal.",
 )
-@click.option("--serve", is_flag=True, help="Show it as a page, on this machine only, at the address that is printed.")
+@click.option("--serve", is_flag=True, help="Serve it as a page, to this machine only, at the printed address.")
 @click.option(
     "--port",
     metavar="N",
     type=click.IntRange(0, 65535),
     default=0,
-    help="Of the page, or of the metrics. Default: one that is free.",
+    help="Port of the page or the metrics. Default: a free one.",
 )
 @click.option(
     "--export",
     type=click.Choice(FORMATS),
-    help="Give the numbers away instead of showing them: a line of JSON on standard output for each --every, /metrics "
-    "for Prometheus to scrape, or OpenTelemetry's protocol to OTEL_EXPORTER_OTLP_ENDPOINT. The latter two need their "
-    "extras: pip install 'steptime[prometheus]', 'steptime[otlp]'.",
+    help="Export the numbers instead of showing them: a line of JSON per --every on standard output, /metrics for "
+    "Prometheus to scrape, or OTLP to OTEL_EXPORTER_OTLP_ENDPOINT. The latter two need an extra: pip install "
+    "'steptime[prometheus]' or 'steptime[otlp]'.",
 )
 @click.option(
     "--address",
     metavar="ADDRESS",
     default="127.0.0.1",
     show_default=True,
-    help="Of this machine, that --export prometheus listens on.",
+    help="Address of this machine for --export prometheus to listen on.",
 )
 def command(target: str | None, every: float, serve: bool, port: int, export: str | None, address: str) -> int:
     """Watch a job that steptime run records: step time, samples per second, where the last minute went, the loader's
-    queue, the GPU, every rank, who is late, and the diagnosis so far. Only the recording is read, so that the job does
-    not notice; any machine that sees its folder will do. It ends when the job does.
+    queue, the GPU, every rank, stragglers, and the diagnosis so far. It reads the recording only, so it does not
+    disturb the job and runs on any machine that sees the folder. It ends with the job.
 
-    Without RECORDING or PID: the newest recording in runs/ that grows. PID: of the job, or of its steptime run.
+    Without RECORDING or PID: the newest recording in runs/ that is still growing. PID: the job's, or that of its
+    steptime run.
 
-    In a terminal, p asks for a profile of the next steps, d diagnoses what is there, and q leaves.
+    In a terminal, p profiles the next steps, d diagnoses the recording so far, and q quits.
 
     \b
     steptime watch

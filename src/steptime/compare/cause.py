@@ -67,9 +67,10 @@ EFFECTS = {
     "changes of a trial": Effect(ALL),
     "device": Effect(ALL),
 }
-"""By the name of a setting. What is not here (commit, command, torch, host) can move anything, and is asked last."""
+"""By the name of a setting. Settings that are not here (commit, command, torch, host) can move anything, and are asked
+last."""
 GENERAL = ("command", "commit", "torch", "Python", "host", "device")
-"""What can move anything, what says most first."""
+"""Settings that can move anything, the most telling first."""
 
 
 def cause_of(

@@ -5,7 +5,7 @@ steps vary, and nothing of what another run would give: another place in memory,
 another temperature. So each interval of a difference has two parts: what varies within the runs, drift included
 (`difference_of_series`), and a floor for what varies between them. They are independent and add as variances do.
 
-Of three runs or more, one opens a new level when it lies outside of the noise around the median of its level, and the
+In three runs or more, one opens a new level when it lies outside of the noise around the median of its level, and the
 median of it and the next ones does, too (docs/history.md). No later run confirms the last one; that is said.
 """
 
@@ -121,7 +121,7 @@ def trend_of(reports: Sequence[Report], noise_floor: float) -> Trend:
 
 
 def level_text(steps: Sequence[float], what: str) -> str:
-    """Of steps without a change of level, what that says: it rules one out only where they are alike. steps: ns."""
+    """Meaning of steps without a change of level: they rule one out only where they are alike. steps: ns."""
     least, most = min(steps), max(steps)
     if most <= (1 + WIDEST) * least:
         return f"keeps its level over {len(steps)} {what}, as far as noise tells"
@@ -259,8 +259,8 @@ Key = tuple[str, str]
 
 
 def settings_between(before: Report, after: Report) -> tuple[Setting, ...]:
-    """Settings that differ, by kind. What only one of the reports knows of (a trace knows no versions) is left out;
-    what belongs to a loader, an optimizer or a list of facts that both know is not."""
+    """Settings that differ, by kind. Facts that only one of the reports has (a trace knows no versions) are left out;
+    those of a loader, an optimizer or a list of facts that both have are not."""
     one, other = dict(_values(before)), dict(_values(after))
     groups = {kind for kind, _ in one} & {kind for kind, _ in other}
     found = [

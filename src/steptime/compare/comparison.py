@@ -13,7 +13,7 @@ from steptime.errors import RecordingError
 from steptime.quantities import Estimate
 from steptime.report.json import content
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _START = re.compile(rb'\s*\{\s*"schema_version":\s*\d+,\s*"steptime":')
 
 

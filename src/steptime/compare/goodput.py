@@ -82,8 +82,8 @@ class Goodput:
 
 
 def goodput_of(track: JobHistory) -> Goodput | None:
-    """Of the recordings of a job; None where none of them says when it was. Runs that overlap count from the end of
-    the one before."""
+    """Goodput of the recordings of a job; None where none of them says when it was. Runs that overlap count from the
+    end of the one before."""
     found = [run for entry in track.entries if (run := _run(Path(entry.path))) is not None]
     runs = sorted(found, key=lambda run: (run.began, run.path))
     if not runs:

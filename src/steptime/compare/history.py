@@ -13,7 +13,7 @@ import numpy as np
 
 from steptime.quantities import BETWEEN_RUNS, Estimate, Jump, jumps
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)

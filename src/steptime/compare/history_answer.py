@@ -129,7 +129,7 @@ def next_command(history: History) -> str:
 
 
 def answer_of_doomed(doomed: Sequence[Doomed], *, done: bool) -> Answer:
-    """What is to go, or is gone."""
+    """Recordings that are to go, or are gone."""
     size = format_bytes(sum(each.entry.bytes for each in doomed))
     head = "Removed" if done else "Would remove"
     return Answer(

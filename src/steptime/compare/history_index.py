@@ -94,7 +94,7 @@ class _KnownProcess:
 
 
 def entry_of(folder: Path, print_of: Fingerprint) -> Entry | None:
-    """What a history tells of a recording; None where it cannot be read at all."""
+    """A history's row of a recording; None where it cannot be read at all."""
     try:
         contents = look_into(folder)
     except SteptimeError:
@@ -168,7 +168,8 @@ _ORDER = 'CREATE INDEX by_job ON recordings (job, machine, started, "commit")'
 
 
 def read_history(folder: Path, *, noise_floor: float = BETWEEN_RUNS) -> History:
-    """The history of the recordings in a folder. What the index knows and did not change is not read again.
+    """The history of the recordings in a folder. Recordings that the index knows and that did not change are not read
+    again.
 
     Raises RecordingError where there is no such folder."""
     if not folder.exists():
@@ -278,8 +279,8 @@ class Doomed:
 def doomed_of(
     entries: Sequence[Entry], now_epoch_ns: int, *, older_than: float | None, keep_bytes: int | None
 ) -> tuple[Doomed, ...]:
-    """What is to go, the oldest first: what is older than so many seconds, then the oldest ones until the others fit
-    into so many bytes. A recording that may still be written to stays, and counts."""
+    """Recordings that are to go, the oldest first: those older than so many seconds, then the oldest ones until the
+    others fit into so many bytes. A recording that may still be written to stays, and counts."""
     kept = sorted(entries, key=lambda entry: entry.started_epoch_ns)
     doomed: list[Doomed] = []
     if older_than is not None:

@@ -47,7 +47,7 @@ def runs_table(comparison: Comparison) -> Table:
 
 
 def difference_tables(comparison: Comparison) -> tuple[Table, ...]:
-    """What moved: the step with its categories, then its parts, then the findings; those that have rows."""
+    """Rows that moved: the step with its categories, then its parts, then the findings; those that have rows."""
     every = (_differences(comparison), _pieces(comparison), _findings(comparison))
     return tuple(table for table in every if table.rows)
 

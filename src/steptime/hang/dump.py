@@ -24,7 +24,7 @@ COMPLETED = "completed"
 POINT_TO_POINT = re.compile(r"i?(send|recv) (\d+)(->|<-)(\d+)")
 CONVERTER = "steptime.plain_pickle:to_json"
 MEMORY_PER_BYTE, BASE_SECONDS, BYTES_PER_SECOND = 40, 5, 1_000_000
-"""What the process that reads a pickle may take: memory for each byte of the file, and processor time."""
+"""Limits of the process that reads a pickle: memory for each byte of the file, and processor time."""
 LARGEST = 256 << 20
 """Bytes of one dump: a hundred thousand calls with their stacks."""
 RANK_IN_NAME = re.compile(r"([0-9]+)(?:\.(?:json|pickle|pkl|bin))?$")
@@ -85,7 +85,7 @@ class Dump:
 def read_dumps(paths: Sequence[str]) -> tuple[tuple[Dump, ...], tuple[str, ...]]:
     """The dumps that are meant by files, folders and patterns, by rank, and a sentence for each file passed over.
 
-    What is no dump in a folder or under a pattern is passed over. Raises TraceError: no-dumps, same-rank, and
+    A file that is no dump in a folder or under a pattern is skipped. Raises TraceError: no-dumps, same-rank, and
     dump-unreadable for a file that was given by name."""
     dumps: dict[int, Dump] = {}
     passed_over: list[str] = []

@@ -394,7 +394,7 @@ def _who_else(group: Group, given: Mapping[int, Dump]) -> tuple[str, ...]:
 
 
 def _alike(call: CollectiveCall, waiting: Sequence[int], here: Mapping[int, CollectiveCall]) -> tuple[str, ...]:
-    """Of what all ranks have called alike: how far it is, and what may still differ."""
+    """State of a collective that all ranks have called alike: how far it is, and what may still differ."""
     evidence = [f"it is {call.state} on {counted_ranks(waiting)}"]
     last = max(here, key=lambda rank: here[rank].created)
     late = (here[last].created - min(each.created for each in here.values())) / 1e9
@@ -520,7 +520,7 @@ def _at_place(call: CollectiveCall) -> str:
 
 
 def _progress(call: CollectiveCall) -> str:
-    """How far a call has come. Of one that gloo has ended no dump says whether it failed."""
+    """How far a call has come. For one that gloo has ended no dump says whether it failed."""
     return "ended" if call.done and call.state != COMPLETED else call.state
 
 

@@ -122,7 +122,7 @@ def _progress(call: CollectiveCall, dump: Dump, first: CollectiveCall | None) ->
 
 
 def _belongs(each: CollectiveCall, call: CollectiveCall) -> bool:
-    """Whether `each` is numbered in one row with the other side of `call`."""
+    """True if `each` is numbered in one row with the other side of `call`."""
     if each.group != call.group or each.point_to_point != call.point_to_point:
         return False
     mine, other = call.direction, each.direction

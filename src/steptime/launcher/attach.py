@@ -39,7 +39,7 @@ PERIOD = 0.25
 LONG_CALL_SECONDS = 3.0
 """Without an answer: it is said that the process runs no Python."""
 LEAVING_SECONDS = 5.0
-"""That a process is given to write its last records: it looks once a second."""
+"""Seconds that a process gets to write its last records: it looks once a second."""
 PTRACE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
@@ -172,7 +172,7 @@ def _is_measured(folder: Path) -> bool:
 
 
 def _leave(folder: Path, pids: Sequence[int]) -> bool:
-    """Asks the probe to go, where it has come or is still to come, and waits for its last records. Whether all have
+    """Asks the probe to go, where it has come or is still to come, and waits for its last records. True if all have
     left: one that never trains, or is not measured yet, does later."""
     (folder / LEAVE).touch()
     for pid in pids:
@@ -230,7 +230,7 @@ def _lock_of(pid: int) -> Path:
 
 
 def _write_entry(pid: int, folder: Path, options: ProbeOptions) -> Path:
-    """What the process is to run: what start-up files do in a job that we start."""
+    """Code that the process is to run: that of start-up files in a job that we start."""
     lock = str(_lock_of(pid))
     plan = json.dumps({"recording": str(folder), "attached": lock, **asdict(options)}, ensure_ascii=False)
     variables = {PLAN: plan, START: str(INJECT)}

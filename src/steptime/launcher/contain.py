@@ -34,7 +34,7 @@ SAME_FLAGS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 LEFT = ("/proc", "/sys", "/dev", "/run")
 """Devices, shared memory, and the sockets and process numbers of services: nobody's files. They stay as they are."""
 SHARED_MEMORY = "/dev/shm"
-"""What lies in it directly is shared between processes, also with those of services; its folders hold files."""
+"""Files directly in it are shared between processes, also with those of services; its folders hold files."""
 MOST_SOCKETS = 256
 OLDEST_LANDLOCK = 2
 """The first version lets no file move from one folder to another."""
@@ -178,7 +178,7 @@ def replace_source(path: str, text: str) -> None:
 
 
 def mount_points() -> list[str]:
-    """Of this namespace; nothing twice."""
+    """Mounts of this namespace; nothing twice."""
     with open("/proc/self/mountinfo", "rb") as file:
         fields = [line.split()[4] for line in file]
     return list(dict.fromkeys(os.fsdecode(field.decode("unicode_escape").encode("latin-1")) for field in fields))
@@ -277,7 +277,7 @@ def _pave(way: str, path: str, upper: str) -> None:
 
 
 def make_read_only(path: str) -> None:
-    """What is mounted at a path. Raises OSError."""
+    """Makes the mount at a path read-only. Raises OSError."""
     flags = os.statvfs(path).f_flag
     kept = sum(mounted for message, mounted in SAME_FLAGS.items() if flags & message)
     if not flags & os.ST_RDONLY:
@@ -349,8 +349,8 @@ def check(spec: Spec) -> None:
 
 
 def _check_removal(target: str, own: int) -> None:
-    """That files and folders of the lower layer can go, and come again empty: for that an overlay needs attributes that
-    not every file system has."""
+    """Check that files and folders of the lower layer can go, and come again empty: for that an overlay needs
+    attributes that not every file system has."""
     lower = os.path.join(seen(own), "lower")
     os.makedirs(os.path.join(lower, "folder"), exist_ok=True)
     for path in ("folder/file", "file"):
@@ -379,7 +379,7 @@ class _Beneath(ctypes.Structure):
 
 
 def landlock_version() -> int:
-    """Of this kernel; 0 where it has none."""
+    """Version of Landlock in this kernel; 0 where it has none."""
     return max(0, int(_LIBRARY.syscall(CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1))))
 
 

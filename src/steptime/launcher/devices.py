@@ -46,7 +46,7 @@ class ReportedDevices:
         return {uuid for path in self._folder.glob(FACTS) for uuid in self._reported(path)}
 
     def _reported(self, path: Path) -> Iterator[str]:
-        """Of the whole lines that have come; a torn one comes again."""
+        """UUIDs in the whole lines that have come; a torn one comes again."""
         offset, data = self._read.get(path, 0), b""
         with contextlib.suppress(OSError):
             if path.stat().st_size > offset:
@@ -86,7 +86,7 @@ class Devices:
         return [{"uuid": name, **self._figures(handle, pids)} for name, handle in self._handles.values()]
 
     def free_bytes(self) -> int:
-        """Of memory, on the device that has the least; 0 where one does not answer, and without any."""
+        """Free memory on the device that has the least; 0 where one does not answer, and without any."""
         memory = [self._ask("MemoryInfo", handle) for _, handle in self._handles.values()]
         return min((int(each.free) if each is not None else 0 for each in memory), default=0)
 
@@ -144,7 +144,7 @@ class Devices:
 
 
 def free_bytes(uuids: Iterable[str]) -> int:
-    """Of memory, on the one of these devices that has the least; 0 where one is not known or does not answer."""
+    """Free memory on the one of these devices that has the least; 0 where one is not known or does not answer."""
     wanted, devices = tuple(uuids), Devices()
     devices.add(wanted)
     return devices.free_bytes() if devices.known(wanted) else 0

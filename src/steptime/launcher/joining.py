@@ -123,7 +123,7 @@ def _manifest_has_end(folder: Path) -> bool:
 
 
 def _machine() -> str:
-    """What two processes have in common that see each other's numbers."""
+    """Identity that two processes have in common that see each other's numbers."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115
@@ -140,7 +140,7 @@ def _started(pid: int) -> str:
 
 
 def leave(place: RecordingPlace) -> None:
-    """This launcher's part has ended. What is left of the mark keeps its part from being taken once more."""
+    """This launcher's part has ended. The rest of the mark keeps its part from being taken once more."""
     with contextlib.suppress(OSError):
         place.mark.rename(_left(place.mark))
 

@@ -59,7 +59,7 @@ def find_library(name: str) -> str:
 EVENTS = Path("/sys/fs/cgroup/memory.events")
 """Events of our own control group (version 2), which a container sees as the root."""
 MACHINE = Path("/proc/vmstat")
-"""Of the whole machine; in a container, too: its counter may have risen for a stranger."""
+"""Counter of the whole machine; in a container, too: it may have risen for a stranger."""
 
 
 def oom_kills() -> int | None:

@@ -60,8 +60,8 @@ class Overlooked:
         self._sentence = ""
 
     def look(self) -> str:
-        """What is to be said, and done, about the first one; "" while there is none. Cheap: the maps of a process are
-        read only where it is a Python that was not entered."""
+        """Message about the first one, and its action; "" while there is none. Cheap: the maps of a process are read
+        only where it is a Python that was not entered."""
         if not self._sentence and time.monotonic() >= self._due:
             self._due = time.monotonic() + PERIOD
             pids = self._pids()

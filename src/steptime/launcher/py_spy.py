@@ -1,5 +1,5 @@
 """Looks at a process from outside, where there is no way into it: py-spy, where the user has it installed, reads where
-its training thread is a hundred times a second. That tells lines, and no steps.
+its training thread is a hundred times a second. It knows lines, and no steps.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def look_from_outside(pid: int, seconds: int | None) -> LinesFromOutside:
 
 
 def lines_of(stacks: Iterable[str]) -> tuple[int, tuple[tuple[SourceLine, int], ...]]:
-    """Of py-spy's lines "thread;frame;frame count", outermost first: the looks at the main thread, and the user's lines
-    with theirs. A look that found none of those counts for the outermost frame."""
+    """Counts of py-spy's lines "thread;frame;frame count", outermost first: the looks at the main thread, and the
+    user's lines with theirs. A look that found none of those counts for the outermost frame."""
     found: Counter[SourceLine] = Counter()
     for stack in stacks:
         frames, _, count = stack.strip().rpartition(" ")

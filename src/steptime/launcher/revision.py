@@ -21,7 +21,7 @@ from steptime.git import COMMIT, ask_git, filtered
 PATIENCE = 5.0
 """Seconds that the end of a job waits for an inspection."""
 STATUS = ("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=dirty", "--no-renames")
-"""An entry for each tracked file that differs, staged or not. Of submodules, another commit counts."""
+"""An entry for each tracked file that differs, staged or not. In submodules, another commit counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class Inspection:
                 self._notify(seen)
 
     def end(self) -> Revision:
-        """What was seen, after which nothing more is told; where the job was over before Git was asked, it is asked
-        now. Unknown where it takes too long: then Git is ended."""
+        """The result, which ends the watch; where the job was over before Git was asked, it is asked now. Unknown where
+        it takes too long: then Git is ended."""
         self._now.set()
         self._thread.join(PATIENCE)
         with self._reporter:
@@ -66,7 +66,7 @@ class Inspection:
 
 
 def revision_of(folder: Path, over: threading.Event) -> Revision:
-    """What Git says of the working tree that a folder lies in, unless `over` is set meanwhile."""
+    """Git's answer about the working tree that a folder lies in, unless `over` is set meanwhile."""
     head = _ask(folder, ("rev-parse", "--verify", "--quiet", "HEAD"), over)
     commit = head.decode("ascii", "replace").strip() if head is not None else ""
     if not COMMIT.fullmatch(commit):
@@ -82,7 +82,7 @@ def revision_of(folder: Path, over: threading.Event) -> Revision:
 
 
 def _root(folder: Path, over: threading.Event) -> Path:
-    """Of the working tree, from which paths are told."""
+    """Root of the working tree, from which paths are given."""
     root = _ask(folder, ("rev-parse", "--show-toplevel"), over) or b""
     return Path(os.fsdecode(root.rstrip(b"\n")))
 

@@ -1,7 +1,6 @@
 """Stays next to a running job: passes on signals, takes telemetry, shows progress; and packs its recording.
 
-What is heavy to import (psutil, numpy) comes in when the job has been running for a moment: a short job never waits
-for it.
+Heavy imports (psutil, numpy) wait until the job has been running for a moment: a short job never waits for them.
 
 A signal reaches the launcher in one of two ways. Ctrl-C, a closed terminal and `kill -- -GROUP` send it to the whole
 process group: the job has it already, and a second one would cut short the job's own way of ending. `kill PID` sends

@@ -6,9 +6,9 @@ benchmarks/results/turns.md).
 
 A job starts when it is its turn for the first time, and keeps the turn until its warm-up is over. From then on, when a
 slice of time is over, it is asked to rest, and is stopped, with all that it has started, when it has come to the end of
-a step, so that turns are whole steps. Nothing of it runs while it is stopped: neither loader workers nor threads. What
-it has launched on a device would, so it waits for that first; its slices are longer, as each starts with an idle
-device.
+a step, so that turns are whole steps. Nothing of it runs while it is stopped: neither loader workers nor threads. Work
+that it has launched on a device would go on, so it waits for that first; its slices are longer, as each starts with an
+idle device.
 """
 
 from __future__ import annotations

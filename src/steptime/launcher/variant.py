@@ -101,7 +101,7 @@ class JobDeadline:
             end_job(self._job)
 
     def alternating(self) -> Iterable[int]:
-        """What the machine does for these is none of a stranger's load."""
+        """Watchdogs of the jobs that it takes turns with: their load is not foreign."""
         return self._turn[0].others() if self._turn is not None else ()
 
 

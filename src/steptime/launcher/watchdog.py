@@ -1,6 +1,6 @@
 """Ends all that a process of a trial has started, and removes its workspace, whatever becomes of steptime.
 
-    python -I -S watchdog.py HELD COMMAND [ARGUMENT]...
+python -I -S watchdog.py HELD COMMAND [ARGUMENT]...
     python -I -S watchdog.py
 
 A script of its own, of the standard library alone, in two parts that nobody but steptime holds by a pipe:
@@ -14,7 +14,8 @@ does not stay so.
 The **janitor** reads names of folders and removes them when its standard input ends. Watchdogs hold the other end of
 that pipe as well (HELD): nothing runs in a folder any more when it is removed.
 
-What another service starts on request (a container of Docker's, a batch system's job) is no descendant, and stays.
+A process that another service starts on request (a container of Docker's, a batch system's job) is no descendant, and
+stays.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ LOOK = 0.005
 """Seconds between two looks at what is left of what was killed."""
 STREAM_ENDED, ASKED = b"", b"end\n"
 STATUS_SHIFT = 128
-"""Of a shell: added to the number of the signal that ended a command."""
+"""Convention of a shell: added to the number of the signal that ended a command."""
 
 
 # -- the watchdog ------------------------------------------------------------------------------------------------------

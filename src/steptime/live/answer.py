@@ -77,7 +77,7 @@ def answer_of(view: LiveView) -> Answer:
 
 
 def _parts(rank: RankView | None) -> Table:
-    """Of the last minute: times of phases are per step, of the rest in all."""
+    """Facts of the last minute: times of phases are per step, of the rest in all."""
     found = list[tuple[Part, str]]()
     if rank is not None and rank.steps:
         found = [(each, f"{format_duration(each.total / rank.steps)}/step") for each in rank.phases]
@@ -144,7 +144,7 @@ def machine_lines(sample: TelemetrySample) -> list[str]:
 
 
 def _device_line(device: DeviceSample) -> str:
-    """What the driver tells of it; "" where it tells nothing."""
+    """The driver's facts of it; "" where it has none."""
     reported = []
     if device.utilization is not None:
         reported.append(f"{device.utilization:.0f} % busy")

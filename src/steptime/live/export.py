@@ -145,7 +145,7 @@ class Prometheus:
         self.port = int(self._server.server_address[1])
 
     def collect(self) -> Iterable[Any]:
-        """What the library asks for."""
+        """Metric families, asked for by the Prometheus client."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         families: dict[str, Any] = {}

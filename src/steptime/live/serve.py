@@ -37,7 +37,7 @@ ALIVE = 15.0
 """Seconds after which a page is written to though nothing is new, so that one that was closed is noticed."""
 DIAGNOSIS_LIMIT = 600.0
 WIDTH, HEIGHT = 600, 60
-"""Of the curve, in units of its own."""
+"""Size of the curve, in units of its own."""
 
 
 @cache

@@ -195,7 +195,8 @@ class Watcher:
         return quiet > SILENCE
 
     def _change(self, front: RankView | None, now: float) -> float | None:
-        """Of the front rank's step, since the first minute that was watched; None where it is within the noise."""
+        """Trend of the front rank's step, since the first minute that was watched; None where it is within the
+        noise."""
         if front is None or front.step is None or front.steps < STEPS_TO_DIAGNOSE:
             return None
         base = self._base.setdefault(front.name, front.step)
@@ -238,7 +239,7 @@ def _notice(recording: Path) -> str:
 
 
 def diagnosis_command(recording: Path, *options: str) -> list[str]:
-    """What diagnoses a recording in a process of its own, at the lowest priority."""
+    """Command that diagnoses a recording in a process of its own, at the lowest priority."""
     return ["nice", "-n", "19", *own_python("steptime", "diagnose", *options, "--", str(recording))]
 
 

@@ -87,7 +87,8 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def loaded(place: str) -> Any:
-    """What "file.py:name" or "module:name" is; the file is imported as `python file.py` would find it, not as main."""
+    """The callable "file.py:name" or "module:name"; the file is imported as `python file.py` would find it, not as
+    main."""
     where, _, name = place.rpartition(":")
     found = module_of(where)
     for part in name.split("."):
@@ -337,7 +338,7 @@ class Candidate:
         return [each for each in (*words, *named.values(), *self._owned()) if getattr(each, "requires_grad", False)]
 
     def tensors(self) -> list[Any]:
-        """Of its arguments, and its parameters."""
+        """Formats of its arguments and its parameters."""
         words, named = self.arguments
         return [*tensors_of((words, named)), *self._owned()]
 
@@ -400,7 +401,7 @@ class Candidate:
         self._flush.add_(1)
 
     def check_values(self) -> None:
-        """Whether its result follows its arguments, and what a call with new values takes next to one with the old."""
+        """Checks whether the result follows the arguments: a call with new values against one with the old."""
         words, named = self.arguments
         floats = [each for each in (*words, *named.values()) if isinstance(each, torch.Tensor) and each.numel() > 1]
         self.answer["follows"] = None
@@ -482,8 +483,9 @@ def timed_by_clock(call: Callable[[], object], prepare: Callable[[], object]) ->
 
 
 def timed_by_events(call: Callable[[], object], prepare: Callable[[], object], cuda: Any = torch.cuda) -> float:
-    """ns of a call on a device, between two events on the current stream: the host launches while the device is still
-    busy with what prepares the call. What goes on after the second event, on streams of its own, counts as well."""
+    """ns of a call on a device, between two events on the current stream: the host launches while the device is
+    still busy with what prepares the call. Work that goes on after the second event, on streams of its own, counts
+    as well."""
     start, end = (cuda.Event(enable_timing=True) for _ in range(2))
     prepare()
     start.record()
@@ -568,7 +570,8 @@ def without_rounding(gradients: list[Any]) -> list[Any]:
 
 
 def exact_results(target: Any, arguments: Arguments, request: Any, first: list[Any]) -> list[Any] | None:
-    """Of the first callable in float64, next to its own; None where it does not run so, or gives something else."""
+    """Result of the first callable in float64, next to its own; None where it does not run so, or returns something
+    else."""
     if request["device"] != "cpu" and request["device"] != "cuda":
         return None
     with contextlib.suppress(Exception):  # many functions know one dtype only

@@ -15,13 +15,13 @@ from steptime.machine.peaks import MeasurementError, load_as, measured_by, remem
 SCRIPT = Path(__file__).with_name("between_runs_script.py")
 RUNS = 8
 DIFFERENCE = 1.96 * 2**0.5 * 1.4826
-"""Of the median deviation: 95 % of differences of two runs are smaller, if they are normal. One run of the eight that
-something disturbed does not decide."""
+"""Factor on the median deviation: 95 % of differences of two runs are smaller, if they are normal. One run of the eight
+that something disturbed does not decide."""
 LEAST = 0.005
 """Fraction of a step: clocks, temperature and memory layout move any job's by this much, however alike eight runs
 were."""
 PATIENCE_SECONDS = 60
-"""Of one process: importing torch takes seconds on a cold disk."""
+"""Seconds for one process: importing torch takes seconds on a cold disk."""
 
 
 class _StepAnswer(msgspec.Struct, frozen=True):

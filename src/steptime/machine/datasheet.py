@@ -133,7 +133,7 @@ NAMES = (
     "V100S", "V100-PCIe", "V100-SXM2", "NVIDIA T4", "RTX 5090", "RTX 4090", "RTX 6000 Ada", "RTX 3090", "RTX A6000",
     "MI355X", "MI350X", "MI325X", "MI300X", "MI300A", "MI250X", "MI250", "MI210",
 )  # fmt: skip
-"""What to call each of them, for who asks for one."""
+"""Names to choose from, for a message about an unknown one."""
 
 
 def look_up(name: str, device: str = "cuda") -> Machine | None:

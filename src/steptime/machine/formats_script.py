@@ -182,7 +182,7 @@ def as_arrays(sample: Any) -> Any:
 
 
 def formats_of(samples: Sequence[Any]) -> list[dict[str, Any]]:
-    """Of each format "name", "bytes" (of a sample on disk) and ns of a sample: "ordered_ns" and "random_ns" with its
+    """For each format "name", "bytes" (of a sample on disk) and ns of a sample: "ordered_ns" and "random_ns" with its
     files out of the page cache (None where the system does not put them out), "warm_ns" from memory; or "left_out"."""
     found = []
     for kind in FORMATS:

@@ -66,7 +66,7 @@ def give(answer: dict[str, Any], request: dict[str, Any]) -> None:
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
-    """What the loader of a place is, its parts, and each setting."""
+    """The loader of a place, its parts, and each setting."""
     opened = OpenedFiles() if request["parts"] else None
     try:
         if opened is not None:
@@ -352,15 +352,15 @@ def samples_of(loader: Any) -> list[Any]:
 
 
 def orders_of(loader: Any) -> Iterator[Any]:
-    """What each batch is made of: indices, or how many items of an iterable dataset."""
+    """Contents of each batch: indices, or how many items of an iterable dataset."""
     if isinstance(loader.dataset, IterableDataset):
         return itertools.repeat(loader.batch_size or 1, PART_BATCHES)
     return iter(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
 
 
 def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
-    """One by one, in this process. Of more than FEW batches the first is not counted: what it does for the first time,
-    such as an import, is not what an item takes."""
+    """One by one, in this process. With more than FEW batches the first is not counted: its one-time work, such as an
+    import, is no part of an item's time."""
     dataset, items, collating, cpu, count, batches, every = loader.dataset, 0, 0, 0, 0, 0, 0
     stream = iter(dataset) if isinstance(dataset, IterableDataset) else None
     end = time.perf_counter() + seconds

@@ -1,8 +1,8 @@
 """Peak FLOP/s and bandwidth: measured by a short run of the user's own torch, remembered in the user's cache folder.
 
-What all measurements of a machine share is here: a script that runs with the user's own torch, what others took of
-the CPUs meanwhile, and the files that remember what came out. A peak that could not be measured is a datasheet's or
-None, and says so; it never stops a diagnosis.
+The common part of all measurements of a machine: a script that runs with the user's own torch, the CPU time that others
+took meanwhile, and the files that remember the results. A peak that could not be measured is a datasheet's or None, and
+says so; it never stops a diagnosis.
 """
 
 from __future__ import annotations

@@ -33,13 +33,14 @@ CUDA_ORDER = 8192
 COPY_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
 """Larger than any cache."""
 UPDATE_BYTES = tuple(2**power for power in (20, 22, 24, 26, 28))
-"""Update bytes of the two tensors together that an update in place goes through: from a core's own cache to memory.
-What a model and its optimizer keep is often in a last-level cache, which is two to four times as quick as memory."""
+"""Update bytes of the two tensors together that an update in place goes through: from a core's own cache to memory. The
+state of a model and its optimizer is often in a last-level cache, which is two to four times as quick as memory."""
 TINY_OPERATORS = 1000
 BLOCK_SECONDS = 0.01
 """The wait for a device costs some 20 µs: a fifth of a percent of this."""
 ROUNDS, ROUND_SECONDS = 5, 0.1
-"""Of one process at work, and then all at once: in turns, as a virtual machine is quicker at one time than another."""
+"""First for one process at work, then for all at once: in turns, as a virtual machine is quicker at one time than
+another."""
 WORK = """
 import sys, time
 print(flush=True)
@@ -52,7 +53,7 @@ while now < end:
     done, now = done + 1, time.perf_counter()
 print(done / (now - start), flush=True)
 """
-"""What a loader's worker mostly is: a process of Python."""
+"""The usual work of a loader's worker: a process of Python."""
 BATCHES, BATCH_ITEMS, ITEM_VALUES = 60, 32, 512
 HANDOVER_SECONDS = 0.005
 """Between two batches: the next one is ready when it is asked for."""
@@ -176,8 +177,8 @@ def profiled_event() -> dict[str, float] | None:
 
 
 def together() -> dict[str, float] | None:
-    """What the usable CPUs do at once, in CPUs of which one works alone: two hyperthreads of a core do less than two,
-    and a virtual machine does not tell which of its CPUs are such. None where processes cannot be started."""
+    """Throughput of all usable CPUs together, in units of one CPU that works alone: two hyperthreads of a core do less
+    than two, and a virtual machine does not tell which of its CPUs are such. None where processes cannot be started."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if usable == 1:
         return summary([1.0], best=max)

@@ -44,7 +44,7 @@ class CudaCopies:
 
 
 def transfers_of(batch: list[Any], device: CudaCopies) -> list[dict[str, Any]]:
-    """Of each way of a batch's tensors to the device: "host_ns", until the host goes on, and "device_ns", which the
+    """For each way of a batch's tensors to the device: "host_ns", until the host goes on, and "device_ns", which the
     copies take; "pin_ns", to pin the batch before, which a loader's thread does; "bytes". Empty without a device, and
     for a batch that has no tensors on the host. Raises RuntimeError where there is no room for it."""
     tensors = [each for each in batch if each.device.type == "cpu"]

@@ -24,7 +24,7 @@ MOST_ROWS = 40
 FIRST_OWNERS, FIRST_LINES, FIRST_MODULES, FIRST_SAVINGS = 9, 5, 3, 4
 """Rows that a terminal shows."""
 MOST_TIMES = 99
-"""Of a batch: beyond, a factor says no more than that there is room."""
+"""Largest factor of a batch: beyond, it says no more than that there is room."""
 OVERLAP = (
     "These overlap and do not add. The error is the largest of the peak that was left, in pairs of runs without and "
     "with the change."
@@ -32,7 +32,7 @@ OVERLAP = (
 
 
 def answer_of(report: MemoryReport) -> Answer:
-    """Of the device that held most; documents have the others, too."""
+    """For the device that held most; documents have the others, too."""
     first = report.devices[:1]
     problems = (*report.problems, *(problem for found in report.devices for problem in found.problems))
     cut = tuple(f"Cut: {part}." for found in first for part in found.cut.split("; ") if part)
@@ -60,7 +60,7 @@ def answer_of(report: MemoryReport) -> Answer:
 
 
 def _headline(report: MemoryReport) -> str:
-    """What will end the job, or has ended it; else who holds most."""
+    """The cause that will end the job, or has ended it; else the largest owner."""
     return next(_reported(report), f"Memory of {report.source} is not known.")
 
 
@@ -88,7 +88,7 @@ def _most(found: MemoryTriage) -> str:
 
 
 def _sentences(report: MemoryReport) -> list[str]:
-    """What a headline could have said of the first device and did not; and what fits it."""
+    """Candidates for a headline about the first device, with their savings."""
     headline = _headline(report)
     displayed = [
         each for each in _reported(report) if each != headline and each[: each.find(":")] in ("Leak", "Growth")
@@ -99,7 +99,7 @@ def _sentences(report: MemoryReport) -> list[str]:
 
 
 def memory_tables(report: MemoryReport) -> tuple[Table, ...]:
-    """Of all devices, the one that held most first."""
+    """Answers for all devices, the one that held most first."""
     every = (part for number, found in enumerate(report.devices) for part in _device(found, number))
     return tuple(part for part in every if isinstance(part, Table) and part.rows)
 
@@ -174,7 +174,7 @@ def _fragments(found: Fragmentation, number: int) -> Table:
 
 
 def device_text(found: MemoryTriage) -> str:
-    """What was held at the moment."""
+    """Memory held at the moment."""
     live, reserved = format_bytes(found.account.live), format_bytes(found.account.reserved)
     held = f"torch knew of {reserved}" if found.device == "CPU" else f"the process held {reserved}"
     return f"{found.device}, {found.moment}: {live} of tensors; {held}"

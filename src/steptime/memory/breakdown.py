@@ -69,7 +69,8 @@ def _cut(there: dict[int, int], address: int, size: int) -> None:
 
 
 def _free_pieces(segments: Segments, address: Int64, taken: Int64) -> Pieces:
-    """What blocks leave free of the segments. Blocks outside all segments (of a damaged snapshot) count for nothing."""
+    """Free bytes of the segments, between blocks. Blocks outside all segments (of a damaged snapshot) count for
+    nothing."""
     order = np.argsort(segments.address, kind="stable")
     start, stop = segments.address[order], (segments.address + segments.size)[order]
     by_address = np.argsort(address, kind="stable")

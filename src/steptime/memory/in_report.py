@@ -52,7 +52,8 @@ def over_time(history: AllocationHistory, owners: Codes, most: int = MOST_POINTS
 
 
 def owned_in_process(process: Process, windows: Sequence[StepContext]) -> OverTime | None:
-    """Of a recording: the allocator's snapshot of a profiled window, else the allocations in its trace, else None."""
+    """Memory of a recording: the allocator's snapshot of a profiled window, else the allocations in its trace, else
+    None."""
     snapshots = sorted(process.folder.glob("memory-*.pickle"), reverse=True)
     found: Iterable[OverTime | None] = map(_of_snapshot, snapshots)
     if not snapshots:
@@ -68,8 +69,8 @@ def _with_allocations(process: Process, windows: Sequence[StepContext]) -> list[
 
 
 def owned_in_trace(trace: Trace, boundaries: Int64, how: str) -> OverTime | None:
-    """boundaries: (n, 2) ns of the steps on the host, found by how. Of several devices the one that held most; None
-    without allocations, or without their addresses (before torch 1.12)."""
+    """boundaries: (n, 2) ns of the steps on the host, found by how. The device that held most, of several; None without
+    allocations, or without their addresses (before torch 1.12)."""
     return _of(histories_of_trace(trace, boundaries, how)) if not is_too_large(trace) else None
 
 

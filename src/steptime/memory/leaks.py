@@ -32,8 +32,8 @@ def leaks_of(history: AllocationHistory, signs: Signs, owners: Codes, boundaries
     """The lines that leave memory behind in every step, the largest first; none where fewer than LEAST_STEPS whole
     steps are followed by another whole one.
 
-    What a step made and what is alive at the end, a whole step later, is left behind: parameters and the optimizer's
-    state are not meant, and a cache that is emptied now and then has steps of which nothing is left."""
+    A block that a step made and that is alive at the end, a whole step later, is left behind: parameters and the
+    optimizer's state are excepted, and a cache that is emptied now and then has steps of which nothing is left."""
     lives = history.lives
     ends = np.array(boundaries, np.int64)
     eligible = len(ends) - 2 if len(ends) else 0  # the steps between the first boundary and the one before the last

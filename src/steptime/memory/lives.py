@@ -147,7 +147,7 @@ def _history_from_snapshot(snapshot: Snapshot, device: int) -> AllocationHistory
 
 
 def _cut(snapshot: Snapshot, lives: Lives, events: int, disagreements: int) -> str:
-    """What is missing of a history, and how that is known; "" where nothing is."""
+    """Missing part of a history, and how that is known; "" where nothing is."""
     if snapshot.truncated:
         return "the file ends in the middle, so what came behind, and perhaps the peak, is not known"
     parts = []
@@ -322,8 +322,8 @@ def _there_before(size: int, count: int) -> Lives:
 def _stacks(trace: Trace, found: AllocationEvents, time: Int64) -> tuple[Int32, Stacks]:
     """The stack of each memory event: what enclosed it on its thread, Python functions and operators alike.
 
-    A function that is none of Python's has neither file nor line. Of a function that was running when the recording
-    began the line in its name is where it stood then, and says nothing of later."""
+    A function that is none of Python's has neither file nor line. The line in the name of a function that was running
+    when the recording started is where it was then, and says nothing of later."""
     events = trace.events
     numbers: dict[tuple[int, int], int] = {}  # of a stack, by that of its callers and its innermost symbol
     entered: set[int] = set()

@@ -22,7 +22,7 @@ class Owner(IntEnum):
     GRADIENTS = 1
     OPTIMIZER_STATE = 2
     ACTIVATIONS = 3
-    """What the forward made and backward needs."""
+    """Blocks that forward made and backward needs."""
     COPIES = 4
     """Autocast's copies of weights in 16 bits: as large for any batch."""
     INPUTS = 5
@@ -84,8 +84,8 @@ def autocast_copies(history: AllocationHistory, signs: Signs, parameters: dict[i
 
 
 def _copies(history: AllocationHistory, parameters: dict[int, int], candidates: Bool) -> Bool:
-    """Of the candidates those of half a parameter's size. Of a size at most as many live at once as there are
-    parameters: what is beyond was made of something else, and of those the ones that live longest count."""
+    """Candidates of half a parameter's size. At most as many of a size as there are parameters live at once: the others
+    belong to something else, and among them the ones that live longest count."""
     lives = history.lives
     copies = np.zeros(len(lives), np.bool_)
     halves: Counter[int] = Counter()
@@ -185,7 +185,7 @@ def _survives(history: AllocationHistory, born: Int64, died: Int64) -> Bool:
 
 
 def _made_once(size: Int64, born: Int64, chosen: Bool) -> Bool:
-    """Of the chosen those of a size of which no other step makes any: what every step makes and keeps is a leak."""
+    """Chosen blocks of a size that no other step makes: a size that every step makes and keeps is a leak."""
     steps = np.unique(np.stack((size[chosen], born[chosen]), axis=1), axis=0)
     sizes, counts = np.unique(steps[:, 0], return_counts=True)
     return chosen & np.isin(size, sizes[counts == 1])
@@ -240,8 +240,8 @@ def _between(marked: Bool, after: Int64, until: Int64) -> Bool:
 
 
 def _assign_earlier(history: AllocationHistory, owner: Codes) -> None:
-    """What was there before the recording, by sizes: a model's parameters, its gradients and each slot of
-    the optimizer's state are as many blocks of the same sizes.
+    """Blocks from before the recording, by sizes: a model's parameters, its gradients and each slot of the optimizer's
+    state are as many blocks of the same sizes.
 
     The sizes of one such set are those of the gradients, else of a slot of the optimizer's state. The first that fits
     is the parameters', the second the gradients' (where none were made), the others the optimizer's."""
@@ -271,7 +271,7 @@ def _unit(history: AllocationHistory, owner: Codes) -> dict[int, int]:
 
 
 def _set_of(history: AllocationHistory, owner: Codes, wanted: Owner) -> dict[int, int]:
-    """Of what an owner made, what lived at once; of an optimizer's state what one line of its made."""
+    """Blocks of an owner that lived at once; of an optimizer's state those that one of its lines made."""
     lives = history.lives
     rows = np.flatnonzero((owner == wanted) & (lives.born > BEFORE))
     if not len(rows):

@@ -120,7 +120,7 @@ def _of_process(process: Process, problems: tuple[str, ...], capacity: int | Non
 
 
 def _histories(process: Process, max_size: int) -> list[AllocationHistory]:
-    """Of a process: its snapshots, else the memory events of its traces."""
+    """Histories of a process: its snapshots, else the memory events of its traces."""
     found = [each for path in sorted(process.folder.glob("memory-*.pickle")) for each in histories(read_snapshot(path))]
     if found:
         return found

@@ -91,7 +91,7 @@ def largest_batch(history: AllocationHistory, signs: Signs, owners: Codes, capac
 
 
 SHARES = {Policy.HALVED: 0.5, Policy.KEPT: 0.0, Policy.UNKNOWN: 0.36}
-"""Of an activation, what autocast takes off. Where its operator is not known: what whole models' activations lost in
+"""Bytes of an activation that autocast saves. Where its operator is not known: what whole models' activations lost in
 the public pairs (0.34 to 0.37 of 5 to 27 GiB), whose operators are known."""
 
 
@@ -186,7 +186,8 @@ class Peak:
 def savings_of(
     peak: Peak, account: MemoryBreakdown, leaks: tuple[Leak, ...], boundaries: tuple[int, ...]
 ) -> tuple[Saving, ...]:
-    """What would free at least 1 % of what is reserved, most first. They do not add: several free the same bytes."""
+    """Savings of at least 1 % of the reserved memory, the largest first. They do not add: several free the same
+    bytes."""
     found = [
         *_of_leaks(leaks),
         *_of_checkpointing(peak),
@@ -227,7 +228,7 @@ def _of_checkpointing(peak: Peak) -> Iterator[Saving]:
 
 
 Group = tuple[str, int, Int64, SourceLine | None]
-"""What it is called, how many blocks it has, the lives made in them, and where they are called."""
+"""Its name, its number of blocks, the lives made in them, and the lines of their calls."""
 
 
 def _by_module(history: AllocationHistory, signs: Signs, rows: Int64) -> Iterator[Group]:

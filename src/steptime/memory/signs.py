@@ -53,7 +53,7 @@ NORMS = frozenset(["layer_norm", "native_layer_norm", "group_norm", "native_grou
 ROUNDED_ON_CPU = frozenset(["exp", "expm1", "softmax", "_softmax", "log_softmax", "_log_softmax", "logsumexp", "sum"])
 """No part of the list of a CPU's autocast (at/autocast_mode.h: AT_FORALL_FP32 is of CUDA's alone)."""
 SPREADS = frozenset(["rsqrt", "sqrt", "var", "var_mean", "std", "norm", "linalg_vector_norm"])
-"""What every normalisation that is written by hand computes; its products by the scale stay in 32 bits, too."""
+"""Operators of every normalisation that is written by hand; its products by the scale stay in 32 bits, too."""
 NORM_PRODUCTS = frozenset(["mul", "div"])
 FULL_MODULES = re.compile(r"(^|/)torch/nn/modules/(normalization|loss|sparse)\.py$")
 HALVED_MODULES = re.compile(r"(^|/)torch/nn/modules/(linear|conv|activation|batchnorm|dropout|pooling)\.py$")
@@ -111,7 +111,7 @@ def operator_name(frame: SourceLine) -> str:
 
 
 def _operators(stacks: Stacks, names: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Of every stack the operators inside its innermost line of Python, the innermost first."""
+    """For every stack the operators inside its innermost line of Python, the innermost first."""
     python = [_in_python(frame) for frame in stacks.frames]
     found = []
     for members in _members(stacks):
@@ -121,7 +121,7 @@ def _operators(stacks: Stacks, names: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _members(stacks: Stacks) -> Iterator[list[int]]:
-    """Of every stack its frames, by number, the innermost first."""
+    """For every stack its frames, by number, the innermost first."""
     for start, end in itertools.pairwise(stacks.start.tolist()):
         yield stacks.member[start:end].tolist()
 
@@ -177,7 +177,7 @@ PLACES = {
     ),
     "zero_grad": (("", r"^(Optimizer\.)?zero_grad(#|$)"),),
 }
-"""What marks a stack: one of its frames is in such a file and such a function."""
+"""Sign of a stack: one of its frames is in such a file and such a function."""
 TORCH = re.compile(r"(^|/)torch/")
 OPERATORS = ("aten::", "autograd::engine::")
 NO_PYTHON = re.compile(r"^<|^$|^\?\?$|\.(c|cc|cpp|cu|cuh|h|hpp)$")
@@ -251,7 +251,7 @@ SIGNS: dict[str, Callable[[SourceLine], object]] = {
 
 
 def _module_paths(stacks: Stacks) -> tuple[str, ...]:
-    """Of every stack; an allocator's snapshot has no names of modules."""
+    """Modules of every stack; an allocator's snapshot has no names of modules."""
     names = [
         MODULE_RANGE.sub("", frame.function) if MODULE_RANGE.match(frame.function) else "" for frame in stacks.frames
     ]

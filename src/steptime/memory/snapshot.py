@@ -181,7 +181,7 @@ def is_snapshot(path: Path) -> bool:
 
 def read_snapshot(path: Path) -> Snapshot:
     """Reads a snapshot: a pickle of `torch.cuda.memory._dump_snapshot` (torch 2.1 to 2.13; also compressed by gzip), or
-    the same as JSON. What is cut off is read as far as it goes, and said.
+    the same as JSON. A truncated file is read as far as it goes, and the report says so.
 
     Raises SnapshotError for a file that is none, asks for anything but data, or is too large for this machine."""
     try:
@@ -198,7 +198,7 @@ def read_snapshot(path: Path) -> Snapshot:
 
 
 def _columns(path: Path, file: IO[bytes]) -> IO[bytes]:
-    """What `snapshot_columns` writes of a file, by a process that may take the memory that is free, and no more."""
+    """Columns of a file by `snapshot_columns`, made by a process that may take the memory that is free, and no more."""
     size, free = path.stat().st_size, psutil.virtual_memory().available
     compressed = file.read(2) == GZIP
     file.seek(0)

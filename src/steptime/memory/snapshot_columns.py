@@ -55,8 +55,8 @@ def _load(file: io.BufferedReader) -> tuple[Row, bool]:
 
 
 def salvaged(values: Sequence[Any]) -> Row:
-    """What is whole of a pickle that ended early, but for its last 64 KiB: the unpickler takes all or none of them.
-    values: all that was begun, in that order."""
+    """Objects recovered from a truncated pickle. The last 64 KiB are dropped, because the unpickler reads a frame whole
+    or not at all. values: objects in the order in which they start."""
     segments = [each for each in values if isinstance(each, dict) and "total_size" in each and "blocks" in each]
     first = next((place for place, each in enumerate(values) if isinstance(each, str) and each == TRACES), len(values))
     traces: list[list[Row]] = []

@@ -100,7 +100,7 @@ class MemoryTriage:
 
 
 def triage(history: AllocationHistory, *, capacity: int | None = None) -> MemoryTriage:
-    """What one device's history says. capacity: bytes of the device, where somebody knows."""
+    """Triage of one device's history. capacity: bytes of the device, where somebody knows."""
     signs = signs_of(history.stacks)
     boundaries, source = boundaries_of(history, signs)
     owners = owners_of(history, signs, boundaries)

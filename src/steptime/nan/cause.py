@@ -87,7 +87,7 @@ def divergence(spread: History) -> float:
 
 
 def cause_of(origin: NonFiniteOrigin, growth: Growth = (), batch: BatchFacts | None = None) -> Cause:
-    """What is likely to blame for something that is not finite."""
+    """Likely cause of a value that is not finite."""
     if origin.kind != "operator":
         return _foreign(origin)
     name = plain_operator(origin.operator)
@@ -112,7 +112,7 @@ def plain_operator(operator: str) -> str:
 
 
 def _foreign(origin: NonFiniteOrigin) -> Cause:
-    """Of what was not made by an operator."""
+    """Cause of a value that no operator made."""
     if origin.kind == "batch":
         held = origin.outputs[0] if origin.outputs else ValueRange()
         what, elements = ("NaN", held.nan) if held.nan else ("infinities", held.infinite)

@@ -37,7 +37,8 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """Of a tensor. low, high: of finite elements, None without; nan, infinite, negative_infinite, zeros: counts."""
+    """Statistics of a tensor. low, high: of finite elements, None without; nan, infinite, negative_infinite, zeros:
+    counts."""
 
     name: str = ""
     dtype: str = ""

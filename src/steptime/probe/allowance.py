@@ -33,7 +33,7 @@ of a function, which becomes an event, too."""
 DISCOVERED_CALL = 4_000
 """ns that discovery takes for a call of a function: 4.0 of one of the user's, 1.8 of one in C."""
 SLOWED = 4
-"""Times the usual step. What a slowed step takes beyond that is an evaluation in the middle of it, not our doing."""
+"""Times the usual step. Further time of a slowed step is an evaluation in the middle of it, not our doing."""
 
 
 def graph_nodes() -> int:

@@ -12,7 +12,7 @@ from steptime.probe.inlay import Inlay, Reported
 
 
 class BackwardObserver:
-    """Told of backward passes, nested ones too. What it raises reaches the user's program: it guards itself."""
+    """Told of backward passes, nested ones too. Its exceptions reach the user's program: it guards itself."""
 
     def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
         """A pass starts on `tensors`; partial: for torch.autograd.grad. Returns the tensors that it is to start on, and

@@ -1,9 +1,9 @@
 """Looks into the training thread from another one: in slow steps while they last, in a job that was asked to catch
 them (`steptime run --catch`); and in a few steps of a loop that runs too many lines to be timed one by one.
 
-A thread of ours wakes when a step that began could have reached its limit. Where the step lasts still, it
-looks at the training thread's frames every few milliseconds until the step ends; to a step that is no longer than the
-limit nothing happens. What was seen is written at the next boundary, by the training thread. No frame is kept.
+A thread of ours wakes when a step that began could have reached its limit. Where the step lasts still, it looks at the
+training thread's frames every few milliseconds until the step ends; to a step that is no longer than the limit nothing
+happens. The training thread writes the result at the next boundary. No frame is kept.
 
 The next slow step is named in advance, so that all ranks profile the very same one. Where slow steps come at even
 distances, the rank that has caught a few of them knows when the next one will come. It names that step in a file of the
@@ -125,7 +125,7 @@ WAKES = 4
 MOST_CAUGHT = 100
 """Slow steps that are looked into; of more only that they are long is known, as of every step."""
 MOST_LOOKS = 20_000
-"""Into one step: a hundred seconds. What hangs is for `steptime hang`."""
+"""Into one step: a hundred seconds. A job that hangs is for `steptime hang`."""
 LEARNING = 16
 """Boundaries between two looks at what is usual."""
 BLOCKS, LEAST_STEPS = 8, 4
@@ -242,7 +242,7 @@ class SlowStepObserver(Follower):
         self._write(steps)
 
     def finish(self) -> None:
-        """What lies behind the last step is no step; the thread ends by itself soon."""
+        """Work behind the last step is no step; the thread ends by itself soon."""
         if self._over.locked():
             self._over.release()
         self._write()

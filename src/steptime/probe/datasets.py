@@ -78,7 +78,7 @@ def iterator_facts(iterator: Any, number: int, site: dict[str, Any] | None) -> d
 
 
 def _start_method(iterator: Any) -> str:
-    """Of the workers that run; nothing is decided by asking."""
+    """Start method of the running workers; asking decides nothing."""
     workers = getattr(iterator, "_workers", None)
     method = getattr(workers[0], "_start_method", None) if workers else None
     return str(
@@ -175,12 +175,12 @@ DEPTH = 3
 
 
 Padded = tuple[float, tuple[int, int], tuple[int, int]]
-"""Of a tensor that looks like tokens: the share of its numbers that only fill it up, its shape, and its smallest and
-largest number."""
+"""Facts of a tensor that looks like tokens: the share of its numbers that only fill it up, its shape, and its smallest
+and largest number."""
 
 
 def padded_share(batch: Any) -> Padded | None:
-    """Of the first tensor in a batch that looks like tokens. None where there is none."""
+    """Facts of the first tensor in a batch that looks like tokens. None where there is none."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None

@@ -36,8 +36,8 @@ Python/ceval.c checks for queued calls before it goes on)."""
 
 
 class Deadline:
-    """Calls `overdue` once in the main thread when `limit` has passed before the end of a `with` block. What it raises
-    is handed to `failed`. Does nothing in any other thread."""
+    """Calls `overdue` once in the main thread when `limit` has passed before the end of a `with` block. Its exceptions
+    are handed to `failed`. Does nothing in any other thread."""
 
     def __init__(self, limit: int, overdue: Callable[[], None], failed: Callable[[Exception], None]) -> None:
         self._limit, self._overdue, self._failed = limit, overdue, failed

@@ -80,8 +80,8 @@ def memory_sampler(journal: Journal) -> Callable[[bool], None]:
 
 
 def statistics() -> dict[str, Any]:
-    """What the allocator of the CUDA device in use has counted, as it counts it: torch's own functions flatten all of
-    it for each figure."""
+    """Counters of the allocator of the CUDA device in use, as it keeps them: torch's own functions flatten all of it
+    for each figure."""
     return dict(torch.cuda.memory_stats_as_nested_dict())
 
 
@@ -93,7 +93,7 @@ def memory_in_use() -> int:
 
 
 def resident_bytes() -> int:
-    """Of this process; 0 where the system does not tell."""
+    """Bytes of this process; 0 where the system does not tell."""
     try:
         # Half as dear as a file object.
         statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)

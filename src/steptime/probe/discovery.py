@@ -36,7 +36,7 @@ MOVES = frozenset({"to", "cuda", "copy_", "pin_memory"})
 OPERATORS = ("__bool__", "__float__", "__int__", "__index__")
 """Reached through the interpreter's slots, which tell the profile function nothing."""
 ENGINE = "run_backward"
-"""Of autograd."""
+"""Function of autograd that runs a backward pass."""
 WAITS = frozenset({"synchronize", "_cuda_synchronize", "_synchronize"})
 LEAST_SHARE = 0.02
 """A function below this share of the step is not worth a record per line."""
@@ -77,7 +77,7 @@ class Found:
 CALLS = frozenset({"call", "c_call"})
 """Events of Python's profile function."""
 OTHER, USER, MODULE, LOADER, UPDATE, PACKAGE, EMBEDDING = range(7)
-"""What a code object is: of no interest, the user's, nn.Module's call, the loader's next, an optimizer's step, an
+"""Kind of a code object: of no interest, the user's, nn.Module's call, the loader's next, an optimizer's step, an
 installed package's, the function that reads an embedding."""
 
 
@@ -364,8 +364,8 @@ class Discovery:
 def _read_tokens(
     padded: list[Padded], embedded: set[tuple[int, ...]], top_modules: list[torch.nn.Module]
 ) -> list[tuple[float, int]]:
-    """Of what looks like tokens, what an embedding reads. Compiled code calls no function of Python: then, what one of
-    the models could read."""
+    """Tokens that an embedding reads. Compiled code calls no function of Python: then, what one of the models could
+    read."""
     sizes = [] if embedded else [
         int(module.__dict__.get("num_embeddings", 0)) for _, module in named_modules(top_modules)
         if isinstance(module, torch.nn.Embedding)

@@ -26,7 +26,7 @@ explodes does so in all of them. A megabyte or four is read in less than a milli
 REST = 5000
 """So many times as long as a look takes must pass before the next: 0.02 % of the job's time."""
 SPAN = 3
-"""What a look takes is the median of as many: the first one of all also chooses the parameters, and one that the
+"""The cost of a look is the median of as many: the first one of all also chooses the parameters, and one that the
 machine interrupted for ten milliseconds must not be the last for a minute. Until there are as many, every step is
 looked at."""
 RANGES = (torch.float32, torch.float64, torch.bfloat16)
@@ -77,7 +77,7 @@ class GradientNorm:
 
 def bits(norm: float) -> int:
     """A norm as the journal keeps it: the bits of a 32-bit float, which for what is not negative are less than 2**31,
-    no time of a clock. What is no number, or beyond such a float, is written as infinity."""
+    no time of a clock. A norm that is no number, or beyond such a float, is written as infinity."""
     kept = norm if 0 <= norm <= LARGEST else math.inf
     return int(struct.unpack("<i", struct.pack("<f", kept))[0])
 

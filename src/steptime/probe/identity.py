@@ -52,7 +52,7 @@ def _read(path: str) -> bytes:
 RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-"""What launchers put into the environment: torchrun, SLURM's srun, Open MPI, MPICH and Intel MPI."""
+"""Variables that launchers put into the environment: torchrun, SLURM's srun, Open MPI, MPICH and Intel MPI."""
 MOST_TRACED = 16
 """Ranks that trace of a larger job: traces are megabytes each, and the step table of all ranks says who is late."""
 
@@ -115,7 +115,7 @@ def _number(names: Sequence[str]) -> int | None:
 
 
 PACKAGES = ("bitsandbytes", "torchao")
-"""That a fix could use; looked for, not imported."""
+"""Packages that a fix could use; looked for, not imported."""
 
 
 def clock_pair() -> tuple[int, int]:

@@ -1,9 +1,9 @@
 """Lines of ours inside of a function of torch's: the function stays the object that it is.
 
-What must be timed in torch cannot be wrapped: user code holds references to functions, TorchScript compiles them by
-name from their source, pickle looks them up, TorchDynamo compares them. So a function keeps its object, name, signature
-and source, and gets a code object that is compiled from that very source (torch 2.4 to 2.13) with a few lines of ours
-at its start. They are in no line of their own, so tracebacks are the same, and no frame of ours lies around the call.
+The timed functions of torch cannot be wrapped: user code holds references to them, TorchScript compiles them by name
+from their source, pickle looks them up, TorchDynamo compares them. So a function keeps its object, name, signature and
+source, and gets a code object that is compiled from that very source (torch 2.4 to 2.13) with a few lines of ours at
+its start. They are in no line of their own, so tracebacks are the same, and no frame of ours lies around the call.
 
 TorchDynamo, where it traces such a function, folds `torch.compiler.is_dynamo_compiling()` and never meets the rest. It
 guards on the code of a function that it has traced: lines are laid in once, and stay.

@@ -28,7 +28,7 @@ ODD_SHARE, LEAST_ODD = 8, 3
 """The last batch of an epoch may be smaller, and counts as whole, as a loader's does. Where one look in so many
 differs, and so many have, batches are of many sizes."""
 IDS = "input_ids"
-"""What Hugging Face's models call their tokens."""
+"""Name of the tokens in Hugging Face's models."""
 GRAPHS = ("torch_geometric.", "torch_sparse.", "dgl.")
 """Packages whose first dimension counts nodes."""
 INTEGERS = frozenset({torch.int64, torch.int32, torch.int16})
@@ -37,8 +37,8 @@ SEQUENTIAL = (
     torch.nn.RNNBase, torch.nn.MultiheadAttention, torch.nn.Transformer, torch.nn.TransformerEncoderLayer,
     torch.nn.TransformerDecoderLayer, torch.nn.RNNCellBase,
 )  # fmt: skip
-"""Modules that read (time, batch) where `batch_first` is False, and one sequence alone without a batch dimension. What
-loops over the cells of a recurrent network may have either first."""
+"""Modules that read (time, batch) where `batch_first` is False, and one sequence alone without a batch dimension. A
+loop over the cells of a recurrent network may have either first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -353,7 +353,7 @@ class LineTimeline:
         self._backend: _Tracer | _Monitor | None = None
         self._ended = 0
         self.overflowed = False
-        """Whether the loop ran too many lines to be timed one by one."""
+        """True if the loop ran too many lines to be timed one by one."""
 
     def start(self, loop: CodeType | None, functions: Iterable[CodeType], frame: FrameType | None) -> bool:
         """Starts with `frame` at a boundary; False when there is nothing to time or another tracer is on."""

@@ -100,11 +100,12 @@ def _wanted() -> int:
 
 FETCH, COLLATE, QUEUE, LOADER_START = int(Kind.FETCH), int(Kind.COLLATE), int(Kind.QUEUE), int(Kind.LOADER_START)
 KEPT_BYTES = 3 * 1024 * RECORD.size
-"""What a worker keeps while the trainer has no folder yet (nothing has been trained): its newest 1024 batches."""
+"""Records that a worker keeps while the trainer has no folder yet (nothing has been trained): its newest 1024
+batches."""
 LARGEST_NUMBER = 65535
 _starts: SideTable[list[int]] = SideTable()
-"""Of an iterator, from its construction, or a further epoch of its workers, to the first batch that we see asked for:
-[start, end, batches that were ordered]."""
+"""Start of an iterator, from its construction, or a further epoch of its workers, to the first batch that we see asked
+for: [start, end, batches that were ordered]."""
 
 now = time.perf_counter_ns
 pack = RECORD.pack
@@ -130,7 +131,7 @@ fetched: dict[int, int] = {}
 collated: dict[int, int] = {}
 """When its items were there."""
 look = ItemLook()
-"""Of this process; a worker has its own."""
+"""Flag of this process; a worker has its own."""
 _looking: set[int] = set()
 """Identifiers of the threads whose next batch is looked at."""
 
@@ -331,7 +332,7 @@ def record_into(recording: str) -> None:
 
 
 def distinguish(wanted: bool) -> None:
-    """Whether this process stamps the items and the collate of the batches that it makes itself: 9 us a batch. The
+    """True if this process stamps the items and the collate of the batches that it makes itself: 9 us a batch. The
     children that it forks stamp from their first batch on, see `__init__`."""
     for fetcher, fetch in _LoaderState.fetches.items():
         here, wished = (fetch.original, fetch) if wanted else (fetch, fetch.original)

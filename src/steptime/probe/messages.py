@@ -28,7 +28,7 @@ def say(sentence: str) -> None:
 
 
 def guarded(start: Callable[[], T]) -> T | None:
-    """What it returns; None where it fails, which is one line on stderr."""
+    """Returns its result; None where it fails, which is one line on stderr."""
     try:
         return start()
     except Exception as error:  # the probe's boundary: nothing of ours may raise into the user's program

@@ -21,7 +21,7 @@ T = TypeVar("T")
 unasked = torch._C.DisableTorchFunction
 """Context in which tensors tell their properties without a word to torch function modes or classes of the job's."""
 being_traced = torch._C._get_tracing_state
-"""Whether torch.jit.trace runs in this thread: it would write what is asked of a tensor, its shape too, into its
+"""True if torch.jit.trace runs in this thread: it would write what is asked of a tensor, its shape too, into its
 graph."""
 
 
@@ -55,7 +55,7 @@ def modules_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 def parameters_of(module: torch.nn.Module) -> Iterator[Any]:
     """Parameters of the module's tree, each once. `module.parameters()` may be the user's own method: Keras creates the
-    parameters of a layer in it, on the device of the moment. Of scripted modules the methods are torch's own.
+    parameters of a layer in it, on the device of the moment. Methods of scripted modules are torch's own.
     """
     seen: set[int] = set()
     for current in modules_of(module):
@@ -105,8 +105,8 @@ def local_values(gradient: Any) -> Any:
 class Gone:
     """Objects of the user's that are no more, of those that are held weakly by a `reference`.
 
-    What Python calls when one goes is C from end to end: a signal's handler that ran in a function of ours, called by
-    the garbage collector, would raise where Python can only print and drop it.
+    The callback that Python calls when an object goes is C from end to end: a signal's handler that ran in a function
+    of ours, called by the garbage collector, would raise where Python can only print and drop it.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class SideTable(Generic[T]):
         self._gone = Gone()
 
     def keep(self, owner: Any, value: T) -> None:
-        """Of what cannot be held weakly, nothing is kept."""
+        """Objects that cannot be held weakly are not kept."""
         for reference in self._gone.taken():
             if (found := self._known.get(reference.key)) is not None and found[0] is reference:
                 del self._known[reference.key]

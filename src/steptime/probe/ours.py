@@ -49,7 +49,8 @@ def handler_of(error: BaseException) -> int:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """What runs of a function, a method, a partial call or an object that can be called; None of any other."""
+    """The code that runs in a function, a method, a partial call or an object that can be called; None for any
+    other."""
     function = getattr(handler, "func", handler)
     if not hasattr(function, "__code__"):
         function = inspect.getattr_static(type(function), "__call__", None)

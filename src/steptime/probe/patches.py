@@ -46,7 +46,7 @@ class FastPath:
         self.thread = 0
         """Its number, in its place in the head of a record."""
         self.together = False
-        """Whether items and collate of a batch that this process makes are not told apart (see loader.distinguish)."""
+        """True if items and collate of a batch that this process makes are not told apart (see loader.distinguish)."""
 
     def follow(self, trainer: int) -> None:
         self.trainer, self.thread = trainer, self.threads[trainer] << 16
@@ -57,7 +57,7 @@ class FastPath:
 
 
 class Listener(Protocol):
-    """Callbacks from the patches to the session. Times: ns of the monotonic clock. What raises in it is handed to
+    """Callbacks from the patches to the session. Times: ns of the monotonic clock. Its exceptions are handed to
     `failed`."""
 
     fast_path: FastPath
@@ -93,7 +93,7 @@ class Follower:
     `step_metrics.StepMetrics`."""
 
     every = 0
-    """Whether each boundary must be told of, as steps are counted."""
+    """True if each boundary must be reported, as steps are counted."""
 
     def boundary(self, steps: int) -> None:
         """A step has ended; `steps`: how many there were."""
@@ -313,7 +313,7 @@ class NewModelObserver(CallObserver):
     boundaries of steps."""
 
     BOUNDARIES, MOST_MODELS = 3, 1000
-    """Of a job that keeps more models alive at once, the others are not timed: it must not grow our tables."""
+    """Where a job keeps more models alive at once, the others are not timed: it must not grow our tables."""
 
     def __init__(self, found: Callable[[torch.nn.Module], None], fast_path: FastPath) -> None:
         self._found, self._fast_path = found, fast_path

@@ -86,7 +86,7 @@ TEARDOWN = "TEARDOWN_CUPTI"
 thread of its own, at one of the next calls of CUDA. A profile that starts before that is done sees no kernel (kineto
 pull request 1554). With anything else, or nothing, the tracer stays."""
 TRACER = "torch.profiler.python_tracer"
-"""What torch imports for stacks; it is let go again, as a job may look at what is imported."""
+"""Module that torch imports for stacks; it is let go again, as a job may look at what is imported."""
 SETTLING = 0.05
 """Seconds for gloo's threads to write down the ends of collectives that a step has waited for: gloo wakes who waits
 first, and an end that comes when the profiler has stopped is written into freed memory (see above)."""
@@ -95,7 +95,7 @@ SILENT = 99
 CONFIG_LOADER = "8instance", "10stopThread"
 """Functions of Kineto's, as C++ names them."""
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
-"""What Python makes of a byte of a name that is not UTF-8 (PEP 383)."""
+"""Python's form of a byte of a name that is not UTF-8 (PEP 383)."""
 SPOILT, SPOILT_TIME = 2, 100_000_000
 """A step that takes so many times as long as the job's steps and as the shortest of its window, and ns more, ends the
 window: the shapes of its tensors take memory that grows with each (`steptime.analysis.recorded_breakdown`)."""
@@ -117,9 +117,9 @@ def plain_name(folder: str) -> Iterator[str]:
 
 
 def notify_kineto(detach: bool) -> None:
-    """Whether the next profile that stops takes CUDA's tracer down, unless the user has said so. The variable is set
-    in C alone: `os.environ` stays as it is. It is given a value before the first profile starts and only another one
-    later, since a thread that reads the environment in C must not see it grow."""
+    """Sets whether the next profile that stops takes CUDA's tracer down, unless the user has said so. The variable is
+    set in C alone: `os.environ` stays as it is. It is given a value before the first profile starts and only another
+    one later, since a thread that reads the environment in C must not see it grow."""
     if TEARDOWN not in os.environ:
         os.putenv(TEARDOWN, "1" if detach and comes_back() else "0")
 
@@ -134,8 +134,8 @@ def comes_back() -> bool:
 @contextlib.contextmanager
 def kineto_silenced() -> Iterator[None]:
     """Kineto (torch 2.13) writes a line on stderr when a profile starts and one when it stops. Those of ours are left
-    out, by its level of severity; a profiler of the job's own has its lines. What Kineto itself has set meanwhile, at
-    its first profile, stays."""
+    out, by its level of severity; a profiler of the job's own has its lines. A value that Kineto itself has set
+    meanwhile, at its first profile, stays."""
     level = _KinetoState.level()
     before = level.value
     level.value = SILENT
@@ -362,7 +362,7 @@ class ProfilerWindow:
         self._account(end)
 
     def _account(self, end: int) -> None:
-        """What the window took of the job: slow steps until `end`, and the time since."""
+        """Time that the window took from the job: slow steps until `end`, and the time since."""
         self._recorder.interval(int(Kind.PROFILED), self.number, self.opened, end)
         self._recorder.pause(end)
         self.held = now() - end

@@ -70,7 +70,7 @@ class Recorder:
         self.append(kind, 0, number, start, end)
 
     def pause(self, start: int) -> None:
-        """What happened since `start` was ours: it belongs to no step."""
+        """The time since `start` was ours: it belongs to no step."""
         end = time.perf_counter_ns()
         self.pauses += 1
         self.held += max(0, end - max(start, self._held_until))  # a pause may lie in another one

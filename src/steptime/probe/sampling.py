@@ -2,8 +2,8 @@
 
 The line timeline gives up a function that runs thousands of lines per step. Here any function may run, wherever it is
 called from (a loader, a hook): of one that is called often some calls are timed by line, and tell how the time of all
-of them is spent, which is taken of each; of a long call its first lines tell how the rest is spent. What is called in a
-call that is not timed by line is told by that of the others, too. No frame of the user's is kept.
+of them is spent, which is taken of each; of a long call its first lines tell how the rest is spent. Code that is called
+in a call that is not timed by line is reported by that of the others, too. No frame of the user's is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONG_CALL = 500
 LONGEST_EVENT = 1_000
 """ns that the tracer takes at a line, of which no line is free: what it takes indeed is the shortest line that ran."""
 CALIBRATIONS, CALIBRATING_CALLS = 5, 40
-"""Of which the quickest counts: a fifth of a millisecond in all."""
+"""Calls of which the quickest counts: a fifth of a millisecond in all."""
 DEEPEST = 200
 """Frames looked at, from a call outwards."""
 MOST_PATHS, MOST_LINES = 60, 12
@@ -131,7 +131,7 @@ class LineSampler:
         return True
 
     def _measure_itself(self) -> None:
-        """What a line and a call cost because they are measured, by functions that do nothing."""
+        """Cost of measuring a line and a call, by functions that do nothing."""
 
         def nothing() -> None:
             return
@@ -226,7 +226,7 @@ class LineSampler:
             return found
 
     def _skipped(self, node: _Node, entered: int) -> _Local:
-        """Of a call that is not timed: only how long it takes, as that is not its caller's own."""
+        """Time of a call that is not timed by line, as that is not its caller's own."""
         over = False
 
         def local(frame: FrameType, event: str, argument: Any) -> Any:
@@ -302,7 +302,7 @@ class LineSampler:
             self._calls[-1].has_called(now() - call.entered + self._outside, net)
 
     def stop(self, steps: int) -> dict[str, Any]:
-        """Ends it; the fields of `SampleFacts`, of so many steps. What still runs has its time so far."""
+        """Ends it; the fields of `SampleFacts`, of so many steps. Running code has its time so far."""
         self.give_up()
         if self._skipping is not None:
             self._left_out(*self._skipping, self._end)

@@ -60,7 +60,7 @@ SAMPLED_STEPS, SAMPLED_LIMIT = 4, 2 * SECOND
 """Steps in which all functions of the user's are timed line by line, one at least: they are slowed like those of the
 line timeline."""
 BETWEEN_LIMIT, BETWEEN_WAIT = 2 * SECOND, 1000
-"""Of what lies between steps at most so much is timed by line; at most so many steps are waited for it."""
+"""Largest share of the time between steps that is timed by line; most steps that are waited for it."""
 PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 5 * SECOND
 """Steady steps before anything heavier."""
 DEVICE_STEPS, SLOW_STARTS = 30, 2
@@ -83,8 +83,8 @@ PROFILE_STEPS, PROFILE_TIME, PROFILE_LIMIT = 5, 2 * SECOND, 10 * SECOND
 """Five steps give a spread; two seconds bound the trace at about 2 million operators (0.5 GB of JSON before
 compression)."""
 PATIENCE, ATTEMPTS = 8, 2
-"""So many times as long as its steps should take may a window last, and a second at least. What follows then is no step
-of theirs: its operators and calls would fill the memory until an evaluation ends."""
+"""So many times as long as its steps should take may a window last, and a second at least. Work that follows then is no
+step of theirs: its operators and calls would fill the memory until an evaluation ends."""
 STACK_LIMIT = 10 * SECOND
 """No stacks for longer steps."""
 SLOW_WINDOW, SLOW_PATIENCE = 100, 10 * SECOND
@@ -233,7 +233,7 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
 
 
 def _expect(session: Session, nodes: int, found: Found, steps: int) -> None:
-    """What the profiler will cost, by what so many steps have done. On devices optimizers update all parameters in one
+    """Expected cost of the profiler, by the work of so many steps. On devices optimizers update all parameters in one
     call, unless told otherwise."""
     updated = 0 if device.in_use() else sum(1 for each in session.optimizers.living() for _ in updated_by(each))
     session.allowance.expect(nodes // steps, found.torch_calls // steps, found.calls // steps, updated)
@@ -595,7 +595,7 @@ def _unseen(session: Session, stage: Generator[None, None, T]) -> Generator[None
 
 
 def _desertion(lock: str) -> Callable[[], bool]:
-    """Whether the `steptime attach` that asked for us has died: it holds a lock as long as it lives. One whose file
+    """True if the `steptime attach` that asked for us has died: it holds a lock as long as it lives. One whose file
     cannot be seen from here (another container) is trusted."""
     if not os.path.exists(lock):
         return lambda: False
@@ -681,8 +681,7 @@ def ahead(duration: int, time: int = AHEAD_TIME) -> int:
 
 
 def agree(recording: str, mine: Agreed) -> Agreed:
-    """What all ranks do for a window. mine: what this one would do. Raises OSError where the recording cannot be
-    written."""
+    """Window of all ranks. mine: this one's wish. Raises OSError where the recording cannot be written."""
     path = os.path.join(recording, mine.file_name)
     if not written_once(path, asdict(mine)):
         strange = OSError, ValueError, KeyError, TypeError, OverflowError

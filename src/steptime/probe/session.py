@@ -109,7 +109,7 @@ Stage = Generator[None, None, None]
 
 
 def guarding(method: Callable[..., None]) -> Callable[..., None]:
-    """What torch calls of the session: an error in it ends the watch and never reaches the user's program."""
+    """Callback of the session in torch: an error in it ends the watch and never reaches the user's program."""
 
     @functools.wraps(method)
     def guarded(self: Session, *arguments: Any) -> None:
@@ -391,7 +391,7 @@ class Housekeeping:
         self._sample = device.memory_sampler(recorder.journal)
         self._compiler_seen = False
         self.compiled = False
-        """Whether torch.compile has been at work."""
+        """True if torch.compile has been at work."""
         self.compilations = 0
         self._compiled_us = self._breaks = 0
         self._start = 0

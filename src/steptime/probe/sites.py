@@ -124,7 +124,7 @@ def _first_line(dataset: Any, line: dict[str, Any], outer: FrameType | None) -> 
 def install() -> None:
     """Starts to remember where loaders and optimizers are built, which torch's log of API use is told first of all.
 
-    That leaves their classes as they are: libraries that look into or replace `__init__` (Lightning does) find torch's.
+    Their classes stay as they are: libraries that look into or replace `__init__` (Lightning does) find torch's.
     nn.Module logs too: a name that is not ours costs one look into a tuple.
     """
     log, frame_of, failed = torch._C._log_api_usage_once, sys._getframe, False

@@ -12,7 +12,7 @@ from steptime.probe.messages import switched_off
 from steptime.probe.ours import pass_on
 
 NUMBER = signal.SIGRTMIN + 7
-"""Of the signals that no program is known to use. A job that uses it keeps it: then we stand by for nothing."""
+"""Signal that no program is known to use. A job that uses it keeps it: then we stand by for nothing."""
 SHELTERED = 0o077
 """Rights that nobody else may have to the folder."""
 

@@ -22,14 +22,14 @@ RECENT = 32
 
 
 class StepNumber:
-    """How many steps have ended. Of short ones we are told now and then (`patches.FastPath`): of the others their
-    records say how many they were. So ranks that train together count alike."""
+    """How many steps have ended. Short steps are reported now and then (`patches.FastPath`): the records of the others
+    say how many they were. So ranks that train together count alike."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._steps = self._before = 0
         self.reported = self.closing = 0
-        """Of how many we were told; the head of the records that end them."""
+        """Number of reported steps; the head of the records that end them."""
 
     def one(self, closing: int, passed: bool) -> int:
         """One has ended. closing: head of the record that has ended it; passed: whether there may have been others

@@ -110,7 +110,7 @@ class OpenLoggers:
 
 
 def open_loggers() -> list[Write]:
-    """Of Weights & Biases and MLflow the run that is active, of TensorBoard every writer that is not closed."""
+    """The active run of Weights & Biases and of MLflow, every writer of TensorBoard that is not closed."""
     found: list[Write] = []
     if getattr(wandb := sys.modules.get("wandb"), "run", None) is not None:
         found.append(_Wandb(wandb))

@@ -58,7 +58,7 @@ FACT_TYPES: dict[str, type[Any]] = {
 
 
 WRITTEN_KEY = (b'"begin":', b'"start":')
-"""What facts call the start of an interval on disk, and what the records of them call it."""
+"""Name of an interval's start on disk, and in the records."""
 
 
 class _Heading(msgspec.Struct):

@@ -38,7 +38,7 @@ BLOCK = RECORD.size << 16
 LARGEST_PACKED = 1 << 30
 """Bytes of records that are counted of a packed journal."""
 MOST_PROCESSES = 64
-"""That are read: of more ranks the first ones."""
+"""Most ranks that are read: of more, the first ones."""
 MOST_SAMPLES = 600
 """Samples of the machine, the newest."""
 MOST_FACTS = 1 << 16
@@ -83,7 +83,7 @@ class Following:
         self._file: BinaryIO | None = None
 
     def blocks(self) -> Iterator[bytes]:
-        """What has come since the last time, of the file that was there then, too, where a new one has its name."""
+        """New content since the last time, the old file's, too, where a new one has its name."""
         yield from self._rest()
         if self._replaced():
             self.close()
@@ -117,7 +117,7 @@ class Following:
 
 
 class Lines(Following):
-    """The same of a file of lines. What cannot be read is left out."""
+    """The same of a file of lines. Lines that cannot be read are left out."""
 
     def read(self) -> Iterator[bytes]:
         """The whole lines that have come."""
@@ -143,7 +143,7 @@ class GrowingProcess:
         self._packed = False
 
     def read(self) -> bool:
-        """What has come; whether there was anything."""
+        """New content; whether there was any."""
         kept, grown = [self._tail], False
         if not self._packed:
             self._packed = True

@@ -34,7 +34,7 @@ REST, RESTS = "rest-request", "rests"
 """Asks a process to rest at the end of a step; in the other it says when it had done what it launched, on a device too,
 and when it went on."""
 BLOCKS, GOING = "blocks.jsonl", "going"
-"""Of a process that runs several variants in blocks: what it has measured; and which go on, a number each."""
+"""Files of a process that runs several variants in blocks: its measurements; and which go on, a number each."""
 MARKS = re.compile(
     rf"seen-(python|torch|importing)|refused-\d+|{REQUEST}|{LEAVE}|{WARM}|{REST}|{RESTS}|{GOING}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
 )
@@ -101,7 +101,7 @@ def files_of_processes(recording: Path, name: str) -> Iterator[Path]:
 
 
 def _names_inside(folder: str) -> re.Pattern[str] | None:
-    """What steptime's files are called in a folder of a recording, None where the folder is not its."""
+    """Names of steptime's files in a folder of a recording, None where the folder is not its."""
     if folder == COMPILE_LOGS:
         return COMPILE_LOG_FILES
     return PROCESS_FILES if PROCESS_FOLDERS.fullmatch(folder) else None

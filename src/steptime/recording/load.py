@@ -1,9 +1,10 @@
 """From a folder to a `rec.Recording`.
 
-One law: a recording may be torn, cut or garbled anywhere. What can be read is kept, what cannot is a sentence among the
-problems, and only three things are refused: no recording at all, one of a newer format, one that may not be read.
+One law: a recording may be torn, cut or garbled anywhere. Everything readable is kept, everything else is a sentence
+among the problems, and only three things are refused: no recording at all, one of a newer format, one that may not be
+read.
 
-Of parity.jsonl, which a variant of a trial writes: losses, gradient norms, peak memory.
+Facts of parity.jsonl, which a variant of a trial writes: losses, gradient norms, peak memory.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ SHAPE = re.compile(r"[0-9]{1,12}(x[0-9]{1,12}){0,63}")
 
 
 class _ParityLine(msgspec.Struct):
-    """What a line says next to the step's work."""
+    """Facts of a line next to the step's work."""
 
     step: int
     loss: float | None = None

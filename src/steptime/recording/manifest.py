@@ -68,6 +68,6 @@ def remove_empty(folder: Path, kept: Path) -> None:
 
 
 def innermost(folder: Path) -> Path:
-    """Of a folder that is to be made: the innermost one that is there already."""
+    """The innermost folder that exists already, of the path of one that is to be made."""
     whole = Path.cwd() / folder
     return next(path for path in (whole, *whole.parents) if path.exists() or path == path.parent)

@@ -70,7 +70,7 @@ def decode(blocks: Iterable[bytes], life: Life | None) -> Decoded:
 
 
 def as_table(records: npt.NDArray[np.void]) -> IntervalTable:
-    """Columns sorted by (start, -end). Of equal intervals the one written later is the parent and comes first."""
+    """Columns sorted by (start, -end). Among equal intervals the one written later is the parent and comes first."""
     last_first = records[::-1]
     ordered = last_first[np.lexsort((-last_first["end"], last_first["start"]))]
     columns: dict[str, Any] = {
@@ -93,7 +93,7 @@ def plausible(records: Records, life: Life | None) -> Bool:
 
 
 SUFFIX, ASIDE = ".packed", ".aside"
-"""Of a journal that was packed, and of one that is about to be, while a new one is written in its place."""
+"""Suffixes of a journal that was packed, and of one that is about to be, while a new one is written in its place."""
 MAGIC = b"STJ1"
 HEAD = struct.Struct("<II")
 """Head of a block: records in it, bytes that follow."""

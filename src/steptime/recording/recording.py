@@ -314,7 +314,7 @@ class TraceFacts:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFacts:
-    """What became of a trial's change in this process. identity: its place in the plan. applied: it was put in force;
+    """Outcome of a trial's change in this process. identity: its place in the plan. applied: it was put in force;
     exercised: a training step ran under it. detail: how much, or why not. seconds: of preparation (compilation)."""
 
     identity: int
@@ -430,9 +430,9 @@ class StepWork:
     and of how many numbers. samples: a number for each sample that a root got. dropout: sum of the probabilities of the
     dropouts in training mode, and training: share of modules in that mode, at the first forward. drew: whether the
     forwards drew random numbers. moving, in some steps of a timed run: numbers in the carried tensors that changed in
-    it. Of a rehearsal's last step: ways: name and format of each parameter, the length of its first weights' sketch,
-    and the sketch of how far it has moved. carried: shape and sketch of each other tensor, as large as a parameter,
-    that has changed since the first step."""
+    it. Facts of a rehearsal's last step. ways: name and format of each parameter, the length of its first weights'
+    sketch, and the sketch of how far it has moved. carried: shape and sketch of each other tensor, as large as a
+    parameter, that has changed since the first step."""
 
     inputs: tuple[str, ...] = ()
     batches: tuple[tuple[tuple[float, ...], ...], ...] = ()

@@ -21,7 +21,7 @@ MINUTE = 60 * SECOND
 BYTES_PER_SECOND = 10_000_000 / 86_400
 """Packed, of a rank's journal and its loader's together: 10 MB a day."""
 LEAST_BYTES = 4096
-"""That any interval may take: what lasts in it must have room."""
+"""Longest duration of an interval: a long one must fit."""
 SLOW = 2.0
 """Times the median: steps that are kept first."""
 LASTING = (
@@ -32,7 +32,7 @@ LASTING = (
 CLOSELY = (Kind.PROFILED, Kind.DISCOVERY, Kind.LINES, Kind.UNWATCHED)
 """Windows whose steps are kept."""
 SIGNS = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP, Kind.BACKWARD, Kind.FORWARD)
-"""What steps are told by, the first that there is; the analysis finds them better."""
+"""Kinds that mark steps, the first that there is; the analysis finds them better."""
 ATTEMPTS: tuple[tuple[int, tuple[Kind, ...]], ...] = (*((1 << power, LASTING) for power in range(9, -1, -1)), (1, ()))
 """How many steps of a minute are kept, and what besides: as much as there is room for."""
 LEAST_MARKS, SHARE_OF_SLOW = 3, 4
@@ -80,7 +80,7 @@ def _ends(records: Records) -> Int64:
 
 
 def _marks(journal: Records) -> tuple[Kind, Int64]:
-    """What steps are told by here, and their ends."""
+    """Intervals that mark steps here, and their ends."""
     kind = next((kind for kind in SIGNS if (journal["kind"] == kind).any()), SIGNS[-1])
     rows = journal[journal["kind"] == kind]
     identities, counts = np.unique(rows["identity"], return_counts=True)
@@ -114,7 +114,7 @@ LEFT_OUT, SAMPLE, FOR_SLOWNESS = 0, 1, 2
 
 
 def _labels(journal: Records, marks: Int64, kept: int) -> Int64:
-    """What becomes of each step: of a minute the first ones are its sample, and those that were looked at closely; the
+    """Fate of each step: the first ones of a minute are its sample, as are those that were profiled or line-timed; the
     slowest, and those next to them, stay for being slow."""
     duration = np.diff(marks)
     minute = (marks[1:] - marks[0]) // MINUTE

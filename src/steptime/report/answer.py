@@ -167,8 +167,8 @@ NO_TABLE = Table("none", "", "", (), ())
 
 
 def _computing(process: ProcessReport) -> Iterator[str]:
-    """What the device's computing is bound by, what it reached and which kernels it is, where that is a considerable
-    part of the step; then the replay's predictions, and the step on other devices."""
+    """Bound of the device's computing, its rates and its kernels, where that is a considerable part of the step; then
+    the replay's predictions, and the step on other devices."""
     case, step = process.case, process.case.step.duration.value
     compute = next((use.duration.value for use in case.categories if use.name == "compute"), 0.0)
     if compute >= LEAST_COMPUTE * step:
@@ -185,7 +185,7 @@ def _computing(process: ProcessReport) -> Iterator[str]:
 
 
 def _reported(process: ProcessReport) -> list[Finding]:
-    """What is told with what to do: findings; a note where it comes first; and what most of the step is made of."""
+    """Findings with their advice; a note where it comes first; and the largest parts of the step."""
     first = [each for each in process.findings[:1] if each.weight is Weight.NOTE and each.name != MADE_OF]
     found = first + [each for each in process.findings if each.weight is Weight.FINDING]
     return found + [each for each in process.findings if each.name == MADE_OF]

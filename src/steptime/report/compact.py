@@ -21,9 +21,9 @@ from steptime.report.json import COMPACT
 from steptime.report.report import Cost, ProcessReport, Report, Throughput
 from steptime.report.sentences import price_rate
 
-COMPACT_VERSION = 1
+COMPACT_VERSION = 2
 MOST_FINDINGS, MOST_PROBLEMS, MOST_MODULES = 12, 8, 6
-"""What is beyond is in the full document, and counted here."""
+"""The others are in the full document, and counted here."""
 LARGEST = 8_000
 """Characters."""
 
@@ -207,7 +207,7 @@ def render(report: Report) -> str:
 
 
 def compact(report: Report) -> CompactReport:
-    """Of the process in front."""
+    """Compact form of the process in front."""
     process, environment = report.processes[0], report.environment
     step, verdict = process.case.step, process.verdict
     return CompactReport(

@@ -61,7 +61,7 @@ _ITERATOR = re.compile(r"^enumerate\(DataLoader\)#_(SingleProcess|MultiProcessin
 
 
 def facts_of_process(process: Process) -> Facts:
-    """Of a recorded process: its switches, its modules and the changes of a trial that were live in it."""
+    """Switches of a recorded process, its modules and the changes of a trial that were live in it."""
     top_modules = ", ".join(
         f"{model.type} of {model.parameters} parameter tensors{', compiled' if model.compiled else ''}"
         for model in process.top_modules
@@ -101,7 +101,7 @@ def _word(value: object) -> str:
 
 
 def facts_of_trace(trace: Trace) -> Facts:
-    """Of a bare trace: how its loader reads, as far as names tell, and its devices."""
+    """Facts of a bare trace: how its loader reads, as far as names tell, and its devices."""
     found = []
     kinds = {match[1] for match in map(_ITERATOR.match, trace.symbols) if match}
     if kinds:
@@ -198,8 +198,8 @@ def _span(steps: Steps) -> int:
 
 
 def _slowed(process: Process, steps: Steps, steady: Int64) -> int:
-    """ns by which all steps together took longer that a window of the probe's lies in. Of one of the warm-up, which is
-    slow by itself, a usual step at most: discovery slows by half, and nothing else comes that early."""
+    """ns by which all steps together took longer that a window of the probe's lies in. A step of the warm-up, which is
+    slow by itself, counts as a usual step at most: discovery slows by half, and nothing else comes that early."""
     chosen = np.isin(process.intervals.kind, [int(Kind.PROFILED), int(Kind.DISCOVERY), int(Kind.LINES)])
     windows = union(process.intervals.start[chosen], process.intervals.end[chosen])
     close = measure(windows, steps.start, steps.end) > PART * (steps.end - steps.start)
@@ -244,7 +244,7 @@ def machine_over_time(
 
 
 UNSEEN = DeviceSample()
-"""Of a device that a sample does not have."""
+"""Value for a device that a sample does not have."""
 
 
 def _device_over_time(name: str, samples: Sequence[DeviceSample]) -> dict[str, list[float | None]]:
@@ -288,9 +288,9 @@ def _time_of(process: Process, kind: Kind) -> int:
 
 
 def _turns(steps: Steps, unwatched: Bool) -> Float64:
-    """Of each turn, how much longer the watched steps behind it took than its own, in the median. Steps of one turn are
-    alike, so that a turn, and not a step, is what the interval counts; and a machine that drifts over the run must not
-    pass for our cost. Where every k-th step is longer, steps of a turn are no measure of those behind it."""
+    """For each turn, how much longer the watched steps behind it took than its own, in the median. Steps of one turn
+    are alike, so that a turn, and not a step, is what the interval counts; and a machine that drifts over the run must
+    not pass for our cost. Where every k-th step is longer, steps of a turn are no measure of those behind it."""
     off = np.flatnonzero(unwatched)
     blocks = [block for block in np.split(off, np.flatnonzero(np.diff(off) > 1) + 1) if len(block)]
     differences = []
@@ -304,7 +304,7 @@ def _turns(steps: Steps, unwatched: Bool) -> Float64:
 
 
 EXPLODING = "ST605"
-"""What is computed is lost: that comes before how long it takes."""
+"""A result that is lost comes before how long it takes."""
 
 
 def compose(

@@ -83,14 +83,14 @@ def stacks_of(thread: FlameThread) -> tuple[list[int], list[int], list[int]]:
 
 
 def flame_of_process(recorded: RecordedBreakdown) -> FlameGraph | None:
-    """Of the step with stacks, where there is one; None where nothing was profiled."""
+    """Flame graph of the step with stacks, where there is one; None where nothing was profiled."""
     stacked = [window for window in recorded.windows if window.stacks and len(window)]
     steps = stacked[-1] if stacked else recorded.profiled
     return flame_of(steps) if steps is not None else None
 
 
 def flame_of(steps: StepContext) -> FlameGraph:
-    """Of the usual one of the steps, at least one."""
+    """The usual one of the steps, of which there is at least one."""
     at = usual(steps.windows[:, 1] - steps.windows[:, 0])
     labels: dict[FlameLabel, int] = {}
     named = _Names(steps.trace, labels)
@@ -115,7 +115,7 @@ def flame_of(steps: StepContext) -> FlameGraph:
 
 
 def _tree(steps: StepContext, at: int, track: int) -> CallTree:
-    """What is told of a thread in the step, cut to it."""
+    """Events of a thread in the step, cut to it."""
     trace, roles = steps.trace, roles_of(steps.trace)
     events = trace.events
     start, end = steps.boundaries[at].tolist()

@@ -19,7 +19,7 @@ from steptime.report.report import SCHEMA_VERSION, Report
 from steptime.report.trials import TrialReport
 
 COMPACT = "steptime-compact"
-"""What a document says that it is where it is no whole report (`report.compact`)."""
+"""Names by which a document says that it is no whole report (`report.compact`)."""
 LEFT_OUT = "…"
 _SHORTEST = 5
 """Characters: a shorter line of source ("pass") says nothing of its program, but may be in many sentences."""
@@ -93,7 +93,7 @@ def _names(command: str) -> str:
 
 
 FARTHEST = 1e140
-"""Of a number from 1, as a factor: what a report says is far nearer, whatever the unit."""
+"""Largest factor of a number from 1: real reports are far nearer, whatever the unit."""
 LARGEST = 256 << 20
 """Bytes of a report; that of a large job has a few million."""
 
@@ -134,7 +134,8 @@ def read(text: bytes, path: str) -> Report:
             raise RecordingError(
                 "report-older",
                 f"{path} is a report of schema version {version}, by an older steptime; this one reads version "
-                f"{SCHEMA_VERSION}. Make it anew from its recording: steptime report RECORDING -o {path} --force.",
+                f"{SCHEMA_VERSION}. Make it anew from its recording: "
+                f"steptime report RECORDING -o {path} --full --force.",
             )
         report = msgspec.json.decode(text, type=Report)
         if not _measurable(msgspec.json.decode(text)):
@@ -144,7 +145,7 @@ def read(text: bytes, path: str) -> Report:
         raise RecordingError(
             "report-unreadable",
             f"{path} is no report that this steptime reads: {error}. One of another "
-            f"version is made anew from its recording: steptime report RECORDING -o {path} --force.",
+            f"version is made anew from its recording: steptime report RECORDING -o {path} --full --force.",
         ) from error
 
 

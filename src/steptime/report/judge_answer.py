@@ -115,7 +115,7 @@ def _until_loss(results: Results) -> dict[str, Any] | None:
 
 
 def _compared(results: Results) -> list[str]:
-    """What is compared where that is no step."""
+    """Name of the compared value where that is no step."""
     if results.plan.until_loss is None:
         return []
     return [
@@ -143,7 +143,7 @@ def _interval(estimate: Estimate | None) -> dict[str, float] | None:
 
 
 def _items(judgement: Judgement, step: Estimate | None) -> dict[str, Any]:
-    """Of a batch size: what it is, and the items a second."""
+    """Row of a batch size: its name, and its items per second."""
     size, speed = batch_of(judgement.variant), judgement.speed
     if size is None:
         return {}

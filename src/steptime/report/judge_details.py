@@ -1,5 +1,5 @@
-"""What the reviewer of a pull request wants to know of a judgement: what was compared and with which numbers, what was
-not seen, where the gain lies, and on what it was measured. Documents show it behind the verdicts.
+"""Facts of a judgement for the reviewer of a pull request: what was compared and with which numbers, what was not seen,
+where the gain lies, and on what it was measured. Documents show it behind the verdicts.
 
 Facts of the runs, no verdicts: these are `trials.judge`'s.
 """
@@ -184,7 +184,8 @@ def _change(before: float, after: float) -> tuple[str, str, str]:
 
 
 def _samples(run: Run) -> int:
-    """Of a step: first dimensions of what the model gets, where it is called as often as backward is; 0 else."""
+    """Batch sizes of a step: first dimensions of the model's inputs, where it is called as often as backward is; 0
+    else."""
     found = {
         sum(int(size) for call in step.inputs if (size := call.split("x")[0]).isdigit()) if len(step.inputs) == n else 0
         for step, n in zip(run.work, run.backwards, strict=False)

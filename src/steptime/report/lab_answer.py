@@ -176,14 +176,14 @@ def size_points(results: Results, batch_size: int | None) -> tuple[BatchSizePoin
 
 
 def reading(judgements: Sequence[Judgement], points: Sequence[BatchSizePoint] = (), capacity: int | None = None) -> str:
-    """What the lab came to, in a sentence."""
+    """The lab's result in a sentence."""
     parts = [*_peaks(judgements), *_paying(judgements), *_sizes(points), *_margin(points, capacity)]
     text = "; ".join(parts) or "nothing could be timed"
     return f"{text[:1].upper()}{text[1:]}."
 
 
 def _peaks(judgements: Sequence[Judgement]) -> list[str]:
-    """What no input, and on CUDA no launch, would bring."""
+    """Gain without any input, and on CUDA without launches."""
     upper_bound = next((each.speed for each in judgements if each.variant.name == NO_INPUT), None)
     if upper_bound is None:
         return []

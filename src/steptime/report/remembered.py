@@ -49,8 +49,8 @@ class _KeptReport(msgspec.Struct, frozen=True):
 
 
 def question_about(path: str, *, pictures: bool, max_size: int) -> Question | None:
-    """What is asked about a trace; None where nothing is remembered: of what is no file, and where records of other
-    tools lie next to it, which may change."""
+    """Key of a trace; None where nothing is remembered: for a path that is no file, and where records of other tools
+    lie next to it, which may change."""
     try:
         stamp = stamp_of(Path(path)) if Path(path).is_file() else None
         if stamp is None or find_logs(Path(path)) is not None or find_counters(Path(path)):

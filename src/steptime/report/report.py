@@ -16,7 +16,7 @@ from steptime.report.steps import StepSeries
 from steptime.report.trace_files import TraceFile
 from steptime.report.trials import TrialReport
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 ENDED = "ended with"
 """Name of the fact on how a job ended that did not end well."""
 
@@ -56,12 +56,12 @@ class Cost:
 
     @property
     def always_ns(self) -> float | None:
-        """Of the always-on timers, ns per step: measured, else from the number of records."""
+        """Cost of the always-on timers, ns per step: measured, else from the number of records."""
         return self.instrumentation.value if self.instrumentation is not None and self.measured else self.computed
 
     @property
     def once_ns(self) -> int:
-        """What looking closely took, in all."""
+        """Cost of profiling and line timing in all, ns."""
         return self.pause_ns + self.slowed_ns
 
 
@@ -147,11 +147,11 @@ class ProcessReport:
     memory: OverTime | None = None
     """As the watch sampled it, over the whole run."""
     memory_by_owner: OverTime | None = None
-    """Of the steps in which a profiler wrote down every allocation."""
+    """Number of the steps in which a profiler wrote down every allocation."""
     machine_over_time: MachineOverTime | None = None
     """None for a trace, and where there are too few samples."""
     traces: tuple[TraceFile, ...] = ()
-    """What its figures come from, the one with the step view first; the process in front has them."""
+    """Sources of its figures, the one with the step view first; the process in front has them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def render(report: Report) -> str:
 
 
 def _rule(code: str, name: str) -> dict[str, Any]:
-    """What is known of a rule; of a plug-in that is not installed here, its name."""
+    """Description of a rule; for one of a plug-in that is not installed here, its name."""
     rule = find_rule(code)
     if rule is None:
         return {"id": code, "name": name}

@@ -245,7 +245,7 @@ def _size(step_view: StepView) -> int:
 Rows = Int64
 KINDS = ("operator", "range", "call", "python", "compute", "communication", "copy", "input", "sync", "other")
 MOST_PIECES = 12_000
-"""Of the category: a step on a CPU alternates between computing and dispatching at every operator."""
+"""Fraction of the category: a step on a CPU alternates between computing and dispatching at every operator."""
 MOST_TRACKS = 64
 """Tracks of streams, and of threads."""
 _CATEGORIES = {
@@ -283,7 +283,7 @@ def usual(durations: Int64) -> int:
 
 
 def _category(steps: StepContext, at: int, sources: Sources) -> Strip:
-    """What each instant of the step is posted to, idle time with its cause."""
+    """Category of each instant of the step, idle time with its cause."""
     inside = tuple((category, clip(held, *_pair(steps.windows[at]))) for category, held in claims_of(steps))
     start, end, _, narrow = pieces_of(steps.windows[at : at + 1], EMPTY, inside)
     category = narrow.astype(np.int64)

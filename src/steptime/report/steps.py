@@ -14,7 +14,7 @@ from steptime.analysis.timeline import SegmentKind, Steps, Timeline
 from steptime.arrays import Bool, Int64, quartiles, unique
 
 DISTURBING = ("with evaluation", "with checkpoint", "with compilation")
-"""What the job does next to training leaves a step out of the mean; its rollouts and starts of a loader do not."""
+"""Work of the job next to training leaves a step out of the mean; its rollouts and starts of a loader do not."""
 THINNED = "several, left out"
 KINDS = (
     "steady", "outlier", "warm-up", "profiled", "with evaluation", "with checkpoint", "with compilation",
@@ -75,7 +75,7 @@ class StepSeries:
 
 
 def series_of_process(timeline: Timeline, breakdown: Breakdown) -> StepSeries:
-    """Of a recording. breakdown: of its steady steps."""
+    """Steps of a recording. breakdown: of its steady steps."""
     steps = timeline.steps
     kinds = np.full(len(steps.start), KINDS.index("steady"), np.int64)
     kinds[steps.excluded] = KINDS.index("excluded")
@@ -92,7 +92,7 @@ def series_of_process(timeline: Timeline, breakdown: Breakdown) -> StepSeries:
 
 
 def series_of_trace(breakdown: Breakdown, warm_up: int) -> StepSeries:
-    """Of the steps of a trace. breakdown: of all of them; warm_up: how many are left out of statistics at its start."""
+    """Steps of a trace. breakdown: of all of them; warm_up: how many are left out of statistics at its start."""
     kinds = np.full(len(breakdown.wall), KINDS.index("steady"), np.int64)
     kinds[:warm_up] = KINDS.index("warm-up")
     kinds[_outliers(breakdown.wall, np.arange(len(breakdown.wall)) >= warm_up)] = KINDS.index("outlier")

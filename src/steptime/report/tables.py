@@ -359,7 +359,7 @@ class FunctionTime:
 
 
 def function_times(case: Case) -> list[FunctionTime]:
-    """Of the user's functions below the training loop, by their timed lines, the longest first. Steps in which lines
+    """Functions of the user's below the training loop, by their timed lines, the longest first. Steps in which lines
     are timed are longer than others: no more than a step is told."""
     spent = sum(path.duration for path in case.paths)
     scale = min(1.0, case.step.duration.value / spent) if spent else 1.0
@@ -390,7 +390,7 @@ def _functions(case: Case) -> Table:
 
 
 def _compiler(case: Case) -> tuple[Table, ...]:
-    """What torch.compile wrote down of the job."""
+    """Compilations of the job, from torch.compile's logs."""
     reported = case.compiler
     if reported is None:
         return ()

@@ -1,7 +1,7 @@
 """The whole traces behind a report: where they lie, and, of those that are small, what is in them.
 
-What is in them is read here, where the figures were made, and never by a page from a path that a report names: a
-report may come from a stranger.
+Their contents are read here, where the figures were made, and never by a page from a path that a report names: a report
+may come from a stranger.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TraceFile:
 
 
 def traces_of_process(process: Process) -> tuple[TraceFile, ...]:
-    """Of a recording: those of plain steps first, as the timeline is of one of them; slow ones last."""
+    """Traces of a recording: those of plain steps first, as the timeline is of one of them; slow ones last."""
     found = ((path_of(process, facts), _words(facts)) for facts in sorted(process.traces, key=_order))
     return tuple(TraceFile(str(path), words, path.stat().st_size) for path, words in found if path.exists())
 
@@ -51,7 +51,7 @@ def path_of(process: Process, facts: TraceFacts) -> Path:
 
 
 def traces_of(trace: Trace) -> tuple[TraceFile, ...]:
-    """Of what somebody else recorded."""
+    """Traces that somebody else recorded."""
     parts = trace.parts or ((trace.path, len(trace.events)),)
     return tuple(
         TraceFile(str(path), f"{count:,} events", path.stat().st_size) for path, count in parts if path.exists()

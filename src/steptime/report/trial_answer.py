@@ -67,7 +67,7 @@ def answer_of(results: Results, folder: str, advice: Sequence[str] = (), next_co
 
 
 def _headline(results: Results, ordered: Sequence[Judgement]) -> str:
-    """Of a trial for memory: what took less."""
+    """Headline of a trial for memory: the candidate that took less."""
     first = next((each for each in ordered if each.verdict is TrialVerdict.ADOPT), None)
     if first is None:
         return "Nothing that was tried takes less memory beyond doubt."
@@ -180,7 +180,7 @@ def _by_workers(results: Results) -> Table:
 
 
 def _optimum(results: Results) -> list[str]:
-    """Of a sweep: the smallest number of workers that no other one beats beyond doubt."""
+    """Answer of a sweep: the smallest number of workers that no other one beats beyond doubt."""
     speeds = _speeds_by_workers(results)
     if not speeds:
         return []
@@ -224,7 +224,7 @@ def _patch(results: Results) -> Iterator[Item]:
 
 
 def _crowded(runs: Sequence[Run], goal: Goal) -> list[str]:
-    """What the machine did besides, where that was considerable."""
+    """Other load of the machine, where that was considerable."""
     busiest = max((run.load.other_cpu for run in runs), default=0.0)
     peak = max((run.peak_bytes or 0 for run in runs), default=0)
     lines = [f"Other load on the machine: up to {busiest:.1f} CPUs during a process"] if busiest > 0.25 else []

@@ -150,7 +150,7 @@ def _tried(stage: int, judgement: Judgement) -> Tried:
 
 
 def _curves(runs: Sequence[Run]) -> list[Curve]:
-    """Of each baseline seed the first run, and of each variant its first."""
+    """First run of each baseline seed, and of each variant."""
     found: dict[tuple[str, int], Curve] = {}
     for run in runs:
         if run.stage or not any(loss is not None for loss in run.losses):

@@ -40,7 +40,7 @@ WORDS = {
 NOT_FASTER = "not faster"
 """Nothing worth having is gained, and the interval does not exclude that something is lost."""
 NO_VERDICT = "no verdict"
-"""What a headline says of a candidate that is not decided."""
+"""Headline about a candidate that is not decided."""
 MOST_REPORTED = 3
 """Variants that a headline names."""
 
@@ -193,7 +193,7 @@ def power_of(results: Results) -> str:
 
 
 def _losses(runs: Sequence[Run], *variants: str) -> dict[int, parity.Losses]:
-    """Of timed runs, by seed."""
+    """Losses of timed runs, by seed."""
     timed = [
         run for run in runs if run.variant in variants and run.stage == 0 and not run.rehearsal and not run.failure
     ]

@@ -33,10 +33,10 @@ MAGIC = b"steptime-trace-columns 5\n"
 TABLES: dict[str, type[EventTable | AllocationEvents]] = {"events": EventTable, "allocations": AllocationEvents}
 COLUMNS = {name: tuple(field.name for field in dataclasses.fields(table)) for name, table in TABLES.items()}
 ROWS_OF = {f"{name}.rows": name for name in FEW}
-"""What an entry holds of a column that few events fill, next to its values."""
+"""Contents of an entry for a column that few events fill, next to its values."""
 NOT_OF_A_FILE = ("path", "windows", "parts", "launched")
 FACTS = tuple(field.name for field in dataclasses.fields(Trace) if field.name not in (*NOT_OF_A_FILE, *TABLES))
-"""What a single file says besides its events."""
+"""Facts of a single file besides its events."""
 _TYPES = get_type_hints(Trace)
 _Facts = msgspec.defstruct("_Facts", [(name, _TYPES[name]) for name in FACTS])
 START = struct.Struct(f"<{len(MAGIC)}sQI")

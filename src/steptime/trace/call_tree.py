@@ -43,7 +43,8 @@ class ExclusiveSpans:
 
 
 def call_tree(start: Int64, end: Int64) -> CallTree:
-    """Nests intervals of one thread, in ns and any order. What outlasts its parent (old traces round) ends with it."""
+    """Nests intervals of one thread, in ns and any order. An interval that outlasts its parent (old traces round) ends
+    with it."""
     rows = nesting_order(start, end)
     start, end = start[rows], end[rows]
     parent = enclosing(start, end)
@@ -164,8 +165,8 @@ def enclosing(start: Int64, end: Int64) -> Int32:
 
 
 def _within_parents(parent: Int32, ends: Int64) -> Int64:
-    """The ends, none behind that of an ancestor; they are written over. What is before a piece is done with, and in
-    it each round looks twice as many ancestors up as the one before."""
+    """The ends, none behind that of an ancestor; they are written over. Rows before a piece are done; in the piece,
+    each round looks twice as many ancestors up as the one before."""
     for first in range(0, len(parent), PIECE):
         mine, above = ends[first : first + PIECE], parent[first : first + PIECE].copy()
         while len(inner := np.flatnonzero(above != ROOT)):

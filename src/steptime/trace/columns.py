@@ -233,7 +233,7 @@ def starts(events: Sequence[Event | Mark], *, exactly: bool) -> tuple[Int64, Boo
 
 
 def _exact_starts(texts: list[Any]) -> tuple[Int64, Bool]:
-    """Of times as they are written, all at once where all are written as Kineto of 2024 did."""
+    """Converts times as they are written, all at once where all have the form of Kineto in 2024."""
     joined, count = b"".join(texts), len(texts)
     if len(joined) == count * len(PRECISE_LAYOUT):
         digits = np.frombuffer(joined, np.uint8).reshape(count, len(PRECISE_LAYOUT)) - np.uint8(ord("0"))
@@ -409,7 +409,7 @@ class _Codes(dict[str, int]):
         return code
 
     def of(self, events: list[Event], streams: Int64 | None, devices: Int64 | None) -> npt.NDArray[np.uint8]:
-        """What events are. streams, devices: theirs, None where none has one."""
+        """Kinds of events. streams, devices: theirs, None where none has one."""
         named = [event.cat or LEGACY.get(event.pid, "") if type(event.pid) is str else event.cat for event in events]
         packed = list(map(self.__getitem__, named))
         codes = np.frombuffer(struct.pack(f"{len(packed)}B", *packed), np.uint8)
@@ -445,7 +445,7 @@ def column_builders() -> dict[str, ColumnBuilder | SparseColumnBuilder]:
 
 
 def table_of(columns: dict[str, ColumnBuilder | SparseColumnBuilder], base_ns: int = 0) -> EventTable:
-    """What has grown, read-only. base_ns: added to the starts."""
+    """Columns that have grown, read-only. base_ns: added to the starts."""
     joined: dict[str, Any] = {name: column.finished() for name, column in columns.items()}
     if base_ns and len(joined["start"]):
         joined["start"] += base_ns
@@ -610,8 +610,8 @@ def _as_object(arguments: Detailed) -> bytes:
 
 
 def _blocks(grid: bytes, block: bytes) -> int:
-    """Of a grid [x, y, z] of blocks [x, y, z]; ABSENT where it is none. Some versions of ROCm swap the two: no block
-    has more than 1,024 threads, so the larger is then the whole grid in threads."""
+    """Sizes of a grid [x, y, z] of blocks [x, y, z]; ABSENT where it is none. Some versions of ROCm swap the two: no
+    block has more than 1,024 threads, so the larger is then the whole grid in threads."""
     try:
         blocks, threads = (math.prod(msgspec.json.decode(text, type=list[int])) for text in (grid, block or b"[1]"))
     except msgspec.DecodeError:

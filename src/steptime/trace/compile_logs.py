@@ -92,7 +92,7 @@ def find_logs(path: Path) -> Path | None:
 
 
 def read_compile_logs(folder: Path, rank: int | None = None) -> CompileLogs:
-    """rank: whose files are read, where their names say ranks. What is damaged in them is passed over."""
+    """rank: whose files are read, where their names say ranks. Damaged parts are skipped."""
     files = [file for file in sorted(folder.glob(LOGS)) if _readable(file)]
     own = [file for file in files if re.search(rf"_rank_{rank}[._]", file.name)]
     reader, left = _Reader(), MOST_READ
@@ -128,7 +128,7 @@ class _Metrics(msgspec.Struct):
 
 
 class _Record(msgspec.Struct):
-    """The parts of a structured log line that say something here. What kind it is, is a key or an artifact's name."""
+    """The parts of a structured log line that say something here. The kind is a key or an artifact's name."""
 
     frame_id: int | None = None
     frame_compile_id: int | None = None
@@ -184,7 +184,7 @@ def _decoded(decoder: msgspec.json.Decoder[Decoded], text: str) -> Decoded | Non
 
 KERNEL = re.compile(r"^(?P<name>\w+) = async_compile\.(?:triton|cpp\w*|cuda\w*|cutedsl|pallas)\(")
 PROFILED = re.compile(r'\("(graph_\d+_\w+)", nullptr\)')
-"""What a C++ kernel is called in a trace (config.cpp.enable_kernel_profile)."""
+"""Name of a C++ kernel in a trace (config.cpp.enable_kernel_profile)."""
 PATH = re.compile(r"# kernel path: (.*)")
 NODE = re.compile(r"^#\s+%(\w+) :")
 ATEN = re.compile(r"Original ATen: \[([^\[\]]*)\]")
@@ -308,7 +308,7 @@ def _innermost(stack: str) -> SourceLine | None:
 
 
 def _lines_of_nodes(graph: str) -> dict[str, SourceLine]:
-    """Of a graph that is printed as Python: each node's line, which is in a comment above it."""
+    """Lines of a graph that is printed as Python: each node's line, which is in a comment above it."""
     nodes, place = {}, None
     for line in graph.splitlines():
         if line.lstrip().startswith(FILE):

@@ -21,7 +21,7 @@ from steptime._version import __version__
 from steptime.folders import cache_folder
 
 OF_COLUMNS, OF_ANSWER = ".columns", ".answer"
-"""What an entry holds, by the end of its name: a trace's columns, and what was said of it."""
+"""Contents of an entry by the end of its name: a trace's columns, and the messages about it."""
 READER = f"{__version__}/5"
 """Grows when the same file would be read into other columns."""
 LARGEST_FOLDER = 5 * 10**9
@@ -55,7 +55,8 @@ class Stamp(msgspec.Struct, frozen=True):
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """What tells a file from any other; None for one that cannot be read, or is a pipe: its reader says it better."""
+    """Identity of a file, which no other has; None for one that cannot be read, or is a pipe: its reader reports that
+    better."""
     try:
         if not path.is_file():
             return None
@@ -78,7 +79,7 @@ def entry_of(stamp: Stamp, suffix: str, about: str = "") -> Path:
 
 
 def belongs_to_user(file: BinaryIO) -> bool:
-    """What others put there is not trusted."""
+    """Files that others put there are not trusted."""
     return os.fstat(file.fileno()).st_uid == os.getuid()
 
 

@@ -1,6 +1,6 @@
 """Which files are traces of one job, and which of them are one rank's: found from names and first events alone.
 
-A rank is one process. What torch.profiler's schedule wrote of it cycle by cycle is one rank of several recordings.
+A rank is one process. The files that torch.profiler's schedule wrote cycle by cycle are one rank of several recordings.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ OTHERS = (
 
 
 def reported(file: Path) -> UsageError | None:
-    """What to say of a file that is no trace; None where nothing is known of it."""
+    """Message about a file that is no trace; None where nothing is known of it."""
     start = first_bytes(file, START)
     for other in OTHERS:
         by_name = bool(other.endings) and file.name.endswith(other.endings)

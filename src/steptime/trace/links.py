@@ -49,7 +49,7 @@ class Forest:
         return found
 
     def outermost(self, rows: Numbers, marked: Bool) -> Int32:
-        """Of some rows only, the outermost marked event that encloses each; itself where none does."""
+        """The outermost marked event that encloses each of some rows; itself where none does."""
         found = rows.astype(np.int32)
         climbing = np.arange(len(found))
         while len(climbing):
@@ -367,10 +367,10 @@ def linked(trace: Trace) -> Trace:
 
 @cached_per_trace
 def launches_of(trace: Trace) -> Few:
-    """Of each activity of a device, the runtime call with its correlation: one that launches by its name, before others
-    (HIP gives the calls around a launch its number too). Where neither has a correlation, their "External id" is it
-    (roctracer's, as torch for ROCm writes it); that of an operator is another number then. Where they have no number at
-    all, it is the call of the same place in the order of time."""
+    """Map each activity of a device to the runtime call with the same correlation id, preferring calls whose name is a
+    launch (HIP gives the calls around a launch its number too). Where neither has a correlation, their "External id" is
+    it (roctracer's, as torch for ROCm writes it); that of an operator is another number then. Where they have no number
+    at all, it is the call of the same place in the order of time."""
     if trace.launched is not None:
         return trace.launched.launch
     events = trace.events
@@ -393,8 +393,8 @@ def launches_of(trace: Trace) -> Few:
 
 @cached_per_trace
 def origins_of(trace: Trace) -> Few:
-    """Of each activity of a device the event of the host that says where it comes from: its launch or, where the trace
-    holds none, the operator with its "External id"."""
+    """Map each activity of a device to the event of the host that it comes from: its launch or, where the trace holds
+    none, the operator with its "External id"."""
     if trace.launched is not None:
         return trace.launched.origin
     events, launch = trace.events, launches_of(trace)
@@ -432,7 +432,7 @@ def _not_python(trace: Trace) -> Bool:
 
 
 def _through(origin: Few, of_host: npt.NDArray[Width]) -> npt.NDArray[Width]:
-    """What is known of the host's events, for the device's too: what is known of where they come from."""
+    """Facts of the host's events, copied to the device's: those of the event that each comes from."""
     if of_host.flags.writeable:  # else no event has one
         of_host[origin.rows] = of_host[origin.values]
         of_host.flags.writeable = False

@@ -4,7 +4,7 @@ The blocks fit the processor's cache (32 MB blocks cost 2.5 times as much). A bl
 comma is overwritten by brackets, and decoded in place. A wrong cut (a separator inside a nested list or a string)
 always leaves an unclosed bracket, so it is noticed: the separators before it are tried, then a larger block.
 
-What a trace says of memory: an event without a duration for each allocation and each free.
+Memory events of a trace: one without a duration for each allocation and each free.
 """
 
 from __future__ import annotations

@@ -40,16 +40,16 @@ FILLING, COPYING = "__amd_rocclr_fill", "__amd_rocclr_copy"
 RUNTIME, MARKED = ("HIP_RUNTIME", "HIP_COMPILER"), "MARKER"
 """How categories of regions start; others (HSA, RCCL, KFD) lie inside of these, and are left out."""
 OWN = re.compile(r"::writeRows$|^rpdflush$|^hcc_activity_callback$")
-"""What rocmProfileData does itself."""
+"""Calls of rocmProfileData itself."""
 Agent: TypeAlias = tuple[str, int]
-"""What copies memory or has it: "CPU", "GPU" or "", and its number."""
+"""Agents that copy memory or have it: "CPU", "GPU" or "", and a number."""
 PLACES = {"CPU": "H", "GPU": "D"}
 KINDS_OF_KERNELS = (
     (EventKind.MEMSET, "Memset (Device)", FILLING),
     (EventKind.MEMCPY, "Memcpy", COPYING),
     (EventKind.KERNEL, "", ""),
 )
-"""What a kernel of HIP's own is, how it is called, and how its name starts; last those of the job."""
+"""Kinds of HIP's own kernels: how one is called, and how its name starts; last those of the job."""
 
 
 def is_of_rocm(database: Database) -> bool:
@@ -77,7 +77,7 @@ def read_process(database: Database, path: Path, process: int) -> Trace:
 
 
 def _suffixes(database: Database) -> list[str]:
-    """What the names of schema 3's tables end with: one for each process, or for each that was merged into one file."""
+    """Ends of the names of schema 3's tables: one for each process, or for each that was merged into one file."""
     names = [table for table in tables_of(database) if table.startswith((DISPATCHES, REGIONS))]
     return sorted({table.removeprefix(DISPATCHES).removeprefix(REGIONS) for table in names})
 
@@ -111,7 +111,7 @@ class _ProcessRows:
         )
 
     def add_all(self, events: EventColumns) -> None:
-        """What ran on a device, and what the host did."""
+        """Events of devices, and events of the host."""
         kernels = self._mine(DISPATCHES, "agent_id", "kernel_id", "queue_id", "stream_id", "event_id", *BLOCKS)
         names = texts_of(self._database, f"rocpd_info_kernel_symbol{self._suffix}", "display_name")
         by_stream = any(row[6] > 0 for row in kernels)  # else by queue, of which each stream has one
@@ -185,7 +185,7 @@ class _Profile:
         self._named = {row[0]: row[1] for row in rows_of(database, "ext_autogradapi", "api_ptr_id", "seq")}
 
     def add_all(self, events: EventColumns) -> None:
-        """What ran on the device, and what the host did."""
+        """Events of devices, and events of the host."""
         for kind, start in ((EventKind.MEMCPY, "Copy"), (EventKind.MEMSET, "Fill"), (EventKind.KERNEL, "")):
             rows = [row for row in self._operations if beginning(self._texts.get(row[6], ""), "Copy", "Fill") == start]
             reported = 6 if start else 5

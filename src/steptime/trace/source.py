@@ -106,7 +106,7 @@ class TraceSource:
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    """What a file starts with, unpacked; nothing where it cannot be read: its reader says better what is wrong."""
+    """First bytes of a file, unpacked; empty where it cannot be read: its reader reports better what is wrong."""
     start = bytearray(count)
     try:
         with TraceSource(path, LARGEST) as source:

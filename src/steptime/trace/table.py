@@ -113,8 +113,8 @@ FEW = ("sequence", "bytes", "blocks", "details")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launched:
-    """Of what ran on a device, the row of the call that launched it, and of the event of the host that it comes from;
-    see `links.launches_of` and `links.origins_of`."""
+    """For each activity of a device, the row of the call that launched it, and of the event of the host that it comes
+    from; see `links.launches_of` and `links.origins_of`."""
 
     launch: Few
     origin: Few
@@ -171,7 +171,7 @@ class Damage:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What to tell the user: nothing, or one sentence with all counts."""
+        """Message for the user: nothing, or one sentence with all counts."""
         counted = (
             (self.damaged, "part", "parts", "could not be understood"),
             (self.refused, "event", "events", "had no usable time or name"),

@@ -38,9 +38,9 @@ ENGINE = re.compile(r"^(autograd::engine::|(struct )?torch::(autograd|jit)::|[A-
 EVALUATED = re.compile(
     r"^(autograd::engine::evaluate_function: )?((struct )?torch::autograd::|aten::)?(Optimizer\.(step|zero_grad)#)?"
 )
-"""What is before the name of a function of autograd, an operator or an optimizer's method."""
+"""Text before the name of a function of autograd, an operator or an optimizer's method."""
 GUARDS = re.compile(r"^(TorchDynamo Cache Lookup|Pregraph bytecode|AOTDispatcher Runtime Wrapper)")
-"""What torch.compile does before and after its code at each call: checks, no work."""
+"""Work of torch.compile before and after its code at each call: checks, no work of the job."""
 COMPILED = re.compile(r"^(Compiled\w*$|## Call CompiledFxGraph|(graph_\d+_)?cpp_fused_)|Torch-Compiled Region")
 """Code that torch.compile generated: it computes, although no operator shows inside."""
 ANNOTATION = re.compile(
@@ -64,7 +64,7 @@ TORCH_FRAME = re.compile(r"(^|/)torch/.*\.py\(\d+\): ")
 
 
 NO_CALL = r"(?!)"
-"""What an interface has no call for."""
+"""Features for which an interface has no call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,12 +177,12 @@ WAITED_FOR = {
     "stream": re.compile(r"(Stream|Queue|List)\w*Synchronize|[Ss]ynchronizeStream|QueueFinish"),
     "event": re.compile(r"(Event|Fence)\w*Synchronize|[Ss]ynchronizeEvent|EventWait"),
 }
-"""What a synchronising call waits for; the whole device otherwise."""
+"""Target of a synchronising call; the whole device otherwise."""
 
 GRAPH_LAUNCH = re.compile(r"^[a-z]{2,6}GraphLaunch\w*$")
 CAPTURE_START = re.compile(r"^[a-z]{2,6}StreamBeginCapture\w*$")
 CAPTURE_END = re.compile(r"^[a-z]{2,6}StreamEndCapture\w*$")
-"""Of CUDA and what takes its names: a graph of work, and between which calls one is recorded."""
+"""Graphs of CUDA and of interfaces with its names: a graph of work, and between which calls one is recorded."""
 
 COLLECTIVE_ON_HOST = re.compile(r"^(gloo|mpi|ucc):")
 """Annotations of collectives whose library works on the host."""
@@ -215,7 +215,7 @@ COMMUNICATION_LIBRARIES = {
     ),
     "user buffers of Transformer Engine": r"userbuffers",
 }
-"""What moves data between devices with kernels of its own, by a regular expression that is found in their names, in any
+"""Kernels that move data between devices by themselves, as a regular expression that is found in their names, in any
 case. From the sources of these libraries, and from names in published traces."""
 COMMUNICATION_KERNEL = re.compile("|".join(COMMUNICATION_LIBRARIES.values()), re.IGNORECASE)
 GENERATED = re.compile(r"^triton_")
@@ -233,9 +233,9 @@ COLLECTIVE_KINDS = {
     "broadcast": re.compile(r"^_?broadcast", re.IGNORECASE),
 }
 """In any name of a collective (allreduce, _allgather_base, ncclDevKernel_AllReduce_…, c10d::alltoall_base_): the one
-name that torch.distributed has for it. What is none of them (send 0->1, barrier) keeps its name."""
+name that torch.distributed has for it. A name that is none of them (send 0->1, barrier) stays as it is."""
 GROUPED = "coalesced"
-"""What torch calls collectives or sends that it gives to the library as one; the kernel's name says which they are."""
+"""Collectives or sends that torch gives to the library as one; the kernel's name says which they are."""
 SENDS = "SendRecv"
 """NCCL's kernel of sends and receives, which an all-to-all is made of, too."""
 LIBRARY_COPIES = re.compile(r"^(torch\.distributed\.ddp\.reducer::|torch::distributed::reducer::|fsdp::)")
@@ -283,9 +283,9 @@ CATEGORY_ENDINGS = {
     "_sync": EventKind.SYNC,
     "_kernel": EventKind.KERNEL,
 }
-"""What other categories are by their ends: cuda_runtime, xpu_runtime, mtia_runtime, privateuse1_driver, cuda_sync."""
+"""Other categories, by their ends: cuda_runtime, xpu_runtime, mtia_runtime, privateuse1_driver, cuda_sync."""
 DEVICE_WORK_CATEGORIES = ("mtia_ccp_events", "mtia_workloadd", "hpu_op")
-"""What MTIA's and Gaudi's devices executed, copies and waits among them: the event's name decides."""
+"""Activities of MTIA's and Gaudi's devices, copies and waits among them: the event's name decides."""
 DEVICE_WORK_KINDS: tuple[tuple[re.Pattern[str], EventKind], ...] = (
     (re.compile(r"^(stream|event|notify)[ _]?(wait|record)|^wait[ _]?(event|value)", re.IGNORECASE), EventKind.SYNC),
     (re.compile(r"memcpy|^dma_", re.IGNORECASE), EventKind.MEMCPY),

@@ -70,7 +70,7 @@ class FirstSteps:
 
     @property
     def preparing_ns(self) -> int:
-        """What they took longer than the shortest of them."""
+        """Their extra time over the shortest of them."""
         return sum(self.step_ns) - len(self.step_ns) * min(self.step_ns)
 
 
@@ -93,7 +93,7 @@ NO_BLOCKS = BlockRecord()
 
 
 def read_blocks(path: Path) -> BlockRecord:
-    """What is in a file that a process writes, or has written. A line that was cut short, and what is none of ours, is
+    """Content of a file that a process writes, or has written. A line that was cut short, and what is none of ours, is
     left out."""
     try:
         lines = path.read_bytes().split(b"\n")
@@ -244,11 +244,11 @@ COMPILING = 2.0
 
 
 def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: float, left_ns: float = inf) -> Course:
-    """What is to go on. rivals: of each variant, the mask of those that set the same thing; late: of those that are
-    compiled, which run behind the others, one after the other, and are put into a set last, as each set compiles anew.
-    left_ns: the time that is left, ns; what would have to be compiled in less than COMPILING times that is not begun.
-    Singles are settled first; then each further winner is tried on top of those taken, and is left out unless it makes
-    these faster beyond doubt."""
+    """Variants that go on. rivals: for each variant, the mask of those that set the same thing; late: the compiled
+    ones, which run behind the others, one after the other, and are put into a set last, as each set compiles anew.
+    left_ns: the time that is left, ns; a compilation starts only where COMPILING times its duration is left. Singles
+    are settled first; then each further winner is tried on top of those taken, and is left out unless it makes these
+    faster beyond doubt."""
     longest = max((each.preparing_ns for each in record.first if each.first & late), default=0)
 
     def starts(mask: int) -> bool:

@@ -130,7 +130,7 @@ def _split(words: str, option: str) -> tuple[str, ...]:
 
 
 def suspicion_of(texts: Iterable[tuple[str, str]]) -> str:
-    """What changed files say that no honest change says, "" for nothing. texts: before and after."""
+    """Signs in changed files that no honest change leaves, "" for none. texts: before and after."""
     if any(after.lower().count(OURS) > before.lower().count(OURS) for before, after in texts):
         return f"Its source speaks of {OURS}, which measures it"
     return ""
@@ -170,7 +170,7 @@ def _named(listed: str, diff: Path) -> list[str]:
 
 
 def _root_of(directory: Path) -> Path | None:
-    """Of the repository around a folder; None outside of one."""
+    """The repository around a folder; None outside of one."""
     try:
         return Path(_git(directory, "rev-parse", "--show-toplevel").rstrip("\n"))
     except UsageError:

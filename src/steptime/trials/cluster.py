@@ -41,7 +41,7 @@ PATIENCE = 60.0
 LOOK = 1.0
 """Seconds between two looks for a signal while lanes work."""
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-"""What Ray says with which devices an actor was given."""
+"""The variable in which Ray names the devices of an actor."""
 INTERRUPTED = 130
 DETACHED = "--detached"
 

@@ -217,8 +217,8 @@ class TrialRunner:
 
     def _rehearsed(self, stage: int, variants: Sequence[Variant], baseline: Variant, later: int) -> tuple[Variant, ...]:
         """The variants that the budget pays a rehearsal and rounds for, one after the other where one at a time is run:
-        the first dear one may be the last. What somebody handed in is all rehearsed before any is timed, which refuses
-        most that is to be refused. What has no steps has no rehearsal."""
+        the first dear one may be the last. Changes that somebody handed in are all rehearsed before any is timed, which
+        refuses most of the wrong ones. A command without steps has no rehearsal."""
         if self.plan.metric is not None:
             return tuple(variants)
         if not self._known(stage, BASELINE) or (
@@ -407,7 +407,7 @@ class TrialRunner:
 
 
 def _promise(goal: Goal, judgement: Judgement) -> float:
-    """What comes first where the budget does not pay for all: the unknown, then what seems to gain most."""
+    """Order where the budget does not pay for all: the unknown, then the largest expected gain."""
     gain = judgement.gain(goal)
     return -gain.value if gain is not None else -inf
 
@@ -421,7 +421,8 @@ def _out_of_time(judgement: Judgement, left: float, needed: float) -> Judgement:
 
 
 def least_rounds(judgement: Judgement, runs: Sequence[Run]) -> int:
-    """What decides: of a gain whose losses are only like the job's, enough pairs of one seed to compare these."""
+    """Rounds that decide: for a gain whose losses are only like the job's, enough pairs of one seed to compare
+    these."""
     exact = judgement.agreement is Agreement.SAME_BITS or is_proved(judgement.variant, runs)
     return MIN_ROUNDS if exact or judgement.verdict is not TrialVerdict.ADOPT else LEAST_PAIRS
 

@@ -34,7 +34,7 @@ PATIENCE = 30.0
 """Seconds in which a system must have shown whether it permits overlays."""
 WORKSPACES, CACHES = "copies", "caches"
 WRITABLE = ("/dev", "/proc", "/run")
-"""What a process held by Landlock may write to besides its own: devices and shared memory, itself, sockets."""
+"""Paths outside its own that a process held by Landlock may write to: devices and shared memory, itself, sockets."""
 USERS_CACHES = ("~/.cache", "~/.triton", "~/.nv")
 REMOTE = re.compile(
     r"\b(postgres(ql)?|mysql|mariadb|mssql|oracle|mongodb|rediss?|s3[an]?|gc?s|az|abfss?|wasbs?|adl|hdfs|viewfs|oss|cosn?|obs)"
@@ -280,7 +280,7 @@ def _temporary_folders(temporary: str, ground: Ground) -> tuple[tuple[str, str],
 
 
 def _caches(ground: Ground) -> Path:
-    """What compilers keep from one process of the trial to the next: this machine's, and this process's."""
+    """Caches that compilers keep from one process of the trial to the next: this machine's, and this process's."""
     ground.janitor.take_empty(ground.base / CACHES)
     return ground.janitor.take(own_folder(ground.base, CACHES, _process()))
 
@@ -329,7 +329,7 @@ def _write_spec(
     ways: Sequence[Path] = (),
     **more: object,
 ) -> Path:
-    """What launcher/contain.py is asked for."""
+    """Request to launcher/contain.py."""
     layers = workspace / "layers"
     layers.mkdir(parents=True, exist_ok=True)
     usual = (directory, *_expanded("~"), Path(tempfile.gettempdir()))

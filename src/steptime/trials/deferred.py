@@ -34,8 +34,8 @@ NOW_AND_THEN = matchers.BinaryOperation(operator=matchers.Modulo())
 
 
 def deferred(source: SourceFile, edit: DeferEdit) -> New | None:
-    """What is written in the place of which nodes; None where a value is read in every step, or anything else about the
-    sum is not plain."""
+    """Replacement text by node; None where a value is read in every step, or anything else about the sum is not
+    plain."""
     place = source.statement_at(edit.site.line)
     added = _added(place)
     if place is None or added is None:
@@ -95,7 +95,7 @@ def _innermost_loop(source: SourceFile, place: StatementPlace) -> Loop | None:
 def _kind(
     source: SourceFile, sum_: libcst.AugAssign, value: libcst.BaseExpression, zeros: list[libcst.CSTNode], loop: Loop
 ) -> str | None:
-    """What Python's sum is, "int" or "float"; None where that is not known. zeros: where it is set to zero. From 0.0 on
+    """Type of Python's sum, "int" or "float"; None where that is not known. zeros: where it is set to zero. From 0.0 on
     it is a float whatever is added; from 0 on what is added decides: a count of equal elements is whole, and a loss
     that backward is called on is not."""
     whole = [isinstance(getattr(each, "value", None), libcst.Integer) for each in zeros]

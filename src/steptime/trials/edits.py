@@ -38,11 +38,11 @@ USUAL_POSITIONAL = 5
 """Arguments without a name: the sixth of DataLoader is num_workers, optimizers take theirs by name only from about
 there on."""
 MOST_POSITIONAL = {"zero_grad": 0, "torch.compile": 1}
-"""Of calls whose next argument is the one to be set."""
+"""Names of calls whose next argument is the one to be set."""
 TORCH = "torch"
 NON_BLOCKING = "non_blocking"
 SAVING = ("state_dict", "load_state_dict", "save", "save_pretrained")
-"""What makes the names of the parameters a matter of files: a compiled wrapper puts a prefix before them."""
+"""Names that show that parameter names go into files: a compiled wrapper puts a prefix before them."""
 _NONE = libcst.SimpleWhitespace("")
 
 
@@ -60,8 +60,8 @@ def apply_edit(edit: SingleEdit, source: str) -> str | None:
 
 
 def with_keywords(module: libcst.Module, edit: CallEdit) -> libcst.Module | None:
-    """The call with other keywords; None where what is given without a name may be what is to be set. What a mapping
-    (`**options`) may hold is set over it."""
+    """The call with other keywords; None where what is given without a name may be what is to be set. A mapping
+    (`**options`) comes first, so that the edit is set over it."""
     call = _call(module, edit)
     if call is None or [argument.star for argument in call.args if argument.star] not in ([], ["**"]):
         return None
@@ -144,8 +144,7 @@ def with_switch(module: libcst.Module, edit: SwitchEdit) -> libcst.Module | None
 
 
 def replaced_arguments(edit: CallEdit, source: str) -> list[str]:
-    """What the edit takes out of a source that is more than a plain value, in words, and what of it may be in a
-    mapping."""
+    """Values other than plain ones that the edit removes from a source, in words, and those that a mapping may hold."""
     module = libcst.parse_module(source)
     call = _call(module, edit)
     arguments = call.args if call is not None else ()
@@ -161,9 +160,9 @@ def replaced_arguments(edit: CallEdit, source: str) -> list[str]:
 
 
 def through_options(edit: CallEdit, source: str, given: frozenset[str] = frozenset()) -> tuple[CallEdit, str]:
-    """What an edit sets through an option of the command line (argparse) is that option's new default, so that the
-    option keeps its effect: the rest of the edit, and the source with the new defaults. given: options on the job's own
-    command line, which a default would not change."""
+    """An edit of a value that comes from an option of the command line (argparse) becomes that option's new default, so
+    that the option keeps its effect: the rest of the edit, and the source with the new defaults. given: options on the
+    job's own command line, which a default would not change."""
     module = libcst.parse_module(source)
     call = _call(module, edit)
     values = {each.keyword.value: each.value for each in call.args if each.keyword} if call is not None else {}

@@ -82,7 +82,7 @@ def exactness(own: Sequence[Run], plain: Sequence[Run]) -> Exactness | None:
 
 
 def other_parameters(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> str:
-    """What the rehearsals show of the parameters that no rounding explains, "" for nothing."""
+    """Difference of the parameters in the rehearsals that no rounding explains, "" for none."""
     exact = exactness(own, plain)
     if exact is None or variant.low_precision or variant.other_data:
         return ""
@@ -149,7 +149,7 @@ def _length(values: Float64) -> float:
 
 
 def left_out(run: Run, references: Sequence[Run]) -> str:
-    """Of rehearsals: tensors like the parameters that the job changes in each step, and the candidate does not."""
+    """Tensors like the parameters that the job changes in each step of its rehearsal, and the candidate does not."""
     if not run.rehearsal or not run.work or not references[0].work:
         return ""
     if _trained(run) != _trained(references[0]) or other_options(run, references):
@@ -175,7 +175,7 @@ def left_out(run: Run, references: Sequence[Run]) -> str:
 
 
 def carried_less(run: Run, references: Sequence[Run]) -> str:
-    """Of timed runs: whether in some steps less of what is carried changes than in others, unlike in the job."""
+    """True if in some steps of the timed runs less carried state changes than in others, unlike in the job."""
     mine, theirs = ([(n, step.moving) for n, step in enumerate(each.work, 1)] for each in (run, references[0]))
     own, usual = ([(n, count) for n, count in each if count is not None] for each in (mine, theirs))
     slack = CARRIED * _trained(run)
@@ -222,7 +222,7 @@ def _size(shape: str) -> int:
 
 
 def other_options(run: Run, references: Sequence[Run]) -> str:
-    """Whether an optimizer has other options in any recorded step."""
+    """True if an optimizer has other options in any recorded step."""
     for number, (one, other) in enumerate(zip(run.work, references[0].work, strict=False), 1):
         mine, theirs = _options(one), _options(other)
         if not mine or not theirs:
@@ -265,7 +265,7 @@ def _differing(mine: Counter[Group], theirs: Counter[Group], known: set[str]) ->
 
 
 def other_modes(run: Run, references: Sequence[Run]) -> str:
-    """Whether modules leave their training mode, dropouts get weaker, or forwards stop to draw random numbers."""
+    """True if modules leave their training mode, dropouts get weaker, or forwards stop drawing random numbers."""
     pairs = [(number, *pair) for number, pair in enumerate(zip(run.work, references[0].work, strict=False), 1)]
     looked = [(number, one, other) for number, one, other in pairs if None not in (one.training, other.training)]
     if not looked:
@@ -288,7 +288,7 @@ def other_modes(run: Run, references: Sequence[Run]) -> str:
 
 
 def kept_samples(run: Run, references: Sequence[Run]) -> str:
-    """Whether samples come again that the job makes afresh."""
+    """True if samples come again that the job makes afresh."""
     if run.rehearsal:
         return ""
     again, seen = _repeated(run)

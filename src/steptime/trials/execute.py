@@ -41,7 +41,7 @@ LEAST_ROOM = 1 << 30
 
 
 def free_bytes(folder: Path) -> int:
-    """Of the disk that a folder lies on."""
+    """Free bytes of the disk that a folder lies on."""
     return shutil.disk_usage(folder).free
 
 
@@ -273,13 +273,13 @@ def passes_of(process: Process) -> tuple[tuple[str, int, int], ...]:
 
 
 def _samples(process: Process, timeline: Timeline) -> int:
-    """Of the largest dataset whose batches are trained on; 0 where none is known."""
+    """Length of the largest dataset whose batches are trained on; 0 where none is known."""
     lengths = [each.dataset_length for each in process.loaders if each.identity in timeline.training_loaders]
     return max((length for length in lengths if length is not None), default=0)
 
 
 def _noted(processes: Sequence[Process], start: str) -> tuple[str, ...]:
-    """What follows in the probe's notes that start so."""
+    """The rest of the probe's notes that start so."""
     notes = (note for process in processes for note in process.notes)
     return tuple(note.removeprefix(start) for note in notes if note.startswith(start))
 
@@ -303,7 +303,7 @@ def step_times(timeline: Timeline, warm_up: int, on_device: bool = False) -> lis
 
 def turn_times(timeline: Timeline, warm_up: int, stamps: Sequence[int]) -> tuple[list[int], tuple[int, ...]]:
     """The same of a process that took turns on a CPU, and how many of these steps each of its turns holds. A rest lies
-    between two steps, and is none of the second one's time. That one counts where it is LONG; else neither it does nor
+    between two steps, and is none of the second one's time. That step counts where it is LONG; else neither it does nor
     those of SETTLING behind the rest, with cold caches, nor one more. stamps: as of `stamps_in`."""
     (steady, duration), steps = _steady(timeline, warm_up, on_device=False), timeline.steps
     idle, on = (np.array(stamps[first : len(stamps) // 2 * 2 : 2], np.int64) for first in (0, 1))

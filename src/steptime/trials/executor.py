@@ -19,8 +19,8 @@ from steptime.trials.execute import LONG, ScheduledRun, execute
 from steptime.trials.trial import Run
 
 SLICE, FEWEST_SLICED = 0.25, 8
-"""Of processes that take turns: seconds of one, and its steps at least, of which the first two do not count where they
-are shorter than LONG_STEP."""
+"""Limits for processes that take turns: seconds of a turn, and its steps at least, of which the first two do not count
+where they are shorter than LONG_STEP."""
 LONG_STEP = LONG / 1e9
 """Seconds."""
 LONGEST_SLICED, LONGEST_ON_DEVICE = 2.0, 0.5

@@ -61,7 +61,7 @@ class RoundComparison:
     turns: Float64 = field(default_factory=lambda: np.zeros((0, 4)))
 
     def log_ratio(self) -> float:
-        """log(baseline / variant): above zero where the variant is faster. Of turns, those that both had."""
+        """log(baseline / variant): above zero where the variant is faster. Log-ratio of the turns that both had."""
         if len(self.turns):
             return float(_of_turns(self.turns.sum(axis=0)))
         return float(self._of_means(np.mean))
@@ -342,7 +342,7 @@ def usual_step(runs: Sequence[Run]) -> Estimate | None:
 
 
 def usual_metric(runs: Sequence[Run]) -> Estimate | None:
-    """What the job as it is prints, or its seconds to a loss: the median over its runs; None without one."""
+    """The value that the job as it is prints, or its seconds to a loss: the median over its runs; None without one."""
     plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run)]
     printed = [run.metric for run in plain if run.metric is not None]
     return median_of(np.array(printed)) if printed else None
@@ -393,7 +393,7 @@ def agreement_of(variant: Variant, runs: Sequence[Run], target: LossTarget | Non
 
 
 def _work(variant: Variant, runs: Sequence[Run]) -> NumbersCheck | None:
-    """What a candidate of somebody's does less, or otherwise, than the job."""
+    """Work that somebody's candidate leaves out, or does otherwise than the job."""
     if variant.suspicion:
         return NumbersCheck(Agreement.LESS_WORK, variant.suspicion)
     if not variant.foreign:
@@ -423,9 +423,9 @@ def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool
 
 
 def next_in_float64(variants: Sequence[Variant], runs: Sequence[Run], baseline: Variant) -> Sequence[Variant]:
-    """What is rehearsed in float64 next: the job as it is; where it can be, the candidates that came through their
-    other rehearsal, unless that has refused them already; and the job once more where one of these differs, to tell
-    what differs by itself."""
+    """The next rehearsals in float64: the job as it is; where it can be, the candidates that came through their other
+    rehearsal, unless that has refused them already; and the job once more where one of these differs, to tell what
+    differs by itself."""
     exact = [run for run in runs if run.exact]
     plain = [run for run in exact if run.variant == BASELINE]
     known = {run.variant for run in exact}
@@ -458,7 +458,7 @@ def _rehearsals(variant: str, runs: Sequence[Run]) -> list[Run]:
 
 
 def _gradients(variant: Variant, runs: Sequence[Run]) -> tuple[NumbersCheck | None, str]:
-    """What the rehearsals show to be broken, if anything; else how far the comparison had to be widened, "" for not."""
+    """Fault that the rehearsals show, if any; else how far the comparison had to be widened, "" for not."""
     baselines, own = _rehearsals(BASELINE, runs), _rehearsals(variant.name, runs)
     if not baselines:
         return None, ""
@@ -480,7 +480,7 @@ def _gradients(variant: Variant, runs: Sequence[Run]) -> tuple[NumbersCheck | No
 def _first_gradients(
     variant: Variant, own: parity.Norms, baselines: Sequence[parity.Norms]
 ) -> tuple[NumbersCheck | None, str]:
-    """Of the first step: within what rounding explains, or within what the job differs by itself."""
+    """True if the first step agrees within rounding, or within the job's own differences."""
     usual = parity.LOW_PRECISION if variant.low_precision else parity.FULL_PRECISION
     found, spread = parity.nearest(baselines, own), parity.own_tolerance(baselines)
     if found.within(usual):

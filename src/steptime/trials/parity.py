@@ -41,8 +41,8 @@ MARGIN = 1.5
 """Times that spread, as the logarithm of a factor. Simulated for 2 to 200 parameters that vary together or each by
 itself: another run of the same job lies beyond it in 23 of 100 cases with two rehearsals, 7 with three, 3 with four."""
 JUDGEABLE = log(2)
-"""Of the median's tolerance: a gradient that is twice as large everywhere, a sum in place of a mean, must not lie in
-it."""
+"""Fraction of the median's tolerance: a gradient that is twice as large everywhere, a sum in place of a mean, must not
+lie in it."""
 NEGLIGIBLE = 1e-6
 """Fraction of the whole gradient's norm: a parameter with less is rounding itself (a bias before a batch normalisation
 has a gradient of exactly zero in exact arithmetic)."""
@@ -129,9 +129,9 @@ def within_band(variant: Mapping[int, Losses], baselines: Mapping[int, Losses]) 
     """True if the variant's mean losses over the last quarter are those that the job has, too, by their means over the
     same steps. Both: losses by seed.
 
-    Of one seed the loss must lie in the 95 % prediction interval of the baselines'. Of several the means must not
+    With one seed the loss must lie in the 95 % prediction interval of the baselines'. With several the means must not
     differ beyond chance, taken from how far seeds differ, and, where at least LEAST_PAIRS seeds are common, from how
-    far the pairs' differences do: what trains the same from one seed differs little. As that is looked at after each
+    far the pairs' differences do: two equal trainings from one seed differ little. As that is looked at after each
     round, the interval is that of `student(looks=True)`; and differences below SLIGHT deviations of the seeds pass: a
     low format's rounding shifts all losses a little. Equal baselines make a band without width. A loss that is not
     finite is outside unless a baseline's is not, either. Raises ValueError for fewer than LEAST_SEEDS baselines.

@@ -1,6 +1,6 @@
 """A patch of the user's own sources: edits made one after the other, as a diff, and written where that is safe.
 
-What cannot be written for certain (`edits.py`) is a snippet for the user.
+A change that cannot be written for certain (`edits.py`) is a snippet for the user.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ class Patch:
 
 
 def unified_diff(path: Path, old: str, new: str) -> str:
-    """Of one file, with the names that git gives; "" where they are equal. Only a line feed ends a line, as for git."""
+    """Diff of one file, with the names that git gives; "" where they are equal. Only a line feed ends a line, as for
+    git."""
     before, after = ([line for line in re.split(r"(?<=\n)", text) if line] for text in (old, new))
     lines = difflib.unified_diff(before, after, f"a/{path.as_posix()}", f"b/{path.as_posix()}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
@@ -200,7 +201,7 @@ def _site(edit: SingleEdit) -> SourceLine | None:
 
 
 def described(edit: Edit) -> str:
-    """What is to be written, in words, with file and line where they are known."""
+    """Instruction for the user, with file and line where they are known."""
     if isinstance(edit, JointEdit):
         return described(edit.example)
     if isinstance(edit, CallEdit):

@@ -82,8 +82,8 @@ def plan_variants(
 
 
 def _speed(saving: Estimate | None, step: float) -> Estimate | None:
-    """What a saving of ns per step makes of a step: before over after. None without a saving, or where all of the step
-    would be saved."""
+    """Speed-up by a saving of ns per step: before over after. None without a saving, or where all of the step would be
+    saved."""
     if saving is None or saving.high >= step:
         return None
     value, low, high = (step / (step - each) for each in (saving.value, saving.low, saving.high))
@@ -115,7 +115,7 @@ def plan_for(
 
 def warm_up_of(step: StepSummary) -> int:
     """Steps that a process takes before it is timed: those of the recording's warm-up, as far as they take no longer
-    than what is timed. What a job still does at its start, it would not do for long."""
+    than what is timed. Work at a job's start, which does not last."""
     longest = round(SECONDS * 1e9 / step.duration.value) if step.duration.value else 0
     return max(WARM_UP, min(step.warm_up, longest, MOST))
 
@@ -148,7 +148,7 @@ def prove(bench: TrialRunner, taken: Variant, patch: Patch) -> Judgement | None:
 
 
 def next_stage(bench: TrialRunner) -> int:
-    """Of a trial that has run something."""
+    """Time and processes of a trial that has run something."""
     return max(run.stage for run in bench.runs) + 1
 
 
@@ -238,7 +238,7 @@ TOGETHER = 2
 """Sizes that are tried at a time: at most one is tried needlessly after the plateau."""
 MOST_DOUBLINGS = 12
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory", "MemoryError", "by signal 9")
-"""What PyTorch, Python and the kernel (which ends a process with SIGKILL) say."""
+"""Messages of PyTorch, Python and the kernel (which ends a process with SIGKILL)."""
 
 
 @dataclass(frozen=True, slots=True)

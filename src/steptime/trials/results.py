@@ -71,7 +71,7 @@ WARM_UP = 5
 """Steps that a process takes before it is timed, at least."""
 NOT_A_NUMBER = float("nan")
 SKETCHES = ("batches", "weights", "updates", "directions", "samples", "ways", "carried")
-"""Of `StepWork`: numbers in lists."""
+"""Fields of `StepWork` as numbers in lists."""
 MOST_FOLDERS = 2000
 """Folders that are looked into: `runs` of a long project."""
 

@@ -1,9 +1,9 @@
 """Check that a candidate's steps do the work of the job's: the same batches, every parameter moved as far and the same
 way, the same evaluation, all of the steps, and clocks that nobody has replaced.
 
-Pure functions on runs. What is the same training is compared in rehearsals, where dropout is off and so gradients of
-the first steps are equal but for rounding; what is left out later is seen in the timed runs, each next to runs of the
-job as it is from the same seed.
+Pure functions on runs. Rehearsals, where dropout is off, show whether the training is the same: gradients of the first
+steps are equal but for rounding; work that is left out later shows in the timed runs, each next to runs of the job as
+it is from the same seed.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def precision_of(variant: Variant) -> Precision:
 
 
 def suspicion(own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
-    """What no change that is merely faster does: less work under the same name, other clocks, an early end."""
+    """Signs that no merely faster change leaves: less work under the same name, other clocks, an early end."""
     replaced = replaced_functions(own, plain)
     if replaced:
         return _suspicious(replaced)
@@ -96,8 +96,8 @@ def replaced_functions(own: Sequence[Run], plain: Sequence[Run]) -> str:
 
 
 def beyond_roofline(own: Sequence[Run], plain: Sequence[Run], least_ns: float) -> NumbersCheck | None:
-    """Whether steps are shorter than the machine allows for what the job computes. least_ns: that its matrix products
-    need at the machine's largest rate, 0 where it is not known; where the job itself is below that, it is wrong."""
+    """True if steps are shorter than the machine allows for the job's arithmetic. least_ns: the time of its matrix
+    products at the machine's largest rate, 0 where it is not known; where the job itself is below that, it is wrong."""
     mine, theirs = ([fmean(run.step_ns) for run in runs if run.step_ns and not run.rehearsal] for runs in (own, plain))
     if not mine or not theirs or min(mine) >= ATTAINABLE * least_ns or min(theirs) < least_ns:
         return None
@@ -108,7 +108,7 @@ def beyond_roofline(own: Sequence[Run], plain: Sequence[Run], least_ns: float) -
 
 
 def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
-    """What shows in the runs themselves, before any loss is compared, that another training is done."""
+    """Signs of another training in the runs themselves, before any loss is compared."""
     precision = precision_of(variant)
     rehearsed = [run for run in own if run.rehearsal and run.work and not run.exact]
     before = [run for run in plain if run.rehearsal and run.work and not run.exact]
@@ -140,7 +140,7 @@ def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -
 
 
 def _in_any_format(run: Run, before: Sequence[Run]) -> str:
-    """What a rehearsal shows to be another training, whatever one in float64 comes to."""
+    """Signs of another training in a rehearsal that decide whatever one in float64 shows."""
     found = _parameters(run, before[0]), other_options(run, before), _dropout(run, before[0]), other_modes(run, before)
     return next(filter(None, found), "")
 
@@ -214,7 +214,7 @@ def _still(run: Run, references: Sequence[Run]) -> str:
 
 
 def _without(run: Run, references: Sequence[Run]) -> str:
-    """Of timed runs; rehearsals have the norms of all gradients."""
+    """Norms of timed runs; rehearsals have the norms of all gradients."""
     usual = {name for each in references for step in each.work for name in step.without}
     for number, step in enumerate(run.work, 1):
         gone = sorted(set(step.without) - usual)
@@ -224,7 +224,7 @@ def _without(run: Run, references: Sequence[Run]) -> str:
 
 
 def _passes(run: Run, references: Sequence[Run]) -> str:
-    """Whether passes over a dataset take as many samples."""
+    """True if passes over a dataset take as many samples."""
     usual = {(name, length): samples for each in references for name, length, samples in each.passes}
     for name, length, samples in run.passes:
         known = usual.get((name, length), 0)
@@ -281,7 +281,7 @@ def _parameters(run: Run, before: Run) -> str:
 
 
 def _shapes(run: Run, references: Sequence[Run]) -> str:
-    """Whether each step trains on as much. Lengths may come in another order, where random numbers do: then all steps
+    """True if each step trains on as much. Lengths may come in another order, where random numbers do: then all steps
     together count."""
     for each in references:
         steps = list(zip(run.work, each.work, strict=False))
@@ -345,7 +345,8 @@ def _dropout(run: Run, before: Run) -> str:
 
 
 def _values(run: Run, before: Run, precision: Precision) -> Iterable[str]:
-    """Of rehearsals: first weights, gradients of the first step, what they change, and the batches of all steps."""
+    """Compared in rehearsals: first weights, gradients of the first step, their effect, and the batches of all
+    steps."""
     other = other_weights(run, before, precision)
     yield f"It starts from other weights: {other}" if other else ""
     alike = not other
@@ -380,7 +381,7 @@ def _same_batches(run: Run, before: Run, precision: Precision) -> list[bool]:
 
 
 def _first(run: Run, which: str) -> Sketches:
-    """Of the first step: an update is seen when the next one starts."""
+    """Update of the first step: it is seen when the next one starts."""
     return dict(next((found for step in run.work if (found := getattr(step, which))), ()))
 
 
@@ -399,7 +400,7 @@ def same_batch(one: StepWork, other: StepWork, precision: Precision) -> bool:
 
 
 def _later_batches(run: Run, references: Run, precision: Precision, rehearsed: tuple[Run, Run]) -> str:
-    """Whether the batches of the first pass over the data are the job's own. Later ones may come in another order: a
+    """True if the batches of the first pass over the data are the job's own. Later ones may come in another order: a
     loader whose workers stay draws fewer random numbers."""
     if not all(_same_batches(*rehearsed, precision)):
         return ""  # what the model gets was prepared in another way: gradients have shown that it is the same
@@ -424,7 +425,7 @@ LESS = (
     carried_less,
     kept_samples,
 )
-"""What shows that less is done under the same name."""
+"""Signs that less is done under the same name."""
 
 
 def _apart(own: Sketches, usual: Sketches, precision: Precision) -> list[str]:
@@ -433,7 +434,7 @@ def _apart(own: Sketches, usual: Sketches, precision: Precision) -> list[str]:
 
 
 def _ways(own: Sketches, usual: Sketches, what: str, tolerance: Tolerance, before: Run) -> str:
-    """Whether tensors point the same way and are as long; those whose gradient is rounding are left out."""
+    """True if tensors point the same way and are as long; those whose gradient is rounding are left out."""
     gradients = {name: _length(values) for name, values in _first(before, "directions").items()}
     floor = NEGLIGIBLE * float(np.hypot.reduce(list(gradients.values()) or [0.0]))
     known = [name for name in own if name in usual and gradients.get(name, 0.0) > floor and _length(usual[name]) > 0]

@@ -101,7 +101,7 @@ class SourceFile:
         return next((local for local, full in self.aliases.items() if full == module), None)
 
     def full_name(self, function: libcst.BaseExpression) -> str:
-        """Of what is called, with aliases resolved: "torch.utils.data.DataLoader"; "" for what has no name."""
+        """Full name of a callee, with aliases resolved: "torch.utils.data.DataLoader"; "" for one without a name."""
         if isinstance(function, libcst.Name):
             return self.aliases.get(function.value, function.value)
         if isinstance(function, libcst.Attribute):

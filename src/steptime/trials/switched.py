@@ -1,7 +1,7 @@
 """Variants that one process switches between: which they are, the run of that process, and what it proves of them.
 
-Speed is decided there, training is not: a set of winners is confirmed by processes of its own, as any variant is. What
-cannot be switched, and what a process refuses or fails at, is tried by processes.
+Speed is decided there, training is not: a set of winners is confirmed by processes of its own, as any variant is. A
+change that cannot be switched, or that a process refuses or fails at, is tried by processes.
 """
 
 from __future__ import annotations
@@ -76,20 +76,20 @@ class Switched:
 
     @property
     def preparing_ns(self) -> int:
-        """What the first steps of a variant that is taken took longer, at most."""
+        """Longest extra time of the first steps of a variant that is taken."""
         found = (each for each in self.record.first if each.first and not each.first & ~self.taken)
         return max((each.preparing_ns for each in found), default=0)
 
     def together(self) -> Judgement | None:
-        """What is taken, as a variant that is to be confirmed; None where nothing is."""
+        """The set that is taken, as a variant to be confirmed; None without one."""
         members = self.members()
         if not members:
             return None
         return self._judged(reduce(together, members), self.taken, TrialVerdict.ADOPT, "")
 
     def judgements(self, confirmed: Judgement | None) -> tuple[Judgement, ...]:
-        """Of each variant that needs no process. confirmed: what processes proved of the set, None where they were not
-        run."""
+        """Judgements of the variants that need no process. confirmed: the processes' judgement of the set, None where
+        they were not run."""
         return tuple(self._judgement(each, confirmed) for each in self.variants if self.proved(each))
 
     def _judgement(self, variant: Variant, confirmed: Judgement | None) -> Judgement:
@@ -182,7 +182,7 @@ def _switchable(variant: Variant) -> bool:
 
 
 def _displayed(runner: TrialRunner, chosen: Sequence[Variant], record: BlockRecord) -> Switched:
-    """What a record comes to. A process whose time was up before its sets were settled has taken the best that it
+    """Outcome of a record. A process whose time was up before its sets were settled has taken the best that it
     knows."""
     where = course(record, chosen, runner.plan.min_gain)
     switched = Switched(tuple(chosen), record, where.taken, runner.plan.min_gain)
@@ -251,6 +251,6 @@ def steer(folder: Path, going: Sequence[int]) -> None:
 
 
 def preparing(first: FirstSteps | None) -> str:
-    """What the first steps of a variant take longer, in words; "" for less than a second."""
+    """Extra time of a variant's first steps, in words; "" for less than a second."""
     taken = first.preparing_ns if first is not None else 0
     return f"its first steps take {format_duration(taken)} longer" if taken >= 1_000_000_000 else ""

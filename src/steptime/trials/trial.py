@@ -38,7 +38,7 @@ class TrialVerdict(Enum):
     NO_EFFECT = "no effect"
     SLOWER = "slower"
     MORE_MEMORY = "more memory"
-    """Of a trial for memory."""
+    """Verdict of a trial for memory."""
     SUSPICIOUS = "suspicious"
     """It does less than the job, or reaches for what measures it: its speed means nothing."""
     NOT_REACHED = "not reached"
@@ -232,7 +232,7 @@ class Judgement:
     training: str = ""
 
     def gain(self, goal: Goal) -> Estimate | None:
-        """Of the goal, above 1 where the variant is better than the baseline."""
+        """Gain by the goal, above 1 where the variant is better than the baseline."""
         return self.memory if goal is Goal.MEMORY else self.speed
 
 
@@ -274,7 +274,7 @@ def at_once(width: int, variants: int, needed: int) -> int:
 
 
 def processes_of(variants: int, *, alternating: bool = False) -> int:
-    """Of a round: the variants, the control, and a baseline after each group; one where they take turns."""
+    """Processes of a round: the variants, the control, and a baseline after each group; one where they take turns."""
     return variants + 1 + (1 if alternating else -(-(variants + 1) // TOGETHER))
 
 

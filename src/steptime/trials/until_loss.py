@@ -121,7 +121,7 @@ def means_of(losses: Losses, backwards: Sequence[int]) -> Iterator[float]:
 
 
 def losses_in(parity: Parity | None) -> tuple[float | None, ...]:
-    """Of each step, the sum of those that its backwards began on."""
+    """For each step, the sum of the losses that its backwards started from."""
     if parity is None:
         return ()
     seen = zip(parity.loss.tolist(), parity.backwards.tolist(), strict=True)
@@ -146,7 +146,7 @@ def seconds_to(target: LossTarget, process: Process, timeline: Timeline) -> floa
 
 
 def numbers_until(target: LossTarget, variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck:
-    """What is known of a candidate's way to the loss."""
+    """A candidate's way to the loss."""
     found = replaced_functions(own, plain)
     found = found or _starts_ahead(target, own, plain)
     for check in (_without_forward, _few_batches, _shorter_passes, _smaller_evaluations):
@@ -166,8 +166,8 @@ def numbers_until(target: LossTarget, variant: Variant, own: Sequence[Run], plai
 
 
 def _starts_ahead(target: LossTarget, own: Sequence[Run], plain: Sequence[Run]) -> str:
-    """Whether it starts more than half of the way there: weights that were trained before, or a loss that is scaled.
-    What the first batches of the job as it is differ by is no head start."""
+    """True if it starts more than half of the way there: weights that were trained before, or a loss that is scaled.
+    Differences between the first batches of the job as it is are no head start."""
     mine, theirs = ([run.losses[0] for run in runs if run.losses] for runs in (own, plain))
     ahead, usual = ([loss for loss in losses if loss is not None] for losses in (mine, theirs))
     if not ahead or not usual:
@@ -187,7 +187,7 @@ def _without_forward(own: Sequence[Run], plain: Sequence[Run]) -> str:
 
 
 def _few_batches(own: Sequence[Run], plain: Sequence[Run]) -> str:
-    """Whether batches come again more often, and far fewer samples in all are different: not those of larger batches,
+    """True if batches come again more often, and far fewer samples in all are different: not those of larger batches,
     which come again because they are the whole dataset."""
     for run in own:
         companions = [each for each in plain if each.rehearsal == run.rehearsal and each.work]

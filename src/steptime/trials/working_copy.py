@@ -46,7 +46,7 @@ OFFLINE = (
     ("PYTHONHASHSEED", "0"),
     ("PYTHONDONTWRITEBYTECODE", "1"),
 )
-"""What keeps loggers of experiments from reporting a variant as a run; the documented variables of each."""
+"""Variables that keep loggers of experiments from reporting a variant as a run, as each documents them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +168,13 @@ Tree = Mapping[Path, tuple[int, int, int]]
 
 
 def tree_of(folder: Path, without: tuple[Path, ...]) -> Tree:
-    """What any change of the user's folder shows in: inode, size and time of what lies in it. Raises UsageError as
+    """Identity by which any change of the user's folder shows: inode, size and time of each entry. Raises UsageError as
     find_outputs does."""
     return {path: (found.st_ino, found.st_size, found.st_mtime_ns) for path, found in _walk(folder, without)}
 
 
 def differences(before: Tree, after: Tree) -> tuple[Path, ...]:
-    """What went, came or changed; a folder that differs because something in it does is left out."""
+    """Entries that went, came or changed; a folder that differs because something in it does is left out."""
     found = {path for path in {*before, *after} if before.get(path) != after.get(path)}
     return tuple(sorted(found - {path.parent for path in found}))
 

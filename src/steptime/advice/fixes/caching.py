@@ -57,8 +57,8 @@ def cached_items(step: StepSummary, loader: LoaderUse, case: Case) -> Option | N
     What it promises: Equal losses, as long as an item is always the same. It is not proposed where the first batches
     drew random numbers of torch, numpy or Python to make their items (augmentation). The trial asks for some items a
     second time, once a collate function of the job's has had a batch of them, and again behind a few steps, in which
-    the training may have changed them: where one is not equal, nothing is adopted. What changes an item later on (a
-    curriculum) is not seen; a dataset that has set_epoch is left alone.
+    the training may have changed them: where one is not equal, nothing is adopted. Later changes of an item (a
+    curriculum) are not seen; a dataset that has set_epoch is left alone.
 
     What it should gain: All that making items takes beyond the collating, or what of it the workers do not hide. The
     first epoch takes as long as ever: what it would have waited for is done before it, so that it pays from the second

@@ -150,8 +150,8 @@ def _saving(case: Case) -> tuple[Estimate | None, float]:
 
 
 def _fewer_launches(kernels: tuple[KernelUse, ...], chains: tuple[ChainUse, ...]) -> float:
-    """Share of a device's launches that go where each chain becomes one kernel. What is left is launched one by one,
-    from generated Python: of a GPT of 10.7 M parameters the host took 0.92 of its time when compiled (H200, torch 2.11,
+    """Share of a device's launches that go where each chain becomes one kernel. The rest is launched one by one, from
+    generated Python: for a GPT of 10.7 M parameters the host took 0.92 of its time when compiled (H200, torch 2.11,
     CUDA 13.0)."""
     launches = sum(use.calls for use in kernels)
     return min(LIKELY_COMPILED_MODEL, ratio(sum(each.kernels - each.calls for each in chains), launches))

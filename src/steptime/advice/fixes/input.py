@@ -34,7 +34,7 @@ AS_GOOD = 1.15
 benchmarks/results/fixes-epyc-2cpu.md); another number of workers that is predicted to be worse costs the trial a
 quarter of its rounds."""
 NEIGHBOUR = 4
-"""Of so many workers, one: the step to the other number that is tried."""
+"""One of so many workers: the step to the other number that is tried."""
 Arguments = tuple[tuple[str, Scalar], ...]
 WITHOUT_WORKERS: Arguments = (
     ("num_workers", 0),
@@ -240,9 +240,8 @@ def deeper_prefetch(step: StepSummary, loader: LoaderUse, case: Case) -> Option 
 
     What it promises: Equal losses: the batches and their order stay.
 
-    What it should gain: What the step still waits although the workers' mean production keeps up: items that vary, so
-    that a slow batch finds the store empty. Half of that is likely. Where the workers are too few in the mean, it is
-    not proposed.
+    What it should gain: Wait of a step although the workers' mean production keeps up: items vary, so that a slow batch
+    finds the store empty. Half of that is likely. Where the workers are too few in the mean, it is not proposed.
 
     When to leave it: When memory is short: every batch in store takes its size of shared memory.
     """
@@ -314,9 +313,9 @@ def deferred_item(sites: tuple[SiteUse, ...]) -> Option | None:
     """Values read from the device less often
 
     What it changes: A sum that the loop takes of such values (total += loss.item()) is taken on the device, in float64
-    as Python does, and read where it is used: behind the loop, or under a condition with a remainder (step % 50). What
-    it prints is what it printed. This is written into the source and tried so. Where a value is read in every step,
-    printed or decided by, only you know what it is needed for: read it every so many steps.
+    as Python does, and read where it is used: behind the loop, or under a condition with a remainder (step % 50). Its
+    output stays the same. This is written into the source and tried so. Where a value is read in every step, printed or
+    decided by, only you know what it is needed for: read it every so many steps.
 
     What it promises: Equal losses.
 
@@ -422,8 +421,8 @@ def file_system_sharing(step: StepSummary, loader: LoaderUse, case: Case) -> Opt
 def similar_lengths(compiled: bool, loader: LoaderUse) -> Option | None:
     """Rows of like length in one batch
 
-    What it changes: The sampler of the training DataLoader draws as before. Of what it draws for up to fifty batches in
-    a row, rows of like length come into one batch, and these batches come in an order by chance.
+    What it changes: The sampler of the training DataLoader draws as before. Among its draws for up to fifty batches in
+    a row, rows of like length come into one batch, and these batches come in random order.
 
     What it promises: A curve as another seed would give: each row is trained on as often as before, in other company.
 

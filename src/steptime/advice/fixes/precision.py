@@ -108,7 +108,7 @@ KNOWN = 0.5
 """Fraction of the products' time: the format is not told of every kernel, as of one that adds up the parts of a
 product."""
 NOTHING_WIDE, LEAST_WIDE = (0.0, 0.0), 0.1
-"""Of the products' time: under autocast some stay in float32, as those of a loss do."""
+"""Fraction of the products' time: under autocast some stay in float32, as those of a loss do."""
 
 
 def _wide_products(case: Case, dtype: str) -> tuple[float, float] | None:

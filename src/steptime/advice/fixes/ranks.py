@@ -137,7 +137,7 @@ def fewer_updates(step: StepSummary, lines: tuple[LineUse, ...] = ()) -> Option 
     """Gradients accumulated over several batches
 
     What it changes: Nothing by itself: one update for several batches is a larger batch, and the learning rate belongs
-    to that. What is paid for each update (the optimizer, the exchange of gradients) is then paid less often.
+    to that. The cost of each update (the optimizer, the exchange of gradients) is then paid less often.
 
     What it promises: Nothing: it is another training, for you to decide on.
 

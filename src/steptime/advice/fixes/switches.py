@@ -91,8 +91,8 @@ def no_debug_switches(step: StepSummary, settings: SettingsUse) -> Option | None
     """Debugging variables of the environment switched off
 
     What it changes: CUDA_LAUNCH_BLOCKING, TORCH_DISTRIBUTED_DEBUG, ONEDNN_VERBOSE, PYTHONDEVMODE and others that are on
-    get the value that switches them off, before the job starts. What the script sets through os.environ stays as it is:
-    then the change is not in force, and said to be so.
+    get the value that switches them off, before the job starts. A variable that the script sets through os.environ
+    stays as it is: then the change is not in force, and the trial says so.
 
     What it promises: Equal losses: they only watch, wait or print.
 

@@ -582,7 +582,7 @@ def slow_sampler(loader: LoaderUse) -> Finding | None:
     whatever num_workers is.
 
     How we know: Without workers a batch is asked for in the training thread, and its items and its collating are timed
-    there. What is left of the wait comes before them, and that is the sampler. The rule fires from half of the wait on.
+    there. The rest of the wait comes before them, and that is the sampler. The rule fires from half of the wait on.
 
     What helps: Draw the indices of a whole epoch at once (torch.multinomial, rng.choice(size=batches * batch_size),
     torch.randperm), and give them out batch by batch; keep what is sorted or searched between batches, as arrays.

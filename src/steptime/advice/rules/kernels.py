@@ -40,7 +40,7 @@ LEAST_SHARE_POINTWISE = 0.2
 """Fraction of the step: plain activations next to small matrix products reach a sixth on a CPU, and there is little to
 fuse; five recordings of a planted chain showed 23 to 37 %."""
 FILL = "fill"
-"""Of every new tensor under deterministic algorithms: theirs to answer for (ST603), and no link of a chain."""
+"""Fills of new tensors under deterministic algorithms: a matter for ST603, and no link of a chain."""
 FEWEST_CALLS = 4.0
 """Fewer pointwise operators per step are no chain."""
 FUSION_SAVES = 0.5
@@ -73,10 +73,10 @@ SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax", "_softmax_backward_
 BETWEEN = POINTWISE | {"copy", "clone", "_to_copy", "masked_fill", "tril", "triu"}
 """Operators between the two products: scale, mask, dropout, casts."""
 SHORTEST_SEQUENCE = 32
-"""Of a sequence: a softmax over fewer is the one of a classifier, or too small to matter."""
+"""Least length of a sequence: a softmax over fewer is the one of a classifier, or too small to matter."""
 SURE_PASSES, MOST_PASSES = 0.5, 1.3
-"""Of the passes over the weights: a fused kernel still computes them, from memory on the chip; above all of it, because
-the two products no longer write and read them either."""
+"""Fraction of the passes over the weights: a fused kernel still computes them, from memory on the chip; above all of
+it, because the two products no longer write and read them either."""
 COPIES_OF = {
     "DtoH": ("from the device", "Read less often, and with non_blocking=True into pinned memory."),
     "DtoD": (
@@ -138,7 +138,7 @@ MOST_NAMES = 3
 LEAST_AGAIN = 0.05
 """Fraction of the step: a small head that two losses share is no matter."""
 TWICE = 2.0
-"""Of a parametrized weight in one forward: what is saved by keeping it starts there."""
+"""Calls of a parametrized weight in one forward, from which on keeping it saves."""
 AGAIN_AT_LEAST = 0.8
 """Fraction of the time of a parametrization in profiled steps, where many small operators take longer than in
 others."""
@@ -506,13 +506,13 @@ def slow_arithmetic(
     differ (x + y.t()), which are read element by element.
 
     How we know: The operator's bytes, computed from its shapes, at the copy bandwidth of this machine with as many
-    threads: most calls took more than ten times that (a single one may have waited for a processor), with 20 us a
-    call at least and 16 MB at most; a fused or foreach call has 20 us for each of the optimizer's parameters. Of a
-    job that shares its processors, the part counts in which it had one; where that is less than a quarter, or three
-    quarters with several threads, nothing is said, as a call is over when its last thread has had its turn. A small
-    tensor, which torch gives to fewer threads, has their part of the bandwidth. What lies above three times and
-    those 20 us is the upper bound of what is to be saved. Processors differ: a Zen 4 is slow in roots and quotients
-    of denormals only, others in products, too.
+    threads: most calls took more than ten times that (a single one may have waited for a processor), with 20 us a call
+    at least and 16 MB at most; a fused or foreach call has 20 us for each of the optimizer's parameters. Of a job that
+    shares its processors, the part counts in which it had one; where that is less than a quarter, or three quarters
+    with several threads, nothing is said, as a call is over when its last thread has had its turn. A small tensor,
+    which torch gives to fewer threads, has their part of the bandwidth. The time above three times that and those 20 us
+    is the upper bound of the savings. Processors differ: a Zen 4 is slow in roots and quotients of denormals only,
+    others in products, too.
 
     What helps: torch.set_flush_denormal(True) at the start of the script takes denormals for zero; `try` measures it.
     Better: keep values away from zero (an epsilon inside of the root, a larger eps of the optimizer, normalised
@@ -556,7 +556,7 @@ def slow_arithmetic(
 
 
 def _share_of_processors(contention: Contention, threads: int) -> float:
-    """Of its time, what a thread of the job had a processor, where it and others use all of them."""
+    """Fraction of its time in which a thread of the job had a processor, where it and others use all of them."""
     used = contention.job_cpu + contention.other_cpu
     return min(1.0, contention.job_cpu / max(1, threads)) if used >= FULL * contention.usable_cpus else 1.0
 
@@ -607,15 +607,14 @@ def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...],
     """The forward pass computes what no gradient flows through
 
     What it means: Some operators of the model's forward depend on no parameter that is trained: a mask, a position
-    code, a normalised adjacency, features of a frozen backbone, or a branch that the loss does not use. What does not
-    depend on the batch either is computed anew in each step for nothing.
+    code, a normalised adjacency, features of a frozen backbone, or a branch that the loss does not use. A value that
+    does not depend on the batch either is computed anew in each step for nothing.
 
     How we know: Operators that run while gradients are on have a number, and backward's frames have the numbers of the
     operators that they differentiate; what nobody differentiates is counted, with all that it calls. Work under
-    torch.no_grad() has no number and is left out. Whether it depends on the batch is not known: all of it is the
-    upper bound, and the interval starts at a tenth. Where the model is called several times per step and the same
-    operators of the same lines run both with and without a backward, it is a call of the model that the loss does not
-    use.
+    torch.no_grad() has no number and is left out. The dependence on the batch is not known: all of it is the upper
+    bound, and the interval starts at a tenth. Where the model is called several times per step and the same operators
+    of the same lines run both with and without a backward, it is a call of the model that the loss does not use.
 
     What helps: Compute it once, in __init__, and keep it with register_buffer; what depends on the sample only, once
     for each sample in the dataset; what a frozen part computes, once for all epochs. A second call of the model, for a

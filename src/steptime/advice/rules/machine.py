@@ -47,7 +47,7 @@ SPEEDUP = 2
 """So many times as many threads must fit, and so many must there be CPUs idle for: less is lost again at the boundaries
 of each operator."""
 SPREADING = ("compute", "memory")
-"""What bounds an operator that spreads over threads: one thread does not fill the memory's bandwidth. Those bound by
+"""Bounds of an operator that spreads over threads: one thread does not fill the memory's bandwidth. Those bound by
 their own latency are too small to be shared."""
 LIKELY, SURE = 0.5, 0.1
 """Fraction of the upper bound: how much threads without a CPU cost, and how well an operator spreads over threads, is
@@ -200,8 +200,8 @@ def few_steps(step: StepSummary) -> Finding | None:
 def device_not_traced(step: StepSummary) -> Finding | None:
     """The trace shows that kernels were launched, and none of them
 
-    What it means: The job ran on a device, but the profiler recorded the host only. What looks like computing here is
-    the host that launches; whether the device was busy meanwhile is not known.
+    What it means: The job ran on a device, but the profiler recorded the host only. The apparent computing here is the
+    host that launches; whether the device was busy meanwhile is not known.
 
     How we know: The trace holds calls that launch kernels (cudaLaunchKernel, hipLaunchKernel, graphs), or collectives
     of a library that works on devices only (nccl:all_reduce), and no kernel, copy or fill.
@@ -283,7 +283,7 @@ def graph_launches(step: StepSummary) -> Finding | None:
     What helps: Trace the job once without graphs (torch.compile without mode="reduce-overhead", enforce_eager=True of
     vLLM, --disable-cuda-graph of SGLang): its kernels are the same and have operators, shapes and lines.
 
-    When to ignore it: When the kernels' names say enough. What the host pays for launches is right as it is.
+    When to ignore it: When the kernels' names say enough. The host's time for launches is right as it is.
     """
     graphs = step.graphs
     if graphs is None or (graphs.share < LEAST_IN_GRAPHS and not graphs.empty):

@@ -15,13 +15,13 @@ SPARE_MEMORY = 0.7
 CHECKPOINTING = "torch.utils.checkpoint.checkpoint"
 """Names of its functions start with it."""
 LEAST_FRAGMENTED, LEAST_BYTES_FRAGMENTED = 0.3, 1 << 30
-"""Of what is reserved at the peak: below it the cache of a healthy job moves about."""
+"""Fraction of the reserved memory at the peak: below it the cache of a healthy job moves about."""
 NEAR = 0.92
 """Fraction of the capacity: libraries and fragmentation take a few percent more at times."""
 LEAST_RETRIES = 0.01
 """A step: one in a hundred steps is no accident of the first ones."""
 LEAST_OPTIMIZER, LEAST_BYTES_OPTIMIZER = 0.35, 256 << 20
-"""Of the peak: more than parameters and gradients together."""
+"""Fraction of the peak: more than parameters and gradients together."""
 
 
 @rule("ST701", "recompute")
@@ -90,7 +90,7 @@ def memory_leak(memory: MemoryUse) -> Finding | None:
 
 
 def _found_keeping(holder: HolderUse, holders: Sequence[HolderUse]) -> Finding:
-    """Of a run that was too short to see memory grow."""
+    """For a run that was too short to see memory grow."""
     summary = f"{holder.kind} {holder.name} kept {format_bytes(holder.bytes)} more with each step, and its graph"
     return memory_leak.finding(summary, _advice(holder), source=holder.source, evidence=tuple(map(_kept, holders)))
 
@@ -117,7 +117,7 @@ def _advice(holder: HolderUse | None) -> str:
 def memory_fragmentation(memory: MemoryUse) -> Finding | None:
     """The device's allocator holds much more than tensors ever needed
 
-    What it means: What was freed lies in pieces that new requests do not fit into, so that more is asked of the driver.
+    What it means: Freed memory lies in pieces that new requests do not fit into, so that more is asked of the driver.
     The job runs out of memory although much of it is free.
 
     How we know: The most that was reserved is compared with the most that tensors held at once. The rule fires when at
@@ -164,7 +164,7 @@ def allocator_retries(memory: MemoryUse) -> Finding | None:
     """The device's allocator gives its cache back to serve requests
 
     What it means: A request did not fit: the allocator waited for the device, gave everything that was cached back to
-    the driver, and asked again. That takes milliseconds, and the next failure is one that ends the job.
+    the driver, and asked again. Each takes milliseconds, and the next failure ends the job.
 
     How we know: The allocator counts its retries (num_alloc_retries); those of the steps behind the warm-up are divided
     by the steps.

@@ -61,9 +61,9 @@ def optimizer_share(step: StepSummary, optimizers: tuple[OptimizerUse, ...], cas
     the number of parameters, or the update is done tensor by tensor.
 
     How we know: The optimizer's step() is timed in every step; where a device decides how long the step is, its kernels
-    are, as the host only launches them, or waits for room in the driver's queue. What remains at best is reading and
-    writing parameters, gradients and state once at the measured bandwidth, and on a CPU what Python spends on each
-    tensor; the rest is to be saved.
+    are, as the host only launches them, or waits for room in the driver's queue. At best, reading and writing
+    parameters, gradients and state once at the measured bandwidth remains, and on a CPU Python's time for each tensor;
+    the rest is the saving.
 
     What helps: fused=True (one pass over memory), foreach=True (fewer dispatches); stepping less often by accumulating
     gradients; a larger batch; freezing what does not train; an optimizer with less state.

@@ -95,7 +95,7 @@ UNCACHED = 100.0
 TAKEN_APART = frozenset({"select_backward", "slice_backward"})
 """Derivatives of x[i] and x[a:b]: zeros of x's size with the gradient in one place (torch's derivatives.yaml)."""
 BEHIND = (frozenset({"fill", "zero"}), frozenset({"add"}))
-"""What comes with each of them: new zeros, and a sum with the others."""
+"""Operators that come with each of them: new zeros, and a sum with the others."""
 FEWEST_SLICES = 16
 """A step: below it, one pass over a few tensors is saved, not one for each round of a loop."""
 
@@ -546,8 +546,8 @@ def recompile_limit(compiler: CompilerUse) -> Finding | None:
     What it means: After torch._dynamo.config.recompile_limit compilations of one function (8 by default) torch.compile
     gives it up: calls that fit none of the compiled versions run as if it were not compiled, and say nothing.
 
-    How we know: TorchDynamo says of each compilation why it failed, and which guard made it necessary. Of a job that is
-    run this is read while it runs; for a trace it is written down when it is asked for (TORCH_TRACE).
+    How we know: TorchDynamo says of each compilation why it failed, and which guard made it necessary. A running job is
+    asked while it runs; a trace needs compile logs that were written on request (TORCH_TRACE).
 
     What helps: What the guards name must not change: pad or bucket sizes, torch._dynamo.mark_dynamic or dynamic=True,
     Python numbers that change as tensors. A higher limit only where few versions are really needed.

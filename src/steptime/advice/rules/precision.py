@@ -19,7 +19,7 @@ FORMATS = (
     ("bfloat16", "torch.autocast with bfloat16", "8 bits of mantissa, same range"),
     ("float16", "torch.autocast with float16 and a GradScaler", "11 bits of mantissa, a small range"),
 )
-"""What a matrix unit takes in place of float32: the gentlest first, with what it does to the numbers."""
+"""Formats that a matrix unit takes in place of float32: the gentlest first, with its effect on the numbers."""
 DOUBLE = "float64"
 DOUBLE_SAVES, DOUBLE_SAVES_AT_LEAST = 0.5, 0.3
 """Fraction of the computing: half of the bytes and of the vector instructions, less where operators are small."""

@@ -52,7 +52,7 @@ LOSSES = frozenset(
 """Operators that a loss function of torch is made of."""
 LOSS_CALL = re.compile(r"torch\.nn\.functional\.(\w*loss\w*|\w*cross_entropy\w*|kl_div)")
 LIGHTNING_LOG = re.compile(r"(?:lightning|pytorch_lightning)\..*LightningModule\.log(?:_dict)?")
-"""What a line was seen to call: a loss function of torch's; what a LightningModule logs with."""
+"""Calls seen at a line: a loss function of torch's; a LightningModule's logging."""
 UNPROFILED: Final = "rest"
 """Stands for the category of Python, and of operators outside of the model, where no step was profiled."""
 IN_PHASES = ("forward", "backward", "optimizer")
@@ -140,7 +140,7 @@ def _only_calls(time: LineTime, function: tuple[str, str]) -> bool:
 
 
 def _behind(group: Sequence[LineTime]) -> str:
-    """What a group has behind its first line, in words: the more lines of the function, and the calls of it."""
+    """Rest of a group behind its first line, in words: the other lines of the function, and its calls."""
     function = _function(group[0])
     others = sum(_function(each) == function for each in group[1:])
     calls = [format_source(each.line.source) for each in group if _function(each) != function]
@@ -174,7 +174,7 @@ def _in_phases(case: Case, times: list[LineTime], left: Estimate) -> Iterator[tu
 
 
 def _by_stacks(case: Case, times: list[LineTime], left: Estimate) -> Iterator[tuple[Estimate, list[LineTime]]]:
-    """What the breakdown has left of Python, by the functions that ran outside of operators inside of the phases."""
+    """The breakdown's remaining Python, by the functions that ran outside of operators inside of the phases."""
     inside = [use for use in case.functions if use.phase in IN_PHASES]
     spent: defaultdict[SourceLine, float] = defaultdict(float)
     working = {use.source for use in inside if use.operators > 0}
@@ -425,7 +425,7 @@ def list_conversion(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     too, and is some hundred times slower than a copy.
 
     How we know: The lines of the loop are timed exactly; the line was seen to call torch.tensor and no function of
-    NumPy, and takes longer than copying an array would. What functions of yours take that the same line calls is not
+    NumPy, and takes longer than copying an array would. The time of the user's own functions that the line calls is not
     its own: making the elements is another matter than making a tensor of them.
 
     What helps: torch.from_numpy(np.stack(arrays)) for a list of arrays; keep the data as one array from the start and
@@ -454,9 +454,9 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
     each step, in Python or in operators of its own. No other rule says what it does; here is where it is.
 
     How we know: The lines of the loop, and of the functions of yours that it calls, are timed exactly in a few steps;
-    what lies outside the loader, forward, backward and update is the line's own, operators included. What autograd runs
-    for these operators is added, in the proportion in which a step with stacks saw it. Loss functions of torch are left
-    out: every training needs one. A model that trains and is called again in the same steps without gradients is
+    what lies outside the loader, forward, backward and update is the line's own, operators included. The operators that
+    autograd runs for these are added, in the proportion in which a step with stacks saw it. Loss functions of torch are
+    left out: every training needs one. A model that trains and is called again in the same steps without gradients is
     told, too. An update of the parameters by the loop itself is not told here: each step needs it (ST505).
 
     What helps: Ask whether each step needs it: do it every n-th step, once before the loop, or on what is there
@@ -540,8 +540,8 @@ def _in_backward(case: Case, source: SourceLine) -> float:
 def _advice_outside(
     phases: tuple[CategoryUse, ...], group: Sequence[LineTime], trained: bool, loops: Collection[tuple[str, str]]
 ) -> str:
-    """By whether the loss goes through it. Of a line of the loop itself that has operators nobody knows: what backward
-    runs is known by function, and the loop's own holds all kinds."""
+    """By whether the loss goes through it. A line of the loop itself with operators of unknown origin: backward's are
+    known by function, and the loop's own line holds all kinds."""
     source = group[0].line.source
     if trained:
         return "The loss goes through it, so each step needs it: compile the function, or use ready-made operators."

@@ -107,8 +107,8 @@ def rollout_share(segments: tuple[SegmentUse, ...]) -> Finding | None:
     the models' forward takes time, they are told as calls of the models: a check, a teacher, a generator of samples.
 
     What helps: Where the models take the time, vectorised environments with one batched forward for all. Where the
-    environment does, a cheaper step of it, or environments in processes of their own. inference_mode while acting. Of
-    calls alone: fewer of them, or one for a larger batch.
+    environment does, a cheaper step of it, or environments in processes of their own. inference_mode while acting. Cost
+    of the calls alone: fewer of them, or one for a larger batch.
 
     When to ignore it: When the environment is the point (a real robot).
     """
@@ -214,9 +214,9 @@ def periodic_steps(step: StepSummary, period: PeriodUse, loader: LoaderUse | Non
     running evaluation, an update of a second network.
 
     How we know: Of the steps that are far longer than usual, three in four lie k steps apart, and three in four of
-    those steps are slow. What they take more is spread over all steps. Where lines were timed in slow steps and in
-    others, the line is the one that takes most of it, and its part is what can be saved there; else the only one of the
-    loop that takes a count modulo something, else the only one that calls anything but torch.
+    those steps are slow. Their extra time is spread over all steps. Where lines were timed in slow steps and in others,
+    the line is the one that takes most of it, and its part is what can be saved there; else the only one of the loop
+    that takes a count modulo something, else the only one that calls anything but torch.
 
     What helps: Do it less often, on a part of the data, or in another thread or process.
 
@@ -250,11 +250,11 @@ def outlier_steps(outliers: OutlierUse, caught: CaughtUse | None = None) -> Find
     step, its categories and the findings are those of the usual steps; what these few took is told here.
 
     How we know: A step is an outlier from ten interquartile ranges above the upper quartile, and twice the median, on,
-    where no more than a quarter of the steps are such. What they are is the phase (in a trace the category) that takes
-    most time beyond what it takes in the other steps. Steps that are long by a garbage collection, or because it is
-    their turn (ST905), are the job's own and stay in the mean. So do steps that wait for input, if they are more than
-    one in fifty: a late batch now and then is how the job runs. Steps whose model took long and whose wait was
-    shorter for it are no longer as a whole: the mean leaves them out, and nothing is told of them.
+    where no more than a quarter of the steps are such. Their cause is the phase (in a trace the category) that takes
+    most time beyond its time in the other steps. Steps that are long by a garbage collection, or because it is their
+    turn (ST905), are the job's own and stay in the mean. So do steps that wait for input, if they are more than one in
+    fifty: a late batch now and then is how the job runs. Steps whose model took long and whose wait was shorter for it
+    are no longer as a whole: the mean leaves them out, and nothing is told of them.
 
     What helps: Look at what else the job does in these steps (a checkpoint, a log, a first batch of another shape), and
     at what else ran on the machine then.
@@ -357,8 +357,8 @@ def compute_share(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
     """Computing is most of the step, and nothing that was found shortens it much
 
     What it means: The device (on a CPU: the operators themselves) is at work for half of the step or more, and no
-    finding would give back a good part of that. The step is made of these operators. What makes them faster changes how
-    the whole model computes, and how much it brings shows only when it is tried.
+    finding would give back a good part of that. The step is made of these operators. The fixes change how the whole
+    model computes, and the gain shows only when they are tried.
 
     How we know: The computing is added up by operator: on a device the kernels that each launched, on a CPU the
     operators themselves. Where the work of the kernels is known, their share of the roofline is said: what good kernels
@@ -457,8 +457,8 @@ def _dtype(roofline: RooflineUse | None) -> str:
 
 
 def _layout(kernels: tuple[KernelUse, ...]) -> str:
-    """Of convolutions, by the names of their kernels: "NCHW" where any is of it, "NHWC" (channels_last) where all are;
-    "" where no name says."""
+    """Layout of convolutions, by the names of their kernels: "NCHW" where any is of it, "NHWC" (channels_last) where
+    all are; "" where no name says."""
     names = [use.name.lower() for use in kernels] if kernels else []
     known = next((layout for layout in ("nchw", "nhwc") if any(layout in name for name in names)), "")
     return known.upper()

@@ -31,8 +31,8 @@ FILL = "fill"
 LEAST_SHARE_DETERMINISTIC = 0.03
 """Fraction of the step: less is not worth a finding, only a note."""
 LEAST_SKIPPED, FEWEST_SKIPPED = 0.02, 2
-"""Of the updates behind the first ones. GradScaler doubles its scale every 2000 updates and so loses 0.05 % by trying:
-forty times that is no trying. And a single one may be a batch."""
+"""Fraction of the updates behind the first ones. GradScaler doubles its scale every 2000 updates and so loses 0.05 % by
+trying: forty times that is no trying. And a single one may be a batch."""
 GREAT_GROWTH = 100.0
 """From the first third of the samples to the last. From batch to batch, and over a training that goes well, the norm
 varies by a factor of a few: Pascanu, Mikolov & Bengio, "On the difficulty of training recurrent neural networks"
@@ -199,7 +199,7 @@ def debug_switch(step: StepSummary, settings: SettingsUse) -> Finding | None:
     exchange through the host. Such lines stay in scripts long after the fault is found.
 
     How we know: The variables are read at the first steps, and told where they act: those of CUDA in a job on a device,
-    those of NCCL where it is the backend. What one costs depends on the job: this is a note, and steptime try measures
+    those of NCCL where it is the backend. The cost of one depends on the job: this is a note, and steptime try measures
     it.
 
     What helps: Take the variable out of the script, the launcher or the container. One that the script sets itself,

@@ -14,7 +14,7 @@ ELEMENT_BYTES = {
     "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1, "c10::Float8_e8m0fnu": 1, "c10::qint8": 1, "c10::quint8": 1,
     "c10::qint32": 4, "unsigned short": 2, "unsigned int": 4, "unsigned long": 8,
 }  # fmt: skip
-"""Kineto names C++ types. What is not here is no tensor, or one whose size nobody knows."""
+"""Kineto names C++ types. An argument that is missing here is no tensor, or one of unknown size."""
 FORMATS = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
     "c10::Float8_e4m3fn": "float8", "c10::Float8_e5m2": "float8", "c10::Float8_e4m3fnuz": "float8",

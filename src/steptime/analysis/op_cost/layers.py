@@ -24,7 +24,7 @@ def _setting(call: Call, position: int | None, spatial: int, default: int) -> tu
 
 
 def _channels(weight: Tensor, groups: int, *, transposed: bool = False) -> tuple[tuple[str, int], ...]:
-    """Of one group: what a matrix unit sees as its sides."""
+    """Sides of one group's matrices, as a matrix unit sees them."""
     first, second = weight.shape[0] // groups, weight.shape[1]
     return (("channels in", first if transposed else second), ("channels out", second if transposed else first))
 

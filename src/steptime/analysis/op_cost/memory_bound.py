@@ -21,7 +21,8 @@ def _moving(moved: Callable[[Call], float], tensor: int = 0) -> Model:
 
 
 def _output_bytes(call: Call, inputs: tuple[Tensor, ...], *, truth: bool = False) -> int:
-    """Of the result: the broadcast shape in the widest type of the inputs that have dimensions; in place, the first."""
+    """Shape and type of the result: the broadcast shape in the widest type of the inputs that have dimensions; in
+    place, the first."""
     if call.in_place:
         return inputs[0].bytes
     wide = [tensor for tensor in inputs if tensor.shape] or list(inputs)

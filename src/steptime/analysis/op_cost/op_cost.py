@@ -98,7 +98,7 @@ def work_of(name: str, shapes: str, types: str, inputs: str, *, list_item: int =
 def depends_on_values(name: str) -> bool:
     """True if an operator's work depends on more than shapes and types: strides, masks, dimensions to sum over.
 
-    What changes from call to call without changing the work (a learning rate, a seed) need not be looked at.
+    Arguments that change from call to call without changing the work (a learning rate, a seed) are not compared.
     """
     return _base(name).rstrip("_") in VALUED or _base(name) in VALUED
 
@@ -121,8 +121,8 @@ pointwise, "red" and "per" reductions, "for" several of these, "tem" a template 
 def _compiled(name: str) -> Model | None:
     """The model of a kernel that torch.compile generated, which Kineto lists as an operator of its own name with its
     arguments; None for another operator. All arguments are counted once: inputs, outputs and what is updated in place
-    (which is read and written, so that this is the least that moves). What templates, users' kernels and names of
-    before 2023 compute is not said."""
+    (which is read and written, so that this is the least that moves). Templates, users' kernels and names of before
+    2023 have no cost here."""
     if GENERATED.match(name):
         return lambda call: _arguments(call, 0.0)
     return (lambda call: _arguments(call, None)) if name.startswith("triton_") else None

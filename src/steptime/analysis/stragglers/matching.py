@@ -131,7 +131,7 @@ MOST_ENDS = 2000
 def clocks(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> tuple[HostClock, ...]:
     """The clocks of further hosts against that of the first; those of one host share one. Empty where no host is named.
 
-    The uncertainty is half of the interval of the median. What one link ends later every time, it cannot show.
+    The uncertainty is half of the interval of the median. It cannot show a link that ends later every time.
     """
     hosts = list(dict.fromkeys(summary.host for summary in summaries))
     if len(hosts) < 2 or not all(hosts):

@@ -1,8 +1,8 @@
 """Which rank the others wait for, where its excess lies, since when, and what the job would gain without it.
 
-Ranks that train together end their steps together. What a rank does of its own in a step (input, host, forward) is what
-the others wait for behind it. A recording has it of all its steps (the series); the phases in which a rank waits
-itself, backward as a rule, are left out there: a delay inside backward shows in the collectives of the profiled
+Ranks that train together end their steps together. Work that a rank does on its own in a step (input, host, forward) is
+time that the others wait for behind it. A recording has it of all its steps (the series); the phases in which a rank
+waits itself, backward as a rule, are left out there: a delay inside backward shows in the collectives of the profiled
 steps only.
 """
 
@@ -162,9 +162,9 @@ def find_stragglers(
 
 
 def _lasts(summaries: Sequence[RankSummary], late: Int64, others: Int64, watched: Waiting, waited: float) -> bool:
-    """True if the delay is that of any step, as far as the watch sees it: what it saw in the profiled steps, it sees
-    in the others. Profiled are a few in a row, in which a processor may have been slow for a while. What the watch does
-    not see, inside backward, is not doubted."""
+    """True if the delay is that of any step, as far as the watch sees it: what it saw in the profiled steps, it sees in
+    the others. Profiled are a few in a row, in which a processor may have been slow for a while. Time that the
+    instrumentation does not see, inside backward, is not doubted."""
     known = [summary.in_profiled for summary in summaries]
     if any(each is None for each in known):
         return True

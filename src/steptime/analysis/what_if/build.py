@@ -5,9 +5,9 @@ a wait, a boundary of a step, autograd's engine. Between two points lies the thr
 autograd's engine works, the training thread has no event: such an interval is the engine's, entered by a fork and left
 by a join.
 
-A trace names the calls that wait and rarely what they wait for. What is certain is the order of the calls on the host
-and that a wait did not return before its activity had ended: the last activity that was launched before a wait, and
-had ended when the wait was over, is what it is taken to have waited for.
+A trace names the calls that wait and rarely what they wait for. The order of the calls on the host is certain, and so
+is that a wait did not return before its activity had ended: a wait is taken to be for the last activity that was
+launched before it and had ended when it was over.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ def _part(
 
 
 def _bursts_on(scope: Scope, track: int, times: Int64) -> Int64:
-    """(n, 4): track, start, end, interval. What overlaps an event of the training thread is no burst: it runs
-    beside."""
+    """(n, 4): track, start, end, interval. Work that overlaps an event of the training thread is no burst: it runs in
+    parallel."""
     events = scope.trace.events
     chosen = (operator_events(scope.trace) | (events.event_kind == EventKind.RUNTIME)) & (events.track == track)
     chosen &= (events.start >= scope.start) & (events.end <= scope.end)

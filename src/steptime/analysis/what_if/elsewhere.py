@@ -26,7 +26,7 @@ from steptime.quantities import Estimate
 
 LATENCIES = (("h[12]00|v100", 1.35), ("b200", 2.0), ("mi300|mi210", 1.75))
 """µs that the shortest kernel takes, by the driver's name of the device: 1.1 to 1.6 on H100 and V100, 2.0 on B200, 1.6
-to 1.9 on MI300X and MI210, in published traces. What is bound by latency lasts longer where these do."""
+to 1.9 on MI300X and MI210, in published traces. Kernels bound by latency last longer where these do."""
 CHECKED = frozenset({f"{H100}, SXM", f"{CDNA3}, MI300X"})
 """Between these predictions were held against the same models' traces, published by TraceLens: five models, both ways
 (benchmarks/elsewhere_error.py)."""

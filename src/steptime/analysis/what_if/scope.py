@@ -1,6 +1,6 @@
-"""What of a trace is replayed (the activities, calls and threads of some consecutive steps), and the delays of a device
-that no event of the trace holds: from a launch to its activity, between activities, and from the end of what was waited
-for to the return of the wait.
+"""The replayed part of a trace (the activities, calls and threads of some consecutive steps), and the delays of a
+device that no event of the trace holds: from a launch to its activity, between activities, and from the end of an
+awaited activity to the return of the wait.
 
 The delays are the machine's, not an activity's own: one figure for each kind, from the cases in which nothing else can
 have delayed: the median, or the mean of the gaps between activities, which add up along a stream. So they are a model,
@@ -27,7 +27,7 @@ from steptime.trace.vendors import ALLOCATION, FREEING, SYNCHRONISATION, matchin
 PAGEABLE = re.compile(r"Pageable")
 WAITED = 20_000
 """ns. A copy or a cudaFree that lasts longer, and until an activity has ended, waited for it: they take 2 to 15 µs by
-themselves. Of calls that exist to wait, any duration counts."""
+themselves. Calls that exist to wait count with any duration."""
 FULL = 512
 """Activities launched and not done. CUDA holds a launch back when about 1024 are in its queue (1022 in the traces at
 hand); below half of that a long launch has other reasons (a module that is loaded)."""

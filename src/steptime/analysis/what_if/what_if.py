@@ -1,7 +1,7 @@
 """What-if: the steps of a trace replayed from their dependency graph, as they were and with one kind of delay gone.
 
-Each change assumes that nothing else becomes slower, so it is a lower bound on the step. What it can save at most is
-what the breakdown has in the category that the change relieves.
+Each change assumes that nothing else becomes slower, so it is a lower bound on the step. The change saves at most the
+breakdown's time in the category that it relieves.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def with_overlap(graph: Graph, updates: Int64) -> GraphRun:
 
 
 def _before_collectives(graph: Graph, collective: Bool, nodes: Int64) -> Int64:
-    """What precedes collectives on their streams and is none, NONE where nothing does."""
+    """Activities before collectives on their streams that are no collectives, NONE where there is none."""
     before = np.full(len(collective) + 1, NONE)
     ordered = graph.edges.kind == EdgeKind.STREAM
     before[graph.edges.target[ordered]] = graph.edges.source[ordered]
@@ -141,8 +141,8 @@ def _before_collectives(graph: Graph, collective: Bool, nodes: Int64) -> Int64:
 
 
 def _last_collective(graph: Graph, collective: Bool) -> Int64:
-    """Of each node the last collective before it on its stream, NONE without one: who waits for the node waits for it
-    too, next to which it now runs."""
+    """The last collective before each node on its stream, NONE without one: who waits for the node waits for it too,
+    next to which it now runs."""
     last = [NONE] * len(collective)
     is_one, ordered = collective.tolist(), graph.edges.kind == EdgeKind.STREAM
     pairs = zip(graph.edges.source[ordered].tolist(), graph.edges.target[ordered].tolist(), strict=True)

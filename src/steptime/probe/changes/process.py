@@ -77,7 +77,7 @@ class DeterministicOff(Applier):
         self._cuda = False
 
     def install(self) -> None:
-        """What asks for them later asks for nothing."""
+        """Switches deterministic algorithms off; later requests of the job are only noted."""
         original = torch.use_deterministic_algorithms
 
         def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
@@ -225,7 +225,7 @@ def _left(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _nothing() -> EventList:
-    """What a profiler has recorded that has seen no operator."""
+    """Profile of a profiler that has seen no operator."""
     events = EventList([])
     events._build_tree()
     return events

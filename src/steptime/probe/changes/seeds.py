@@ -33,7 +33,8 @@ def install(seed: int, offset: int) -> None:
 
 
 def install_chance(seed: int) -> None:
-    """What the job leaves to chance, and nothing else, is made from `seed`: two runs of it then draw the same numbers.
+    """Everything that the job leaves to chance, and nothing else, is made from `seed`: two runs of it then draw the
+    same numbers.
 
     A generator that starts from a seed of its own (torch's, on a CPU), and a seed that the job sets, stay as they are.
     """

@@ -1,6 +1,6 @@
 """A trial in one process: several variants' changes are switched on and off at the boundaries of steps, in blocks that
-start and end with an idle device. What processes on a shared machine differ by, blocks a tenth of a second apart do
-not.
+start and end with an idle device. Differences between processes on a shared machine do not exist between blocks a tenth
+of a second apart.
 
 The job's own loop goes on and draws new batches; parameters, buffers, optimizer state and random streams are those of
 the first block at the start of every one. Nothing is decided here: who reads the blocks says what goes on.
@@ -88,7 +88,7 @@ class SwitchingTrial(Trial):
         self.variant.boundary(steps)
 
     def _write_facts(self, final: bool) -> None:
-        """What became of a change is next to its blocks."""
+        """Writes the outcome of each change next to its blocks."""
 
     def _write(self, **row: Any) -> None:
         append_to(self._path, json.dumps(row).encode() + b"\n")

@@ -22,7 +22,7 @@ def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 registry: Any = copyreg
-"""What unpickles objects, which the stubs of the standard library leave out."""
+"""Unpickling function that the stubs of the standard library leave out."""
 dropped: list[float] = []
 """Probabilities of the dropouts that had no effect, outside of compiled regions."""
 

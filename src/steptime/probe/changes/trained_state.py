@@ -101,7 +101,7 @@ def _copied(value: Any, place: str) -> Any:
 
 
 def _restored(present: Any, kept: Any) -> Any:
-    """What is kept, in the tensors that are there: their layout, and who else holds them, stay."""
+    """The kept state goes into the existing tensors: their layout, and who else holds them, stay."""
     if isinstance(kept, torch.Tensor):
         fits = isinstance(present, torch.Tensor) and present.shape == kept.shape
         return present.copy_(kept) if fits else kept.clone()

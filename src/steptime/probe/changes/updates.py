@@ -32,7 +32,7 @@ class OptimizerVariant(Applier):
         self._switched: list[tuple[Any, list[dict[str, Any]], list[tuple[Any, Any]]]] = []
 
     def on(self) -> None:
-        """Of optimizers that are there: their groups, and where they keep the number of their updates, say so."""
+        """Switches existing optimizers, in their groups and where they keep the number of their updates."""
         super().on()
         for optimizer in self.optimizers():
             if (reason := _unfit(optimizer, self._name)) is not None:

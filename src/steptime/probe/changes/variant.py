@@ -56,7 +56,7 @@ class ProcessVariant:
         self.fingerprint_steps, self.until_loss = fingerprint_steps, until_loss
         self.switched, self.exact = switched, exact
         self.reached: Callable[[], bool] = lambda: False
-        """Whether the loss has come down to that."""
+        """True if the loss has come down to that."""
         self.finish: Callable[[], None] = lambda: None
         self._recording, self._ended = recording, os.path.join(recording, "arm-ended-")
         self._request = os.path.join(recording, REST)
@@ -99,8 +99,8 @@ class ProcessVariant:
         return done or steps >= self._named_end()
 
     def _rest(self, drain: Callable[[], None]) -> None:
-        """Rests at a step's boundary, so that turns are whole steps. What was launched on a device goes on while its
-        process is stopped: it comes to its end first, and belongs to the time of the steps that launched it. Where
+        """Rests at a step's boundary, so that turns are whole steps. Work that was launched on a device goes on while
+        its process is stopped: it comes to its end first, and belongs to the time of the steps that launched it. Where
         nobody asks, it goes on at once: all that starts and ends with an idle device is one measurement."""
         drain()
         with suppressed(OSError):  # without a first time the job is not asked
@@ -115,7 +115,7 @@ class ProcessVariant:
         os.close(file)
 
     def _say_warm(self, on_device: bool) -> None:
-        """That the warm-up is over: who we are, in which namespace that number is ours, and whether we work on a
+        """Writes that the warm-up is over: who we are, in which namespace that number is ours, and whether we work on a
         device, from where on we are to be asked to rest."""
         with suppressed(OSError):  # then it is not stopped, and nothing is taken from its run
             text = f"{os.getpid()}\n{os.stat('/proc/self/ns/pid').st_ino}\n{int(on_device)}\n"
@@ -181,7 +181,7 @@ class ProcessVariant:
 
 
 def _drain_of_device() -> Callable[[], None] | None:
-    """What waits for the device that the job works on; None without one."""
+    """Function that waits for the device that the job works on; None without one."""
     from steptime.probe import device
 
     return device.drained if device.in_use() else None

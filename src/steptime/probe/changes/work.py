@@ -25,7 +25,7 @@ from steptime.probe.objects import SideTable, being_traced, modules_of, paramete
 from steptime.probe.ours import pass_on
 
 AS_THEY_ARE = ("dropout", "training", "drew", "options", "moving")
-"""Of a row, what needs no reading."""
+"""Facts of a row that need no reading."""
 CARRIED_AT = (17, 34, 51, 68)
 """Steps behind which a timed run looks at what it carries on: of what is left out in some steps of four, eight or 16,
 one of them shows it."""
@@ -42,8 +42,8 @@ class WorkRecorder:
 
     def __init__(self) -> None:
         self.looking = self.in_full = False
-        """Whether batches and weights are looked at, and not only counted, in this step; whether each weight's way is
-        kept."""
+        """Flags of this step: whether batches and weights are looked at, and not only counted; whether each weight's
+        way is kept."""
         self.pause: Callable[[int], None] = lambda start: None
         self._depth = 0
         self._inputs: list[str] = []
@@ -128,7 +128,8 @@ class WorkRecorder:
             self._inputs.append("?")
 
     def _look_at_state(self, arguments: Any) -> None:
-        """Of the first call of a step: modes of the modules, and where random numbers stand; of each: its samples."""
+        """Looks at the first call of a step: modes of the modules, and where random numbers stand; and at each: its
+        samples."""
         try:
             if not self._state:
                 top_modules = [each for reference in self._top_modules if (each := reference()) is not None]
@@ -179,7 +180,7 @@ class WorkRecorder:
         self._weights = now
 
     def row(self) -> dict[str, Any]:
-        """Of the step that has ended."""
+        """Work of the step that has ended."""
         row = {"inputs": self._inputs, "batches": self._batches, "evaluated": list(self._evaluated.items())}
         row |= self._moves | self._state | {"dropped": sum(dropped)}
         self._inputs, self._batches, self._evaluated, self._moves, self._state = [], [], {}, {}, {}

@@ -127,7 +127,7 @@ def start(folder):
 
 
 def is_in(module, folder):  # type: ignore[no-untyped-def]
-    """Whether this is the package in that folder."""
+    """True if this is the package in that folder."""
     paths = list(getattr(module, "__path__", None) or [])
     return bool(paths) and os.path.realpath(paths[0]) == os.path.realpath(folder)
 
@@ -181,7 +181,7 @@ def leave_word(name, word):
 
 def unescaped(text):
     # type: (str) -> str
-    """What a string of JSON holds, which ends at the first quotation mark."""
+    """Content of a JSON string, which ends at the first quotation mark."""
     found, letters = "", iter(text)
     for letter in letters:
         if letter == '"':

@@ -1,10 +1,10 @@
 """The hunt for leaks: three looks at what lives, a few steps apart, at boundaries of steps.
 
-What was made between the first two looks and lives at the third has outlived several steps; who keeps it is asked of
-the garbage collector. A running sum of losses keeps no tensors of Python alive, but a graph that grows.
+An object that was made between the first two looks and lives at the third has outlived several steps; the garbage
+collector knows its holder. A running sum of losses keeps no tensors of Python alive, but a graph that grows.
 
-What was made in a few steps is young to the garbage collector, so only its young generations are looked through; where
-it promotes some of them meanwhile, the hunt starts again and looks at all.
+Objects of a few steps are young to the garbage collector, so only its young generations are looked through; where it
+promotes some of them meanwhile, the hunt starts again and looks at all.
 
 Who keeps an object alive (a list, a dictionary, a hook, a closure, a variable) is told by name and line. Types are
 asked, never objects: `isinstance` asks an object for its class, which makes a lazy one do its work.
@@ -46,7 +46,7 @@ class Holder(NamedTuple):
 
 
 def holder_of(objects: list[Any], frame: FrameType | None) -> Holder | None:
-    """What keeps most of the objects, climbing until something has a name. frame: where user code is running."""
+    """Holder of most of the objects, climbing until something has a name. frame: where user code is running."""
     path = [objects[0]]
     current, ours = objects, {id(objects), id(path)}
     for _ in range(MOST_LEVELS):
@@ -232,7 +232,7 @@ MOST_SAMPLES = 24
 LEAST_NODES = 2
 """Nodes of the graph a step: a sum makes one, and its operand's own."""
 PASSING = "Queue.queue"
-"""What waits in a queue.Queue is taken out again, as the batches that a DataLoader pins ahead are."""
+"""Items that wait in a queue.Queue are taken out again, as the batches that a DataLoader pins ahead are."""
 YOUNG_KEPT = sys.version_info < (3, 14)
 """From then on the collector is incremental, and objects grow old at the first collection."""
 

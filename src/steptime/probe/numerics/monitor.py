@@ -33,7 +33,7 @@ FIRST_STRIDE = MOST_MODULES
 class OutputObserver:
     """Adds one value to the readings for each output that is looked at. spent: ns since it was last asked.
 
-    stride: of the modules every so manieth is looked at in a step, in turns; 0 switches the look off.
+    stride: of the modules every nth is looked at in a step, in turns; 0 switches the look off.
     """
 
     def __init__(self, readings: Readings, guard: Callable[..., None]) -> None:
@@ -150,7 +150,7 @@ class Readings:
         self._pending: deque[tuple[int, list[str], Any, Any]] = deque()
 
     def add(self, name: str, tensor: Any) -> None:
-        """Of the step that is under way. tensor: detached, one element."""
+        """Values of the step that is under way. tensor: detached, one element."""
         self._names.append(name)
         self._tensors.append(tensor)
 
@@ -196,7 +196,7 @@ more."""
 PERIOD = 8
 """Steps between two such decisions."""
 FIRST_STRIDE, LARGEST_STRIDE = 4, 64
-"""Of every so manieth step the gradients are looked at. What is missed shows in the next step's loss."""
+"""Gradients are looked at in every nth step. A fault that is missed shows in the next step's loss."""
 HOPELESS = 20
 """Steps in a row that a scaler skips: GradScaler starts at 2**16 and halves at each, so that by then the scale is a
 sixteenth, and what overflows still does so by itself."""

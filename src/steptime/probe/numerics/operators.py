@@ -122,7 +122,7 @@ class OperatorObserver(TorchDispatchMode):  # type: ignore[misc]
         self._forward.clear()
 
     def origins_of(self, tensors: Any) -> tuple[int, ...]:
-        """Of those among the tensors that are not finite; their origin is unknown where this is empty."""
+        """Operators with a tensor that is not finite; their origin is unknown where this is empty."""
         found: tuple[int, ...] = ()
         for tensor in tensors:
             found += self._carried.get(storage_of(tensor)) or self._foreign(tensor)
@@ -349,7 +349,7 @@ def _before(tensor: Any) -> _Before:
 
 
 def _results(kind: _OperatorKind, args: Any, kwargs: Any, output: Any) -> Iterator[Any]:
-    """What was computed: outputs, and arguments that were written to."""
+    """Results of the operator: outputs, and arguments that were written to."""
     seen: list[Any] = []
     for tensor in (*tensors_in(output), *_written(kind, args), *tensors_in(kwargs.get("out"))):
         if is_floating(tensor) and not any(tensor is each for each in seen):

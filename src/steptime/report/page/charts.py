@@ -130,7 +130,8 @@ def series(process: ProcessReport) -> SeriesChart | None:
 
 
 def step_kinds(process: ProcessReport) -> list[str]:
-    """Of every step: "steady", "warm-up" (the first ones), or "aside": disturbed, profiled or watched line by line."""
+    """State of every step: "steady", "warm-up" (the first ones), or "aside": disturbed, profiled or watched line by
+    line."""
     warm_up = process.case.step.warm_up
     kinds = ["steady" if steady else "warm-up" if number < warm_up else "aside"
              for number, steady in enumerate(process.steady)]  # fmt: skip
@@ -249,7 +250,7 @@ _TITLE = 120
 _CLEARLY = 1.05
 """Times the upper bound: a boosted clock alone explains a few percent."""
 NO_PEAK = "no peak known"
-"""What has a place has a model of its work: where nothing is said to bound it, the peaks are missing."""
+"""A placed kernel has a model of its work: where no bound is given, the peaks are missing."""
 _ADVICE = {
     "memory": "Bound by memory: move fewer bytes (fuse it with its neighbours, use a narrower dtype).",
     "compute": "Bound by arithmetic: a narrower dtype, matrix units, or less work.",

@@ -23,7 +23,7 @@ _ROOM = 8.0
 _SIZE = re.compile(f"^{BATCH}([0-9]+)$")
 _KEPT = {True: "kept", False: "broken", None: "not known"}
 _SAME = {True: "same", False: "different", None: "not known"}
-"""Of a candidate of somebody's, who promised nothing: whether it is the same training."""
+"""For somebody's candidate, which promised nothing: whether it is the same training."""
 TITLES = {"try": "What was tried", "judge": "What was judged", "lab": "What the lab ran"}
 ITEMS = {"try": "fix", "judge": "candidate", "lab": "variant"}
 

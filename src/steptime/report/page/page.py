@@ -1,6 +1,6 @@
 """The report as a page: one file that opens offline anywhere, and shows where the time goes and what to do.
 
-It only displays: every figure on it is the report's. What is around it, and what keeps it safe, is `frame`.
+It only displays: every figure on it is the report's. Its surroundings, and the rules that keep it safe, are `frame`.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def render_png(report: Report) -> bytes:
 
 
 def view_of(report: Report) -> PictureView:
-    """What is there to draw, one below the other."""
+    """Pictures, one below the other."""
     process = report.processes[0]
     case = process.case
     fall, every, roof = waterfall(case), series(process), roofline_chart(case)

@@ -88,7 +88,7 @@ def heat_map(report: Report) -> HeatMap | None:
 
 
 def _of_comparison(report: Report, ranks: RankComparison) -> HeatMap:
-    """Of all ranks that were compared, those among them whose reports are kept with their findings."""
+    """Compared ranks, and those among them whose reports are kept with their findings."""
     kept = {process.rank: process for process in report.processes}
     late = ranks.late.ranks if ranks.late is not None else ()
     slowest = sorted(ranks.rows, key=lambda row: (row.rank not in late, -row.step))[:MOST_RANKS]
