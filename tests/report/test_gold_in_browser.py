@@ -264,7 +264,7 @@ def of_gpu(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
 def test_a_name_in_the_flame_graph_is_whole_or_says_that_it_is_not(of_gpu: Any) -> None:
     sheet, flames = of_gpu
     sheet.page.locator("#flame").scroll_into_view_if_needed()
-    sheet.page.wait_for_function("[...document.querySelectorAll('.box text')].some((text) => !text.textContent)")
+    sheet.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
     texts = sheet.page.locator(".box text").all_text_contents()
     names = {box.name for flame in flames for box in flame.boxes}
     short = [text for text in texts if text and text not in names]

@@ -185,7 +185,7 @@ def test_a_search_stays_in_the_step_where_it_finds_something_there(report: Repor
     assert sheet.page.locator("#tracks-found").inner_text() == "2 found, 50 ms"
     for _ in range(2):
         field.press("Enter")
-        assert "40 ms into the step" in sheet.page.locator("#tracks-event").inner_text()
+        assert "starts\n40.00000 ms into the step" in sheet.page.locator("#tracks-event").inner_text()
 
 
 def test_the_step_is_saved_as_a_trace_that_can_be_read(report: Report, open_page: Any, tmp_path: Path) -> None:
