@@ -94,7 +94,7 @@ def test_whoever_ends_a_job_does_not_wait_for_peaks(job: Path, tmp_path: Path) -
     os.killpg(started.pid, signal.SIGINT)
     seen = started.communicate(timeout=120)[1]
     assert started.returncode == -signal.SIGINT
-    assert "Step " in seen
+    assert "\nStep " in seen or "(too-few-steps)" in seen, "what was recorded is looked at"
     assert "peaks" not in seen
     assert not (tmp_path / "r" / "machine.json").exists()
 
