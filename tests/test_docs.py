@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import shlex
 import subprocess
@@ -14,15 +15,18 @@ from pathlib import Path
 
 import click
 import pytest
+from documents import text_of
 
 from steptime import errors
 from steptime.advice.engine import all_rules
 from steptime.advice.explain import site_pages
 from steptime.advice.fixes import CATALOGUE
+from steptime.advice.rule import Weight
 from steptime.analysis.categories import Category
 from steptime.cli.explain import message_pages
 from steptime.cli.main import VERBS, steptime
 from steptime.cli.pages import page
+from steptime.diagnosis import diagnose_paths
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "steptime"
@@ -192,6 +196,18 @@ def test_the_readmes_gpu_example_is_what_diagnose_prints() -> None:
         [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
     ).stdout
     assert f"```text\n{reported.strip()}\n```" in readme
+
+
+def test_the_task_for_vs_code_finds_the_lines_of_the_findings() -> None:
+    text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    (task,) = json.loads(re.findall(r"```json\n(.*?)```", text[text.index("VS Code") :], re.DOTALL)[0])["tasks"]
+    pattern = task["problemMatcher"]["pattern"]
+    report = diagnose_paths([str(ROOT / "tests" / "data" / "gpu" / "resnet_float32")])
+    matches = [match for line in text_of(report).splitlines() if (match := re.match(pattern["regexp"], line))]
+    found = [(match[pattern["file"]], int(match[pattern["line"]]), match[pattern["message"]]) for match in matches]
+    sources = [each.source for each in report.processes[0].findings if each.weight is Weight.FINDING and each.source]
+    assert found
+    assert found == [(Path(each.file).name, each.line, each.text) for each in sources[: len(found)]]
 
 
 def test_symptoms_name_rules_and_commands_that_exist() -> None:

@@ -29,6 +29,7 @@ FLOORS = (  # from the ground up; a room imports itself and what lies on floors 
     ("rank_result",),
     ("diagnosis", "compare", "live", "in_process"),
     ("cli", "api", "callbacks"),
+    ("cell_magic",),
     ("__main__",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
@@ -191,6 +192,36 @@ def test_a_room_of_a_verb_is_imported_by_that_verb_only(modules: list[Module]) -
         if not name.startswith(tuple(DOORS.get(module.name, ("-",))))
     ]
     assert found == []
+
+
+def imported_at_once(tree: ast.Module, package: str) -> set[str]:
+    """The same of the imports that run when the file is imported: not those within functions."""
+    inner = {id(node) for function in ast.walk(tree) if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+             for node in ast.walk(function)}  # fmt: skip
+    outer = ast.Module([node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)
+                        and id(node) not in inner], [])  # fmt: skip
+    return set(imported_modules(outer, package))
+
+
+LIGHT = {"", "compare", "diagnose", "explain", "hang", "memory", "report", "run", "skill"}
+"""Verbs whose own help imports no more than click; "": the help of all, and --version."""
+
+
+@pytest.mark.parametrize("verb", sorted(LIGHT))
+def test_the_help_imports_nothing_heavy(modules: list[Module], verb: str) -> None:
+    """All files that importing the door, or a verb's, imports: none of them may ask for a package but click."""
+    dotted = {f"steptime.{module.name}".removesuffix(".py").replace("/", ".").removesuffix(".__init__"): module
+              for module in modules}  # fmt: skip
+    reached, left, foreign = set[str](), {"steptime.cli.main", f"steptime.cli.{verb or 'main'}"}, set[str]()
+    while left:
+        name = left.pop()
+        reached.add(name)
+        for each in imported_at_once(dotted[name].tree, dotted[name].package):
+            near = each if each in dotted else each.rpartition(".")[0]
+            left |= {near} - reached if near in dotted else set()
+            foreign |= {each.partition(".")[0]} - sys.stdlib_module_names - {"steptime", "click"}
+    assert len(reached) > 5
+    assert foreign == set()
 
 
 def test_the_package_itself_imports_nothing_but_its_version(modules: list[Module]) -> None:

@@ -25,6 +25,8 @@ from steptime.report import compact
 from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import Agreement, Judgement, TrialVerdict, Variant
 
+GPU = Path(__file__).resolve().parent / "data" / "gpu"
+
 
 class Elements(html.parser.HTMLParser):
     def __init__(self, source: str) -> None:
@@ -81,8 +83,34 @@ def test_strings_of_strangers_are_text() -> None:
 
 def test_the_text_and_the_name_of_it() -> None:
     loaded = steptime.load(str(REPORTS / "quiet-1.json"))
-    assert str(loaded).startswith("Bound by waiting for input")
+    assert re.match(r"[\d.]+ → [\d.]+ ms/step possible \([\d.]+×\)\n", str(loaded))
+    assert "\n\nBound by waiting for input" in str(loaded)
     assert repr(loaded).startswith("<steptime.load('runs/quiet-1'): Bound by waiting for input")
+
+
+@pytest.mark.parametrize("name", ["chargpt", "resnet_float32"])
+def test_tables_hold_numbers_where_numbers_are(name: str) -> None:
+    """An interval is two numbers, a line is an int and a file a str, and a saving has one name, in every table."""
+    loaded = steptime.load(GPU / name)
+    columns = {(table, column): values for table in loaded.tables for column, values in loaded.to_dict(table).items()}
+    assert {"savings_ns", "savings_low_ns", "low_ns", "line", "file"} <= {column for _, column in columns}
+    for (table, column), values in columns.items():
+        known = [value for value in values if value is not None]
+        assert column not in ("interval", "recoverable_ns", "saved_ns"), table
+        if column == "line":
+            assert {type(value) for value in known} <= {int}, table
+        elif column in ("file", "source", "function"):
+            assert {type(value) for value in known} <= {str}, table
+        elif column.endswith("_ns"):
+            assert not any(isinstance(value, str) for value in known), (table, column)
+    for table in {table for table, column in columns if column == "low_ns"}:
+        lows, highs, middles = (loaded.to_dict(table)[each] for each in ("low_ns", "high_ns", "duration_ns"))
+        assert all(low <= middle <= high for low, middle, high in zip(lows, middles, highs, strict=True))
+
+
+def test_what_is_offered_is_what_dir_shows() -> None:
+    assert dir(steptime) == sorted(steptime.__all__)
+    assert all(hasattr(steptime, name) for name in dir(steptime))
 
 
 def test_what_cannot_be_loaded_is_refused_in_a_sentence(tmp_path: Path) -> None:

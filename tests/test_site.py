@@ -3,9 +3,16 @@
 Needs the dependency group `docs`, here or in .site (`make site`); skipped without."""
 
 import json
+import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -62,3 +69,60 @@ def test_a_word_that_nobody_wrote_is_not_found(python: str, site: Path) -> None:
     command = [python, str(ROOT / ".ci" / "search.py"), str(site), "qwertzuiop"]
     printed = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stdout
     assert json.loads(printed) == [[]]
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """The site as a browser gets it."""
+    handler = partial(QuietHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Tells nobody what it serves."""
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+LINKS = "[...document.querySelectorAll('a[href], link[href], script[src], img[src]')].map((e) => e.href || e.src)"
+ANCHORS = "[...document.querySelectorAll('[id], a[name]')].map((each) => each.id || each.name)"
+WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+def test_every_page_opens_on_a_phone_without_an_error_and_its_links_lead_somewhere(
+    browser: Any, site: Path, address: str
+) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    tab, errors = context.new_page(), []
+    tab.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    pages = sorted(each.relative_to(site).as_posix() for each in site.rglob("*.html") if each.name != "404.html")
+    wanted: dict[str, set[str]] = {}
+    known: dict[str, set[str]] = {}
+    wide = []
+    for name in pages:
+        tab.goto(f"{address}/{name}")
+        known[name] = set(tab.evaluate(ANCHORS))
+        if tab.evaluate(WIDER) > 0:
+            wide.append(name)
+        for link in tab.evaluate(LINKS):
+            path, _, anchor = link.removeprefix(f"{address}/").partition("#")
+            if link.startswith(address) and not path.startswith("?"):
+                wanted.setdefault(unquote(path) or "index.html", set()).add(unquote(anchor))
+    context.close()
+    assert (errors, wide) == ([], [])
+    assert [each for each in wanted if not (site / each).exists()] == []
+    dead = {each: left for each, found in wanted.items() if each in known and (left := found - known[each] - {""})}
+    assert dead == {}
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    nav = re.findall(r": (\S+\.md)$", text[text.index("\nnav:") :], re.MULTILINE)
+    assert nav[:2] == ["index.md", "symptoms.md"], "what is wrong comes first"
+    assert {each.name for each in (ROOT / "docs").glob("*.md")} <= set(nav)
+    assert "\nstrict: true\n" in text

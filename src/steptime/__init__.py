@@ -5,6 +5,7 @@ through it, where neither numpy nor msgspec need be installed.
 
     import steptime
     steptime.load("runs/train-20260801-101500")   # last in a notebook's cell: verdict, categories, findings
+    %load_ext steptime   # in a notebook: %%steptime records a cell and shows its diagnosis
     steptime.bench(slow, fast, inputs=(x,))   # callables on the same inputs, side by side
     steptime.log_to(writer)   # in a training script: the step's numbers to TensorBoard, Weights & Biases or MLflow
     steptime.record()   # in a training script: what `steptime run` does from outside
@@ -15,7 +16,8 @@ from steptime._version import __version__
 __all__ = ["__version__", "bench", "callbacks", "load", "log_to", "record"]
 
 
-ROOMS = {"bench": "api", "load": "api", "log_to": "in_process", "record": "in_process", "callbacks": ""}
+ROOMS = {"bench": "api", "load": "api", "log_to": "in_process", "record": "in_process", "callbacks": "",
+         "load_ipython_extension": "cell_magic"}  # fmt: skip
 """Modules in which the public names are defined; "" for a module itself."""
 
 
@@ -29,4 +31,5 @@ def __getattr__(name: str):  # type: ignore[no-untyped-def]  # else whoever uses
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    """What is offered, and nothing else."""
+    return sorted(__all__)

@@ -30,6 +30,7 @@ from steptime.memory.answer import answer_of as answer_of_memory, memory_tables
 from steptime.memory.report import MemoryReport, triage_path
 from steptime.memory.snapshot import is_snapshot
 from steptime.report.answer import answer_of as answer_of_report
+from steptime.report.cells import with_cells
 from steptime.report.report import Report
 from steptime.report.tables import (
     case_tables,
@@ -244,4 +245,4 @@ def load(path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Any:
         return LoadedComparison(read_comparison(Path(name), name))
     if not more and is_snapshot(Path(name)):
         return LoadedMemory(triage_path(Path(name)))
-    return LoadedReport(diagnose_anywhere((name, *(os.fspath(each) for each in more))))
+    return LoadedReport(with_cells(diagnose_anywhere((name, *(os.fspath(each) for each in more)))))

@@ -281,7 +281,7 @@ def diagnose(recording: Recording, source: str, companions: CompanionFiles = NO_
     if not results:
         raise NothingMeasuredError(
             "too-few-steps",
-            f"Only {format_count(seen, 'training step')} {'was' if seen == 1 else 'were'} recorded; a "
+            f"{'Only ' * bool(seen)}{format_count(seen, 'training step')} {'was' if seen == 1 else 'were'} recorded; a "
             f"breakdown needs {LEAST_STEPS} after warm-up. {_instead(recording)} The recording is in "
             f"{recording.path}.",
         )

@@ -55,6 +55,24 @@ def format_duration(nanoseconds: float) -> str:
     return f"{minutes} min {seconds:02d} s" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
+def format_change_of(before: float, after: float, least: float = 0.0) -> str:
+    """Two durations, ns, in the unit of the first: "36.5 → 16.4 ms", "1.20 s → 8 ms" where that is too small. least:
+    fraction of the first; of less than that only the bound is said: "36.5 ms → under 365 µs"."""
+    words = format_duration(before)
+    if after < least * before:
+        return f"{words} → under {format_duration(least * before)}"
+    number, _, unit = words.rpartition(" ")
+    size = {"ns": 1.0, "µs": 1e3, "ms": 1e6, "s": 1e9}.get(unit, 0.0)
+    if " " in number or after < 0.01 * size:
+        return f"{words} → {format_duration(after)}"
+    return f"{number} → {_three_digits(after / size)} {unit}"
+
+
+def format_speed(ratio: float) -> str:
+    """A speed-up: "2.2×", "12×", "1.04×" where a tenth would hide it."""
+    return f"{ratio:.0f}×" if ratio >= 9.95 else f"{ratio:.1f}×" if ratio >= 1.15 else f"{ratio:.2f}×"
+
+
 def format_share(fraction: float) -> str:
     """Fraction as percent for a sentence: "45 %", "4.5 %" below ten, "< 0.1 %" if too small to print."""
     percent = 100 * abs(fraction)
@@ -120,9 +138,10 @@ def format_intensity(intensity: float) -> str:
 
 
 def format_source(source: SourceLine) -> str:
-    """Short place of a line: "train.py:12"; the file alone for an unknown line (0)."""
+    """Short place of a line: "train.py:12", "In [5], line 3" in a notebook; the file alone for an unknown line (0)."""
     file = source.file.replace(chr(92), "/").rsplit("/", 1)[-1]
-    return f"{file}:{source.line}" if source.line else file
+    between = ", line " if file.startswith("In [") else ":"
+    return f"{file}{between}{source.line}" if source.line else file
 
 
 def _three_digits(value: float) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from steptime.cli.main import GROUPS, VERBS
+
 Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -149,7 +151,7 @@ def test_steptime_alone_shows_its_verbs(steptime: Steptime) -> None:
     run = steptime()
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == steptime("--help").stdout
-    assert len(run.stdout.splitlines()) <= 36
+    assert len(run.stdout.splitlines()) <= 40
 
 
 @pytest.mark.parametrize(
@@ -187,6 +189,24 @@ def test_a_shell_completes_verbs_options_files_and_codes(
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
     assert steptime().stdout.splitlines() == [completed]
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("--version",), ("-h",)])
+def test_the_help_loads_no_package_but_click(words: tuple[str, ...]) -> None:
+    code = (
+        "import sys\nfrom steptime.cli.main import main\n"
+        f"main({list(words)!r})\n"
+        "heavy = {'numpy', 'msgspec', 'libcst', 'rich', 'jinja2', 'psutil', 'torch'} & set(sys.modules)\n"
+        "sys.exit(bool(heavy) and f'{sorted(heavy)} were imported')"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_every_verb_is_in_one_group_with_a_line_that_fits() -> None:
+    assert list(VERBS) == [verb for verbs in GROUPS.values() for verb in verbs]
+    assert len(VERBS) == sum(map(len, GROUPS.values()))
+    assert max(map(len, VERBS.values())) <= 64
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,6 +78,25 @@ def test_a_job_is_measured_and_its_output_is_its_own(steptime: Steptime, job: Pa
     assert step["total"] in (149, 150)
     assert step["mode"] == "optimizer"
     follow(shlex.split(text[-1].removeprefix("Next:  steptime ")))
+
+
+def test_whoever_ends_a_job_does_not_wait_for_peaks(job: Path, tmp_path: Path) -> None:
+    """Ctrl-C goes to the whole group; the diagnosis of what was recorded follows, without anything more to measure."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    words = [python(), "-m", "steptime", "run", "--recording", str(tmp_path / "r"), "--", python(), str(job), "100000"]
+    started = subprocess.Popen(
+        words, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    while not any((tmp_path / "r").glob("process-*/trace-*.json*")):  # it has been profiled
+        assert started.poll() is None
+        time.sleep(0.1)
+    os.killpg(started.pid, signal.SIGINT)
+    seen = started.communicate(timeout=120)[1]
+    assert started.returncode == -signal.SIGINT
+    assert "\nStep " in seen or "(too-few-steps)" in seen, "what was recorded is looked at"
+    assert "peaks" not in seen
+    assert not (tmp_path / "r" / "machine.json").exists()
 
 
 def test_json_goes_to_standard_output_behind_the_jobs_own(steptime: Steptime, job: Path, tmp_path: Path) -> None:

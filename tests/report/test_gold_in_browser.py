@@ -18,9 +18,10 @@ from report.sheets import opening
 from steptime.answer.json import document as as_json
 from steptime.compare.answer import answer_of as answer_of_comparison
 from steptime.compare.comparison import Comparison
+from steptime.diagnosis import diagnose_paths
 from steptime.quantities import format_bytes, format_duration
 from steptime.report import json
-from steptime.report.page import page
+from steptime.report.page import charts, page
 from steptime.report.report import Report
 
 GOLD = Path(__file__).resolve().parent / "gold"
@@ -215,3 +216,72 @@ def test_a_comparison_says_what_its_json_says(open_text: Any) -> None:
     assert format_duration(before.value) in sheet.words(sheet.page.locator("#changes .row").first)
     assert format_duration(after.value) in sheet.words(sheet.page.locator("#changes .floor"))
     assert rows(sheet, "differences") == 1 + len(comparison.parts) + (comparison.memory is not None)
+
+
+LABELS = """() => {
+  const found = [];
+  for (const axis of document.querySelectorAll(".x-axis, .y-axis, .axis .track")) {
+    const boxes = [...axis.querySelectorAll("text")]
+      .filter((text) => getComputedStyle(text).visibility !== "hidden")
+      .map((text) => [text.textContent, text.getBoundingClientRect()]).filter(([, box]) => box.width);
+    boxes.forEach(([name, box], at) => boxes.slice(at + 1).forEach(([other, there]) => {
+      if (box.left < there.right && there.left < box.right && box.top < there.bottom - 2 && there.top < box.bottom - 2)
+        found.push(`${name} | ${other}`);
+    }));
+  }
+  return found;
+}"""
+
+
+@every_kind
+@pytest.mark.parametrize("width", [390, 1000, 1600])
+def test_no_label_of_an_axis_lies_on_another(displayed: Any, kind: str, width: int) -> None:
+    sheet = displayed(kind)
+    sheet.page.set_viewport_size({"width": width, "height": 900})
+    sheet.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert sheet.page.evaluate(LABELS) == []
+    sheet.page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_the_table_of_ranks_takes_the_room_that_there_is(displayed: Any) -> None:
+    sheet = displayed("ranks")
+    sheet.page.set_viewport_size({"width": 1600, "height": 900})
+    sheet.page.locator("#ranks").scroll_into_view_if_needed()
+    room = sheet.page.locator("#ranks .scroll").evaluate("(each) => each.scrollWidth - each.clientWidth")
+    over = sheet.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert (room, over) == (0, 0)
+    sheet.page.set_viewport_size({"width": 1280, "height": 900})
+
+
+@pytest.fixture(scope="module")
+def of_gpu(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """(the page of a recording of a GPU, its flame graphs)."""
+    report = diagnose_paths([str(GOLD.parents[1] / "data" / "gpu" / "chargpt")])
+    with opening(browser, tmp_path_factory.mktemp("gpu")) as opened:
+        yield opened(page.render(report)), charts.flames(report.processes[0].flame)
+
+
+def test_a_name_in_the_flame_graph_is_whole_or_says_that_it_is_not(of_gpu: Any) -> None:
+    sheet, flames = of_gpu
+    sheet.page.locator("#flame").scroll_into_view_if_needed()
+    sheet.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
+    texts = sheet.page.locator(".box text").all_text_contents()
+    names = {box.name for flame in flames for box in flame.boxes}
+    short = [text for text in texts if text and text not in names]
+    assert [text for text in short if not re.fullmatch(r"(?s).{4,}…", text)] == []
+
+
+def test_a_search_in_the_flame_graph_counts_what_is_inside_of_a_hit_once(of_gpu: Any) -> None:
+    sheet, flames = of_gpu
+    first = flames[0]
+    name = max((box for box in first.boxes if box.row), key=lambda box: box.width).name
+    sheet.page.locator("#flame-search").fill(name)
+    found = sheet.page.locator("#flame-found").inner_text()
+    share = float(re.search(r"\(([\d.]+) %", found)[1])  # type: ignore[index]
+    assert 0 < share <= 100
+    lit = sheet.page.locator(".box:not(.unlit)").count()
+    assert 0 < lit < sum(len(flame.boxes) for flame in flames)
+    sheet.page.locator("#flame-search").fill("no such function")
+    assert sheet.page.locator("#flame-found").inner_text() == "Nothing matches"
+    assert sheet.page.locator(".box.unlit").count() == 0, "nothing is dimmed where nothing was found"
+    sheet.page.locator("#flame-search").fill("")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,10 +166,23 @@ def test_text_stands_out_from_its_ground(report: Report, open_page: Any, scheme:
     assert open_page(report, color_scheme=scheme).page.evaluate(CONTRAST) >= 4.5
 
 
-def test_paper_shows_the_folds_and_no_buttons(report: Report, open_page: Any) -> None:
-    sheet = open_page(report, color_scheme="dark")
+def test_paper_shows_the_answer_and_the_findings(report: Report, open_page: Any) -> None:
+    sheet = open_page(report)
     sheet.page.emulate_media(media="print")
     sheet.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert sheet.page.locator("main > section:visible").count() == sheet.page.locator(".first, .on-paper").count()
+    assert sheet.page.locator("details[open]").count() == 0
+    assert sheet.page.locator("#gain").is_visible()
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", sheet.page.pdf(print_background=True))) <= 2
+
+
+def test_all_of_it_is_printed_by_its_button(report: Report, open_page: Any) -> None:
+    sheet = open_page(report, color_scheme="dark")
+    sheet.page.evaluate("window.print = () => {}")
+    sheet.page.locator("#print-all").click()
+    sheet.page.emulate_media(media="print")
+    sheet.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert sheet.page.locator("main > section:visible").count() == sheet.page.locator("main > section").count()
     assert sheet.page.locator("details:not([open])").count() == 0
     assert sheet.page.locator("button.quiet:visible, nav:visible").count() == 0
     assert sheet.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

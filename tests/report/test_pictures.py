@@ -12,6 +12,7 @@ from report.report_variants import HOSTILE, of_kernels, with_hostile_strings
 from report.stored_reports import stored
 
 from steptime.answer import output
+from steptime.answer.page import card
 from steptime.cli.options import REPORT_FORMATS
 from steptime.errors import OutputError
 from steptime.report.answer import answer_of
@@ -68,14 +69,14 @@ def test_what_is_missing_leaves_no_hole(report: Report) -> None:
 def test_strings_of_strangers_are_text() -> None:
     root = parsed(with_hostile_strings(of_kernels(stored("quiet-1"))))
     names = {element.tag.removeprefix(NAMESPACE) for element in root.iter()}
-    assert names <= {"svg", "title", "defs", "pattern", "rect", "text", "line", "path"}
+    assert names <= {"svg", "title", "defs", "pattern", "rect", "text", "tspan", "line", "path"}
     assert not any(name.startswith("on") or "href" in name for element in root.iter() for name in element.attrib)
     assert any(HOSTILE[0][:20] in text for text in words(root))
 
 
 def test_a_png_is_drawn_twice_as_sharp(tmp_path: Path) -> None:
     pytest.importorskip("resvg_py")
-    if not any(Path(folder).expanduser().is_dir() for folder in pictures.FONTS):
+    if not any(Path(folder).expanduser().is_dir() for folder in card.FONTS):
         pytest.skip("no fonts on this system")
     report = stored("quiet-1")
     path = tmp_path / "report.png"
@@ -98,6 +99,6 @@ def test_without_the_extra_a_png_is_refused_before_the_job(tmp_path: Path, monke
 
 def test_without_a_font_a_png_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("resvg_py")
-    monkeypatch.setattr(pictures, "FONTS", (str(tmp_path),))
+    monkeypatch.setattr(card, "FONTS", (str(tmp_path),))
     with pytest.raises(OutputError, match="images-no-fonts"):
         pictures.render_png(stored("quiet-1"))

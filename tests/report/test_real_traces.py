@@ -13,6 +13,7 @@ from published import DATA, FILES, IN_A_CLONE
 from steptime.advice.rule import Weight
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import SteptimeError
+from steptime.report.gain import gain_of
 from steptime.report.report import ProcessReport, Report
 
 NO_TRACES = ("snapshots/", "param/dlrm_pytorch_et/", "flight_recorder/")
@@ -106,6 +107,7 @@ def _findings_hold_together(process: ProcessReport) -> None:
 
 def _is_readable(report: Report) -> None:
     lines = text_of(report).splitlines()
+    lines = lines[lines.index("") + 1 :] if gain_of(report) is not None else lines
     assert lines[0] == report.processes[0].verdict.sentence or report.processes[0].verdict.sentence.startswith(
         lines[0][:40]
     )

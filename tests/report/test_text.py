@@ -184,15 +184,18 @@ def test_every_finding_is_reported_with_what_to_do_however_long_it_is(
 ) -> None:
     lines = tuple(replace(each, summary="so many words " * 6) for each in findings[:1] * 12)
     text = render(with_process(report, findings=lines))
-    assert text.count("→") == FIRST
+    assert text.count("  → ") == FIRST
     assert f"and {12 - FIRST} more: steptime report runs/train -o report.html" in text
 
 
 def test_the_answer_comes_first_and_the_command_stands_as_typed(report: Report) -> None:
     command = "python train.py config/train_shakespeare_char.py --out_dir=/tmp/o1 --max_iters 80"
     typed = replace(report, environment=replace(report.environment, command=command))
-    first, *rest = render(typed).splitlines()
-    assert first == report.processes[0].verdict.sentence
+    number, interval, cause, empty, first, *rest = render(typed).splitlines()
+    assert number == "96.2 → 33.2 ms/step possible (2.9×)"
+    assert interval == "  95 % interval: 31.3 ms to 35.1 ms/step, 2.7× to 3.1×"
+    assert cause == "  60 ms of it: ST102 too-few-workers at train.py:88"
+    assert (empty, first) == ("", report.processes[0].verdict.sentence)
     assert any(f" · {command} · " in line for line in rest)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from report.report_variants import HOSTILE
-from report.timelines import MS, with_timeline, with_trials
+from report.timelines import MS, strip, with_timeline, with_trials
 
 from steptime.diagnosis import diagnose_paths
 from steptime.report.json import without_sources
 from steptime.report.report import Report
+from steptime.report.step_view import Detail, assemble
 
 
 def timeline(sheet: Any) -> Any:
@@ -163,8 +165,27 @@ def test_a_search_finds_names_operators_and_lines(report: Report, open_page: Any
     assert sheet.page.locator("#tracks-event").inner_text().startswith("aten::mm")
     field.fill("loss.backward")
     assert sheet.page.locator("#tracks-found").inner_text().startswith("2 found")
+    field.fill("no such name")
+    assert sheet.page.locator("#tracks-found").inner_text() == "Nothing matches"
+    in_view(sheet)
+    assert colour(sheet, 0.60, 22 + 21 + 20) == (0, 114, 178), "where nothing is found, nothing is pale"
     field.fill("")
     assert sheet.page.locator("#tracks-found").inner_text() == ""
+
+
+def test_a_search_stays_in_the_step_where_it_finds_something_there(report: Report, open_page: Any) -> None:
+    near = strip("stream 7", "stream", [(-30, -20, "gemm", "compute", Detail()), (40, 80, "gemm", "compute", Detail())])
+    top = strip("Where the time goes", "category", [(0, 100, "compute", "compute", Detail())])
+    view = assemble([top, near], (-40 * MS, 100 * MS), (0, 100 * MS), 5, "of 6 steady steps")
+    process = replace(report.processes[0], step_view=view)
+    sheet = open_page(replace(report, processes=(process,)))
+    timeline(sheet)
+    field = sheet.page.get_by_label("Search the timeline")
+    field.fill("gemm")
+    assert sheet.page.locator("#tracks-found").inner_text() == "2 found, 50 ms"
+    for _ in range(2):
+        field.press("Enter")
+        assert "starts\n40.00000 ms into the step" in sheet.page.locator("#tracks-event").inner_text()
 
 
 def test_the_step_is_saved_as_a_trace_that_can_be_read(report: Report, open_page: Any, tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ def test_it_starts_with_the_answer_and_ends_with_the_next_command(count: int) ->
     patch = PatchResult("diff", (("OMP_NUM_THREADS", "1"),), ("model = torch.compile(model)",), FASTER)
     text = render_trial(results(*many, patch=patch), ["Give the dataset a __getitems__"] * 9, "steptime explain RM101")
     lines = text.splitlines()
-    assert lines[0].startswith(VARIANT.label), "the answer comes first"
+    assert lines[0] == "100 → 34.5 ms/step measured (2.9×)"
+    assert lines[lines.index("") + 1].startswith(VARIANT.label), "then the answer"
     assert text.count("Yours: ") == 9, "nothing that is said is cut"
     more = count - FIRST
     assert (f"and {more} more: steptime report runs/try -o trial.html" in text) == (more > 0)

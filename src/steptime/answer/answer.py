@@ -50,14 +50,31 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
+class Gain:
+    """The big number. number: "36.5 → 16.4 ms/step". word: "possible" or "measured". times: "2.2×". interval: of what
+    is left, a sentence. cause: what does most of it, a sentence."""
+
+    number: str
+    word: str
+    times: str
+    interval: str
+    cause: str
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """ "36.5 → 16.4 ms/step possible (2.2×)", then the interval and the cause."""
+        return tuple(filter(None, (f"{self.number} {self.word} ({self.times})", self.interval, self.cause)))
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """Answer to the user's request. Every text may contain strangers' strings: the renderers make it safe.
 
-    title: of the page. headline: one or two sentences; badge: how certain it is and what is unknown; head: subject of
-    the request (job, versions), a line each. parts: support of the headline, in order; details: parts for documents
-    only (Markdown, page), made on demand. notes: further sentences. more: command that shows what a terminal leaves
-    out. next_command: ready to paste. figures: of the page. data: for programs. exports: formats that this answer
-    renders itself, by file extension."""
+    title: of the page. gain: big number above everything, None without one. headline: one or two sentences; badge:
+    how certain it is and what is unknown; head: subject of the request (job, versions), a line each. parts: support
+    of the headline, in order; details: parts for documents only (Markdown, page), made on demand. notes: further
+    sentences. more: command that shows what a terminal leaves out. next_command: ready to paste. figures: of the
+    page. data: for programs. exports: formats that this answer renders itself, by file extension."""
 
     title: str
     headline: str
@@ -68,6 +85,7 @@ class Answer:
     more: str = ""
     next_command: str = ""
     figures: tuple[Figure, ...] = ()
+    gain: Gain | None = None
     details: Callable[[], Iterable[Part]] = tuple
     data: object = None
     exports: Mapping[str, Callable[[], str | bytes]] = field(default_factory=dict)

@@ -17,6 +17,9 @@ MOST_ROWS = 16
 def as_markdown(answer: Answer) -> str:
     """Whole document, for an issue, a pull request or a wiki."""
     lines = [f"# steptime: {prose(answer.title)}", ""] if answer.title else []
+    if answer.gain is not None:
+        first, *more = map(prose, answer.gain.lines)
+        lines += [f"## {first}", "", *(f"- {line}" for line in more), ""]
     lines += [f"**{prose(answer.headline)}** {prose(answer.badge)}".rstrip(), ""]
     lines += [f"- {prose(line)}" for line in answer.head]
     lines += [""] if answer.head else []

@@ -25,11 +25,18 @@ def _as_page(answer: Answer) -> str:
     return as_page(answer)
 
 
+def _as_card(answer: Answer) -> bytes:
+    from steptime.answer.page.card import as_card
+
+    return as_card(answer)
+
+
 RENDERERS: dict[str, Callable[[Answer], str | bytes]] = {
     ".txt": as_text,
     ".md": as_markdown,
     ".json": as_json,
     ".html": _as_page,
+    "card.png": _as_card,
 }
 """Formats of every answer, by file extension; `Answer.exports` has those of a particular answer."""
 FORMATS = tuple(RENDERERS)
@@ -51,7 +58,7 @@ def check(destination: str, formats: Sequence[str] = FORMATS, *, force: bool) ->
     """Checks one destination. Raises OutputError."""
     if destination == STANDARD_OUTPUT:
         return
-    if extension_of(destination, formats) == ".png" and find_spec("resvg_py") is None:
+    if extension_of(destination, formats).endswith(".png") and find_spec("resvg_py") is None:
         raise OutputError(
             "images-missing",
             "A .png needs an extra that is not installed: pip install 'steptime[images]'. A .svg needs none.",
@@ -71,8 +78,9 @@ def check(destination: str, formats: Sequence[str] = FORMATS, *, force: bool) ->
 def extension_of(destination: str, formats: Sequence[str] = FORMATS) -> str:
     """Format that a name ends in. Raises OutputError for any other name."""
     name = Path(destination).name.lower()
-    for extension in sorted(formats, key=len, reverse=True):  # .speedscope.json before .json
-        if name.endswith(extension) and name != extension:
+    for extension in sorted(formats, key=len, reverse=True):  # .speedscope.json before .json, card.png before .png
+        before = name.removesuffix(extension)
+        if before != name and (before if extension.startswith(".") else before[-1:] in ("", ".", "-", "_")):
             return extension
     known = ", ".join(formats)
     raise OutputError(

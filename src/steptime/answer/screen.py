@@ -19,7 +19,12 @@ PASTED = re.compile(r"\s*(?:Next|Apply it)\b")
 
 COLOURS = (
     (r"(?P<bar>█+)(?P<rest>░*)", {"bar": "cyan", "rest": "dim"}),
-    (r"\A(?P<answer>(?:[^\n]+\n)+?)(?=(?:Confident|Likely|Unclear): |\n|\Z)", {"answer": "bold"}),
+    (r"\A(?P<gain>[^\n]+ (?:possible|measured) \([^\n]+×\)\n)", {"gain": "bold green"}),
+    (
+        r"(?:\A(?![^\n]+×\)\n)|\A[^\n]+×\)\n(?:  [^\n]+\n)*\n)"
+        r"(?P<answer>(?:[^\n]+\n)+?)(?=(?:Confident|Likely|Unclear): |\n|\Z)",
+        {"answer": "bold"},
+    ),
     (
         r"(?m)^(?:(?P<sure>Confident)|(?P<likely>Likely)|(?P<unclear>Unclear))(?=: )",
         {"sure": "green", "likely": "yellow", "unclear": "red"},

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from steptime.quantities import format_bytes, format_duration, format_share
+from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share
 
 Row = TypeVar("Row")
 
@@ -19,12 +19,14 @@ LONGEST = 300
 @dataclass(frozen=True, slots=True)
 class Cell:
     """Cell of a table. text: for a reader. value: raw, for sorting and CSV, "" if unknown. short: text for narrow
-    places, "" for the same. bar: percent of the column's largest value, None for no bar."""
+    places, "" for the same. bar: percent of the column's largest value, None for no bar. parts: values of the columns
+    that data frames have in its place."""
 
     text: str
     value: float | str
     short: str = ""
     bar: float | None = None
+    parts: tuple[float | str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Column(Generic[Row]):
     "code" (names), "source" (the user's code), "category", "bound" or "". barred: True for a bar per value, relative to
     the column's largest, or absolute with `whole` (values are fractions of one whole). room: where it is shown, "" for
     everywhere; "below": in a terminal on a line of its own; "document": not in a terminal; "page": on a page and in CSV
-    only."""
+    only. split: columns that data frames have in its place: an interval's bounds, a line's file and number."""
 
     title: str
     raw: str
@@ -43,6 +45,7 @@ class Column(Generic[Row]):
     barred: bool = False
     room: str = ""
     whole: bool = False
+    split: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +85,15 @@ def table_of(
 
 
 def values_of(table: Table) -> dict[str, list[float | str | None]]:
-    """All rows by column, under the names of CSV: raw numbers, None if unknown."""
-    rows = (*table.rows, *table.rest)
-    return {
-        column.raw or column.title: [_value(column, row[place]) for row in rows]
-        for place, column in enumerate(table.columns)
-    }
+    """All rows by column, under the names of CSV: raw numbers, None if unknown. An interval becomes two columns of
+    numbers; a source line becomes a file and a line number."""
+    rows, found = (*table.rows, *table.rest), dict[str, list[float | str | None]]()
+    for place, column in enumerate(table.columns):
+        if not column.split:
+            found[column.raw or column.title] = [_value(column, row[place]) for row in rows]
+        for part, name in enumerate(column.split):
+            found[name] = [row[place].parts[part] if row[place].parts else None for row in rows]
+    return found
 
 
 def _value(column: Column[Any], cell: Cell) -> float | str | None:
@@ -144,6 +150,36 @@ def duration(
 ) -> Column[Row]:
     """Column of durations in ns."""
     return number(title, raw, get, format_duration, barred=barred, room=room)
+
+
+def interval(
+    title: str,
+    get: Callable[[Row], Estimate | None],
+    words: Callable[[Estimate], str],
+    *,
+    names: tuple[str, str] = ("low_ns", "high_ns"),
+    room: str = "",
+) -> Column[Row]:
+    """A column of intervals. names: of their bounds in data frames."""
+
+    def cell(row: Row) -> Cell:
+        value = get(row)
+        return Cell("", "") if value is None else Cell(words(value), words(value), parts=(value.low, value.high))
+
+    return Column(title, "interval", cell, number=False, room=room, split=names)
+
+
+def source_line(title: str, get: Callable[[Row], SourceLine | None], words: Callable[[SourceLine], str]) -> Column[Row]:
+    """A column of places in the source."""
+
+    def cell(row: Row) -> Cell:
+        source = get(row)
+        if source is None:
+            return Cell("", "")
+        text = words(source)
+        return Cell(text, text, parts=(source.file, source.line))
+
+    return Column(title, "line", cell, number=False, split=("file", "line"))
 
 
 def share(title: str, raw: str, get: Callable[[Row], float | None], *, barred: bool = False) -> Column[Row]:

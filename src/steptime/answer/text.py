@@ -18,7 +18,9 @@ INDENT = "  "
 
 def as_text(answer: Answer, columns: int = COLUMNS) -> str:
     """Whole text with a final line feed. columns: width for the layout of bars and right edges."""
-    blocks = [[one_line(each) for each in (answer.headline, answer.badge) if each], [*map(one_line, answer.head)]]
+    first, *more = [one_line(each) for each in answer.gain.lines] if answer.gain is not None else [""]
+    blocks = [[first, *(f"{INDENT}{line}" for line in more)]] if first else []
+    blocks += [[one_line(each) for each in (answer.headline, answer.badge) if each], [*map(one_line, answer.head)]]
     blocks += [list(_part(part, answer.more, columns)) for part in answer.parts]
     blocks.append([*map(one_line, answer.notes)])
     last = [f"Next:  {one_line(answer.next_command)}"] if answer.next_command else []

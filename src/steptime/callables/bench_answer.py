@@ -8,7 +8,7 @@ from steptime.answer.answer import Answer, confidence, with_confidence
 from steptime.answer.page.axes import Tick, decades, decades_of, middles
 from steptime.answer.page.curves import COLOURS, CurveChart, curve_figures, curve_of
 from steptime.answer.printable import one_line
-from steptime.answer.tables import Cell, Column, Table, duration, number, size, table_of, word
+from steptime.answer.tables import Cell, Column, Table, duration, interval, number, size, table_of, word
 from steptime.callables.bench import NOT_TO_BE_TAKEN, Bench, BenchSetting, Contender, Standing
 from steptime.quantities import Estimate, format_bytes, format_count, format_duration, format_rate, format_share
 from steptime.report.sentences import interval_text
@@ -147,7 +147,7 @@ def _table(bench: Bench, setting: BenchSetting, place: int) -> Table:
         word("callable", "callable", lambda each: each.name, kind="code"),
         duration("median", "time_ns", lambda each: each.time.value if each.time else None, barred=True),
         duration("IQR", "iqr_ns", lambda each: each.iqr),
-        word("interval", "interval", lambda each: interval_text(each.time) if each.time else ""),
+        interval("interval", lambda each: each.time, interval_text),
         duration("backward", "backward_ns", _backward),
         Column("speed", "speed", _speed),
         word("standing", "standing", lambda each: each.standing.value),

@@ -8,7 +8,7 @@ from steptime.answer.answer import Answer, confidence, with_confidence
 from steptime.answer.page.axes import Tick, decades_of, middles
 from steptime.answer.page.curves import CurveChart, curve_figures, curve_of
 from steptime.answer.printable import one_line
-from steptime.answer.tables import Table, duration, number, table_of, word
+from steptime.answer.tables import Table, duration, interval, number, table_of, word
 from steptime.callables.loader_bench import PLATEAU, LoaderBench, LoaderSetting
 from steptime.quantities import format_bytes, format_count, format_duration, format_rate, format_share
 from steptime.report.sentences import interval_text
@@ -138,7 +138,7 @@ def _table(identity: str, title: str, settings: tuple[LoaderSetting, ...], bench
         word("setting", "setting", lambda each: each.name, kind="code"),
         duration("step" if bench.options.step else "batch", "batch_ns",
                  lambda each: each.batch.value if each.batch else None, barred=True),
-        word("interval", "interval", lambda each: interval_text(each.batch) if each.batch else ""),
+        interval("interval", lambda each: each.batch, interval_text),
         duration("waits", "wait_ns", lambda each: each.wait.value if each.wait and bench.options.step else None),
         number("samples/s", "samples_per_second", lambda each: each.rate if each.samples else None,
                lambda value: f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"),

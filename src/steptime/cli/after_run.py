@@ -174,9 +174,9 @@ def made_since(report: Report, start: int) -> Report:
     return replace(report, processes=tuple(processes))
 
 
-def measure_peaks(folder: Path, *, quiet: bool) -> None:
-    """Stores this machine's peaks in the recording, measured with the job's own interpreter if they are not known yet.
-    A failure is reported, and the diagnosis continues without peaks."""
+def measure_peaks(folder: Path, *, quiet: bool, only_known: bool = False) -> None:
+    """Stores this machine's peaks in the recording, measured with the job's own interpreter if they are not known yet,
+    unless `only_known`. A failure or Ctrl-C is reported, and the diagnosis continues without peaks."""
     trainer = next(walk(folder), None)
     if trainer is None:
         return
@@ -187,6 +187,8 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
     start, spent = time.perf_counter_ns(), 0
     try:
         machine = remembered(device, facts.torch, threads=threads, name=facts.device_name)
+        if machine is None and only_known:
+            return
         if machine is None:
             notify("benchmarking this machine (some seconds, once; --no-peaks skips it)")
             machine = peaks(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
@@ -197,8 +199,11 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
                 )
             spent = time.perf_counter_ns() - start
         known = between_runs.remembered(device, facts.torch)
-        machine = replace(machine, link=_link(trainer, folder, notify), between_runs=known, spent_ns=spent)
+        link = _link(trainer, folder, notify) if not only_known else None
+        machine = replace(machine, link=link, between_runs=known, spent_ns=spent)
         store(machine, folder / FILE_NAME)
+    except KeyboardInterrupt:
+        say("interrupted: this machine's peaks are not measured; the diagnosis of the job follows")
     except SteptimeError as error:
         say(str(error))
     except OSError as error:

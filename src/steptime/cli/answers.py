@@ -23,6 +23,7 @@ from steptime.advice.rule import Finding, Weight
 from steptime.answer.printable import one_line, shorten
 from steptime.compare.comparison import Comparison, DifferenceOutcome
 from steptime.quantities import SourceLine, format_duration, format_share
+from steptime.report.gain import gain_of
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import prediction_text, predictions, step_text
 from steptime.report.verdict_words import seconds_to_decide, seconds_to_start, speed_text, word_of
@@ -104,7 +105,7 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
     process = report.processes[0]
     codes = to_try(report, job)
     found = [_finding(each, process, codes) for each in process.findings]
-    step = process.case.step
+    step, gain = process.case.step, gain_of(report)
     parts = sorted(process.case.categories, key=lambda each: -each.duration.value)
     lines = dear_lines(process)
     alone = bool(lines) and not any(each.weight is Weight.FINDING for each in process.findings)
@@ -119,6 +120,7 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
         list(dict.fromkeys(code for each in found for code in each["fixes"])),
         next_,
         how=HOW if own else "",
+        possible=gain.lines[0] if gain is not None else "",
         step=step_text(step),
         parts={each.name: _saving(each.duration.value, process) for each in parts[:4] if each.duration.value},
         findings=[*found[: SIZES[0][0] - len(dear)], *dear],

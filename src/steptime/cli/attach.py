@@ -14,7 +14,7 @@ from steptime.cli.options import Delivery, output_options
 from steptime.errors import NothingMeasuredError, UsageError
 
 
-@click.command("attach", short_help="Measure a job that runs already, without a restart.")
+@click.command("attach")
 @click.argument("pid", type=click.IntRange(1, 1 << 30), metavar="PID")
 @output_options
 @click.option("--recording", metavar="DIR", help="Folder of the recording. Default: runs/<job>-<time>.")

@@ -43,7 +43,7 @@ def listed(given: str, known: Sequence[str], option: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-@click.command("bench", short_help="Time callables on the same inputs, side by side.")
+@click.command("bench")
 @click.argument("callables", nargs=-1, required=True, metavar="FILE:CALLABLE...")
 @click.option("--inputs", default="", metavar="FILE:FUNCTION", help="A function that returns the arguments.")
 @click.option(

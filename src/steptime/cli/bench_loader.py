@@ -55,7 +55,7 @@ def duration_ns(context: click.Context, option: click.Parameter, value: str | No
     return number * 1e6
 
 
-@click.command("bench-loader", short_help="Time a data loader alone, with other workers and settings.")
+@click.command("bench-loader")
 @click.argument("target", metavar="FILE:LOADER | RECORDING | -- COMMAND", nargs=-1, required=True)
 @click.option("--step", callback=duration_ns, metavar="TIME", help=(
     "Training time between two batches, such as 30ms. Default: the recording's; without one 0, which measures the "

@@ -10,18 +10,17 @@ from pathlib import Path
 
 import click
 
-from steptime.answer.answer import Answer
 from steptime.cli.exit_codes import say
 from steptime.cli.options import files, force_option, no_source_option, noise_option, outputs_option, trace_options
 from steptime.errors import OutputError, UsageError
-from steptime.report.report import Report
+from steptime.recording.newest import newest_two
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
 """Variable with the file to which a step of GitHub Actions appends its summary."""
 
 
-@click.command("compare", short_help="Compare recordings, traces or reports: what changed, beyond noise.")
-@click.argument("paths", nargs=-1, required=True, metavar="A B [C...]", shell_complete=files)
+@click.command("compare")
+@click.argument("paths", nargs=-1, metavar="[A B [C...]]", shell_complete=files)
 @click.option(
     "--fail-on",
     "bounds",
@@ -61,38 +60,47 @@ def command(
 ) -> int:
     """Compare two runs or more: recordings, traces of torch's profiler, or reports that were saved as JSON. Reports
     how the last differs from the first: settings, the step and every category with intervals, what appeared and
-    vanished, and the likely cause. With more than two, also their steps and the trend.
+    vanished, and the likely cause. With more than two, also their steps and the trend. Without paths: the two
+    newest recordings of one command in runs/.
 
     \b
+    steptime compare
     steptime compare runs/before runs/after
     steptime compare runs/before runs/after --fail-on "step>5%, memory>10%" -o gate.xml
     steptime compare monday.json tuesday.json wednesday.json -o week.html
     """
+    from steptime.answer.markdown import as_markdown
     from steptime.answer.output import FORMATS, check_all
     from steptime.cli.delivery import hand_over
     from steptime.compare.answer import answer_of
     from steptime.compare.compare import compare
     from steptime.compare.comparison import Ruling
     from steptime.compare.gate import bounds_of, check_line, fails, judged, labels_of
+    from steptime.diagnosis import diagnose_paths
+    from steptime.report.json import without_sources
 
+    if not paths:
+        paths = tuple(map(str, newest_two()))
+        say(f"{paths[0]} and {paths[1]}, the two newest recordings of one command")
     if len(paths) < 2:
         raise UsageError("compare-two", "A comparison needs two paths, and one was given: steptime compare A B")
     limits = bounds_of(bounds) if bounds is not None else ()
     formats = (*FORMATS, ".xml")
     check_all(outputs, formats, force=force)
-    reports = [_report(path, max_size, cache, no_source) for path in paths]
+    reports = [diagnose_paths((path,), max_size=max_size, cache=cache) for path in (*paths, *repeats)]
+    reports = [without_sources(each) for each in reports] if no_source else reports
     comparison = compare(
-        reports,
+        reports[: len(paths)],
         labels_of(paths),
         noise_floor=None if noise is None else noise / 100,
-        repeats=[_report(path, max_size, cache, no_source) for path in repeats],
+        repeats=reports[len(paths) :],
         next_command=_next(paths, outputs, limited=bool(limits)),
     )
     if limits:
         comparison = judged(comparison, limits)
     answer = answer_of(comparison)
     hand_over(answer, outputs, formats, as_json=as_json, force=force)
-    _summarize(answer)
+    _summarize(as_markdown(answer))
     if as_json or not _on_one_screen():
         for check in comparison.checks:
             if check.ruling is not Ruling.PASSED:
@@ -108,14 +116,6 @@ def _on_one_screen() -> bool:
         return False
 
 
-def _report(path: str, max_size: int, cache: bool, no_source: bool) -> Report:
-    from steptime.diagnosis import diagnose_paths
-    from steptime.report.json import without_sources
-
-    report = diagnose_paths((path,), max_size=max_size, cache=cache)
-    return without_sources(report) if no_source else report
-
-
 def _next(paths: Sequence[str], outputs: Sequence[str], *, limited: bool) -> str:
     """Next command: the page if it was not written; else the diagnosis of the last run."""
     if limited or any(output.endswith(".html") for output in outputs):
@@ -123,16 +123,14 @@ def _next(paths: Sequence[str], outputs: Sequence[str], *, limited: bool) -> str
     return f"steptime compare {' '.join(map(shlex.quote, paths))} -o compare.html"
 
 
-def _summarize(answer: Answer) -> None:
-    """Appends the answer to the step summary of GitHub Actions, if this runs there. Raises OutputError."""
-    from steptime.answer.markdown import as_markdown
-
+def _summarize(text: str) -> None:
+    """Appends the text to the step summary of GitHub Actions, if this runs there. Raises OutputError."""
     path = os.environ.get(SUMMARY)
     if not path:
         return
     try:
         with Path(path).open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(as_markdown(answer))
+            file.write(text)
     except OSError as error:
         raise OutputError(
             "output-unwritable", f"${SUMMARY} names {path}, which cannot be written ({error.strerror})."

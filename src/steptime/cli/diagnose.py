@@ -7,12 +7,19 @@ from pathlib import Path
 import click
 
 from steptime.cli.exit_codes import say
-from steptime.cli.options import Delivery, companion_options, files, output_options, trace_options
+from steptime.cli.options import (
+    Delivery,
+    companion_options,
+    files,
+    named_or_newest,
+    output_options,
+    trace_options,
+)
 from steptime.errors import TraceError, UsageError
 
 
-@click.command("diagnose", short_help="Diagnose a recording, or a trace of torch's profiler, nsys or rocprof.")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=files)
+@click.command("diagnose")
+@click.argument("paths", nargs=-1, metavar="[PATH]...", shell_complete=files)
 @click.option(
     "--annotate",
     metavar="FILE",
@@ -62,9 +69,10 @@ def command(
 ) -> int:
     """Diagnose a recording (a folder written by steptime run), traces of torch's profiler of one job (.json, .json.gz;
     files, a folder, or a quoted pattern), a database of nsys export -t sqlite, rocprofv3 or rocmProfileData, or a
-    report that was saved as JSON. Needs no torch.
+    report that was saved as JSON. Without PATH: the newest recording in runs/. Needs no torch.
 
     \b
+    steptime diagnose
     steptime diagnose runs/train-20260801-101500
     steptime diagnose trace.json.gz -o report.md
     steptime diagnose "traces/rank*.json.gz" --max-size 20GB
@@ -74,6 +82,7 @@ def command(
     steptime diagnose runs/train-20260801-101500 --on B200
     """
     delivery.check()
+    paths = named_or_newest(paths)
     if annotate is not None:
         _check_annotation(paths, annotate, force=delivery.force)
     if (devices or link != 1) and not (len(paths) == 1 and (Path(paths[0]) / "manifest.json").is_file()):

@@ -100,7 +100,7 @@ def _scaled(value: float, unit: str) -> str:
     return f"{value / 1e6:.3g} M{unit}"
 
 
-@click.command("env", short_help="Show this machine and its measured peaks.")
+@click.command("env")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--remeasure", is_flag=True, help="Measure the peaks again, even if they are known.")
 @click.option(

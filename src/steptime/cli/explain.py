@@ -26,7 +26,7 @@ def codes(context: click.Context, parameter: click.Parameter, incomplete: str) -
     return [CompletionItem(code, help=title) for code, title in sorted(known) if code.startswith(incomplete.upper())]
 
 
-@click.command("explain", short_help="Explain a finding, a fix, a category or a message.")
+@click.command("explain")
 @click.argument("code", required=False, shell_complete=codes)
 def command(code: str | None) -> int:
     """Explain a finding or a fix (by its code or name), a category of the step (by its name), or a message (by the

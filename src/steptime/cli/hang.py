@@ -9,7 +9,7 @@ import click
 from steptime.cli.options import files, force_option, outputs_option
 
 
-@click.command("hang", short_help="Tell from flight-recorder dumps why a distributed job hangs.")
+@click.command("hang")
 @click.argument("paths", nargs=-1, required=True, metavar="DUMP...", shell_complete=files)
 @click.option(
     "--world-size", metavar="N", type=click.IntRange(1), help="Number of ranks, if the dumps do not have it (gloo)."

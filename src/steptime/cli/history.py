@@ -17,7 +17,7 @@ MOST_NAMED = 10
 """Most files of the user's in a recording that are named; others are counted."""
 
 
-@click.command("history", short_help="List recordings, and tell since when a job has been slow.")
+@click.command("history")
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"), metavar="[FOLDER]")
 @click.option("--job", metavar="NAME", help="Only recordings of this job, a script's or module's name.")
 @click.option("--commit", metavar="ID", help="Only recordings of this commit; its first digits are enough.")

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from steptime.cli.options import RecordingOrCommand, outputs_option, variant_options
+from steptime.cli.options import RecordingOrCommand, named_or_newest, outputs_option, variant_options
 from steptime.cli.trial import (
     TrialOptions,
     TrialOutput,
@@ -106,7 +106,6 @@ class Candidates:
 @click.command(
     "judge",
     cls=RecordingOrCommand,
-    short_help="Judge changes: is the job faster, and is it the same training?",
     context_settings={"allow_interspersed_args": False},
 )
 @click.option(
@@ -192,7 +191,7 @@ def command(
     steptime judge --until-loss 2.5 --budget 1h --args "--lr 0.01" -- python train.py
     steptime judge --env OMP_NUM_THREADS=4 --args "--workers 2" runs/train-20260801-101500
     """
-    if bool(target) == (resume is not None):
+    if target and resume is not None:
         raise UsageError(
             "usage", "Nothing to run. Give a recording, a command after --, or --resume with the folder of a judgement."
         )
@@ -219,6 +218,7 @@ def _start(
     target: Sequence[str], asked: Candidates, options: TrialOptions, until_loss: LossTarget | None
 ) -> tuple[Path, Variant]:
     """Folder of a new judgement. A change that cannot be tried is refused before the job is measured."""
+    target = target or named_or_newest(())
     recorded = len(target) == 1 and Path(target[0]).is_dir()
     sources = () if recorded else asked.variants(target, Path.cwd())[0].sources  # measured is what they are beside
     recording = recording_of(target, options, sources)

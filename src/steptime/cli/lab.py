@@ -41,7 +41,6 @@ AUTO = "auto"
 
 @click.command(
     "lab",
-    short_help="Run a job in bfloat16, compiled, without input: what would pay, as one table.",
     cls=RecordingOrCommand,
     context_settings={"allow_interspersed_args": False},
 )
@@ -71,18 +70,17 @@ def command(
     **given: Any,
 ) -> int:
     """Run a job as it is, in bfloat16, in bfloat16 and compiled, and without input (one batch repeated), in turns,
-    and compare them. Options come before RECORDING or the command.
+    and compare them. Options come before RECORDING or the command. Without either: the newest recording in runs/.
 
     \b
+    steptime lab
     steptime lab runs/train-20260801-101500
     steptime lab --compile-modes -- python train.py
     steptime lab --batch-sizes auto -- python train.py
     steptime lab --resume runs/train-lab-20260801-102000
     """
-    if bool(target) == (resume is not None):
-        raise UsageError(
-            "usage", "Nothing to run. Give a recording, a command after --, or --resume with the folder of a lab."
-        )
+    if target and resume is not None:
+        raise UsageError("usage", "Give a recording, or a command after --, or --resume with the folder of a lab.")
     sizes, go_on = _sizes(batch_sizes)
     check_output(outputs, force=force)
     options = TrialOptions(**given)

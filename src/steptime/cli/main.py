@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 import click
+from click.shell_completion import CompletionItem
 
 from steptime._version import __version__
 from steptime.answer.screen import notify
 from steptime.cli.exit_codes import say, shield
+from steptime.errors import CommandError, RecordingError, SnapshotError, TraceError, UsageError
 
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
@@ -80,29 +82,40 @@ def lost(outlet: Outlet) -> str:
     return reasons.get(number) or os.strerror(number)
 
 
-VERBS = (
-    "run",
-    "attach",
-    "watch",
-    "diagnose",
-    "try",
-    "judge",
-    "lab",
-    "bench",
-    "bench-loader",
-    "explain",
-    "report",
-    "compare",
-    "history",
-    "nan",
-    "memory",
-    "hang",
-    "env",
-    "mcp",
-    "skill",
-    "new",
-)
-"""Verbs in the order of work."""
+GROUPS = {
+    "Measure": {
+        "run": "Run a training job and report where its time goes.",
+        "attach": "Measure a running job without restarting it.",
+        "watch": "Watch a running job, live.",
+    },
+    "Understand": {
+        "diagnose": "Diagnose a recording, or a trace of torch, nsys or rocprof.",
+        "report": "Write the full report of a recording to a file.",
+        "explain": "Explain a finding, a fix, a category or a message.",
+        "compare": "Compare runs: what changed, beyond noise.",
+        "history": "List recordings, and find when a job became slower.",
+    },
+    "Make faster, with proof": {
+        "try": "Try the fixes for the findings, and prove which of them pay.",
+        "judge": "Judge a change: is the job faster, and the same training?",
+        "lab": "Run a job in bfloat16, compiled, without input: what would pay.",
+        "bench": "Time callables on the same inputs, in turns.",
+        "bench-loader": "Time a data loader with other workers and settings.",
+    },
+    "Find what went wrong": {
+        "nan": "Find the first value that is not finite, and its line.",
+        "memory": "Show who owns the memory, what leaks, what would free it.",
+        "hang": "Find out from flight-recorder dumps why a job hangs.",
+    },
+    "Set up": {
+        "env": "Show this machine and its measured peaks.",
+        "mcp": "Serve these tools to coding agents (MCP).",
+        "skill": "Print SKILL.md, for coding agents without MCP.",
+        "new": "Write a training script with the usual knobs.",
+    },
+}
+"""Verbs by purpose, in the order of work, with their line of the help: printing it imports no verb."""
+VERBS = {verb: line for verbs in GROUPS.values() for verb, line in verbs.items()}
 LOST = 1
 """Exit status if standard output failed, the same as for a report that cannot be written."""
 MODULES = {"try": "trial", "bench-loader": "bench_loader"}
@@ -117,6 +130,18 @@ class Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Verbs in the order of work, not alphabetically."""
         return list(VERBS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """By group."""
+        width = max(map(len, VERBS))
+        for title, verbs in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{verb:<{width}}", line) for verb, line in verbs.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Verbs with their lines, and our own options."""
+        named = [CompletionItem(verb, help=line) for verb, line in VERBS.items() if verb.startswith(incomplete)]
+        return named + click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -169,7 +194,17 @@ def steptime(context: click.Context) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Runs a command line and returns the exit status."""
-    return shield(lambda: int(steptime.main(list(argv), prog_name="steptime", standalone_mode=False) or 0))
+    return shield(lambda: _followed(list(argv)))
+
+
+def _followed(words: list[str]) -> int:
+    """Raises the verb's errors; for a file that another verb takes, an error that names that verb."""
+    try:
+        return int(steptime.main(words, prog_name="steptime", standalone_mode=False) or 0)
+    except (CommandError, RecordingError, SnapshotError, TraceError, UsageError) as error:
+        from steptime.cli.wrong_kind import wrong_kind  # looks into files
+
+        raise wrong_kind(words) or error from None
 
 
 def entry() -> NoReturn:

@@ -416,7 +416,7 @@ def new_server() -> Any:
     )
 
 
-@click.command("mcp", short_help="Serve these tools to coding agents (MCP).")
+@click.command("mcp")
 def command() -> int:
     """Serve diagnose, explain, judge, what_if and compare to a coding agent over the Model Context Protocol, on
     standard input and output. Needs the extra: pip install 'steptime[mcp]'. Once configured, a client starts it by

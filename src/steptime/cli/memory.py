@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.options import files, force_option, outputs_option, size, trace_options
+from steptime.cli.options import files, force_option, named_or_newest, outputs_option, size, trace_options
 
 
-@click.command("memory", short_help="Tell who owns the memory, what leaks, and what would free it.")
-@click.argument("path", metavar="PATH", shell_complete=files)
+@click.command("memory")
+@click.argument("path", required=False, metavar="[PATH]", shell_complete=files)
 @click.option(
     "--capacity",
     callback=size,
@@ -24,11 +24,18 @@ from steptime.cli.options import files, force_option, outputs_option, size, trac
 @force_option
 @trace_options
 def command(
-    path: str, capacity: int | None, outputs: tuple[str, ...], as_json: bool, force: bool, max_size: int, cache: bool
+    path: str | None,
+    capacity: int | None,
+    outputs: tuple[str, ...],
+    as_json: bool,
+    force: bool,
+    max_size: int,
+    cache: bool,
 ) -> int:
     """Break down peak memory by owner and line, from a snapshot of PyTorch's allocator (the pickle of
-    torch.cuda.memory._dump_snapshot, read without running it), a trace recorded with profile_memory, or a recording.
-    Reports leaks, what blocked a failed request, and how much each fix would free. Needs no torch.
+    torch.cuda.memory._dump_snapshot, read without running it), a trace recorded with profile_memory, or a
+    recording. Reports leaks, what blocked a failed request, and how much each fix would free. Needs no torch.
+    Without PATH: the newest recording in runs/.
 
     \b
     steptime memory snapshot.pickle
@@ -41,6 +48,6 @@ def command(
     from steptime.memory.report import triage_path
 
     check_all(outputs, force=force)
-    report = triage_path(Path(path), capacity=capacity, max_size=max_size, cache=cache)
+    report = triage_path(Path(path or named_or_newest(())[0]), capacity=capacity, max_size=max_size, cache=cache)
     hand_over(answer_of(report), outputs, as_json=as_json, force=force)
     return 0

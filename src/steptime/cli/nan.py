@@ -151,7 +151,6 @@ def _deliver(account: NonFinite, options: NanOptions) -> None:
 
 @click.command(
     "nan",
-    short_help="Find the first value that is not finite: step, operator, line, cause.",
     context_settings={"allow_interspersed_args": False},
 )
 @click.option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from steptime.cli.exit_codes import say
 from steptime.errors import UsageError, no_such_file
+from steptime.recording.newest import newest
 
 DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|w)?\s*", re.IGNORECASE)
 LONGEST = 100 * 365.0 * 86400.0
@@ -68,16 +70,23 @@ def files(context: click.Context, parameter: click.Parameter, incomplete: str) -
     return [CompletionItem(incomplete, type="file")]
 
 
+def named_or_newest(paths: Sequence[str]) -> tuple[str, ...]:
+    """The paths, or the newest recording, which is said, where none is named. Raises RecordingError."""
+    if paths:
+        return tuple(paths)
+    path = str(newest())
+    say(f"{path}, the newest recording")
+    return (path,)
+
+
 Function = TypeVar("Function", bound=Callable[..., object])
 
 STANDARD_OUTPUT = "-"
 
 
-def outputs_option(help: str, *, required: bool = False) -> Callable[[Function], Function]:
+def outputs_option(help: str) -> Callable[[Function], Function]:
     """Option -o: outputs."""
-    return click.option(
-        "-o", "--output", "outputs", multiple=True, required=required, metavar="FILE", shell_complete=files, help=help
-    )
+    return click.option("-o", "--output", "outputs", multiple=True, metavar="FILE", shell_complete=files, help=help)
 
 
 no_source_option = click.option("--no-source", is_flag=True, help="Leave source lines and paths out of the report.")
@@ -91,10 +100,10 @@ noise_option = click.option(
     metavar="PERCENT",
     help="Assumed difference between runs of an unchanged job. Default: 3; in compare, the value that env measured.",
 )
-REPORT_FORMATS = (".txt", ".md", ".speedscope.json", ".json", ".sarif", ".html", ".svg", ".png")
+REPORT_FORMATS = (".txt", ".md", ".speedscope.json", ".json", ".sarif", ".html", ".svg", ".png", "card.png")
 OF_A_REPORT = (
-    "in the format of its extension (.txt, .md, .json, .speedscope.json, .sarif, .html, .svg, .png); - is standard "
-    "output. Can be given several times."
+    "in the format of its extension (.txt, .md, .json, .speedscope.json, .sarif, .html, .svg, .png); card.png is a "
+    "picture to share; - is standard output. Can be given several times."
 )
 
 
@@ -212,7 +221,7 @@ def variant_options(function: Function) -> Function:
             "target",
             nargs=-1,
             type=click.UNPROCESSED,
-            metavar="RECORDING | [--] COMMAND [ARGUMENT]...",
+            metavar="[RECORDING | [--] COMMAND [ARGUMENT]...]",
             shell_complete=files,
         ),
         click.option("-q", "--quiet", is_flag=True, help="Print no progress while the variants run."),

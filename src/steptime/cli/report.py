@@ -1,4 +1,4 @@
-"""`steptime report PATH -o FILE`: writes the full report of a recording or a trace to a file."""
+"""`steptime report [PATH] [-o FILE]`: writes the full report of a recording or a trace to a file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from steptime.cli.options import (
     files,
     force_option,
     full_option,
+    named_or_newest,
     no_source_option,
     outputs_option,
     price_option,
     trace_options,
 )
 
+PAGE = "report.html"
 
-@click.command("report", short_help="Write the full report of a recording to a file.")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=files)
-@outputs_option(f"The file, {OF_A_REPORT}", required=True)
+
+@click.command("report")
+@click.argument("paths", nargs=-1, metavar="[PATH]...", shell_complete=files)
+@outputs_option(f"The file, {OF_A_REPORT} Default: report.html.")
 @full_option
 @force_option
 @no_source_option
@@ -41,13 +44,17 @@ def command(
     compile_logs: Path | None,
     ncu: Path | None,
 ) -> int:
-    """Write the full report of a recording, a trace, or a report that was saved as JSON.
+    """Write the full report of a recording, a trace, or a report that was saved as JSON. Without PATH: of the newest
+    recording in runs/.
 
     \b
+    steptime report
     steptime report runs/train-20260801-101500 -o report.html -o report.md
     """
+    outputs = outputs or (PAGE,)
     delivery = Delivery(outputs, False, full, force, no_source, price)
     delivery.check()
+    paths = named_or_newest(paths)
     from steptime.cli.delivery import deliver, diagnosed
     from steptime.report.answer import show_pictures
 

@@ -106,7 +106,6 @@ class RunOptions:
 
 @click.command(
     "run",
-    short_help="Run a training job as it is, and tell where its time goes.",
     context_settings={"allow_interspersed_args": False},
 )
 @click.argument("job", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]...", shell_complete=files)
@@ -362,7 +361,7 @@ def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
         if (reason := nothing_measured(outcome, folder)) is not None:
             raise reason
         if not options.no_peaks:
-            measure_peaks(folder, quiet=options.quiet)
+            measure_peaks(folder, quiet=options.quiet, only_known=outcome.asked_to_end)
         from steptime.cli.delivery import deliver
         from steptime.diagnosis import CompanionFiles, diagnose_paths
 

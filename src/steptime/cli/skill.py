@@ -11,7 +11,7 @@ from steptime.answer.screen import notify
 SKILL = Path(__file__).with_name("SKILL.md")
 
 
-@click.command("skill", short_help="Print SKILL.md, for coding agents without MCP.")
+@click.command("skill")
 def command() -> int:
     """Print SKILL.md, which teaches a coding agent to make a training job faster, and to prove it, in five commands.
     Put it where your agent looks for skills:

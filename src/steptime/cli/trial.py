@@ -33,7 +33,15 @@ from steptime.cli.after_run import measure_peaks, nothing_measured
 from steptime.cli.announcer import Announcer
 from steptime.cli.delivery import write_all
 from steptime.cli.exit_codes import INTERRUPTED, say
-from steptime.cli.options import Function, RecordingOrCommand, numbers_of, outputs_option, seconds, variant_options
+from steptime.cli.options import (
+    Function,
+    RecordingOrCommand,
+    named_or_newest,
+    numbers_of,
+    outputs_option,
+    seconds,
+    variant_options,
+)
 from steptime.clusters import import_ray
 from steptime.errors import NothingMeasuredError, OutputError, RecordingError, UsageError, no_such_file
 from steptime.launcher.command import default_recording, is_recording, job_name, resolve
@@ -42,6 +50,7 @@ from steptime.launcher.progress import PROFILED
 from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, VariantPlace, run_variant
 from steptime.quantities import format_count, format_duration
 from steptime.recording.load import load
+from steptime.recording.newest import listed
 from steptime.recording.recording import Recording
 from steptime.report.judge_answer import as_document
 from steptime.report.sentences import place_text
@@ -492,17 +501,18 @@ def go_on_command(verb: str, folder: Path, options: TrialOptions, minutes: int |
 
 
 def recording_of(target: Sequence[str], options: TrialOptions, sources: Sequence[tuple[str, str]] = ()) -> Path:
-    """Recording that was named, or a new one of the command, with these source files in place of its own."""
+    """Recording that was named, the newest if none was, or a new one of the command, with these source files in place
+    of its own."""
     if options.executor == "ray":
         import_ray("--executor ray")  # before anything is written
+    target = target or named_or_newest(())
     if is_recording(Path(target[0])):
         if len(target) > 1:
             raise UsageError("usage", f"{target[0]} is a recording, and only options may follow it.")
         return Path(target[0])
     if len(target) == 1 and Path(target[0]).is_dir():
-        raise RecordingError(
-            "no-recording", f"{target[0]} is not a recording. Give a folder written by steptime run, or a command."
-        )
+        message = f"{target[0]} is not a recording. Give a folder written by steptime run, or a command."
+        raise RecordingError("no-recording", listed(Path(target[0])) or message)
     if len(target) == 1 and os.sep in target[0] and not Path(target[0]).exists():
         raise no_such_file(target[0], "a recording (a folder written by steptime run), or a command")
     return measure(target, options, sources=sources)
@@ -727,7 +737,6 @@ min_gain_option = click.option(
 @click.command(
     "try",
     cls=RecordingOrCommand,
-    short_help="Try the fixes for what was found, and prove which of them pay.",
     context_settings={"allow_interspersed_args": False},
 )
 @budget_option("10m")
@@ -777,19 +786,18 @@ def command(
     """Try the fixes for a recording's findings, each in a fresh process of the same unmodified command, in turns
     with the job as it is. A fix is adopted if its gain exceeds noise and --min-gain, and its losses and gradients
     are as promised. --goal memory tries every fix that saves memory and adopts those that lower the peak beyond
-    doubt. Options come before the command.
+    doubt. Options come before the command. Without a recording or a command: the newest recording in runs/.
 
     \b
+    steptime try
     steptime try runs/train-20260801-101500
     steptime try --budget 5m -- python train.py
     steptime try --goal memory runs/train-20260801-101500
     steptime try --workers 1,2,4,8 runs/train-20260801-101500
     steptime try --resume runs/train-try-20260801-102000
     """
-    if bool(target) == (resume is not None):
-        raise UsageError(
-            "usage", "Nothing to run. Give a recording, a command after --, or --resume with the folder of a trial."
-        )
+    if target and resume is not None:
+        raise UsageError("usage", "Give a recording, or a command after --, or --resume with the folder of a trial.")
     check_output(outputs, force=force)
     options = TrialOptions(**given)
     reported = go_on(resume, options) if resume is not None else start(target, options)

@@ -26,7 +26,7 @@ FAREWELL = 1.0
 KEYS = "p: profile now   d: diagnose   q: leave"
 
 
-@click.command("watch", short_help="Watch a job that runs, live.")
+@click.command("watch")
 @click.argument("target", required=False, metavar="[RECORDING | PID]", shell_complete=files)
 @click.option(
     "--every",

@@ -167,7 +167,8 @@ def sentence_of(comparison: Comparison) -> str:
         if inside:
             found = "is within noise" if step.outcome is DifferenceOutcome.NONE else "noise may explain"
             return f"{inside}; the step itself is {_signed(step.change)} ({relative_interval(step)}), which {found}."
-        message = f"step is {_signed(step.change)} ({relative_interval(step)})"
+        alike = format_duration(abs(step.change.value)).startswith("0 ")
+        message = f"step is {'as long' if alike else _signed(step.change)} ({relative_interval(step)})"
         none = step.outcome is DifferenceOutcome.NONE
         return f"No difference found: the {message}." if none else f"The {message}, which noise may explain."
     word = "longer" if step.outcome is DifferenceOutcome.MORE else "shorter"

@@ -11,6 +11,7 @@ median of it and the next ones does, too (docs/history.md). No later run confirm
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -142,6 +143,8 @@ def _sentence(found: Sequence[Jump], slope: Estimate | None, steps: Sequence[flo
     return f"The step is {'; '.join(reported)}."
 
 
+LOADER_ITERATOR = re.compile(r"#_\w+DataLoaderIter\.__next__$")
+"""What torch adds to enumerate(DataLoader): the iterator without workers, or the one with them."""
 TRIFLE = 0.01
 """Fraction of the longer step: a part that changed by less gets no row."""
 OWN = 0.1
@@ -215,13 +218,17 @@ def _parts_pieces(case: Case, kind: str) -> dict[str, _Part]:
         )
     if kind == "idle":
         return _summed(
-            _Part(": ".join(filter(None, (use.category, use.cause))), use.duration.value, use.count, use.category)
-            for use in case.gaps
+            _Part(_idle_name(use.category, use.cause), use.duration.value, use.count, use.category) for use in case.gaps
         )
     return _summed(
         _Part(" ".join(filter(None, (use.kind, use.memory))), use.exposed.value, use.calls, "copy")
         for use in case.copies
     )
+
+
+def _idle_name(category: str, cause: str) -> str:
+    """A loader has one name, with workers and without: else what became shorter would have vanished."""
+    return ": ".join(filter(None, (category, LOADER_ITERATOR.sub("", cause))))
 
 
 def _line_scale(case: Case) -> float:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from steptime.answer.printable import shorten
-from steptime.answer.tables import Cell, Column, Table, count, duration, integer, number, size, table_of, word
+from steptime.answer.tables import Cell, Column, Table, count, duration, integer, interval, number, size, table_of, word
 from steptime.compare.cause import relative, relative_interval
-from steptime.compare.comparison import ComparedRun, Comparison, Difference
+from steptime.compare.comparison import ComparedRun, Comparison, Difference, Fate
 from steptime.quantities import (
     Estimate,
     format_bytes,
@@ -62,7 +62,7 @@ def _differences(comparison: Comparison) -> Table:
         Column("before", "before", lambda each: _estimate(each.before)),
         Column("now", "now", lambda each: _estimate(each.after)),
         Column("change", "change", _change),
-        word("95 % interval", "interval", lambda each: _interval(each.change)),
+        interval("95 % interval", lambda each: each.change, _interval, names=("change_low", "change_high")),
         Column("relative", "relative", _relative, room="document"),
         word("beyond noise?", "beyond_noise",
              lambda each: each.outcome.value if each.change is not None else "not measured on both sides"),
@@ -87,7 +87,7 @@ def _pieces(comparison: Comparison) -> Table:
 def _findings(comparison: Comparison) -> Table:
     return table_of(
         "findings-table", "Findings", "Only on one side.", comparison.findings,
-        word("", "name", lambda finding: finding.fate.value),
+        word("", "name", lambda finding: "found now" if finding.fate is Fate.APPEARED else "no longer found"),
         word("code", "code", lambda finding: finding.code),
         word("name", "name", lambda finding: finding.name),
         word("finding", "finding", lambda finding: finding.summary),
@@ -108,8 +108,8 @@ def _change(difference: Difference) -> Cell:
     return Cell("", "") if change is None else Cell(signed(change.value, change.unit), change.value)
 
 
-def _interval(change: Estimate | None) -> str:
-    return f"{signed(change.low, change.unit)} to {signed(change.high, change.unit)}" if change is not None else ""
+def _interval(change: Estimate) -> str:
+    return f"{signed(change.low, change.unit)} to {signed(change.high, change.unit)}"
 
 
 def _relative(difference: Difference) -> Cell:

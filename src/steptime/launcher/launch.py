@@ -129,6 +129,7 @@ def launch(
         problems += pack_recording(folder)
         times = {"before_ns": before, "job_ns": int(1e9 * (over - since))}
         outcome = outcome_of(job.returncode, folder, time.monotonic() - since)
+        outcome = replace(outcome, asked_to_end=signals.asked_to_end)
         if outcome.status and (oom_kills() or 0) > (kills or 0):
             outcome = replace(outcome, killed_for_memory=True)
         try:

@@ -92,3 +92,5 @@ class Outcome:
     leads: bool = True
     """False for a part of a job whose recording another launcher leads and reports on."""
     killed_for_memory: bool = False
+    asked_to_end: bool = False
+    """True where somebody ended it by a signal, as by Ctrl-C, who does not wait for more to be measured."""

@@ -30,6 +30,8 @@ PASSED_ON = tuple(
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 )
+ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+"""Signals by which somebody tells a job to end."""
 GROUP_DELIVERY = 0.002
 """Seconds for the system to deliver a signal to the rest of the group; it takes microseconds."""
 WITNESS_PATIENCE = 2.0
@@ -96,6 +98,12 @@ class Switchboard:
         self._witness: Witness | None = None
         self._read = self._write = -1
         self._wakeup = -1
+        self.asked_to_end = False
+        """True once a signal came by which somebody tells the job to end."""
+
+    def _caught(self, number: int, frame: object) -> None:
+        """Handler: passing on is `wait`'s, to whose pipe Python has already written the number."""
+        self.asked_to_end |= number in ENDING
 
     def __enter__(self) -> Switchboard:
         self._read, self._write = os.pipe()
@@ -106,8 +114,7 @@ class Switchboard:
             self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
             for number in (*PASSED_ON, signal.SIGCHLD):
                 if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
-                    # Nothing is left to do: Python has already written the number to the wakeup pipe.
-                    self._handlers[number] = signal.signal(number, lambda *_: None)
+                    self._handlers[number] = signal.signal(number, self._caught)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from steptime.answer.answer import Answer, Figure, Item, Part, Section
-from steptime.answer.tables import Table, duration, integer, share, size, table_of, word
+from steptime.answer.tables import Table, duration, integer, share, size, source_line, table_of, word
 from steptime.memory.blocks import block_chart
 from steptime.memory.leaks import Leak
 from steptime.memory.owners import LABELS, Owner
@@ -125,7 +125,7 @@ def _device(found: MemoryTriage, number: int) -> Iterator[Part]:
         f"lines-{number}", "Lines that held most", "", placed,
         size("held", "bytes", lambda line: line.bytes, barred=True),
         word("owner", "owner", lambda line: LABELS[line.owner]),
-        word("line", "line", lambda line: place(line.source)),
+        source_line("line", lambda line: line.source or UNKNOWN, place),
         integer("blocks", "blocks", lambda line: line.blocks),
         most=MOST_ROWS, first=FIRST_LINES,
     )  # fmt: skip
@@ -197,9 +197,13 @@ def device_text(found: MemoryTriage) -> str:
     return f"{found.device}, {found.moment}: {live} of tensors; {held}"
 
 
+UNKNOWN = SourceLine("", 0)
+"""The place of what has no frame."""
+
+
 def place(source: SourceLine | None) -> str:
     """Text of a source line."""
-    if source is None:
+    if source is None or source == UNKNOWN:
         return "no Python frame was recorded"
     return f"{place_text(source)} {source.function}".strip() if source.file else source.function
 

@@ -42,7 +42,8 @@ _loaded: SideTable[dict[str, Any]] = SideTable()
 
 
 def whose(file: str) -> int:
-    """Returns USER, LIBRARY or INNER. Code without a file (`<string>`, generated code) is INNER."""
+    """Returns USER, LIBRARY or INNER. Code without a file (`<string>`, generated code) is INNER, except IPython's
+    cells."""
     known = _whose.get(file)
     if known is None:
         known = _classify(file)
@@ -53,7 +54,7 @@ def whose(file: str) -> int:
 
 def _classify(file: str) -> int:
     if file.startswith("<"):
-        return INNER
+        return USER if file.startswith("<ipython-input-") else INNER
     path = os.path.abspath(file)
     if path.startswith(_INNER_FOLDERS):
         return INNER

@@ -28,6 +28,7 @@ from steptime.recording.documents import (
     read_blocks,
     read_bytes,
 )
+from steptime.recording.newest import listed
 from steptime.recording.packed import ASIDE, CLOCK_SLACK, LONGEST_LIFE, SUFFIX, Decoded, Life, decode, unpack
 from steptime.recording.recording import Parity, StepWork
 
@@ -212,10 +213,10 @@ def process_folders(path: Path) -> list[Path]:
 
 
 def _no_recording(path: Path, seen: str) -> RecordingError:
-    return RecordingError(
-        "no-recording",
-        f"{path} is not a recording: it {seen}. Expected a folder written by `steptime run`, with a manifest.json.",
+    message = (
+        f"{path} is not a recording: it {seen}. Expected a folder written by `steptime run`, with a manifest.json."
     )
+    return RecordingError("no-recording", listed(path) or message)
 
 
 def read_manifest(path: Path, has_processes: bool, problems: list[str]) -> rec.Manifest:

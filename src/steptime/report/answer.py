@@ -16,6 +16,7 @@ from steptime.answer.printable import one_line
 from steptime.answer.tables import Table, table_of, word
 from steptime.quantities import format_duration
 from steptime.report import json
+from steptime.report.gain import gain_of
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
     balance_text,
@@ -69,6 +70,7 @@ def answer_of(report: Report, *, full: bool = False) -> Answer:
         title=one_line(report.environment.command or report.source),
         headline=process.verdict.sentence,
         badge=process.verdict.badge,
+        gain=gain_of(report),
         head=(_header(report), *_step(report, process)),
         parts=(
             _displayed_categories(process),

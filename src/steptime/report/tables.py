@@ -14,7 +14,21 @@ from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.analysis.stragglers.comparison import RankComparison
-from steptime.answer.tables import Cell, Column, Table, count, duration, integer, number, share, size, table_of, word
+from steptime.answer.tables import (
+    Cell,
+    Column,
+    Table,
+    count,
+    duration,
+    integer,
+    interval,
+    number,
+    share,
+    size,
+    source_line,
+    table_of,
+    word,
+)
 from steptime.quantities import SourceLine, format_bytes, format_change, format_duration, format_rate, format_share
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import interval_text, place_text, predictions
@@ -56,12 +70,8 @@ def _per_second(amount: float | None, nanoseconds: float) -> float | None:
     return amount / nanoseconds * 1e9 if amount and nanoseconds > 0 else None
 
 
-def _place(get: Callable[[Row], SourceLine | None]) -> Column[Row]:
-    def words(row: Row) -> str:
-        source = get(row)
-        return place_text(source) if source is not None else ""
-
-    return word("line", "line", words)
+def _place(get: Callable[[Row], SourceLine | None], title: str = "line") -> Column[Row]:
+    return source_line(title, get, place_text)
 
 
 def _with_rows(*tables: Table) -> tuple[Table, ...]:
@@ -89,11 +99,11 @@ def _categories(identity: str, title: str, name: str, uses: tuple[CategoryUse, .
     step = case.step.duration.value or 1.0
     return table_of(
         identity, title, "", uses,
-        word(name, "name", lambda use: use.name),
+        word(name, "name", lambda use: use.name, kind=name if name == "category" else ""),
         duration("per step", "duration_ns", lambda use: use.duration.value),
         share("share", "share", lambda use: use.duration.value / step, barred=True),
-        word("95 % interval", "interval", lambda use: interval_text(use.duration), room="document"),
-        duration("saves up to", "recoverable_ns", lambda use: use.recoverable.value, room="document"),
+        interval("95 % interval", lambda use: use.duration, interval_text, room="document"),
+        duration("saves up to", "savings_ns", lambda use: use.recoverable.value, room="document"),
     )  # fmt: skip
 
 
@@ -186,8 +196,8 @@ def replay_tables(case: Case) -> tuple[Table, ...]:
     changes = table_of(
         "what-if", "What a change would save", error, displayed,
         word("change", "change", lambda use: use.change),
-        duration("per step", "saved_ns", lambda use: use.saved.value, barred=True),
-        word("interval", "interval", lambda use: interval_text(use.saved)),
+        duration("per step", "savings_ns", lambda use: use.saved.value, barred=True),
+        interval("interval", lambda use: use.saved, interval_text, names=("savings_low_ns", "savings_high_ns")),
         share("of the step", "share", lambda use: use.saved.value / step),
         duration("at most", "cap_ns", lambda use: use.cap),
     )  # fmt: skip
@@ -227,7 +237,7 @@ def _gaps(case: Case) -> Table:
         word("category", "category", lambda use: use.category, kind="category"),
         word("behind it", "cause", lambda use: use.cause or "(between operators)"),
         duration("per step", "duration_ns", lambda use: use.duration.value, barred=True),
-        word("95 % interval", "interval", lambda use: interval_text(use.duration)),
+        interval("95 % interval", lambda use: use.duration, interval_text),
         count("gaps", "count", lambda use: use.count),
         duration("longest", "longest_ns", lambda use: use.longest),
         _place(lambda use: use.source),
@@ -344,7 +354,7 @@ def _lines(case: Case) -> Table:
     note = f"Together {format_share(held / step)} of the step." if 0 < held < step + 1 else ""
     return table_of(
         "lines", "Lines of the loop", note, sorted(case.lines, key=lambda use: -use.duration.value),
-        word("line", "line", lambda use: place_text(use.source)),
+        _place(lambda use: use.source),
         word("source", "source", lambda use: use.source.text, kind="source"),
         word("role", "role", lambda use: use.role),
         duration("per step", "duration_ns", lambda use: use.duration.value, barred=True),
@@ -389,7 +399,7 @@ def _functions(case: Case) -> Table:
         word("function", "function", lambda each: each.hottest.function, kind="code"),
         duration("own", "own_ns", lambda each: each.own, barred=True),
         duration("with callees", "cumulative_ns", lambda each: each.cumulative),
-        word("hottest line", "line", lambda each: place_text(each.hottest)),
+        _place(lambda each: each.hottest, "hottest line"),
         word("source", "source", lambda each: each.hottest.text, kind="source"),
     )  # fmt: skip
 
@@ -419,7 +429,7 @@ def _compiler(case: Case) -> tuple[Table, ...]:
 def _compiler_events(identity: str, title: str, events: tuple[CompilerEvent, ...]) -> Table:
     return table_of(
         identity, title, "", sorted(events, key=lambda each: -each.count),
-        word("line", "line", lambda each: place_text(each.source)),
+        _place(lambda each: each.source),
         word("function", "function", lambda each: each.source.function, kind="code"),
         integer("times", "count", lambda each: each.count),
         word("why", "reason", lambda each: each.reason),

@@ -14,6 +14,7 @@ from steptime.advice.fix import Goal
 from steptime.answer.answer import Answer, Item, Section
 from steptime.answer.tables import Table, integer, number, table_of, word
 from steptime.quantities import Estimate, format_bytes, format_change, format_count, format_duration, format_share
+from steptime.report.gain import measured_gain
 from steptime.report.judge_answer import LONG_COMPILATION, as_document
 from steptime.report.trials import TrialReport, Tried, trial_report
 from steptime.report.verdict_words import certainty, gain_text, reason_text, speed_text, trial_headline
@@ -50,6 +51,7 @@ def answer_of(results: Results, folder: str, advice: Sequence[str] = (), next_co
         title=f"Trials of {command}",
         headline=_headline(results, ordered) if goal is Goal.MEMORY else trial_headline(trials, trials.variants),
         badge=certainty(results, singles),
+        gain=measured_gain(trials) if goal is Goal.SPEED else None,
         head=(f"Trials of {command}", _baseline(results.runs, goal)),
         parts=(
             _variants(ordered, results.runs, goal),

@@ -203,7 +203,7 @@ def _merged(keys: Int64, times: Int64, wanted: Int64, moments: Int64) -> Int64:
     return found[len(keys) :]
 
 
-FRAME = re.compile(r"^(?P<file>[^<].*)\((?P<line>\d+)\): (?P<function>.*)$")
+FRAME = re.compile(r"^(?P<file>(?:<ipython-input-|[^<]).*)\((?P<line>\d+)\): (?P<function>.*)$")
 BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<function>\w+)(?: of .*)?>$")
 FOREIGN = re.compile(r"(^|/)(site-packages|dist-packages|lib/python\d[\d.]*|steptime/(?:capture|probe))/")
 """Folders of libraries. The last is steptime's own, also in a checkout (`pip install --editable`); the probe was in
@@ -220,6 +220,8 @@ LIBRARIES = frozenset(_LIBRARIES.split())
 def is_user_file(file: str) -> bool:
     """True for a user's file: of no library, not Python's own, and a real file."""
     parts = PurePath(file).parts
+    if file.startswith("<ipython-input-"):
+        return True
     if not parts or file.startswith("<") or FOREIGN.search(file):
         return False
     top = parts[0].removesuffix(".py")

@@ -178,11 +178,30 @@ const sheet = (() => {
   });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
 
-  // Paper shows everything.
+  // Labels of an axis that would lie on each other: the later one goes, but the last one stays.
+  const untangle = (axis) => {
+    const texts = find("text", axis).reverse();
+    texts.forEach((text) => text.classList.remove("hidden"));
+    const kept = [];
+    [texts[0], texts[texts.length - 1], ...texts.slice(1, -1).reverse()].filter(Boolean).forEach((text) => {
+      const box = text.getBoundingClientRect();
+      const lies = kept.some((other) => other !== box && box.left < other.right + 4 && other.left < box.right + 4
+        && box.top < other.bottom && other.top < box.bottom);
+      if (lies) text.classList.add("hidden"); else kept.push(box);
+    });
+  };
+  const axes = new ResizeObserver((entries) => entries.forEach(({ target }) => untangle(target)));
+  find(".x-axis, .y-axis, .axis .track").forEach((axis) => axes.observe(axis));
+
+  // Paper shows the answer and the findings, folds opened; with the button all of the page.
+  const entire = byId("print-all");
+  if (entire) entire.addEventListener("click", () => { root.classList.add("entire"); window.print(); });
   window.addEventListener("beforeprint", () => find("details:not([open])").forEach((fold) => {
+    if (!root.classList.contains("entire")) return;
     fold.open = true;
     fold.dataset.printed = "yes";
   }));
+  window.addEventListener("afterprint", () => root.classList.remove("entire"));
   window.addEventListener("afterprint", () => find("details[data-printed]").forEach((fold) => {
     fold.open = false;
     delete fold.dataset.printed;

@@ -103,7 +103,7 @@ sheet.later(() => {
   const drawEvent = (row, event, y, tall, left, right, lit) => {
     const kind = stepView.labels[row.label[event]].kind;
     const tone = kind in tones ? kind : "other";
-    pen.globalAlpha = lit ? 1 : 0.16;
+    pen.globalAlpha = lit ? 1 : 0.25;
     pen.fillStyle = tones[tone];
     const from = Math.max(left, -2), size = Math.max(Math.min(right, width + 2) - from, 1);
     pen.fillRect(from, y, size > 3 ? size - 0.6 : size, tall);
@@ -306,6 +306,7 @@ sheet.later(() => {
         if (hit) { count += 1; sum += row.end[event] - row.start[event]; }
       }
     });
+    if (!count) rows.forEach((row) => { row.found = null; }); // nothing to light: nothing is dimmed
     byId("tracks-found").textContent = !searching ? "" : count ? `${count} found, ${duration(sum)}` : "Nothing matches";
     draw();
   };
@@ -315,10 +316,12 @@ sheet.later(() => {
       for (let event = 0; row.found && event < row.start.length; event += 1)
         if (row.found[event + 1] > row.found[event]) hits.push({ row, event });
     });
-    if (!hits.length) return;
-    hits.sort((one, other) => one.row.start[one.event] - other.row.start[other.event]);
-    const now = chosen ? hits.findIndex((hit) => hit.row === chosen.row && hit.event === chosen.event) : -1;
-    const next = hits[(now + by + hits.length + (now < 0 && by < 0 ? 1 : 0)) % hits.length];
+    const inside = hits.filter(({ row, event }) => row.end[event] > stepView.start && row.start[event] < stepView.end);
+    const ordered = inside.length ? inside : hits; // those of the step first: what is around it belongs to others
+    if (!ordered.length) return;
+    ordered.sort((one, other) => one.row.start[one.event] - other.row.start[other.event]);
+    const now = chosen ? ordered.findIndex((hit) => hit.row === chosen.row && hit.event === chosen.event) : -1;
+    const next = ordered[(now + by + ordered.length + (now < 0 && by < 0 ? 1 : 0)) % ordered.length];
     choose(next);
     reveal(next.row, next.event);
   };

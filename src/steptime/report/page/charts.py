@@ -268,7 +268,8 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
-    """A group of kernels, or an operator. x, y: percent, y from the top; radius: pixels; lines: for the reader."""
+    """A group of kernels, or an operator. x, y: percent, y from the top, at the roof where it is faster than that
+    allows (above: clearly); radius: pixels; lines: for the reader."""
 
     x: float
     y: float
@@ -276,6 +277,7 @@ class RooflinePoint:
     bound: str
     name: str
     lines: tuple[str, ...]
+    above: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +298,7 @@ class UpperBound:
 @dataclass(frozen=True, slots=True)
 class RooflineChart:
     """what: "kernel group" or "operator"; share: of their time that the points have, as words; above: points that are
-    faster than the upper bound of their format; source: of the peaks, or why there are none, as a sentence."""
+    faster than their roof allows; source: of the peaks, or why there are none, as a sentence."""
 
     points: tuple[RooflinePoint, ...]
     peaks: tuple[UpperBound, ...]
@@ -320,7 +322,7 @@ def roofline_chart(case: Case) -> RooflineChart | None:
     machine = case.machine
     rates = _rates(machine, displayed)
     bandwidth = machine.copy_bytes if machine is not None else None
-    horizontal, vertical = _axes(displayed, rates, bandwidth)
+    horizontal, vertical = _axes(displayed, rates, bandwidth, machine)
     whole = sum(use.duration for use in uses)
     part = sum(use.duration for use in displayed)
     return RooflineChart(
@@ -353,12 +355,17 @@ def _bound(use: KernelUse | OperatorUse) -> str:
 
 
 def _is_above(use: KernelUse | OperatorUse, machine: MachineUse | None) -> bool:
-    """True if it is clearly faster than a matrix product in its format can be."""
+    """True if it is clearly faster than the roof allows by what is counted."""
+    return _rate(use) > _CLEARLY * _roof(use, machine)
+
+
+def _roof(use: KernelUse | OperatorUse, machine: MachineUse | None) -> float:
+    """FLOP/s that the roof allows at its intensity; infinite where no peak is known."""
     if machine is None:
-        return False
+        return math.inf
     named = dict(machine.rates).get(use.dtype if isinstance(use, KernelUse) else "float32")
-    peak = named or machine.matrix_flops
-    return peak is not None and _rate(use) > _CLEARLY * peak
+    peak = named or machine.matrix_flops or math.inf
+    return min(peak, _intensity(use) * machine.copy_bytes if machine.copy_bytes else math.inf)
 
 
 def _has_place(use: KernelUse | OperatorUse) -> bool:
@@ -390,11 +397,14 @@ def _rates(machine: MachineUse | None, uses: list[KernelUse | OperatorUse]) -> l
 
 
 def _axes(
-    uses: list[KernelUse | OperatorUse], rates: list[tuple[str, float]], bandwidth: float | None
+    uses: list[KernelUse | OperatorUse],
+    rates: list[tuple[str, float]],
+    bandwidth: float | None,
+    machine: MachineUse | None,
 ) -> tuple[Decades, Decades]:
     ridges = [rate / bandwidth for _, rate in rates] if bandwidth else []
     across = [_intensity(use) for use in uses] + [value for ridge in ridges for value in (ridge, 2 * ridge)]
-    up = [_rate(use) for use in uses] + [1.3 * rate for _, rate in rates]
+    up = [min(_rate(use), _roof(use, machine)) for use in uses] + [1.3 * rate for _, rate in rates]
     return decades(across), decades(up)
 
 
@@ -426,11 +436,12 @@ def _point(
 ) -> RooflinePoint:
     return RooflinePoint(
         x=horizontal.place(_intensity(use)),
-        y=100 - vertical.place(_rate(use)),
+        y=100 - vertical.place(min(_rate(use), _roof(use, case.machine))),
         radius=max(_SMALLEST, _LARGEST * math.sqrt(use.duration / longest)),
         bound=_bound(use),
         name=shorten(use.name, _TITLE),
         lines=tuple(_words(use, case.step.duration.value)),
+        above=_is_above(use, case.machine),
     )
 
 
@@ -476,11 +487,12 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Flame:
-    """A thread or a stream."""
+    """A thread or a stream. total: ns of its widest box."""
 
     name: str
     boxes: tuple[Box, ...]
     rows: int
+    total: int
 
 
 def flames(graph: FlameGraph | None) -> tuple[Flame, ...]:
@@ -528,4 +540,4 @@ def _laid(thread: FlameThread, labels: tuple[FlameLabel, ...]) -> Flame:
         words = f"{reported.name}\n{format_duration(spent)}, {format_share(spent / whole)}{itself}\n{place}".strip()
         name = f"{reported.name} ({place.rpartition('/')[2]})" if place else reported.name
         boxes.append(Box(name, reported.kind, 100 * start[stack] / whole, 100 * spent / whole, row[stack], words))
-    return Flame(thread.name, tuple(boxes), max(box.row for box in boxes) + 1)
+    return Flame(thread.name, tuple(boxes), max(box.row for box in boxes) + 1, int(whole))

@@ -25,6 +25,7 @@ from steptime.answer.page.frame import whole
 from steptime.answer.printable import one_line
 from steptime.quantities import format_bytes, format_duration, format_share
 from steptime.report import json
+from steptime.report.gain import gain_of
 from steptime.report.page.charts import flames, kinds_of, roofline_chart, series
 from steptime.report.page.forest import forest
 from steptime.report.page.over_time import MemoryChart, machine_chart, memory_chart
@@ -139,6 +140,7 @@ def render(report: Report) -> str:
     tables = case_tables(case)
     fixed: dict[str, object] = {
         "report": report,
+        "gain": gain_of(report),
         "process": process,
         "step": case.step,
         "findings": findings,

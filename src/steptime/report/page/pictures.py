@@ -9,13 +9,14 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import jinja2
 
+from steptime.answer.answer import Gain
+from steptime.answer.page.card import GREY, TONES, as_png
 from steptime.answer.page.frame import asset, escaping
 from steptime.answer.printable import one_line, shorten_middle
-from steptime.errors import OutputError
+from steptime.report.gain import gain_of
 from steptime.report.page.charts import RooflineChart, SeriesChart, roofline_chart, series
 from steptime.report.page.waterfall import Waterfall, waterfall
 from steptime.report.report import Report
@@ -23,25 +24,19 @@ from steptime.report.report import Report
 WIDTH, MARGIN = 1200, 40
 ROW, SERIES_HEIGHT, ROOFLINE_HEIGHT = 28, 200, 420
 """Pixels."""
+GAIN_HEIGHT = 130
+"""Pixels of the big number and the two lines below it."""
 _SENTENCE = 88
 """Characters of a line of the verdict."""
 SHARPNESS = 2.0
 """Pixels of a PNG for each one of the drawing: for screens of high density, and for print."""
-TONES = {
-    "compute": "#0072b2", "communication": "#009e73", "copy": "#56b4e9", "input": "#e69f00", "sync": "#cc79a7",
-    "compile": "#7a5aa6", "overhead": "#c8b400", "python": "#d55e00",
-}  # fmt: skip
 KINDS = {"steady": "#7b8fa6", "warm-up": "#d9d5cc"}
 BOUNDS = {"memory": "#e69f00", "compute": "#0072b2", "latency": "#d55e00"}
-GREY = "#8d949c"
 MARKS = {
     "memory": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
     "compute": "M0-6L6 0L0 6L-6 0Z",
     "latency": "M0-6L5.5 4.5L-5.5 4.5Z",
 }
-FONTS = ("/usr/share/fonts", "/usr/local/share/fonts", "~/.fonts", "~/.local/share/fonts", "/Library/Fonts",
-         "/System/Library/Fonts")  # fmt: skip
-"""Folders in which systems keep fonts."""
 SQUARE = "M-4.5-4.5h9v9h-9z"
 """Shapes, besides colours: not everybody can tell those apart."""
 
@@ -51,6 +46,8 @@ class PictureView:
     """Positions of what the template draws; tops and height: pixels."""
 
     title: str
+    gain: Gain | None
+    sentence_top: int
     sentence: tuple[str, ...]
     waterfall: Waterfall | None
     series: SeriesChart | None
@@ -72,15 +69,7 @@ def render_svg(report: Report) -> str:
 
 def render_png(report: Report) -> bytes:
     """The image as PNG; needs the extra `images`. Raises OutputError where no font is installed."""
-    import resvg_py
-
-    folders = (Path(folder).expanduser() for folder in FONTS)
-    if not any(path.suffix.lower() in (".ttf", ".otf", ".ttc") for folder in folders for path in folder.rglob("*")):
-        raise OutputError(
-            "images-no-fonts",
-            "A .png needs a font, and none is installed. Install one (Debian: fonts-dejavu-core), or write a .svg.",
-        )
-    return bytes(resvg_py.svg_to_bytes(svg_string=render_svg(report), zoom=SHARPNESS))
+    return as_png(render_svg(report), SHARPNESS)
 
 
 def view_of(report: Report) -> PictureView:
@@ -89,14 +78,26 @@ def view_of(report: Report) -> PictureView:
     case = process.case
     fall, every, roof = waterfall(case), series(process), roofline_chart(case)
     sentence = tuple(textwrap.wrap(one_line(process.verdict.sentence), _SENTENCE, max_lines=3, placeholder=" …"))
-    waterfall_top = 66 + 28 * len(sentence) + 30
+    gain = gain_of(report)
+    sentence_top = 66 + (GAIN_HEIGHT if gain is not None else 0)
+    waterfall_top = sentence_top + 28 * len(sentence) + 30
     series_top = waterfall_top + (ROW * (len(fall.falls) + 2) + 80 if fall is not None else 0)
     roofline_top = series_top + (SERIES_HEIGHT + 80 if every is not None else 0)
     height = roofline_top + (ROOFLINE_HEIGHT + 80 if roof is not None else 0) - 12
     title = shorten_middle(one_line(report.environment.command or report.source), 110)
     facts = " · ".join(filter(None, (report.environment.device, f"steptime {report.environment.steptime}")))
     return PictureView(
-        f"{title} · {facts}", sentence, fall, every, roof, waterfall_top, series_top, roofline_top, height
+        f"{title} · {facts}",
+        gain,
+        sentence_top,
+        sentence,
+        fall,
+        every,
+        roof,
+        waterfall_top,
+        series_top,
+        roofline_top,
+        height,
     )
 
 

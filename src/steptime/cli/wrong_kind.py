@@ -1,0 +1,99 @@
+"""The command that was meant, where a verb was given what another one takes: a program, a page, a trace, a snapshot."""
+
+from __future__ import annotations
+
+import shlex
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from steptime.errors import UsageError
+from steptime.launcher.command import is_recording
+
+LOOKED_AT = 1 << 18
+"""Bytes of a file that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """A kind of file or folder. name: with its article. verbs: those that take it. meant: what to do with it, with {}
+    for its path. signs: bytes of which one is near the start of such a file; endings: of its name."""
+
+    name: str
+    verbs: frozenset[str]
+    meant: str
+    signs: tuple[bytes, ...] = ()
+    endings: tuple[str, ...] = ()
+
+
+JOBS = frozenset({"run", "try", "judge", "lab", "nan"})
+READERS = frozenset({"diagnose", "report", "compare"})
+RECORDING = FileKind(
+    "a recording",
+    READERS | {"try", "judge", "lab", "watch", "memory", "history", "bench-loader", "env"},
+    "Did you mean: steptime diagnose {}?",
+)
+KINDS = (
+    FileKind("a Python program", JOBS | {"bench"}, "Did you mean: steptime run -- python {}?", endings=(".py",)),
+    FileKind("a shell script", JOBS, "Did you mean: steptime run -- bash {}?", endings=(".sh",)),
+    FileKind(
+        "a page",
+        frozenset(),
+        "Open it in a browser; steptime diagnose alone shows the newest recording again.",
+        (b"<!doctype html", b"<!DOCTYPE html", b"<html"),
+        (".html", ".htm"),
+    ),
+    FileKind("a dump of the flight recorder", frozenset({"hang"}), "Did you mean: steptime hang {}?", (b"pg_config",)),
+    FileKind(
+        "a snapshot of memory",
+        frozenset({"memory"}),
+        "Did you mean: steptime memory {}?",
+        (b"device_traces", b"\x8c\x08segments", b"X\x08\x00\x00\x00segments"),
+    ),
+    FileKind("a trace", READERS | {"memory"}, "Did you mean: steptime diagnose {}?", (b'"traceEvents"',)),
+)
+
+
+def wrong_kind(words: Sequence[str]) -> UsageError | None:
+    """The error about the first of the words that names a file of another verb's; None where there is none. A word
+    behind an option may be its value, and those behind a job's first one are the job's."""
+    verb, *given = words or [""]
+    named = [word for before, word in pairwise(["", *given]) if not word.startswith("-")
+             and (before == "--" or not before.startswith("-"))]  # fmt: skip
+    for word in named[:1] if verb in JOBS else named:
+        kind = kind_of(Path(word))
+        if kind is not None and verb not in kind.verbs:
+            meant = kind.meant.format(shlex.quote(word))
+            return UsageError("wrong-kind", f"{word} is {kind.name}, which steptime {verb} does not take. {meant}")
+    return None
+
+
+def kind_of(path: Path) -> FileKind | None:
+    """The kind of a file or folder that is there, by its name and its first bytes; None for any other."""
+    try:
+        if path.is_dir():
+            return RECORDING if is_recording(path) else None
+        if not path.is_file():
+            return None
+        named = next((kind for kind in KINDS if path.name.lower().endswith(kind.endings or ("\0",))), None)
+        return named or _by_content(_start(path))
+    except (OSError, ValueError):
+        return None
+
+
+def _by_content(start: bytes) -> FileKind | None:
+    return next((kind for kind in KINDS if any(sign in start for sign in kind.signs)), None)
+
+
+def _start(path: Path) -> bytes:
+    """The first bytes, unpacked."""
+    with path.open("rb") as file:
+        start = file.read(LOOKED_AT)
+    if not start.startswith(b"\x1f\x8b"):
+        return start
+    try:
+        return zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(start, LOOKED_AT)
+    except zlib.error:
+        return b""

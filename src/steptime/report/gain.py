@@ -1,0 +1,95 @@
+"""The big number of a report: the step as it is, and what its findings could leave of it or a trial has left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from steptime.advice.evidence import Case
+from steptime.advice.rule import Finding, Weight
+from steptime.advice.savings import capped, named, total
+from steptime.advice.verdict import most_of_the_run
+from steptime.answer.answer import Gain
+from steptime.quantities import Estimate, format_change_of, format_duration, format_speed
+from steptime.report.report import ProcessReport, Report
+from steptime.report.sentences import place_text
+from steptime.report.trials import TrialReport
+from steptime.trials.trial import PATCH, TrialVerdict
+
+LEAST = 0.03
+"""Fraction of the step: less is no news."""
+MOST_TIMES = 100.0
+"""A larger speed-up says only that next to nothing would be left."""
+
+
+def gain_of(report: Report) -> Gain | None:
+    """Of a report; None where nothing in the step is worth a big number. What a trial measured goes before what is
+    possible."""
+    measured = measured_gain(report.trials) if report.trials is not None else None
+    return measured or possible_gain(report.processes[0])
+
+
+def measured_gain(trials: TrialReport) -> Gain | None:
+    """What the adopted patch brought, else the adopted change that brought most; None where none was adopted."""
+    adopted = [each for each in trials.variants if each.verdict == TrialVerdict.ADOPT.value and each.speed is not None]
+    best = max(adopted, key=lambda each: (each.name == PATCH, each.speed.value if each.speed else 0.0), default=None)
+    if best is None or best.speed is None or trials.step_ns is None or best.speed.value <= 1 or trials.kind == "lab":
+        return None
+    step, speed = trials.step_ns, best.speed
+    return Gain(
+        f"{format_change_of(step, step / speed.value)}/step",
+        "measured",
+        format_speed(speed.value),
+        f"95 % interval: {format_speed(speed.low)} to {format_speed(speed.high)}, in turns with the job as it is",
+        f"By: {best.label}",
+    )
+
+
+def possible_gain(process: ProcessReport) -> Gain | None:
+    """What all findings together could leave of the step. Those of one category save no more than it takes, and
+    all no more than the step; bounds add, which is wider than independent errors."""
+    case, step = process.case, process.case.step.duration
+    found = [each for each in process.findings if each.weight is Weight.FINDING and each.savings is not None]
+    saved = capped(total(_by_category(found, case)), step)
+    if not step.value or saved.value < LEAST * step.value or most_of_the_run(case) is not None:
+        return None
+    left = step.value - saved.value
+    return Gain(
+        f"{format_change_of(step.value, left, 1 / MOST_TIMES)}/step",
+        "possible",
+        _times(step.value, left),
+        _interval(step, saved),
+        _cause(found, saved.value),
+    )
+
+
+def _by_category(found: Sequence[Finding], case: Case) -> Iterator[Estimate]:
+    for category in dict.fromkeys(each.category for each in found):
+        saved = total(each.savings for each in found if each.category == category and each.savings is not None)
+        use = named(case.categories, category)
+        yield saved if use is None else capped(saved, use.duration)
+
+
+def _times(step: float, left: float) -> str:
+    return format_speed(step / left) if left * MOST_TIMES > step else f"over {MOST_TIMES:.0f}×"
+
+
+def _interval(step: Estimate, saved: Estimate) -> str:
+    """Of what is left; the step is taken as known, as both come from the same steps."""
+    if saved.samples < 2 or saved.high <= saved.low:
+        return "One step, which has no interval" if saved.samples < 2 else ""
+    least, most = max(step.value - saved.high, 0.0), step.value - max(saved.low, 0.0)
+    if least * MOST_TIMES <= step.value:
+        return f"95 % interval: at most {format_duration(most)}/step, {_times(step.value, most)} or more"
+    return (
+        f"95 % interval: {format_duration(least)} to {format_duration(most)}/step, "
+        f"{_times(step.value, most)} to {_times(step.value, least)}"
+    )
+
+
+def _cause(found: list[Finding], saved: float) -> str:
+    """The finding that does most of it, with its line."""
+    largest = max(found, key=lambda each: each.savings.value if each.savings is not None else 0.0)
+    place = f" at {place_text(largest.source)}" if largest.source is not None else ""
+    spent = largest.savings.value if largest.savings is not None else 0.0
+    part = "all" if len(found) == 1 else f"{format_duration(min(spent, saved))}"
+    return f"{part[:1].upper()}{part[1:]} of it: {largest.code} {largest.name}{place}"
