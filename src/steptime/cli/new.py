@@ -14,7 +14,7 @@ from steptime.errors import OutputError
 SCRIPT = Path(__file__).with_name("train.py.txt")
 
 
-@click.command("new", short_help="Write a training script with the usual knobs, to start from.")
+@click.command("new")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True))
 @force_option
 def command(file: Path, force: bool) -> int:

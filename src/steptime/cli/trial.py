@@ -244,9 +244,8 @@ def _watched(
     if not workspace.uncontained:
         raise UsageError(
             "not-contained",
-            "Without user namespaces and overlays, which this system forbids, measuring the job first would "
-            f"let it write to your own files. Record it with steptime run -- {shlex.join(workspace.command)}, "
-            "then try the recording; or allow the writes with --uncontained.",
+            "Measuring the job could change your files: this system forbids user namespaces and overlays. Record it with "
+            f"steptime run -- {shlex.join(workspace.command)}, then try the recording; or give --uncontained.",
         )
     place = VariantPlace(workspace.directory, offline_environment(folder), deadline)
     return run_variant(workspace.command, folder, ProbeOptions(), place, seen)
@@ -270,8 +269,7 @@ def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredEr
 
 @dataclass(frozen=True, slots=True)
 class TrialOutput:
-    """Outcome of a trial. folder: None if there was nothing to try. by_steps: True if steps were compared, so that
-    there is a report."""
+    """Outcome of a trial. folder: None with nothing to try. by_steps: True if steps were compared, for a report."""
 
     folder: Path | None
     answer: Answer
@@ -501,8 +499,7 @@ def go_on_command(verb: str, folder: Path, options: TrialOptions, minutes: int |
 
 
 def recording_of(target: Sequence[str], options: TrialOptions, sources: Sequence[tuple[str, str]] = ()) -> Path:
-    """Recording that was named, the newest if none was, or a new one of the command, with these source files in place
-    of its own."""
+    """Recording that was named, else the newest, or a new one of the command with these source files for its own."""
     if options.executor == "ray":
         import_ray("--executor ray")  # before anything is written
     target = target or named_or_newest(())
@@ -542,8 +539,7 @@ def _nothing_to_try(proposals: Sequence[Proposal], recording: Path, goal: Goal) 
 
 
 def advice_of(proposal: Proposal) -> str:
-    """Advice that only the user can follow: the line, what to do there, and the largest possible saving (Amdahl's
-    law)."""
+    """Advice that only the user can follow: the line, what to do, and the largest possible saving (Amdahl's law)."""
     edit = proposal.option.edit
     place = f"{place_text(edit.site)}: " if isinstance(edit, Snippet) and edit.site is not None else ""
     advice, most = proposal.option.advice, ""
