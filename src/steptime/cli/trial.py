@@ -244,7 +244,7 @@ def _watched(
     if not workspace.uncontained:
         raise UsageError(
             "not-contained",
-            "Measuring the job could change your files: this system forbids user namespaces and overlays. Record it with "
+            "Measuring the job could change your files: this system forbids user namespaces and overlays. Record it: "
             f"steptime run -- {shlex.join(workspace.command)}, then try the recording; or give --uncontained.",
         )
     place = VariantPlace(workspace.directory, offline_environment(folder), deadline)
