@@ -167,7 +167,7 @@ def test_a_watch_that_costs_too_much_ends() -> None:
         None, 3, [1, 2], torch.zeros(64), torch.arange(4.0), torch.arange(64.0).to("meta"), object(),
         (torch.arange(64.0), object()), torch.arange(64.0).reshape(8, 8).t(), torch.arange(64.0).to_sparse(),
     ],
-    ids=str,
+    ids=["none", "number", "list", "zeros", "few", "meta", "object", "with an object", "transposed", "sparse"],
 )  # fmt: skip
 def test_what_says_nothing_has_no_fingerprint(value: Any) -> None:
     assert fingerprint(value) is None
