@@ -193,7 +193,7 @@ left = [each for each in left if sys.argv[3].encode() in each.read_bytes()]
 os.unlink("filler")
 (place,) = (each for each in os.listdir() if "judge" in each)
 again = subprocess.run([*steptime, "judge", "--resume", place, "--budget", "45s"], capture_output=True, text=True)
-print(json.dumps({"status": trial.returncode, "said": said, "left": len(left), "again": again.returncode,
+print(json.dumps({"status": trial.returncode, "said": said, "left": len(left), "again": again.stdout,
                   "errors": again.stderr, "same": pathlib.Path("train.py").read_bytes() == source}))
 """
 
@@ -207,4 +207,4 @@ def test_a_trial_whose_disk_fills_up_ends_with_a_sentence_and_goes_on_when_there
     assert "no room" in found["said"][-1] or "filled" in found["said"][-1]
     assert not any("bug" in line or "Traceback" in line for line in (*found["said"], found["errors"]))
     assert (found["left"], found["same"]) == (0, True)
-    assert found["again"] in (0, 3), found["errors"]
+    assert "Judged:" in found["again"], found["errors"]  # whatever the verdict

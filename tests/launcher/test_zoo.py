@@ -5,12 +5,14 @@ operations of the zoo of benchmarks/faithful, each behind all of 61 steps. All o
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from benchmarks.faithful import zoo
+from benchmarks.faithful.run import END, START, TABLE
 
 pytest.importorskip("torch")
 
@@ -85,3 +87,14 @@ def test_a_difference_is_reported_with_its_first_step_and_what_varies_by_itself_
 def test_what_was_not_run_is_reported() -> None:
     lines = zoo.tables({"lightning": {"skipped": ["lightning"]}})
     assert [line for line in lines if "Lightning" in line and line.endswith("skipped: no lightning here |")]
+
+
+def test_the_table_has_its_marks_once_and_the_notebooks_cells_import_what_there_is() -> None:
+    text = TABLE.read_text(encoding="utf-8")
+    assert (text.count(START), text.count(END)) == (1, 1)
+    cells = (zoo.OPERATIONS / "notebook_job.py").read_text(encoding="utf-8")
+    (names,) = re.findall(r"^from training import (.*)$", cells, re.MULTILINE)
+    training = (zoo.OPERATIONS / "training.py").read_text(encoding="utf-8")
+    assert [
+        each for each in names.split(", ") if not re.search(rf"^(def |class )?{each}\b", training, re.MULTILINE)
+    ] == []
