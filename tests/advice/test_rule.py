@@ -148,5 +148,5 @@ def test_plugins_are_verified_at_load_and_what_is_wrong_is_reported() -> None:
     assert rules == (GOOD,)
     message = {name.removeprefix("plug-in "): why for name, why in problems}
     assert "plugin:function is a function, not a rule" in message["function"]
-    assert "code ST101, which input-wait has already" in message["taken"]
+    assert "code ST101, which input-wait already uses" in message["taken"]
     assert "cannot be imported: ImportError: no module named plugin" in message["gone"]
