@@ -296,7 +296,7 @@ def test_what_fails_late_does_no_work_or_works_in_place_is_reported() -> None:
     first, tired, generator, changing = only(found)
     assert (first.changes, tired.standing, tired.sentence) == (False, Standing.FAILED, "StopIteration")
     assert generator.standing is Standing.FAILED
-    assert "does no work" in generator.sentence
+    assert "consumes it" in generator.sentence
     assert changing.changes
     assert "changes its arguments: each call starts from the values that the last one left" in as_text(answer_of(found))
 
@@ -496,8 +496,8 @@ def test_what_thousands_of_calls_print_is_not_displayed(kernels: Path, capfd: py
     ("words", "status", "sentence"),
     [
         (["kernels.py"], 2, "is not a callable. Expected FILE:NAME"),
-        (["kernels.py:fast", "--shapes", "64*64"], 2, "is no shape"),
-        (["kernels.py:fast", "--dtypes", "float12"], 2, "expected some of float16"),
+        (["kernels.py:fast", "--shapes", "64*64"], 2, "is not a shape"),
+        (["kernels.py:fast", "--dtypes", "float12"], 2, "Expected: float16"),
         (["nowhere.py:fast", "--processes", "1"], 1, "The callables cannot be timed: FileNotFoundError"),
         (["kernels.py:fastest", "--processes", "1"], 1, "has no attribute 'fastest'"),
         (["kernels.py:fast", "--processes", "1", "--device", "quantum"], 1, "this machine has no device 'quantum'"),

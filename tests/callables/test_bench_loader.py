@@ -195,7 +195,7 @@ def test_the_loader_of_a_job_is_timed_without_training_or_writing(job: Path, cap
     ("command", "message"),
     [
         (["train.py", "--epochs", "0"], "dataset is not there"),
-        (["sh", "-c", "true"], "sh cannot be reached"),
+        (["sh", "-c", "true"], "steptime cannot reach the loader of sh"),
         (["fails.py"], "RuntimeError"),
         (["idle.py"], "the job never requested a batch from a DataLoader"),
     ],

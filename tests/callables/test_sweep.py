@@ -151,6 +151,6 @@ def test_operators_of_a_recording_are_placed_under_the_roofline() -> None:
 
 def test_what_has_no_operators_is_not_placed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["env", "--place", str(tmp_path)]) == 2
-    assert "--place go with --sweep" in capfd.readouterr().err
+    assert "--place need --sweep" in capfd.readouterr().err
     assert main(["env", "--sweep", "--place", str(tmp_path / "none")]) != 0
     assert "Traceback" not in capfd.readouterr().err

@@ -262,7 +262,7 @@ def test_a_second_run_into_one_recording_gets_a_number(steptime: Steptime, tmp_p
     assert steptime(*words).returncode == 3
     run = steptime(*words)
     assert run.returncode == 3
-    assert f"this run's is {tmp_path / 'r-2'}. (recording-exists)" in run.stderr
+    assert f"This run is recorded in {tmp_path / 'r-2'}. (recording-exists)" in run.stderr
     assert json.loads((tmp_path / "r-2" / "manifest.json").read_text())["exit_status"] == 3
 
 

@@ -101,7 +101,7 @@ def is_second_order(steps: StepContext) -> bool:
         recorded = (steps.trace.events.sequence[operations.rows] != ABSENT) & ~operations.engine & (frame != ROOT)
         of_forward = frame[recorded & of_symbols(steps.trace, _is_forward_only)[names]]
         recorded &= of_symbols(steps.trace, _is_of_aten)[names]
-        if len(np.setdiff1d(frame[recorded], of_forward)):
+        if not set(frame[recorded].tolist()) <= set(of_forward.tolist()):
             return True
     return False
 

@@ -98,7 +98,7 @@ GROUPS = {
     "Make faster, with proof": {
         "try": "Try the fixes for the findings, and prove which of them pay.",
         "judge": "Judge a change: is the job faster, and the same training?",
-        "lab": "Run a job in bfloat16, compiled, without input: what would pay.",
+        "lab": "Run a job in bfloat16, compiled and without input.",
         "bench": "Time callables on the same inputs, in turns.",
         "bench-loader": "Time a data loader with other workers and settings.",
     },
