@@ -7,6 +7,7 @@ Each test has a file system of three megabytes to itself, in a mount namespace t
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -200,11 +201,11 @@ print(json.dumps({"status": trial.returncode, "said": said, "left": len(left), "
 
 @pytest.mark.slow
 def test_a_trial_whose_disk_fills_up_ends_with_a_sentence_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", TRIAL, str(tmp_path / "small"), STEPTIME, f"--mark-{tmp_path.name}"]
+    words = [sys.executable, "-c", TRIAL, str(tmp_path / "small"), STEPTIME, f"--mark-{tmp_path.name}-{os.getpid()}"]
     done = subprocess.run(["unshare", "-rm", *words], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["status"] == 1, found["said"]
     assert "no room" in found["said"][-1] or "filled" in found["said"][-1]
     assert not any("bug" in line or "Traceback" in line for line in (*found["said"], found["errors"]))
     assert (found["left"], found["same"]) == (0, True)
-    assert "Judged:" in found["again"], found["errors"]  # whatever the verdict
+    assert "Judged:" in found["again"], (found["said"], found["errors"])  # whatever the verdict

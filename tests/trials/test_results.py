@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,24 @@ def test_a_run_whose_gradients_are_not_finite_is_read_back(tmp_path: Path) -> No
 def test_a_pipe_in_the_place_of_the_results_is_never_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / NAME)
     assert refusal(tmp_path) == "no-results"
+
+
+def test_a_line_for_which_there_is_no_room_leaves_nothing_of_itself(tmp_path: Path) -> None:
+    append_result(tmp_path, plan=Plan(("python",), "/", "", (), 0.03))
+    before = (tmp_path / NAME).read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            append_result(tmp_path, run=Run("bf16", 0, 0, 0, 0, True, "", 1.0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / NAME).read_bytes() == before
+
+
+def test_a_line_follows_one_that_was_torn(tmp_path: Path) -> None:
+    append_result(tmp_path, plan=Plan(("python",), "/", "", (), 0.03))
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(b'{"run": {"vari')
+    append_result(tmp_path, run=Run("bf16", 0, 0, 0, 0, True, "", 1.0))
+    assert [run.variant for run in read_results(tmp_path).runs] == ["bf16"]

@@ -5,6 +5,7 @@ Lines: one "plan", then "run" lines in the order of their ends, "judgement" line
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -149,10 +150,17 @@ def append_result(folder: Path, **line: Plan | Run | Judgement | PatchResult | i
     folder.mkdir(parents=True, exist_ok=True)
     if "plan" in line:
         remember(encoded)
-    file = os.open(folder / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    file = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    end = os.fstat(file).st_size
     try:
-        os.write(file, encoded)
+        if end and os.pread(file, 1, end - 1) != b"\n":  # we were killed in the middle of a line
+            encoded = b"\n" + encoded
+        if os.write(file, encoded) < len(encoded):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / NAME))
         os.fsync(file)
+    except OSError:
+        os.ftruncate(file, end)  # a line whole or not at all: the next one follows when there is room again
+        raise
     finally:
         os.close(file)
 
