@@ -157,7 +157,7 @@ def test_every_table_is_a_data_frame() -> None:
 
 def test_what_is_not_there_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = steptime.load(REPORTS / "quiet-1.json")
-    with pytest.raises(UsageError, match=r"no table 'kernel' \. Tables: findings, steps.*\(no-such-table\)"):
+    with pytest.raises(UsageError, match=r"no table 'kernel'\. Tables: findings, steps.*\(no-such-table\)"):
         loaded.to_pandas("kernel")
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(UsageError, match=r"pip install polars.*\.to_dict\('steps'\).*\(no-data-frames\)"):

@@ -461,7 +461,7 @@ def test_a_function_that_the_compiler_has_given_up_is_reported_without_its_logs(
         job.forward(5 * MS).backward(8 * MS).step(2 * MS)
     case = case_of(job.process(tmp_path / "recording"))
     found = next(each for each in examine(case).findings if each.code == "ST309")
-    assert found.summary == "forward (net.py:7) was compiled too often and runs uncompiled"
+    assert found.summary == "forward (net.py:7) was compiled 4 times in 4 ms and runs uncompiled"
     assert "size mismatch at index 0. expected 2" in " ".join(found.evidence)
 
 

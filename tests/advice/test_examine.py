@@ -181,7 +181,7 @@ def test_what_a_larger_finding_about_the_line_claims_already_stays_as_a_part_of_
     garbage = made("ST902", "garbage", found("ST902", "garbage", saving(90), category="python", source=HERE))
     whole, part = examine(CASE, [python, garbage]).findings
     assert (whole.name, part.name, part.savings) == ("python", "garbage", None)
-    assert part.summary == "garbage costs: 90 ns, a part of what ST901 could save"
+    assert part.summary == "garbage costs: 90 ns, included in the savings of ST901"
 
 
 def test_what_categories_keep_apart_stands_alongside_each_other_on_one_line() -> None:

@@ -75,7 +75,7 @@ def test_every_format_is_written_and_no_file_of_others_is_overwritten(
     assert run.stderr.count("Wrote ") == len(files)
     again = steptime("compare", REPORTS / "quiet-1.json", slow, *words)
     assert again.returncode == 0
-    assert again.stderr.count("in the place of what was there") == len(files)
+    assert again.stderr.count("replacing the old file") == len(files)
     files[0].write_text("mine")
     refused = steptime("compare", REPORTS / "quiet-1.json", slow, *words)
     assert refused.returncode == 1

@@ -93,7 +93,7 @@ def test_verbs_take_what_is_newest_and_say_so(steptime: Steptime, work: Path) ->
 
 def test_a_report_needs_no_option_and_replaces_its_own_page(steptime: Steptime, work: Path) -> None:
     assert steptime("report").stderr.endswith("steptime: Wrote report.html\n")
-    assert steptime("report").stderr.endswith("steptime: Wrote report.html, in the place of what was there\n")
+    assert steptime("report").stderr.endswith("steptime: Wrote report.html, replacing the old file\n")
     (work / "report.html").write_text("mine", encoding="utf-8")
     refused = steptime("report")
     assert refused.returncode == 1

@@ -100,7 +100,7 @@ def test_a_storage_that_raises_errors_of_its_own_is_a_sentence(monkeypatch: pyte
 
 def test_what_cannot_be_done_is_reported_before_the_job_or_keeps_the_local_recording(tmp_path: Path) -> None:
     upload(recording(tmp_path / "a"), "memory://runs/c")
-    with pytest.raises(OutputError, match="holds a recording already"):
+    with pytest.raises(OutputError, match="already contains a recording"):
         check("memory://runs/c")
     with pytest.raises(UsageError, match="nosuchscheme"):
         check("nosuchscheme://x")

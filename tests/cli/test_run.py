@@ -152,7 +152,7 @@ def test_the_first_command_can_be_given_again(steptime: Steptime, job: Path, tmp
     report = tmp_path / "work" / "report.md"
     first = report.read_bytes()
     again = steptime(*words)
-    assert (again.returncode, "Wrote report.md, in the place of what was there" in again.stderr) == (0, True)
+    assert (again.returncode, "Wrote report.md, replacing the old file" in again.stderr) == (0, True)
     assert report.read_bytes() != first
     assert len(list((tmp_path / "work" / "runs").iterdir())) == 2
     report.write_text(report.read_text() + "my note\n")

@@ -23,7 +23,7 @@ from steptime.trials.trial import MAX_ROUNDS, Agreement, Budget, Judgement, Tria
 @pytest.mark.parametrize(
     ("words", "slug"),
     [
-        (["try"], "usage"),
+        (["try"], "no-recording"),
         (["try", "--resume", "x", "runs/y"], "usage"),
         (["try", "--budget", "soon", "x"], "usage"),
         (["try", "--resume", "nowhere"], "no-such-file"),
@@ -31,7 +31,7 @@ from steptime.trials.trial import MAX_ROUNDS, Agreement, Budget, Judgement, Tria
         (["try", "-o", "gone/x.txt", "nowhere"], "output-unwritable"),
         (["try", "."], "no-recording"),
         (["try", "no-such-program"], "command-not-found"),
-        (["lab"], "usage"),
+        (["lab"], "no-recording"),
         (["lab", "--batch-sizes", "16,x", "runs/y"], "usage"),
         (["lab", "--batch-sizes", "0", "runs/y"], "usage"),
     ],

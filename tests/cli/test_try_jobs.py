@@ -37,7 +37,7 @@ TRAINING = """
 @pytest.mark.parametrize(
     ("script", "budget", "slug", "words"),
     [
-        ("print('nothing here')", "5m", "no-torch", "It said: nothing here"),
+        ("print('nothing here')", "5m", "no-torch", "Its last output: nothing here"),
         ("import torch\nprint('looked around')", "5m", "no-steps", "took no training step"),
         ("import torch\nraise RuntimeError('no data at all')", "5m", "no-steps", "RuntimeError: no data at all"),
         ("import torch\ninput('Which model? ')", "5m", "no-steps", "input is empty"),

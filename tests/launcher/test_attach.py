@@ -209,7 +209,7 @@ def test_a_job_that_lets_nobody_in_is_asked_once_and_its_reason_is_reported(
         job.process.kill()
         job.process.communicate()
     reason = f"the job has loaded steptime from {tmp_path / 'own' / 'steptime'} (attach with that), not from "
-    assert message.startswith(f"steptime: Process {job.pid} let nobody in: ImportError: {reason}")
+    assert message.startswith(f"steptime: steptime could not enter process {job.pid}: ImportError: {reason}")
     assert message.count("\n") == 1
     assert not (tmp_path / "r").exists()
     assert out.startswith("whole")

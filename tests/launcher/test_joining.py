@@ -48,7 +48,7 @@ def test_the_first_to_come_leads_and_waits_for_the_others(tmp_path: Path) -> Non
     first, second = join(tmp_path / "run", "0"), join(tmp_path / "run", "1")
     assert (first.folder, first.leads, second.leads) == (second.folder, True, False)
     assert second.mark.exists()
-    assert "had not ended" in wait_for_others(first.folder, 0.0)[0]
+    assert "were still running" in wait_for_others(first.folder, 0.0)[0]
     leave(second)
     assert wait_for_others(first.folder, 0.0) == ()
 

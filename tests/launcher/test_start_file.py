@@ -144,8 +144,8 @@ def looked(python: str, folder: Path, library: Path, what: str, *options: str, *
     [
         ((), {"PYTHONPATH": "."}, "replaced PYTHONPATH", "PYTHONPATH=.:$PYTHONPATH"),
         ((), {"PYTHONPATH": "/with space"}, "replaced PYTHONPATH", "PYTHONPATH='/with space':$PYTHONPATH"),
-        (("-S",), {}, "with -S", "leave that out"),
-        (("-BI",), {"PYTHONPATH": str(INJECT)}, "with -I", "pip install steptime"),
+        (("-S",), {}, "with python -S", "leave that out"),
+        (("-BI",), {"PYTHONPATH": str(INJECT)}, "with python -I", "pip install steptime"),
     ],
 )
 def test_what_imports_torch_without_us_is_reported_with_what_helps(

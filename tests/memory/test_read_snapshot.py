@@ -127,7 +127,7 @@ def test_a_file_that_ends_in_the_middle_is_read_as_far_as_it_goes(tmp_path: Path
     assert 0 < count < len(allocator.events)
     assert snapshot.events.size.tolist() == [event["size"] for event in allocator.events[:count]]
     assert set(snapshot.events.device.tolist()) == {0}
-    assert f"up to event {count}" in snapshot.problems[0]
+    assert f"ends at event {count}" in snapshot.problems[0]
     assert count > (share - 0.1) * len(allocator.events)
 
 

@@ -84,8 +84,8 @@ def test_stacks_do_not_take_the_place_of_the_jobs_profile_function(tmp_path: Pat
         obstacles = [ProfilerWindow(Recorder(print), 1, stacks=stacks).obstacle() for stacks in (True, False)]
     finally:
         sys.setprofile(before)
-    assert "profile function" in obstacles[0]
-    assert "profile function" not in obstacles[1]
+    assert "setprofile" in obstacles[0]
+    assert "setprofile" not in obstacles[1]
 
 
 class TimeIsUp(Exception):

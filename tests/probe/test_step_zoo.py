@@ -50,7 +50,7 @@ JOBS = (
     Job("wgan", (30,), micro_batches=None),
     Job("accumulation_scaler", (10,), micro_batches=4),
     Job("numpy_batches", (40,), evaluations=2, needs="numpy"),
-    Job("lbfgs", (10,), micro_batches=5),
+    Job("lbfgs", (10,), micro_batches=1),
     Job("nested_optimizers", (25,)),
     Job("optimizer_in_backward", (25,)),
     Job("rollouts", (25,), rollouts=4),

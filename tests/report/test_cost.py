@@ -233,7 +233,7 @@ def test_the_throughput_is_reported_of_steady_steps_and_of_the_run(tmp_path: Pat
     assert found.run_rate == pytest.approx(32 * 30 / 0.4, rel=0.1)
     assert found.token_rate is None
     text = replace(case, padding=PaddingFacts(0.1, 2, 32 * 128.0))
-    assert "3,200 samples/s, 409,600 tokens/s in steady steps" in throughput_text(throughput_of(text, steps))
+    assert "3,200 samples/s, 409,600 tokens/s in a steady step" in throughput_text(throughput_of(text, steps))
 
 
 def test_without_the_size_of_a_batch_no_throughput_is_reported(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_without_a_loader_samples_are_rows_of_what_the_model_is_called_with(tmp_
     assert (found.samples, found.tokens, found.model) == (16.0, 1024.0, "GPT")
     assert found.rate == pytest.approx(1600)
     assert found.run_rate == pytest.approx(1600, rel=0.1)
-    assert throughput_text(found).startswith("1,600 samples/s, 102,400 tokens/s in steady steps")
+    assert throughput_text(found).startswith("1,600 samples/s, 102,400 tokens/s in a steady step")
     assert throughput_text(found).endswith("(samples: rows of GPT's inputs)")
     loaded = throughput_of(replace(case, loader=LOADER), layout.timeline.steps)
     assert loaded is not None

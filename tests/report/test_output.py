@@ -65,7 +65,7 @@ def test_what_cannot_be_written_is_refused_before_the_job(tmp_path: Path, name: 
 def test_nothing_is_overwritten_unasked(report: Report, tmp_path: Path) -> None:
     path = tmp_path / "r.md"
     path.write_text("mine", encoding="utf-8")
-    with pytest.raises(OutputError, match=r"--force .*\(output-exists\)"):
+    with pytest.raises(OutputError, match=r"--force.*\(output-exists\)"):
         write(answer_of(report), str(path), REPORT_FORMATS, force=False)
     assert path.read_text(encoding="utf-8") == "mine"
     write(answer_of(report), str(path), REPORT_FORMATS, force=True)

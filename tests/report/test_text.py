@@ -201,7 +201,7 @@ def test_the_answer_comes_first_and_the_command_stands_as_typed(report: Report) 
 
 def test_a_note_in_the_words_of_the_headline_is_not_reported_again(report: Report) -> None:
     process = report.processes[0]
-    message = "338 of 4834 steps take 24.1 ms, left out here: the backward pass"
+    message = "338 of 4834 steps took 24.1 ms, excluded here: the backward pass"
     note = Finding("ST906", "outlier-steps", Weight.NOTE, message, "Look at them.")
     verdict = replace(process.verdict, sentence=f"{process.verdict.sentence} {message}.")
     whole = replace(report, processes=(replace(process, verdict=verdict, findings=(*process.findings, note)),))

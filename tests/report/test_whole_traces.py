@@ -119,7 +119,7 @@ def test_a_trace_without_room_is_named_by_its_place(report: Report, open_page: A
     reported = sheet.page.locator("#traces li")
     assert reported.locator("button[data-open]").count() == 2, "the first and the last"
     assert large.path in reported.nth(1).text_content()
-    assert "It has no room in this page; it was written on box." in reported.nth(1).text_content()
+    assert "It is too large for this page; it is on box." in reported.nth(1).text_content()
 
 
 def test_json_names_traces_and_holds_none(report: Report) -> None:

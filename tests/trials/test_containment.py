@@ -126,7 +126,7 @@ def test_what_cannot_be_contained_is_refused_before_anything_starts(
     if ground_of(workspace).layer is Layer.OVERLAY:
         refuse_uncontained(workspace)
     remote = Workspace(("python", "train.py", "--out=s3://bucket/run"), tmp_path / "trial", job)
-    with pytest.raises(UsageError, match=r"given --out=s3://bucket/run.*--uncontained"):
+    with pytest.raises(UsageError, match=r"names --out=s3://bucket/run.*--uncontained"):
         refuse_uncontained(remote)
     refuse_uncontained(Workspace(("python", "--see", "https://a/b", "file:///a"), tmp_path / "trial", job))
     force(Layer.LANDLOCK, monkeypatch)

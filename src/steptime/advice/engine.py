@@ -51,7 +51,7 @@ def shared(findings: Sequence[Finding], case: Case, least: float) -> tuple[Findi
             kept.append(replace(finding, savings=_reduced(saving, left)))
         else:
             holder = next((each for each in earlier if _overlap(finding, each)), earlier[0])
-            part = f"{finding.summary}: {format_duration(saving.value)}, a part of what {holder.code} could save"
+            part = f"{finding.summary}: {format_duration(saving.value)}, included in the savings of {holder.code}"
             kept.append(replace(finding, savings=None, summary=part))
     return tuple(kept)
 

@@ -194,13 +194,13 @@ def _saves(most: float, step: float) -> str:
 
 
 def outliers_text(use: OutlierUse) -> str:
-    """Sentence on outliers: "3 of 22 steps take 1.02 s, 10 times the usual 100 ms, left out here: the forward pass"."""
-    takes = f"{use.count} of {use.steps} steps take{'s' if use.count == 1 else ''} {format_duration(use.duration)}"
+    """Sentence on outliers: "3 of 22 steps took 1.02 s, 10 times the usual 100 ms, excluded here: the forward pass"."""
+    took = f"{use.count} of {use.steps} steps took {format_duration(use.duration)}"
     times = (
         f", {format_times(use.duration / use.usual)} times the usual {format_duration(use.usual)}" if use.usual else ""
     )
     part = f"{use.optimizer}, which steps in no other" if use.optimizer else part_words(use.part)
-    return f"{takes}{times}{', left out here' if use.left_out else ''}: {part}"
+    return f"{took}{times}{', excluded here' if use.left_out else ''}: {part}"
 
 
 def _run_text(case: Case) -> str:

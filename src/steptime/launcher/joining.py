@@ -159,5 +159,5 @@ def wait_for_others(folder: Path, patience: float = PATIENCE) -> tuple[str, ...]
     if not left:
         return ()
     return (
-        f"{left} other parts of the job were still running after {patience:.0f} s. Their last steps may be missing.",
+        f"Other parts of the job ({left}) were still running after {patience:.0f} s. Their last steps may be missing.",
     )

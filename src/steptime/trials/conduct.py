@@ -283,8 +283,7 @@ class TrialRunner:
         self._go(blocks)
 
     def _go(self, blocks: Sequence[Block]) -> None:
-        """Runs blocks, and saves each run. Raises BudgetExhausted, and NothingMeasuredError for a baseline that
-        failed."""
+        """Runs blocks, and saves each run. Raises BudgetExhausted; NothingMeasuredError if a baseline failed."""
         try:
             with closing(self._executor.run(self.workspace, blocks, self.reported)) as runs:
                 for run in runs:
