@@ -162,7 +162,7 @@ def test_what_is_not_there_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(UsageError, match=r"pip install polars.*\.to_dict\('steps'\).*\(no-data-frames\)"):
         loaded.to_polars("steps")
-    with pytest.raises(UsageError, match=r"no rank 3 .*one process.*\(no-such-rank\)"):
+    with pytest.raises(UsageError, match=r"no rank 3\. .*one process.*\(no-such-rank\)"):
         loaded.of_rank(3)
 
 

@@ -107,7 +107,7 @@ def test_what_cannot_be_done_is_reported_before_the_job_or_keeps_the_local_recor
     with pytest.raises(RecordingError, match="cannot be read"), fetched(("memory://not/there",)):
         raise AssertionError("nothing to read")
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(OutputError, match=f"it is in {tmp_path}"):
+    with pytest.raises(OutputError, match=f"It is in {tmp_path}"):
         upload(tmp_path / "a", f"file://{tmp_path}/file/below")
 
 

@@ -130,7 +130,7 @@ def test_what_cannot_be_contained_is_refused_before_anything_starts(
         refuse_uncontained(remote)
     refuse_uncontained(Workspace(("python", "--see", "https://a/b", "file:///a"), tmp_path / "trial", job))
     force(Layer.LANDLOCK, monkeypatch)
-    with pytest.raises(UsageError, match=r"elsewhere/result.txt, outside of its folder.*--uncontained"):
+    with pytest.raises(UsageError, match=r"elsewhere/result.txt, outside its folder.*--uncontained"):
         refuse_uncontained(workspace)
     assert not workspace.folder.exists()
     refuse_uncontained(Workspace(COMMAND, tmp_path / "trial", job, outside=workspace.outside, uncontained=True))
