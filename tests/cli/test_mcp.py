@@ -308,7 +308,7 @@ def test_a_job_is_measured_and_a_change_of_it_judged(ask: Ask, tmp_path: Path) -
     job = {"command": [python(), "train.py"]}
     (diagnosed,) = ask(("diagnose", job))
     found = diagnosed.document
-    assert any("measuring the job" in message for message in diagnosed.progress)
+    assert any("measuring the unchanged job" in message for message in diagnosed.progress)
     assert Path(found["recording"]).is_dir()
     change = {"diff": BROKEN, "recording": found["recording"], "budget": "4m"}
     (judged,) = ask(("judge", job | change))
