@@ -21,7 +21,7 @@ from steptime.probe.inlay import THROUGH, Inlay
 from steptime.probe.numerics.job import GrowingNumerics, Role
 from steptime.probe.numerics.updates import UpdateObserver
 from steptime.probe.numerics.values import ModuleNames, is_floating
-from steptime.probe.objects import local_values
+from steptime.probe.objects import being_traced, local_values
 from steptime.probe.ours import pass_on
 from steptime.probe.recorder import json_number
 
@@ -68,6 +68,8 @@ class OutputObserver:
     def _wrap(self, module: torch.nn.Module, name: str, position: int) -> None:
         def changed(call: calls.Call) -> calls.Call:
             def looked_at(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                if being_traced():  # torch.jit.trace names values by variables, ours too
+                    return call(module, args, kwargs)
                 try:
                     output = call(module, args, kwargs)
                 except BaseException as error:
