@@ -154,11 +154,11 @@ async def judge(given: Judge, notify: Notify) -> dict[str, Any]:
             verb, words, target = _resumed(given)
         elif given.recording:
             target = [_same_job(given)]
-        words = ["--budget", given.budget, "-o", str(scratch / "told.json"), *words]
+        words = ["--budget", given.budget, "-o", str(scratch / "report.json"), *words]
         await _steptime(
             [verb, *words, *_uncontained(given.uncontained), *target], given.directory, notify, wanted=scratch
         )
-        reported = msgspec.json.decode((scratch / "told.json").read_bytes())
+        reported = msgspec.json.decode((scratch / "report.json").read_bytes())
     job = _job(given.command, given.directory)
     if reported["folder"] is None:
         after = answers.call("what_if", path=_within(given.directory, given.recording), **job)
@@ -361,7 +361,7 @@ async def _steptime(words: Sequence[str], directory: str, notify: Notify, wanted
             process.send_signal(signal.SIGINT)
             with anyio.CancelScope(shield=True):
                 await process.wait()
-    answered = any(wanted.glob("told.json")) if wanted is not None else process.returncode == 0
+    answered = any(wanted.glob("report.json")) if wanted is not None else process.returncode == 0
     if not answered:
         last = SLUG.fullmatch(message[-1] if message else "")
         ended = f"steptime {words[0]} ended with status {process.returncode} and without an answer"

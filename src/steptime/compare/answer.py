@@ -48,9 +48,7 @@ def _launches_and_growth(comparison: Comparison) -> Iterator[str]:
     if first.kernels and last.kernels and round(first.kernels) != round(last.kernels):
         yield f"Kernels per step (on a CPU, operators): {first.kernels:,.0f} → {last.kernels:,.0f}"
     if first.growth is not None and last.growth is not None and (first.growth or last.growth):
-        growths = (
-            f"{format_bytes(each)}/step" if each else "none beyond doubt" for each in (first.growth, last.growth)
-        )
+        growths = (f"{format_bytes(each)}/step" if each else "none for certain" for each in (first.growth, last.growth))
         yield f"Memory growth: {' → '.join(growths)}"
 
 

@@ -246,7 +246,7 @@ def _details(report: Report) -> Iterator[Part]:
     if several:
         yield from (process_table(report), *rank_tables(report.ranks, len(report.processes)))
     for number, process in enumerate(map(placed, report.processes[:MOST_RANKS])):
-        if several and not number:  # the parts of the answer tell of it
+        if several and not number:  # the parts of the answer report it
             yield _sentences(f"{process.name}, further", [])
         elif several:
             verdict = process.verdict

@@ -126,7 +126,7 @@ def overlays_work(base: Path, directory: Path, janitor: Janitor) -> bool:
         return False
     finally:
         clear(trial)
-        with contextlib.suppress(OSError):  # something else lies in it
+        with contextlib.suppress(OSError):  # something else is in it
             trial.parent.rmdir()
             base.rmdir()
 

@@ -1,4 +1,4 @@
-// The events of a timeline: from columns of text to rows, and what is said of one of them.
+// The events of a timeline: from columns of text to rows, and what is reported of one of them.
 (() => {
   const { duration, printable } = sheet;
   const numbers = (text) => (text ? Float64Array.from(text.split(" "), Number) : new Float64Array(0));

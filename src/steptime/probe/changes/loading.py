@@ -176,7 +176,7 @@ def _without_waiting(original: Any, name: str) -> Any:
         # to(device, dtype, non_blocking).
         second = name == "cuda" or (bool(args) and isinstance(args[0], torch.dtype | torch.Tensor))
         message = "non_blocking" in kwargs or len(args) > (1 if second else 2)
-        # Only out of pinned memory: a copy to the host that does not wait would be read too early.
+        # Only out of pinned memory: a copy to the CPU that does not wait would be read too early.
         if not message and tensor.device.type == "cpu" and tensor.is_pinned():
             kwargs["non_blocking"] = True
         return original(tensor, *args, **kwargs)
@@ -197,7 +197,7 @@ class BatchSize(LoaderChange):
         holder, dataset, size = arguments["batch_sampler"], arguments["dataset"], self._size
         before = getattr(holder, "batch_size", None) if holder is not None else arguments["batch_size"]
         if not isinstance(before, int):
-            return "the loader makes no batches, or by a sampler that tells no size"
+            return "the loader makes no batches, or by a sampler that shows no size"
         if size == before:
             return "" if id(dataset) in self._datasets else f"the batches have {size} items already"
         length = getattr(dataset, "__len__", None)

@@ -315,7 +315,7 @@ class Compile(Applier):
         self.seconds = round(sum(int(getattr(metric, "duration_us", 0) or 0) for metric in metrics) / 1e6, 3)
         if graphs:
             self.detail = (
-                f"{count(graphs, 'graph')}, {count(breaks, 'break')}, in {count(self._top_modules, 'root module')}"
+                f"{count(graphs, 'graph')}, {count(breaks, 'break')}, in {count(self._top_modules, 'top module')}"
             )
         else:
             self.detail = NOTHING_COMPILED

@@ -155,7 +155,7 @@ class Autocast(Applier):
             self.exercised = bool(self._top_modules)
             skipped = f", {self._scale.overflows} overflows" if self._scale is not None else ""
             dtype = str(self._dtype).removeprefix("torch.")
-            self.detail = f"{dtype} in {count(len(self._top_modules), 'root module')}{skipped}"
+            self.detail = f"{dtype} in {count(len(self._top_modules), 'top module')}{skipped}"
 
 
 AMPERE = (8, 0)

@@ -121,7 +121,7 @@ class Trial(Follower):
         if self.parity is not None:
             self.parity.attach(session.recorder)
 
-    # -- what is told ----------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------------
 
     def backward_starts(self, tensors: Any) -> Any:
         """Called when an outermost backward starts. Returns the tensors to start on."""

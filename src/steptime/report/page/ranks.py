@@ -52,7 +52,7 @@ class Shade:
 
 @dataclass(frozen=True, slots=True)
 class StragglerChart:
-    """Who came late, step by step. ranks: names of the rows; longest: what the strongest shade stands for."""
+    """Who came late, step by step. ranks: names of the rows; longest: what the strongest shade represents."""
 
     shades: tuple[Shade, ...]
     ranks: tuple[Tick, ...]
