@@ -1,7 +1,7 @@
 """`steptime mcp`: steptime's tools for coding agents, by the Model Context Protocol over standard input and output.
 
 Two laws: only the command that the client gave in the same call is executed (never a recording's own command), and
-every answer is short (`answers.fitted`). A tool that runs a job starts a `steptime` process, whose messages are the
+every answer is short (`fitted`). A tool that runs a job starts a `steptime` process, whose messages are the
 progress that the client receives."""
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import msgspec
 
 from steptime._version import __version__
 from steptime.advice.rule import Weight
+from steptime.answer.answer import Answer
+from steptime.answer.brief import Document, as_brief, fitted
 from steptime.answer.output import write_whole
 from steptime.cli import answers
 from steptime.cli.explain import page_about
@@ -117,7 +119,7 @@ class Compare(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     directory: Folder = ""
 
 
-async def diagnose(given: Diagnose, notify: Notify) -> dict[str, Any]:
+async def diagnose(given: Diagnose, notify: Notify) -> Document:
     """Answers a `Diagnose` call."""
     if bool(given.command) == bool(given.path):
         raise UsageError("usage", "Nothing to diagnose. Give a command, or the path of a recording or a trace.")
@@ -129,7 +131,7 @@ async def diagnose(given: Diagnose, notify: Notify) -> dict[str, Any]:
     return answers.of_report(await _report(path), _job(given.command, given.directory), path)
 
 
-async def explain(given: Explain, notify: Notify) -> dict[str, Any]:
+async def explain(given: Explain, notify: Notify) -> Document:
     """Answers an `Explain` call."""
     page = page_about(given.code)
     path = _within(given.directory, given.path)
@@ -137,7 +139,7 @@ async def explain(given: Explain, notify: Notify) -> dict[str, Any]:
     return answers.of_page(given.code, page, report, _job(given.command, given.directory), path)
 
 
-async def judge(given: Judge, notify: Notify) -> dict[str, Any]:
+async def judge(given: Judge, notify: Notify) -> Document:
     """Answers a `Judge` call."""
     own = [name for name in ("diff", "ref", "env", "args") if getattr(given, name)]
     if given.fixes and own:
@@ -163,7 +165,7 @@ async def judge(given: Judge, notify: Notify) -> dict[str, Any]:
     if reported["folder"] is None:
         after = answers.call("what_if", path=_within(given.directory, given.recording), **job)
         after = after if given.recording else answers.call("diagnose", **job)
-        return answers.answer(reported["text"], "unclear: no variant was run", "", "", [], after)
+        return as_brief(Answer("", reported["text"], "Unclear: no variant was run."), after)
     results = read_results(Path(reported["folder"]))
     apply = shlex.join(["git", "apply", given.diff]) if given.diff and not _is_text(given.diff) else ""
     apply = apply or judged_diff(results, Path(reported["folder"]))
@@ -172,20 +174,20 @@ async def judge(given: Judge, notify: Notify) -> dict[str, Any]:
     return answers.of_trial(results, reported["folder"], job, first, apply, resumed=bool(given.resume))
 
 
-async def what_if(given: WhatIf, notify: Notify) -> dict[str, Any]:
+async def what_if(given: WhatIf, notify: Notify) -> Document:
     """Answers a `WhatIf` call."""
     path = _within(given.directory, given.path)
     return answers.of_what_if(await _report(path), _job(given.command, given.directory), path)
 
 
-async def compared(given: Compare, notify: Notify) -> dict[str, Any]:
+async def compared(given: Compare, notify: Notify) -> Document:
     """Answers a `Compare` call."""
     paths = [_within(given.directory, each) for each in (given.before, given.after)]
     before, after = [await _report(path) for path in paths]
     return answers.of_comparison(compare([before, after], labels_of(paths)), after, paths[1])
 
 
-TOOLS: Mapping[str, tuple[type[msgspec.Struct], Callable[[Any, Notify], Awaitable[dict[str, Any]]]]] = {
+TOOLS: Mapping[str, tuple[type[msgspec.Struct], Callable[[Any, Notify], Awaitable[Document]]]] = {
     "diagnose": (Diagnose, diagnose),
     "explain": (Explain, explain),
     "judge": (Judge, judge),
@@ -215,7 +217,7 @@ async def answered(name: str, arguments: Mapping[str, Any], notify: Notify) -> s
     try:
         if not folder.is_dir():
             raise UsageError("usage", f"No such folder: {folder}")
-        return answers.fitted(await function(given, notify))
+        return fitted(await function(given, notify))
     except OSError as error:  # a name that is too long, a folder that may not be looked into
         raise UsageError(
             "mcp-no-answer", f"The system refused a path of {name} ({error.strerror}). Check its paths."
