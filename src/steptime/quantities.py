@@ -27,7 +27,7 @@ class Estimate:
 
     def __post_init__(self) -> None:
         if not self.low <= self.value <= self.high:
-            raise ValueError(f"an estimate must are in its interval: {self.low} <= {self.value} <= {self.high}")
+            raise ValueError(f"an estimate must be in its interval: {self.low} <= {self.value} <= {self.high}")
 
 
 @dataclass(frozen=True, slots=True)

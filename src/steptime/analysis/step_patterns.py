@@ -22,7 +22,7 @@ LEAST_CHANGE, APART = 0.15, 0.8
 """LEAST_CHANGE: fraction of the earlier step by which a step must change. APART: fraction of all (earlier, later) pairs
 of steps whose later step must be longer, however widely one side scatters."""
 AT_ONCE = 0.5
-"""Fraction of a change that must are between the steps just before and just after it; otherwise it is a drift."""
+"""Fraction of a change that must be between the steps just before and just after it; otherwise it is a drift."""
 MOSTLY = 0.6
 """Fraction of the step's growth that one phase must have. If all phases grow, the machine is slower and not the job."""
 

@@ -51,7 +51,7 @@ def _of_rank(rank: RankView) -> Iterator[Number]:
     if rank.rate is not None:
         yield Number("samples_per_second", "", "Samples per second over the whole last minute.", rank.rate, who)
     shares: dict[str, float] = {}
-    for part in (*rank.phases, *rank.between):  # an evaluation may are within a step, and between two
+    for part in (*rank.phases, *rank.between):  # an evaluation may be within a step, and between two
         shares[part.name] = shares.get(part.name, 0.0) + part.share
     for name, share in shares.items():
         named = (*who, ("part", name))

@@ -74,7 +74,7 @@ class Recorder:
         """Records the time since `start`, ns, as ours: it belongs to no step."""
         end = time.perf_counter_ns()
         self.pauses += 1
-        self.held += max(0, end - max(start, self._held_until))  # a pause may are in another one
+        self.held += max(0, end - max(start, self._held_until))  # a pause may be in another one
         self._held_until = max(end, self._held_until)
         self.append(PAUSE, 0, 0, start, end)
 

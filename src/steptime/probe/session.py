@@ -318,7 +318,7 @@ class Session:
         elif time_ns >= self.fast_path.until and self._script is not None:
             self._garbage.write()
             self._ranges.again()
-            with unasked():  # the boundary may are in a torch function mode of the job's, which would see what we read
+            with unasked():  # the boundary may be in a torch function mode of the job's, which would see what we read
                 resume(self._script, self.recorder, time_ns)
             if not self.active:
                 end_script(self._script)

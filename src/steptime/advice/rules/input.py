@@ -88,7 +88,7 @@ def input_wait(step: StepSummary, categories: tuple[CategoryUse, ...], case: Cas
     waiting (disk, network, sleep), which needs no CPU. The savings are the wait, without the time that it takes to
     receive a batch that is ready from a worker (measured once on a machine, else a millisecond). Where the training
     thread reads a batch at once already, only a worker could hide that: the same is left out, but for your own code in
-    there. A bare trace shows the loader's next() as an annotation: there the breakdown's input category is to be saved,
+    there. A bare trace shows the loader's next() as an annotation: there the breakdown's input category can be saved,
     on an accelerator the time that it idled meanwhile.
 
     What helps: First whatever is the largest part: the reading of an item (decode less, cache what never changes, store
@@ -286,10 +286,10 @@ def too_many_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Findin
     and they take turns with the training thread.
 
     How we know: The time to make a step's batches is measured inside the workers. If it is shorter than the wait of the
-    training thread, no workers at all would be faster; to be saved is the difference, and a quarter of what receiving a
+    training thread, no worker at all would be faster; the savings are the difference, and a quarter of what receiving a
     batch takes on this machine, by which workers slow the training itself (a thread feeds their queues) and their own
     collating (into shared memory). If there are more workers than the usable CPUs have room for (a worker whose items
-    wait needs only a part of a CPU) and the model of rule ST102 asks for fewer, the wait is to be saved.
+    wait needs only a part of a CPU) and the model of rule ST102 asks for fewer, the wait can be saved.
 
     What helps: num_workers=0 for in-memory and cheap items, or the smaller number that the advice names.
 
@@ -374,7 +374,7 @@ def per_sample_fetch(loader: LoaderUse) -> Finding | None:
 
     How we know: The dataset holds its data as tensors and has no __getitems__; the time per item and per collated batch
     is measured, without garbage collection. Indexing a whole batch at once still copies its bytes, which is taken for
-    the collating (twice that for the lower bound); the rest of the wait is to be saved.
+    the collating (twice that for the lower bound); the rest of the wait can be saved.
 
     What helps: Index whole batches: give the dataset a __getitems__(indices) with a collate_fn that takes the batch as
     it is, or drop the DataLoader: for index in torch.randperm(n).split(batch_size): x, y = data[index], labels[index].
@@ -443,7 +443,7 @@ def slow_transfer(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
     blocking, it comes from pageable memory, or it carries more bytes than the model needs.
 
     How we know: The lines that move the batch are timed in the steps; where a device trace exists, the copies that no
-    kernel hides are to be saved, and the time that the device idles while the CPU stages pageable memory for it: of
+    kernel hides can be saved, and the time that the device idles while the CPU stages pageable memory for it: of
     the breakdown's copy and sync categories the share that they have in the traced steps, and never more. The line is
     one that moves the batch, else one that was seen to move a tensor from the CPU. On a CPU there is nothing to move.
 
@@ -546,7 +546,7 @@ def batch_preparation(step: StepSummary, phases: tuple[CategoryUse, ...], case: 
     waits.
 
     How we know: The lines of the loop that make what the model is then called with are timed one by one, in a few
-    steps. Their sum is to be saved; where the lines were too many to time, the step's input phase is.
+    steps. Their sum can be saved; where the lines were too many to time, the step's input phase is.
 
     What helps: Do once, before the loop, what is the same in every step; prepare whole batches with one array
     operation; move the work into a Dataset and let workers do it during the step; on a device, do it there.
@@ -587,7 +587,7 @@ def padded_tokens(
     words, and its gradients are computed: all for nothing.
 
     How we know: The first steps' batches are looked at: the share of the numbers at the ends (or fronts) of rows that
-    are nowhere else in them. The rule fires from a quarter on. To be saved is that share of the computing in forward
+    are nowhere else in them. The rule fires from a quarter on. The savings are that share of the computing in forward
     and backward; an update costs the same. Sorting by length leaves some of the padding, and attention grows with the
     square of the length, so the interval is wide. A batch that is packed (pack_padded_sequence) computes none of it.
 

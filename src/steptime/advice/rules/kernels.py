@@ -309,7 +309,7 @@ def awkward_dimensions(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Fin
     numbers of 16 bits (4 of 32 bits) fall back to slower kernels or to padding on the way.
 
     How we know: The shapes of the products are in the trace. Products of formats that the Tensor Cores take, with a
-    dimension that is no multiple, are set against their roofline; part of the difference is to be saved.
+    dimension that is no multiple, are set against their roofline; part of the difference can be saved.
 
     What helps: Round sizes up: a vocabulary of 50257 to 50304, classes of 1001 to 1008, hidden sizes to multiples of
     64, the batch or the sequence to multiples of 8.
@@ -337,7 +337,7 @@ def unflashed_attention(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Fi
 
     How we know: A softmax over a tensor whose last two dimensions are those of the result of a batched matmul
     in the same step, and every pointwise operator on tensors of just that size. The shapes are in the trace; without
-    them (record_shapes) this is not seen. To be saved is the time of these passes; the products stay.
+    them (record_shapes) this is not seen. The savings are the time of these passes; the products stay.
 
     What helps: torch.nn.functional.scaled_dot_product_attention, which picks a fused kernel; in transformers
     attn_implementation="sdpa" or "flash_attention_2". It falls back to the slow path for float32 masks of some shapes,
@@ -454,7 +454,7 @@ def dominant_operator(step: StepSummary, operators: tuple[OperatorUse, ...], cas
     What it means: Whatever else is made faster, this operator decides how long the step is.
 
     How we know: The kernels' times are added by the operator that launched them. Where its arithmetic and bytes are
-    known, what is above the machine's peaks is to be saved, as far as good kernels come near them; else nothing is
+    known, what is above the machine's peaks can be saved, as far as good kernels come near them; else nothing is
     promised and this is a note. So it is on a processor, where the operators themselves are timed.
 
     What helps: Another implementation of this one operator: another layout (channels_last), another dtype, a fused

@@ -216,7 +216,7 @@ def device_not_traced(step: StepSummary) -> Finding | None:
         return None
     calls = format_count(step.untraced, "call")
     return device_not_traced.finding(
-        f"The trace holds {calls} for a device a step and no kernel: it was not recorded",
+        f"The trace has {calls} per step that launch device work, but no kernels: the device was not recorded",
         "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
     )
 
@@ -310,7 +310,7 @@ def too_few_threads(
 
     How we know: The variable is set, and torch follows it; at least twice as many threads would fit the CPUs that the
     process may use (its share of them where several training processes run on this host, one left to a loader's
-    workers); and that many CPUs were idle in fact. To be saved is the time of the operators that arithmetic or memory
+    workers); and that many CPUs were idle in fact. The savings are the time of the operators that arithmetic or memory
     bounds, which spreads over threads; how much of it is real only a trial shows, so the interval is wide.
 
     What helps: OMP_NUM_THREADS = CPUs / training processes.
@@ -366,7 +366,7 @@ def gpu_slowed(step: StepSummary, categories: tuple[CategoryUse, ...], gpus: tup
     How we know: NVIDIA's driver gives its reasons for a lower clock about once a second: hardware slowdown, heat, power
     brake. The rule fires where one of them holds in a quarter of the samples of the steady steps in which the GPU was
     at work, and the clock is a tenth below its highest. Each GPU on which the process has a context counts by itself,
-    and no other GPU of the machine. To be saved is at most the part of the computing that the clock is lower by; what
+    and no other GPU of the machine. The savings are at most the part of the computing that the clock is lower by; what
     waits for memory does not follow it, so that the interval is wide.
 
     What helps: Cooling (air flow, dust, the neighbouring card), the power cables and the supply; another node of the
@@ -428,7 +428,7 @@ def narrow_link(step: StepSummary, gpus: tuple[GpuUse, ...], case: Case) -> Find
 
     How we know: NVIDIA's driver shows lanes and generation of the PCI Express link, and what device and slot can do
     together. The best of the samples in which the GPU was at work counts, because an idle link is slowed down to save
-    power. To be saved is the part of the exposed copies that the full link would take off.
+    power. The savings are the part of the exposed copies that the full link would take off.
 
     What helps: Another slot; the card seated anew; the slot's lanes and generation in the firmware; another node.
 

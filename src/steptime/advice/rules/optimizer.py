@@ -134,7 +134,7 @@ def dense_embedding_gradient(step: StepSummary, optimizers: tuple[OptimizerUse, 
     filled with zeros, and the optimizer updates every row, every step.
 
     How we know: Embedding weights with a dense gradient are counted among the optimizer's elements; their part of the
-    optimizer's time is to be saved (making the zeros in backward comes on top).
+    optimizer's time can be saved (making the zeros in backward comes on top).
 
     What helps: Embedding(..., sparse=True) with SparseAdam, SGD or Adagrad for that table (the moments of untouched
     rows then stay as they are, which changes Adam's curve slightly); or the table in an optimizer of its own that steps
@@ -355,7 +355,7 @@ def single_tensor_clipping(step: StepSummary, kernels: tuple[KernelUse, ...], ca
     several types; loops over model.parameters() always do.
 
     How we know: As many kernels of a norm as there are parameters, and as many products in place behind them; torch's
-    batched form has a handful (_foreach_norm, _foreach_mul_). To be saved is what the device idles while these are
+    batched form has a handful (_foreach_norm, _foreach_mul_). The savings are what the device idles while these are
     launched, and what the kernels take beyond their bytes; the interval starts at the idle time alone.
 
     What helps: torch.nn.utils.clip_grad_norm_(model.parameters(), limit, foreach=True), which is the default on CUDA;
@@ -433,7 +433,7 @@ def optimizer_in_step(
 
     How we know: Each optimizer that takes a step is counted, with the line that made it, where the one before it from
     there is gone. They are reported at 1, 2, 4, … of them: a quarter of the number of steps is enough. The time of that
-    line in the loop is to be saved.
+    line in the loop can be saved.
 
     What helps: Make it once, before the loop, and change options in its param_groups.
 

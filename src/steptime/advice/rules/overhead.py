@@ -87,7 +87,7 @@ FEWEST_TINY = 100.0
 LEAST_PART_TINY = 0.3
 """Fraction of the device's busy time: else the large kernels are what to look at."""
 HELD_BACK = 0.2
-"""Fraction of the step: from here on the CPU launches too slowly, and overhead-bound says so with what is to be saved
+"""Fraction of the step: from here on the CPU launches too slowly, and overhead-bound says so with what can be saved
 there."""
 FUSES_AT_LEAST, FUSES = 0.3, 0.6
 """Fraction of the kernels: every third is gone when pairs of a chain of pointwise operators are fused here and there;
@@ -133,7 +133,7 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
     How we know: The profile counts the operators of each function and their mean duration; those of a function with
     timed lines are shared out among them by time, and the lines that run several times a batch count. In a bare trace
     the stacks must show a function that calls the same thing, or is called by the same one, eight times or more: a
-    model that is called once is no loop. To be saved is the part of the line or function of all operators, of the
+    model that is called once is no loop. The savings are the part of the line or function of all operators, of the
     breakdown's overhead; on a CPU the loop's own Python, too, and the time of operators whose arithmetic takes no
     longer than their dispatch (bound by latency). Small matmuls are slower than one large one that does the
     same arithmetic: half of what they take beyond the machine's rate counts, and all of it is where the interval ends.
@@ -467,7 +467,7 @@ def recompilation(step: StepSummary, case: Case) -> Finding | None:
 
     How we know: TorchDynamo records each compilation with its time and the guard that failed. Those after the warm-up
     count, spread over the steps of the run; the time is between or inside steps that statistics leave out. A bare
-    trace shows the parts of a compilation as annotations: there the breakdown's compile category is to be saved.
+    trace shows the parts of a compilation as annotations: there the breakdown's compile category can be saved.
 
     What helps: Pad or bucket to a few shapes; torch._dynamo.mark_dynamic or dynamic=True for a dimension that varies;
     keep Python numbers that change (step counters, schedules) out of compiled code or make them tensors;
@@ -614,7 +614,7 @@ def tiny_kernels(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) 
     for a moment and drains it again; starting and ending costs more than the work, and no larger device makes it
     faster.
 
-    How we know: Kernels that take less than ten microseconds on average are added up. To be saved is the part that a
+    How we know: Kernels that take less than ten microseconds on average are added up. The savings are the part that a
     kernel without any work takes too, for as many kernels as fusing usually removes. The rule is silent where the CPU
     cannot launch them fast enough anyhow, which is ST302.
 
@@ -656,7 +656,7 @@ def allocator_stalls(step: StepSummary, allocations: tuple[AllocationUse, ...]) 
     nearly full (it frees everything and tries again), or a call of empty_cache(). Freeing waits for the device to
     finish.
 
-    How we know: The calls are in the trace, with the time that the CPU spent in them. To be saved is the time that the
+    How we know: The calls are in the trace, with the time that the CPU spent in them. The savings are the time that the
     device idled meanwhile, not the duration of the calls; each category of it is a finding of its own.
 
     What helps: Take torch.cuda.empty_cache() out of the loop; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against
@@ -700,7 +700,7 @@ def indexing_in_loop(step: StepSummary, operators: tuple[OperatorUse, ...], case
 
     How we know: The profile counts the derivatives of slices in backward, and as many operators there that fill with
     zeros and that add (one fewer), and times them. Their part of all operators in backward is the part of the measured
-    backward that is to be saved, but for one pass; on a CPU, where operators are timed one by one. The interval is from
+    backward that can be saved, but for one pass; on a CPU, where operators are timed one by one. The interval is from
     none to all of the filling: new memory may take far longer in the profiled steps than in the others. Slices that
     torch's own recurrent layers take (of a packed batch) are not counted.
 

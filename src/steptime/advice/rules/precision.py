@@ -111,12 +111,12 @@ def single_precision(step: StepSummary, machine: MachineUse, kernels: tuple[Kern
 
     How we know: The kernels of products and convolutions with float32 arguments that use the Tensor Cores, and those of
     operators behind them (batch norms, activations, pooling) that memory bounds, or behind convolutions latency. The
-    most to be saved is what is above the machine's peaks in bfloat16 with half of the bytes, the least a third of
-    what the ratio of the two rates and half of the bytes give. Layer norms, softmax and losses stay in float32 under
-    autocast, and so does the optimizer: they do not count.
+    upper end of the savings assumes that bfloat16 reaches the machine's peaks with half of the bytes; the lower end is
+    a third of what the ratio of the two rates and half of the bytes give. Layer norms, softmax, losses and the
+    optimizer do not count: they stay in float32 under autocast.
 
     What helps: torch.autocast("cuda", dtype=torch.bfloat16) around forward and loss; parameters stay in float32. For
-    convolutions channels_last besides, which their half-precision kernels want.
+    convolutions also channels_last, which their half-precision kernels want.
 
     When to ignore it: When the numbers need the bits: then keep those parts in float32 with autocast(enabled=False).
     """

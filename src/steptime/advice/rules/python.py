@@ -357,7 +357,7 @@ def checkpoint_in_step(step: StepSummary, segments: tuple[SegmentUse, ...], case
     so often that every step pays for it.
 
     How we know: Each torch.save in the training thread is timed as a segment of its own; their total, spread over the
-    steps, is to be saved. Where every step saves, the time in torch.save of its line is. The line is the one of the
+    steps, can be saved. Where every step saves, the time in torch.save of its line is. The line is the one of the
     loop that holds the call.
 
     What helps: Save less often; copy the state to the CPU and write it from another thread or process

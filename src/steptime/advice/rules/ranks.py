@@ -167,7 +167,7 @@ def _waiting(mean: float, ranks: Sequence[RankUse], step: StepSummary) -> Estima
 
 def _known(step: StepSummary, late: Straggler, ranks: tuple[str, ...]) -> Finding:
     """The finding where the reason is known. Where the profiled steps were slower than all steps, no more than a step
-    is to be saved."""
+    can be saved."""
     summary = straggler_text(late, step)
     reason = straggler_reason(late).partition(", at ")[0]
     if reason and len(f"{summary}: {reason}") <= LONGEST_SUMMARY:

@@ -102,9 +102,9 @@ def rollout_share(segments: tuple[SegmentUse, ...]) -> Finding | None:
     updates. Where the rollouts dominate, faster training steps change little.
 
     How we know: Runs of forward calls without gradients before updates are segments of their own; their total is
-    compared with the run after the warm-up. The models' forward is timed in all of them, the lines of one are timed,
-    too; what is the environment (`.step(`, `.reset(`) and what a transfer is known from a line's text. Where only the
-    models' forward takes time, they are reported as calls of the models: a check, a teacher, a generator of samples.
+    compared with the run after the warm-up. The models' forward is timed in all of them, and in one the
+    lines, too; the text of a line shows whether it is the environment (`.step(`, `.reset(`) or a transfer. Where only
+    the models' forward takes time, the rule reports calls of the models: a check, a teacher, a generator of samples.
 
     What helps: Where the models take the time, vectorised environments with one batched forward for all. Where the
     environment does, a cheaper step of it, or environments in processes of their own. inference_mode while acting. Cost
@@ -166,14 +166,14 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
     another shard of the data, a schedule that switches something on, a cache that no longer fits. Or it becomes slower
     all the time: hooks that are registered again in each epoch, a list that is searched, a graph that is kept.
 
-    How we know: The steady steps are split where their ranks say most clearly that what follows is larger (Pettitt);
-    each third of either side must are on its own side of the middle, the change must come at once, and one phase must
-    make up most of it: where all phases grow alike, the machine became slower. Steps that grow bit by bit do so from
-    each fifth of the run to the next, in one phase above all, by three tenths or more. When steps become slower while
-    the job runs, its lines are timed once more, and the rule names the line that grew: where the backward pass grows,
-    the line by which the graph of one step reaches the next: what the search for leaks finds, else the only variable
-    that the line with the forward pass both reads and binds. Where none is, on a CPU that other
-    processes used meanwhile, it is a note: they may be what changed.
+    How we know: Pettitt's rank test finds the step from which on steps are longer. All thirds before it must be faster
+    than the middle, all thirds after it slower; the change must be sudden, and most of it in one phase: where all
+    phases grow alike, the machine became slower. Gradual growth means: each fifth of the run is slower than the one
+    before, in one phase above all, by three tenths in total. When steps become slower while the job runs, its lines
+    are timed once more, and the rule names the line that grew. For the backward pass it names the line by which the
+    graph of one step reaches the next: the search for leaks finds it, else it is the only variable that the line with
+    the forward pass both reads and binds. Without such a line, on a CPU that other processes used meanwhile, the
+    finding is a note: they may be what changed.
 
     What helps: Look at what the job does from that step on.
 
@@ -305,7 +305,7 @@ def caught_steps(caught: CaughtUse) -> Finding | None:
     summary = f"{steps} of {lasted}, usually {format_duration(caught.usual)}" if slow else steps
     summary += f", one in {caught.period}" if caught.period else ""
     if not caught.lines:
-        return caught_steps.finding(f"{summary}: no line of yours ran", "Look at the numbers of these steps.")
+        return caught_steps.finding(f"{summary}: no line of your code ran", "Look at the numbers of these steps.")
     first, place = caught.lines[0], format_source(caught.lines[0].source)
     seen = [f"{format_share(each.share)} at {format_source(each.source)}" for each in caught.lines]
     seen[0] = f"{format_share(first.share)} of that at {place}"

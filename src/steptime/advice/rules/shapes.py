@@ -37,7 +37,7 @@ def few_tiles(step: StepSummary, kernels: tuple[KernelUse, ...], second_order: b
     (wave quantisation). The arithmetic per second then depends on the sizes and not on the device.
 
     How we know: The grid of the kernel, or for kernels that fill any device with blocks (cuBLAS's nvjet) the tile in
-    its name and the operator's shapes, against the device's number of multiprocessors. To be saved is what full waves
+    its name and the operator's shapes, against the device's number of multiprocessors. The savings are what full waves
     would take less, down to the roofline; the interval starts at what tiles of half the size would save.
 
     What helps: More rows in one product (a larger batch, sequences packed together, several products of one input as
@@ -115,7 +115,7 @@ def written_out_norm(
     whole tensor, and twice as many in backward. The ready-made operator reads it once and writes it once.
 
     How we know: Kernels in a row: a mean (or variance) over the last dimension, a root of its result, a product with
-    the tensor; and those that backward runs for their operators. To be saved is what is above one pass forward (two
+    the tensor; and those that backward runs for their operators. The savings are what is above one pass forward (two
     tensors) and one backward (three) at the rate that a good kernel reaches of the device's bandwidth.
 
     What helps: torch.nn.functional.layer_norm, and rms_norm from torch 2.4 on; or torch.compile, which fuses the

@@ -103,7 +103,7 @@ def deterministic_left_on(step: StepSummary, settings: SettingsUse, case: Case) 
     slower ways, and fills every new tensor (torch.utils.deterministic.fill_uninitialized_memory).
 
     How we know: The switch is read while backward runs. Where a profile exists, the time of the operators that it
-    changes is the upper bound of what is to be saved; without one this is only a note.
+    changes is the upper bound of what can be saved; without one this is only a note.
 
     What helps: Switch it off when the run need not repeat bit by bit; or keep it and set
     torch.utils.deterministic.fill_uninitialized_memory = False.
@@ -202,9 +202,8 @@ def debug_switch(step: StepSummary, settings: SettingsUse) -> Finding | None:
     product, PYTHONDEVMODE=1 and PYTHONMALLOC=debug check the interpreter, NCCL_P2P_DISABLE=1 sends what devices
     exchange through the CPU. Such lines stay in scripts long after the fault is found.
 
-    How we know: The variables are read at the first steps, and told where they act: those of CUDA in a job on a device,
-    those of NCCL where it is the backend. The cost of one depends on the job: this is a note, and steptime try measures
-    it.
+    How we know: The variables are read at the first steps. The rule names those that act: CUDA's in a job on a device,
+    NCCL's where it is the backend. The cost of one depends on the job: this is a note, and steptime try measures it.
 
     What helps: Take the variable out of the script, the launcher or the container. One that the script sets itself,
     through os.environ, has to be taken out there.

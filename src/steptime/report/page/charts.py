@@ -31,7 +31,7 @@ MOST_BARS = 400
 ROOM = 1.25
 """Height of the plot over the highest steady step: what is longer (a compilation) is cut, and marked so."""
 MOST_SIGNS = 80
-"""Letters under the bars; more would are on one another, and are then lines."""
+"""Letters under the bars; more would be on one another, and are then lines."""
 SIGNS = {
     "outlier": "▲", "slow": "△", "evaluation": "E", "checkpoint": "C", "compilation": "J", "rollout": "R",
     "loader start": "L", "pause": "P",
