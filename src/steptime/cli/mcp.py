@@ -42,7 +42,7 @@ LONGEST_COMMAND = 2000
 """Most characters of a command: the answers, which are short, contain it."""
 INSTRUCTIONS = (
     "steptime measures PyTorch training jobs. Start with diagnose(command=[…]), follow the `next` call of each answer, "
-    "and run `apply` yourself where there is one: the patch was run by itself and judged faster and the same training."
+    "and run `apply` yourself if the answer has one: that patch ran by itself, was faster and trained the same."
 )
 SLUG = re.compile(r"(?P<sentence>.+) \((?P<slug>[a-z0-9-]+)\)")
 """Pattern of an error message with its slug."""
@@ -51,60 +51,63 @@ Words = Annotated[
     list[str],
     msgspec.Meta(description="The command that starts the training, as a list of words: ['python', 'train.py']."),
 ]
-Folder = Annotated[str, msgspec.Meta(description="The folder in which the command is run.")]
+Folder = Annotated[str, msgspec.Meta(description="Folder in which the command runs.")]
 Uncontained = Annotated[
     bool, msgspec.Meta(description="Run the job in its own folder where the system permits no contained copy.")
 ]
 
 
 class Diagnose(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Where the time of a training step goes: runs a copy of the job until its steps are known (a minute or so; no file
-    of it changes), or reads a recording or a profiler's trace. The lines, what they cost, and what to do next."""
+    """Find where the time of a training step goes: slow lines, their cost, what to change. Runs a copy of the job for
+    about a minute (its files stay unchanged), or reads a recording or a profiler trace."""
 
     command: Words = []
-    path: Annotated[str, msgspec.Meta(description="A recording, or a profiler's trace, instead of a job.")] = ""
+    path: Annotated[str, msgspec.Meta(description="Recording or profiler trace to read instead of running a job.")] = ""
     directory: Folder = ""
     uncontained: Uncontained = False
 
 
 class Explain(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a finding (ST101), a fix (RM101) or a message means, how it is known, what helps, when to ignore it; with a
-    path also where it is in that recording."""
+    """Explain a finding (ST101), a fix (RM101) or an error message: what it means, how steptime knows, what helps, when
+    to ignore it. With `path`, also report its place in that recording."""
 
     code: str
-    path: Annotated[str, msgspec.Meta(description="A recording or a trace that has the finding.")] = ""
+    path: Annotated[str, msgspec.Meta(description="Recording or trace with the finding.")] = ""
     command: Words = []
     directory: Folder = ""
 
 
 class Judge(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Whether a change makes the job faster and leaves its training the same: runs the job with and without it, in
-    turns with a control, in contained copies. Without a change: steptime's own fixes for what was found, as a patch. A
-    script without training steps is judged by a number that it prints (metric)."""
+    """Measure whether a change makes the job faster and keeps its training the same: runs the job with and without it
+    and a control, in turns, in contained copies. Without a change, tries steptime's own fixes and returns a patch. For
+    a script without training steps, give `metric`, a number that it prints."""
 
     command: Words
-    recording: Annotated[str, msgspec.Meta(description="Of this command, by diagnose; else it is measured.")] = ""
+    recording: Annotated[
+        str,
+        msgspec.Meta(description="Recording of this command, made by diagnose. Without it the job is measured first."),
+    ] = ""
     fixes: Annotated[list[str], msgspec.Meta(description="Codes of steptime's fixes to try (RM101).")] = []
-    diff: Annotated[str, msgspec.Meta(description="A change of yours: a file that git diff wrote, or its text.")] = ""
-    ref: Annotated[str, msgspec.Meta(description="A change of yours: a commit, or A..B.")] = ""
-    env: Annotated[dict[str, str], msgspec.Meta(description="A change of yours: variables.")] = {}
-    args: Annotated[str, msgspec.Meta(description="A change of yours: further arguments of the command.")] = ""
+    diff: Annotated[str, msgspec.Meta(description="Your change: a file written by git diff, or its text.")] = ""
+    ref: Annotated[str, msgspec.Meta(description="Your change: a commit, or A..B.")] = ""
+    env: Annotated[dict[str, str], msgspec.Meta(description="Your change: environment variables.")] = {}
+    args: Annotated[str, msgspec.Meta(description="Your change: further arguments of the command.")] = ""
     metric: Annotated[
-        str, msgspec.Meta(description="A regular expression with one group, the number that the command prints.")
+        str, msgspec.Meta(description="Regular expression with one group: the number that the command prints.")
     ] = ""
     until_loss: Annotated[
         float | None,
-        msgspec.Meta(description="Compare the time to this training loss; a change of yours may train otherwise."),
+        msgspec.Meta(description="Compare the time to this training loss; your change may then train differently."),
     ] = None
-    lower_is_better: Annotated[bool, msgspec.Meta(description="Of the metric: it is a time, or a cost.")] = False
-    resume: Annotated[str, msgspec.Meta(description="Go on with the judgement in this folder.")] = ""
-    budget: Annotated[str, msgspec.Meta(description="Time for all of it: 90s, 10m.", pattern=r"^\d+(s|m|h)$")] = "10m"
+    lower_is_better: Annotated[bool, msgspec.Meta(description="The metric is a time or a cost.")] = False
+    resume: Annotated[str, msgspec.Meta(description="Continue the judgement in this folder.")] = ""
+    budget: Annotated[str, msgspec.Meta(description="Time for the whole call: 90s.", pattern=r"^\d+(s|m|h)$")] = "10m"
     directory: Folder = ""
     uncontained: Uncontained = False
 
 
 class WhatIf(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What each fix is predicted to save, before anything is tried: from a recording or a trace. Nothing is run."""
+    """Predict what each fix would save, from a recording or a trace. Runs nothing."""
 
     path: str
     command: Words = []
@@ -112,7 +115,7 @@ class WhatIf(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Compare(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What differs between two recordings, traces or reports, beyond noise, and the likely cause. Nothing is run."""
+    """Report what differs between two recordings, traces or reports, beyond noise, and its cause. Runs nothing."""
 
     before: str
     after: str

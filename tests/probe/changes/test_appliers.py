@@ -165,7 +165,7 @@ def test_what_cannot_be_exercised_says_why(tmp_path: Path, blocks: Variant) -> N
     assert details["sharding"] == "the job shards no model"
     assert details["matmul-precision"] == "cpu has no TensorFloat-32"
     assert "nonsense" in details["autocast"]
-    assert details["unheard-of"] == "this steptime has no applier of that name"
+    assert details["unheard-of"] == "this steptime has no such change"
     assert variant.losses == blocks.losses
     assert variant.status == 0
 
