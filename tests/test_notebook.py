@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from compare.comparisons import busy, hostile
+from documents import json_of
 from memory.allocator import Allocator, train
 from report.report_variants import HOSTILE, with_hostile_strings
 from report.stored_reports import REPORTS, stored
@@ -21,7 +22,6 @@ from steptime.answer.json import document as as_json
 from steptime.api import Loaded, LoadedComparison, LoadedMemory, LoadedReport, LoadedTrial
 from steptime.errors import RecordingError, UsageError
 from steptime.quantities import Estimate
-from steptime.report import compact
 from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import Agreement, Judgement, TrialVerdict, Variant
 
@@ -195,7 +195,7 @@ def test_a_comparison_that_was_saved_is_loaded(tmp_path: Path) -> None:
 
 def test_a_compact_report_says_what_to_load_instead(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    path.write_text(compact.render(stored("quiet-1")), encoding="utf-8")
+    path.write_text(json_of(stored("quiet-1")), encoding="utf-8")
     with pytest.raises(RecordingError, match="--full"):
         steptime.load(path)
 

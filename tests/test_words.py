@@ -24,7 +24,8 @@ TEXTS = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING")),
 ]
-PAGES = [path for path in sorted((ROOT / "src").rglob("*")) if path.suffix in {".html", ".js", ".svg", ".md"}]
+SUFFIXES = {".html", ".js", ".svg", ".md", ".css", ".txt"}
+PAGES = [path for path in sorted((ROOT / "src").rglob("*")) if path.suffix in SUFFIXES]
 
 IN_NAMES = {
     word: new
@@ -35,12 +36,17 @@ IN_NAMES = {
         ("wishes", "options"), ("lateness", "straggler, delay"), ("excerpt", "step view"), ("remedy remedies", "fix"),
         ("stake stakes", "savings"), ("regime regimes", "bottleneck"), ("ledger", "breakdown"), ("pace", "step timer"),
         ("watch watches", "observer, instrumentation"), ("optimiser optimisers", "optimizer"),
+        ("disturbance disturbing", "background load"), ("account", "breakdown"), ("hunt", "search"),
     )
     for word in words.split()
 }  # fmt: skip
 """Parts of identifiers that were given up, and what is said instead."""
+IN_KEYS = IN_NAMES | {"lateness": "stragglers", "arm": "variant", "floor": "lower bound", "matrix": "tensor cores"}
+"""The same for names in quotes: of rules, keys of documents, files, classes of pages."""
 OTHERS_NAMES = {"on_train_begin", "tell", "watch"}
 """Names that other libraries give: callbacks of trainers, a file's `tell`, our own verb `watch`."""
+OTHERS_KEYS = OTHERS_NAMES | {"nothing-to-watch", "lane", "floor", "floor_divide", "matrix", "matrix_exp"}
+"""The same in quotes; a PCI Express link has lanes, a machine's peak a matrix."""
 IN_PROSE = (
     (r"[Oo]ptimiser", "optimizer"),
     (r"\b[Bb]egins?\b(?! ?=)", "start"),
@@ -52,6 +58,13 @@ IN_PROSE = (
     (r"\b[Rr]egimes?\b", "bottleneck"),
     (r"\b[Ll]edger\b", "breakdown"),
     (r"\bat stake\b", "savings"),
+    (r"\b[Mm]atrix (?:unit|product)s?\b", "Tensor Cores, matmul"),
+    (r"\b[Nn]umber formats?\b", "dtype"),
+    (r"\b[Ll]aunch-bound\b", "overhead-bound"),
+    (r"\bbeyond doubt\b|\bin doubt\b", "for certain, uncertain"),
+    (r"\b(?:is|are|was|were|be|been) (?:told|said)\b(?! apart)", "reported"),
+    (r"\bhost (?:launch|dispatch|idle|wait)(?:s|es)?\b", "CPU"),
+    (r"\bhunt", "search"),
     (r"\bto be to be\b|\bThe savings is\b", "English"),
 )
 """Words of docstrings, comments, messages, pages and docs that were given up, and what is said instead."""
@@ -94,14 +107,14 @@ def test_no_name_that_was_given_up_returns() -> None:
 
 
 def prose_in(path: Path) -> Iterator[tuple[int, str]]:
-    """Comments, and strings of more than one word: docstrings and messages. Lines, and what is in them."""
+    """Comments, and strings of more than one word, each as one line: docstrings and messages. Their first lines."""
     text = path.read_text(encoding="utf-8")
-    if not any(re.search(pattern, text) for pattern, _ in IN_PROSE):
+    if not any(re.search(pattern, " ".join(text.split())) for pattern, _ in IN_PROSE):
         return  # nothing to take apart
     with tokenize.open(path) as file:
         for token in tokenize.generate_tokens(file.readline):
             if token.type == tokenize.COMMENT or (token.type != tokenize.NAME and " " in token.string.strip()):
-                yield from enumerate(token.string.split("\n"), token.start[0])
+                yield token.start[0], " ".join(token.string.split())
 
 
 def given_up(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[str]:
@@ -109,6 +122,23 @@ def given_up(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[str]:
         for pattern, new in IN_PROSE:
             if match := re.search(pattern, line):
                 yield f"{path.relative_to(ROOT)}:{number} {match[0]!r}: say {new}"
+
+
+NAME_IN_QUOTES = re.compile(r"""(["'])([a-z][a-z0-9]*(?:[-_.][a-z0-9]+)*)[-_.]?\1""")
+
+
+def test_no_name_in_quotes_that_was_given_up_returns() -> None:
+    """Rules, keys of documents, files of a recording, classes and identities of pages."""
+    found = [
+        f"{path.relative_to(ROOT)} {name!r}: say {IN_KEYS[word]}"
+        for path in (*SOURCES, *PAGES)
+        if path.suffix != ".md"
+        for _, name in NAME_IN_QUOTES.findall(path.read_text(encoding="utf-8"))
+        if name not in OTHERS_KEYS
+        for word in re.split(r"[-_.]", name)
+        if word in IN_KEYS
+    ]
+    assert found == []
 
 
 def test_no_word_that_was_given_up_returns_to_the_source() -> None:

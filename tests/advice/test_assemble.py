@@ -576,7 +576,7 @@ def test_roles_of_lines_by_clock_and_by_names(tmp_path: Path, device: str, movin
     }
     assert lines[12].duration.value == 2 * MS  # without the line inside of it
     assert lines[31].duration.value == 4 * MS
-    assert lines[16].host.value == pytest.approx(20 * US)
+    assert lines[16].python.value == pytest.approx(20 * US)
     assert lines[18].hits == 1
 
 
@@ -593,9 +593,9 @@ def test_operators_of_a_line_are_not_the_hosts(tmp_path: Path) -> None:
     busy = union([first, forward, last - 1], [first + 1, backward, last])
     lines = {use.source.line: use for use in line_uses(process, layout, usual_steps(layout), busy)}
     assert lines[15].duration.value == 2 * MS
-    assert lines[15].host.value < 0.01 * MS
-    assert lines[18].host.value == pytest.approx(3 * MS, rel=0.01)
-    assert lines[12].host.value == 2 * MS
+    assert lines[15].python.value < 0.01 * MS
+    assert lines[18].python.value == pytest.approx(3 * MS, rel=0.01)
+    assert lines[12].python.value == 2 * MS
 
 
 def test_own_batch_preparation_is_input_in_steps_without_lines(tmp_path: Path) -> None:

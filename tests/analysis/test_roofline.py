@@ -108,7 +108,7 @@ def test_a_product_is_bound_by_arithmetic_and_a_sum_by_bytes(tmp_path: Path) -> 
     product = by_name(roofline)[GEMM]
     assert (product.calls, product.duration, product.flops, product.bytes) == (1, 20_000, FLOPS, BYTES)
     assert product.at_roofline == pytest.approx(FLOPS / 1e14 * 1e9)
-    assert (product.bound, product.matrix_unit, product.dtype) == ("compute", True, "bfloat16")
+    assert (product.bound, product.tensor_cores, product.dtype) == ("compute", True, "bfloat16")
     large, small = sorted((g for g in roofline.groups if g.operator == "aten::add"), key=lambda g: -g.duration)
     assert (large.bound, large.bytes, large.at_roofline) == ("memory", 12e6, 12e6 / 1e12 * 1e9)
     assert (small.bound, small.bytes) == ("latency", 120)
@@ -118,7 +118,7 @@ def test_a_product_is_bound_by_arithmetic_and_a_sum_by_bytes(tmp_path: Path) -> 
     assert roofline.peak == 1e14
     assert roofline.utilization == pytest.approx(FLOPS / 1e14 / (roofline.wall / 1e9))
     assert roofline.modelled == 1
-    assert roofline.matrix_unit == 1
+    assert roofline.tensor_cores == 1
 
 
 def test_an_operators_work_is_shared_by_its_kernels_and_never_counted_twice(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_copies_and_products_are_drawn_over_their_size_with_their_knees() -> Non
     assert [tick.words for tick in products.across] == ["16", "1024"]
     assert [point.words for point in products.points] == ["1024: half of the peak from here on"]
     page = as_page(answer_of_sweep(KNOWN))
-    assert page.count("<h2>B/s of copies over their size") == page.count("<h2>FLOP/s of matrix products over") == 1
+    assert page.count("<h2>B/s of copies over their size") == page.count("<h2>FLOP/s of matmuls over") == 1
     alone = replace(KNOWN, points=KNOWN.of("copy")[:1] + KNOWN.of("product")[:1])
     assert not list(by_size(alone))
 

@@ -214,7 +214,7 @@ def test_a_comparison_says_what_its_json_says(open_text: Any) -> None:
     assert before is not None
     assert after is not None
     assert format_duration(before.value) in sheet.words(sheet.page.locator("#changes .row").first)
-    assert format_duration(after.value) in sheet.words(sheet.page.locator("#changes .floor"))
+    assert format_duration(after.value) in sheet.words(sheet.page.locator("#changes .lower-bound"))
     assert rows(sheet, "differences") == 1 + len(comparison.parts) + (comparison.memory is not None)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documents import sarif_of
 
 from steptime.advice.rule import Finding
 from steptime.quantities import SourceLine
-from steptime.report import sarif
 from steptime.report.report import Report
 
 # What the standard requires (OASIS SARIF 2.1.0) of the parts that are written here.
@@ -96,7 +96,7 @@ STRUCTURE = {
 
 
 def document(report: Report) -> Any:
-    return standard_json.loads(sarif.render(report))
+    return standard_json.loads(sarif_of(report))
 
 
 def of(report: Report, findings: tuple[Finding, ...]) -> Report:

@@ -267,8 +267,8 @@ def lab_of(cast: float, both: float, breaks: int = 0, *, fast: bool = True) -> s
 
 def test_little_by_precision_and_little_by_compiling_are_read_as_the_field_reads_them() -> None:
     text = lab_of(1.1, 1.15, breaks=3)
-    assert "bfloat16 brings less than 20 %: precision is not the limit, look at the host" in text
-    assert "compiling brings less than 10 % more: 3 lines of the model broke its graph" in text
+    assert "bfloat16 gains less than 20 %: precision is not the limit, look at the CPU" in text
+    assert "compiling gains less than 10 % more: 3 lines of the model broke its graph" in text
     assert "no graph break was seen" in lab_of(1.5, 1.6)
     assert "precision is not" not in lab_of(1.5, 1.6)
     assert "precision is not" not in lab_of(0.6, 1.6, fast=False), "this processor has no faster bfloat16"

@@ -51,7 +51,7 @@ def change_use(process: Process, layout: Layout) -> LastingChange | None:
 
 
 def _carrier(process: Process, layout: Layout) -> tuple[str, SourceLine] | None:
-    """The variable that brings the graph of each step into the next, as the hunt for leaks found it; else, where the
+    """The variable that carries the graph of each step into the next, as the search for leaks found it; else, where the
     graph is retained, the only one that a line of the loop with a forward pass both reads and binds. With its line."""
     for leak in process.leaks:
         if leak.nodes and leak.name and leak.site is not None:

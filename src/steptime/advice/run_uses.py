@@ -69,7 +69,7 @@ class StepSummary:
     out. norm: of the gradients, where it was sampled. graphs: of kernels, launched as one. behind: usual steps that the
     mean leaves out, because a device's tracer makes them longer. gpu_busy: share of the steady steps in which the
     driver saw a kernel run, 0 to 1, None where nobody looked. loss_divided: True if the value that backward starts from
-    is divided or multiplied by something, None where its graph does not tell. compiling: ns in which TorchDynamo traced
+    is divided or multiplied by something, None where its graph does not say. compiling: ns in which TorchDynamo traced
     and compiled, of `run` ns from the first step to the end of the last."""
 
     duration: Estimate

@@ -117,7 +117,7 @@ def _steps(
     forwards = activity.forwards.start
     untimed = end <= forwards[0] if len(forwards) else np.zeros(len(end), np.bool_)  # before the first timed forward
     looked = (inside(Kind.DISCOVERY) > slack) | untimed
-    excluded = profiled | looked | (measure(claims.disturbing, start, end) > 0) | _kept_for_slowness(probe, start)
+    excluded = profiled | looked | (measure(claims.excluding, start, end) > 0) | _kept_for_slowness(probe, start)
     paused = measure(claims.sets[SegmentKind.PAUSE], start, end) > SHORT_PAUSE * length
     watched = inside(Kind.UNWATCHED) * 2 <= length
     compiled = measure(records.of(Kind.COMPILE).intervals, start, end) > 0

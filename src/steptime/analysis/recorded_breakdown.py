@@ -10,9 +10,9 @@ not see inside them. So each has what the other lacks:
   was taken off OVERHEAD first, and off the rest in proportion where that is not enough.
 
 This is an estimate: it holds as far as profiled and steady steps do the same work, and errs towards compute, because
-the events of long operators cost the profiler time too. On an accelerator the phases of the host say little about the
+the events of long operators cost the profiler time too. On an accelerator the phases of the CPU say little about the
 device, which runs behind it; there the whole step is split as the profiled steps were, but for one thing: the profiler
-slows the host alone. The device's work in a step stays as it was; the time that the profiler took comes out of the idle
+slows the CPU alone. The device's work in a step stays as it was; the time that the profiler took comes out of the idle
 time.
 
 Journal and trace have different clocks; a pair read together when the profiler stopped lays one next to the other.

@@ -215,7 +215,7 @@ def notes(bench: Bench) -> Iterator[str]:
 
 
 def _of_calls(bench: Bench) -> Iterator[str]:
-    """Notes on changed arguments, launch-bound calls and printed output."""
+    """Notes on changed arguments, overhead-bound calls and printed output."""
     changing = dict.fromkeys(each.name for each in bench.contenders if each.changes)
     if changing:
         yield one_line(
@@ -225,7 +225,7 @@ def _of_calls(bench: Bench) -> Iterator[str]:
     waiting = dict.fromkeys(each.name for each in bench.contenders if _launch_bound(each))
     if waiting:
         yield one_line(
-            f"{', '.join(waiting)}: launch-bound; the CPU needs nearly all of the time to launch the kernels."
+            f"{', '.join(waiting)}: overhead-bound; the CPU needs nearly all of the time to launch the kernels."
         )
     printed = sum(setting.printed for setting in bench.settings)
     if printed:

@@ -129,14 +129,14 @@ def command(
     outputs: tuple[str, ...],
     force: bool,
 ) -> int:
-    """Show this machine, the versions in use, and its peaks: matrix products by dtype, copy bandwidth, cost of an
+    """Show this machine, the versions in use, and its peaks: matmuls by dtype, copy bandwidth, cost of an
     operator. Your torch measures them once (some seconds); they are cached.
 
     \b
     steptime env
     steptime env --remeasure --json
-    steptime env --sweep -o ceilings.html
-    steptime env --sweep --place runs/train-20260801-101500 -o ceilings.html
+    steptime env --sweep -o peaks.html
+    steptime env --sweep --place runs/train-20260801-101500 -o peaks.html
     """
     from steptime.cli.delivery import hand_over
     from steptime.machine.environment import describe

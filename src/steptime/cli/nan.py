@@ -60,7 +60,7 @@ class WatchedRun:
     ended: int
 
 
-def _hunt(options: NanOptions, folder: Path) -> int:
+def _search(options: NanOptions, folder: Path) -> int:
     """Searches for the fault, and returns the exit status. Does not return if the job failed by itself."""
     seed = secrets.randbelow(1 << 31)
     watched = _monitored(options, folder, seed)
@@ -68,23 +68,23 @@ def _hunt(options: NanOptions, folder: Path) -> int:
     instrumented: tuple[ProcessNumerics, ...] = ()
     if sign is not None and not options.no_replay:
         instrumented = _instrument(options, folder, seed, watched, sign)
-    account = trace_back(options.job, watched.processes, instrumented)
-    notes = account.notes
-    if account.trigger is not None and sign is not None and not (options.no_replay or account.reproduced):
+    found = trace_back(options.job, watched.processes, instrumented)
+    notes = found.notes
+    if found.trigger is not None and sign is not None and not (options.no_replay or found.reproduced):
         notes += (
             f"it did not recur in the second run up to step {sign.step + options.max_steps}: the job depends "
             "on something that no seed controls (time, threads, files written by the first run)",
         )
     seconds = (time.time_ns() - watched.started) / 1e9
-    account = replace(account, seconds=seconds, directory=str(Path.cwd()), notes=notes)
+    found = replace(found, seconds=seconds, directory=str(Path.cwd()), notes=notes)
     outcome = watched.outcome
-    if account.trigger is None and outcome is not None and not watched.processes:
+    if found.trigger is None and outcome is not None and not watched.processes:
         reason = nothing_measured(outcome, folder)
         if reason is not None:  # a job in which nothing was watched is no job in which all was finite
             say(str(reason))
             exit_as(outcome)
-    _deliver(account, options)
-    if account.trigger is not None:
+    _deliver(found, options)
+    if found.trigger is not None:
         return FOUND
     return 0 if outcome is None or outcome.status == 0 else exit_as(outcome)
 
@@ -144,9 +144,9 @@ def _instrument(
     return found
 
 
-def _deliver(account: NonFinite, options: NanOptions) -> None:
+def _deliver(found: NonFinite, options: NanOptions) -> None:
     error = STANDARD_OUTPUT not in options.outputs
-    hand_over(answer_of(account), options.outputs, as_json=options.as_json, force=options.force, error=error)
+    hand_over(answer_of(found), options.outputs, as_json=options.as_json, force=options.force, error=error)
 
 
 @click.command(
@@ -195,7 +195,7 @@ def command(**given: Any) -> int:
     check_all(options.outputs, force=options.force)
     resolve(options.job)
     if options.recording is None:
-        return _hunt(options, default_recording((f"{job_name(options.job)}-nan",)))
+        return _search(options, default_recording((f"{job_name(options.job)}-nan",)))
     parts = [options.recording / name for name in ("watch", "instrumented")] if options.force else []
     with set_aside(parts):
-        return _hunt(options, options.recording)
+        return _search(options, options.recording)

@@ -582,7 +582,7 @@ def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialO
         # How fast it is, is known: processes that only compare its training are as short as a loss curve.
         runner.plan = replace(runner.plan, start_seconds=0.0)
         confirmed = _patch(runner, taken, proposals, options, proving=pays)
-        # A patch that failed, or trains otherwise, may itself be wrong: then what it stands for is run.
+        # A patch that failed, or trains otherwise, may itself be wrong: then what it represents is run.
         if pays and (confirmed is None or confirmed.verdict in NEVER) and runner.budget.left() > 0:
             (confirmed,) = runner.conduct(next_stage(runner), (taken,))
     if confirmed is not None and confirmed.verdict is TrialVerdict.BROKE_PROMISE and runner.budget.left() > 0:
@@ -781,8 +781,8 @@ def command(
 ) -> int:
     """Try the fixes for a recording's findings, each in a fresh process of the same unmodified command, in turns
     with the job as it is. A fix is adopted if its gain exceeds noise and --min-gain, and its losses and gradients
-    are as promised. --goal memory tries every fix that saves memory and adopts those that lower the peak beyond
-    doubt. Options come before the command. Without a recording or a command: the newest recording in runs/.
+    are as promised. --goal memory tries every fix that saves memory and adopts those that certainly lower the
+    peak. Options come before the command. Without a recording or a command: the newest recording in runs/.
 
     \b
     steptime try

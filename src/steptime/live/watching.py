@@ -276,7 +276,7 @@ class Diagnosis:
         try:
             report = msgspec.json.decode(self._output.read(LARGEST_DIAGNOSIS), type=_Short)
         except (msgspec.MsgspecError, ValueError):
-            return ()  # there is nothing to be said yet
+            return ()  # there is nothing to be reported yet
         first = report.findings[0] if report.findings else None
         if first is None:
             return (report.headline,)

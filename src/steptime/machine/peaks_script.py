@@ -4,7 +4,7 @@ is imported here. Answers with one JSON object on stdout.
     python peaks_script.py DEVICE [THREADS]
 
 Each upper bound is timed in blocks for a share of a second, after a warm-up. The best block is the upper bound, because
-what disturbs a block can only slow it; the median block tells how much this machine was disturbed.
+what disturbs a block can only slow it; the median block shows how much this machine was disturbed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ while now < end:
     done, now = done + 1, time.perf_counter()
 print(done / (now - start), flush=True)
 """
-"""Program that stands for a loader's worker: a Python process."""
+"""Program that acts as a loader's worker: a Python process."""
 BATCHES, BATCH_ITEMS, ITEM_VALUES = 60, 32, 512
 HANDOVER_SECONDS = 0.005
 """Seconds between two batches, so that the next one is ready when it is asked for."""

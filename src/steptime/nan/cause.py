@@ -245,7 +245,7 @@ def _outside_domain(origin: NonFiniteOrigin, name: str) -> Cause | None:
         "outside-domain",
         f"{name} is undefined there: its input is between {plain_number(values.low)} and "
         f"{plain_number(values.high or 0.0)}.",
-        "Clamp to the domain what rounding has pushed out of it (x.clamp(min=0)), or find out why it lies outside.",
+        "Clamp to the domain what rounding has pushed out of it (x.clamp(min=0)), or find out why it is outside.",
     )
 
 
@@ -269,7 +269,7 @@ def _division(origin: NonFiniteOrigin, name: str) -> Cause | None:
 
 
 def _outlying_sample(origin: NonFiniteOrigin, batch: BatchFacts | None) -> Cause | None:
-    """Overflow only in rows that stand out in the batch."""
+    """Overflow only in rows that differ in the batch."""
     if batch is None or not batch.rows_outlying or not _overflowed(origin):
         return None
     if not set(origin.rows) <= set(batch.rows_outlying):

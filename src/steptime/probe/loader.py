@@ -232,7 +232,7 @@ class _Worker:
             return file.read().count(f'"{WORKER_SAMPLES}"'.encode()) < MOST_LINED
 
     def finish(self) -> None:
-        with suppressed(OSError):  # nobody is left who could be told
+        with suppressed(OSError):  # nobody is left who could read it
             if self.lines is not None:
                 self.lines.end()
             self.flush()

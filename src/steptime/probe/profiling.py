@@ -216,7 +216,7 @@ def stop_config_thread() -> None:
 
 
 def _threads() -> set[str]:
-    """Numbers of this process's threads; none where the system does not tell."""
+    """Numbers of this process's threads; none where the system does not say."""
     try:
         return set(os.listdir("/proc/self/task"))
     except OSError as error:
@@ -392,11 +392,11 @@ class ProfilerWindow:
             self.abandon()
             return
         end = now()
-        self._recorder.fact("trace", steps=steps, begin=self.opened, end=end, **self._write())
+        self._recorder.fact("trace", steps=steps, start=self.opened, end=end, **self._write())
         self.steps = steps
-        self._account(end)
+        self._record_cost(end)
 
-    def _account(self, end: int) -> None:
+    def _record_cost(self, end: int) -> None:
         """Records the time that the window took from the job: slow steps until `end`, ns, and the time since."""
         self._recorder.interval(int(Kind.PROFILED), self.number, self.opened, end)
         self._recorder.pause(end)
@@ -440,7 +440,7 @@ class ProfilerWindow:
             let_go(self._end(""))
             with suppressed(OSError):  # the recording is gone
                 os.unlink(self._partial)
-            self._account(end)
+            self._record_cost(end)
 
     def _end(self, history: str) -> Any:
         """Switches off everything that `start` switched on, even on errors. history: path for the allocator's, or

@@ -318,7 +318,7 @@ class Session:
         elif time_ns >= self.fast_path.until and self._script is not None:
             self._garbage.write()
             self._ranges.again()
-            with unasked():  # the boundary may lie in a torch function mode of the job's, which would see what we read
+            with unasked():  # the boundary may be in a torch function mode of the job's, which would see what we read
                 resume(self._script, self.recorder, time_ns)
             if not self.active:
                 end_script(self._script)
@@ -347,7 +347,7 @@ class Session:
         if os.getpid() != self._pid or not self.recorder.folder:
             return
         start = time.perf_counter_ns()
-        with suppressed(Exception):  # the probe's boundary: the interpreter is going down, nobody could be told
+        with suppressed(Exception):  # the probe's boundary: the interpreter is going down, nobody would read a message
             end_script(self._script)
             self._garbage.write()
             self.catching.finish()

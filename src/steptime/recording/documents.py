@@ -59,10 +59,6 @@ FACT_TYPES: dict[str, type[Any]] = {
 """Type of a line by its `fact`; lines of "note" have a `text` instead."""
 
 
-WRITTEN_KEY = (b'"begin":', b'"start":')
-"""Key of an interval's start on disk, and in the records."""
-
-
 class _Heading(msgspec.Struct):
     fact: str
     text: str = ""
@@ -144,7 +140,7 @@ def decode_fact(line: bytes) -> object:
         heading = _heading.decode(line)
         if heading.fact == "note":
             return heading.text
-        fact = _decoders[heading.fact].decode(line.replace(*WRITTEN_KEY))
+        fact = _decoders[heading.fact].decode(line)
     except (msgspec.MsgspecError, KeyError, RecursionError) as error:
         raise ValueError(str(error)) from None
     if not _bounded(fact):

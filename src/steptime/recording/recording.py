@@ -400,7 +400,7 @@ class PaddingFacts:
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
-            raise ValueError(f"a share lies between 0 and 1, not at {self.share}")
+            raise ValueError(f"a share is between 0 and 1, not at {self.share}")
 
 
 @dataclass(frozen=True, slots=True)

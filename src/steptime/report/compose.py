@@ -367,7 +367,9 @@ def next_command(source: str, environment: JobEnvironment, process: ProcessRepor
         return confirming(source, environment.command)
     if _can_be_tried(process):
         return f"steptime try {shlex.quote(source)}"
-    note = process.findings[:1] and process.findings[0].weight is Weight.NOTE  # told in full: no doubt is more urgent
+    note = (
+        process.findings[:1] and process.findings[0].weight is Weight.NOTE
+    )  # reported in full: no caveat is more urgent
     caveats = (Weight.CAVEAT,) if process.case.step.mode != "trace" and not note else ()  # no trace is measured again
     for weight in (Weight.FINDING, *caveats):
         for finding in process.findings:

@@ -12,7 +12,7 @@ from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.timeline import SegmentKind, Steps, Timeline
 from steptime.arrays import Bool, Int64, quartiles, unique
 
-DISTURBING = ("with evaluation", "with checkpoint", "with compilation")
+EXCLUDING = ("with evaluation", "with checkpoint", "with compilation")
 """Work of the job besides training that excludes a step from the mean; rollouts and starts of a loader do not."""
 THINNED = "several, left out"
 KINDS = (

@@ -339,7 +339,7 @@ def sliced_times(
     from the first rest on.
 
     A slice starts and ends with an idle device, so its whole time belongs to its steps, except for steps that `_steady`
-    excludes. Single host times mean little, because the host runs ahead of the device. Slices with an evaluation or a
+    excludes. Single CPU times mean little, because the CPU runs ahead of the device. Slices with an evaluation or a
     checkpoint, whose work the device may do in a later step, count only if there are no others.
 
     rests: as of `Turn`. stamps: as of `stamps_in`; the process's own stamp of an idle device is used if it is NEAR the
@@ -370,7 +370,7 @@ def _idle_before(stopped: int, idle: Sequence[int]) -> int:
 
 def _steady(timeline: Timeline, warm_up: int, on_device: bool) -> tuple[Bool, Int64]:
     """(mask of the steps that count, duration of every step in ns). on_device: steps in which only the probe paused the
-    job count too, without that pause, because the host waits for the device there."""
+    job count too, without that pause, because the CPU waits for the device there."""
     steps = timeline.steps
     late = np.arange(len(steps.start)) >= warm_up
     compiling, paused = _spent_in(timeline, SegmentKind.COMPILATION), _spent_in(timeline, SegmentKind.PAUSE)

@@ -79,7 +79,7 @@ class Variant:
     that the change may draw in another order ("" for none); other_data: these also select the batches. low_precision:
     gradients may differ by a low-precision dtype's rounding. predicted: speed-up, unit "1". sources: (path relative to
     the job's folder, new text); command: its own command, empty for the job's. suspicion: sentence on signs of
-    cheating, "" for none. speed_alone: at the user's wish, its training is not judged."""
+    cheating, "" for none. speed_alone: its training is not judged, as the user asked."""
 
     name: str
     changes: tuple[Change, ...] = ()

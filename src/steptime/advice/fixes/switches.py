@@ -36,7 +36,7 @@ def no_anomaly_detection(settings: SettingsUse) -> Option | None:
     What it should gain: Half to nine tenths of the step, on models of many small operators; it is not predicted closer
     than the finding does.
 
-    When to leave it: While you are hunting a NaN.
+    When to leave it: While you are looking for a NaN.
     """
     if not settings.detect_anomaly:
         return None
@@ -122,13 +122,13 @@ def activation_checkpointing(case: Case) -> Option | None:
 
     What it changes: Each of the model's repeated blocks (children of one class in a ModuleList or Sequential) keeps
     only its input; backward computes the rest again. In the source: a loop that puts torch.utils.checkpoint around the
-    forward of each, where all blocks that were seen lie in one list.
+    forward of each, where all blocks that were seen are in one list.
 
     What it promises: Equal losses: the random numbers of the forward are restored when it is repeated.
 
     What it should gain: Memory, not time: the activations of all blocks but one. It costs the forward of the blocks a
     second time, about a quarter of a step. Time is gained only where memory that is nearly full stalls the allocator,
-    or where the room is used for a larger batch. The trial tells peak memory and time.
+    or where the room is used for a larger batch. The trial shows peak memory and time.
 
     When to leave it: When memory is to spare (then see RM305).
     """
@@ -143,7 +143,7 @@ def activation_checkpointing(case: Case) -> Option | None:
 
 
 def _edit_checkpointing(case: Case) -> Edit:
-    """In a loop over the blocks, where all that are known to repeat lie in one holder and are of one class."""
+    """In a loop over the blocks, where all that are known to repeat are in one holder and are of one class."""
     holders = _holders(case.modules)
     if len(holders) != 1:
         return Snippet(EXAMPLE)
@@ -154,7 +154,7 @@ def _edit_checkpointing(case: Case) -> Edit:
 
 def _holders(modules: Sequence[ModuleUse]) -> list[tuple[str, ...]]:
     """Paths below the root of what holds blocks: children that are numbered from 0 on, are of one class, have children
-    of their own, and lie in no other block."""
+    of their own, and are in no other block."""
     types = {tuple(each.path.split(".")): each.type for each in modules}
     parents = {path[:-1] for path in types}
     numbered: dict[tuple[str, ...], list[tuple[str, ...]]] = {}

@@ -76,7 +76,7 @@ def exposed_communication(
     but communication ran. Where sizes and ranks are in the trace, the bus bandwidth of each kind (as NCCL-tests define
     it) is set against what the datasheet says of the link between devices of one machine. On a CPU it is the time that
     the training thread was blocked in a collective. Lines of yours that call torch.distributed themselves (a metric, a
-    flag) are told by themselves there, as they were timed.
+    flag) are reported by themselves there, as they were timed.
 
     What helps: Exchange less often (no_sync() under gradient accumulation) or less (bfloat16 gradients through a
     communication hook, sharding that fits the network); start earlier (smaller first buckets, static_graph=True); a
@@ -153,7 +153,7 @@ def _collective(use: CollectiveUse) -> str:
     return f"{use.name}: {use.calls:.4g} per step{size}, {exposed}{carried}{share}"
 
 
-@rule("ST806", "late-rank", supersedes=("exposed-communication",))
+@rule("ST806", "straggler", supersedes=("exposed-communication",))
 def straggler_rank(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Straggler | None = None) -> Finding | None:
     """One rank arrives last and all others wait for it
 
@@ -186,7 +186,7 @@ def _waiting(mean: float, ranks: Sequence[RankUse], step: StepSummary) -> Estima
 
 def _known(step: StepSummary, late: Straggler, ranks: tuple[str, ...]) -> Finding:
     """The finding where the reason is known. Where the profiled steps were slower than all steps, no more than a step
-    is to be saved."""
+    can be saved."""
     summary = straggler_text(late, step)
     reason = straggler_reason(late).partition(", at ")[0]
     if reason and len(f"{summary}: {reason}") <= LONGEST_SUMMARY:
@@ -336,7 +336,7 @@ def rank_imbalance(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Str
 def pipeline_bubble(step: StepSummary, collectives: tuple[CollectiveUse, ...]) -> Finding | None:
     """A pipeline stage waits for the activations of another
 
-    What it means: The model's layers lie on several ranks, and this one waits in a receive while it has nothing to
+    What it means: The model's layers are on several ranks, and this one waits in a receive while it has nothing to
     compute: at the start and the end of each step (the bubble), or for a slower stage.
 
     How we know: Sends and receives between two ranks are in the trace; exposed is the time in which nothing but them

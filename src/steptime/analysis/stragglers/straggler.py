@@ -35,7 +35,7 @@ from steptime.quantities import Estimate, mean_of_series
 
 MOST_ROWS = 32
 LEAST_LATE = 50_000
-"""Least difference of the ranks' own work in a step that tells who is late, ns."""
+"""Least difference of the ranks' own work in a step that shows who is late, ns."""
 
 
 def aligned(summaries: Sequence[RankSummary]) -> tuple[int, Int64, Int64] | None:
@@ -91,7 +91,7 @@ LEAST_STEPS = 3
 LARGE = 0.2
 """Fraction of the step: this much waiting is reported even if one or two steps cannot rule out chance."""
 LEAST_OTHERS, FAR = 7, 2.0
-"""LEAST_OTHERS: fewest other ranks for a known spread. FAR: interquartile ranges by which a straggler must stand apart.
+"""LEAST_OTHERS: fewest other ranks for a known spread. FAR: interquartile ranges by which a straggler must be apart.
 Of a thousand equal ranks with normal variation, the last one does so in less than 0.1 % of cases."""
 LEAST_WAITING = 0.03
 """Fraction of the step: less waiting is within the variation of equal ranks and not worth a report."""

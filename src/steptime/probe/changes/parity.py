@@ -77,7 +77,7 @@ class ParityRecorder:
         self.work.pause = recorder.pause
         self._look_at_work()
 
-    # -- what is told ----------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------------
 
     def top_module(self, module: torch.nn.Module) -> None:
         for name, parameter in module.named_parameters():

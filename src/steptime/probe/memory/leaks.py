@@ -243,7 +243,7 @@ YOUNG_KEPT = sys.version_info < (3, 14)
 """True before Python 3.14: later collectors are incremental, and make objects old at the first collection."""
 
 
-class LeakHunt:
+class LeakSearch:
     """Search for leaks. Call `look` at boundaries until it is `done`; then `leaks` has the result."""
 
     def __init__(self) -> None:
