@@ -322,6 +322,11 @@ PLANTED: dict[str, dict[str, Case]] = {
             lines=(line("torch.save(state, path)", 4 * MS, 0.1 * MS),),
             phases=phases(forward=7 * MS, backward=7 * MS, optimizer=MS, rest=5 * MS),
         ),
+        "fires-on-a-rest": replace(
+            BASE,
+            categories=categories(overhead=1.5 * MS, python=3 * MS),
+            lines=(line("rows = parse(text)", 0.3 * MS, 0.3 * MS),),
+        ),
         "clean-named-by-another-note": replace(BASE, operators=SORTING),
         "clean-named-by-a-finding": replace(BASE, lines=(line("rows = parse(text)", 6 * MS, 6 * MS),)),
     },

@@ -216,8 +216,6 @@ def findings(folder: Path, body: str) -> list[dict[str, Any]]:
     "name", [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in JOBS]
 )
 def test_the_kind_is_told_with_its_line(tmp_path: Path, name: str) -> None:
-    if JOBS[name][0] == "computed-again" and sys.version_info < (3, 13):
-        pytest.skip("results are compared from Python 3.13 on")
     wanted, line, body = JOBS[name]
     found = [each for each in findings(tmp_path, body) if each["name"] == wanted]
     assert found

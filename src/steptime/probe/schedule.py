@@ -167,8 +167,7 @@ def _stages(session: Session) -> Stage:
         yield from _profiles(session, EARLY_WINDOW + long, 0 if long else EARLY_STEPS, stacks)
     early.look()
     hot = yield from _unseen(session, _sampled(session))
-    if sys.version_info >= (3, 13):  # before, a snapshot of a traced frame's variables keeps the job's objects alive
-        yield from _unseen(session, _repeats(session, frames, (*hot, *found.functions)))
+    yield from _unseen(session, _repeats(session, frames, (*hot, *found.functions)))
     early.look()
     yield from _until(session, DEVICE_STEPS if device.in_use() else PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.step_timer.usual()

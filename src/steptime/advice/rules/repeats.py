@@ -42,8 +42,7 @@ def computed_again(step: StepSummary, repeats: tuple[RepeatUse, ...]) -> Iterato
     How we know: In a few steps, what the lines of the loop and of your most expensive functions give is fingerprinted:
     each array whose evaluation takes more than 20 microseconds, by its bytes. A result that was there before counts
     with the time that it took. Buffers of one number do not count, nor do copies that are changed afterwards; nor what
-    is on a device. Of lines that call each other the innermost one is named that takes nearly all of the time. It
-    needs Python 3.13 or newer in the job: before, to trace a function keeps its objects alive.
+    is on a device. Of lines that call each other the innermost one is named that takes nearly all of the time.
 
     What helps: Compute it once: before the loop, in __init__ (register_buffer), or by what it depends on
     (functools.cache, a dictionary). What belongs to a sample: once for each sample, kept or written to disk. What
