@@ -68,7 +68,8 @@ def summary(truth: Truth, row: dict[str, Any]) -> str:
     found = score(truth, job, Answered.of(row["twin"]) if row["twin"] else None)
     told = job.findings[0] if job.findings else None
     said = f"{told.code} line {told.line}, {told.share:.0%}" if told else "nothing"
-    return f"{truth.name} ({truth.kind}, {truth.share:.0%}): place {found.place}, line {found.line}, advice {found.advice}, false {found.false}; said {said}"
+    marks = f"place {found.place}, line {found.line}, advice {found.advice}, false {found.false}"
+    return f"{truth.name} ({truth.kind}, {truth.share:.0%}): {marks}; said {said}"
 
 
 def _show(asked: list[Truth]) -> None:

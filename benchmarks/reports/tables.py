@@ -79,27 +79,39 @@ def proof_rows(found: Sequence[Row]) -> Iterator[tuple[str, Any, str]]:
 
 
 def _sums(found: Sequence[Row]) -> Iterator[str]:
-    yield "| batch | when | cases | cause, first finding | cause, first three | line | advice removes the cost | twins with false words |"
+    what = ("cause, first finding", "cause, first three", "line", "advice removes the cost", "twins with false words")
+    yield _line("batch", "when", "cases", *what)
     yield "|---" * 8 + "|"
     for when in ("first sight", "now"):
         every = scored(found, first=when == "first sight")
         for batch, by in BATCHES.items():
             own = [(truth, each) for truth, each, _ in every if truth.batch == batch]
             if own:
-                found_counts = counts(own).values()
-                cells = " | ".join(f"{each.good} ({each.share:.0%})" for each in found_counts)
-                yield f"| {batch}: {by} | {when} | {len(own)} | {cells} |"
+                cells = (f"{each.good} ({each.share:.0%})" for each in counts(own).values())
+                yield _line(f"{batch}: {by}", when, str(len(own)), *cells)
 
 
 def _table(found: Sequence[Row]) -> Iterator[str]:
     first = {truth.name: each for truth, each, _ in scored(found, first=True)}
-    yield "\n| case | kind | first sight: cause, line, advice | now: cause, line, advice | claimed | measured | first finding now | scored at |"
+    marks = ("first sight: cause, line, advice", "now: cause, line, advice")
+    yield "\n" + _line("case", "kind", *marks, "claimed", "measured", "first finding now", "scored at")
     yield "|---" * 8 + "|"
     for truth, each, row in scored(found, first=False):
-        source = f"[{truth.name}]({truth.source[0]})"
-        said = _first_words(row)
-        seen = f"| {truth.batch}: {source} | {truth.kind} | {_marks(first[truth.name])} | {_marks(each)} "
-        yield f"{seen}| {each.claimed:.0%} | {truth.share:.0%} | {said} | {row['about']['date']}, {row['about']['commit']} |"
+        about = row["about"]
+        yield _line(
+            f"{truth.batch}: [{truth.name}]({truth.source[0]})",
+            truth.kind,
+            _marks(first[truth.name]),
+            _marks(each),
+            f"{each.claimed:.0%}",
+            f"{truth.share:.0%}",
+            _first_words(row),
+            f"{about['date']}, {about['commit']}",
+        )
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _marks(each: Score) -> str:
@@ -118,10 +130,10 @@ def _first_words(row: Row) -> str:
     return f"{told[0].code} {name}: {summary}".replace("|", "\\|")
 
 
-__all__ = ["PAGE", "ROWS", "keep", "page", "proof_rows", "rows", "scored"]
-
-
 def written() -> Path:
     """Writes the page."""
     PAGE.write_text(page(rows()), encoding="utf-8")
     return PAGE
+
+
+__all__ = ["PAGE", "ROWS", "keep", "page", "proof_rows", "rows", "scored", "written"]

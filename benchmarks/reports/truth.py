@@ -1,18 +1,19 @@
 """Cases: public reports, re-enacted small, with the cause that their owners found.
 
-A case is a folder of `cases/`: `train.py`, the job as it was reported; `fixed.py`, the same job with the owners' fix, its
-twin; and `truth.toml`. Lines of train.py that end in `# culprit` or `# culprit-too` are right places. The markers are
-taken out before a tool sees the job.
+A case is a folder of `cases/`: `train.py`, the job as it was reported; `fixed.py`, the same job with the owners' fix,
+its twin; and `truth.toml`. Lines of train.py that end in `# culprit` or `# culprit-too` are right places. The markers
+are taken out before a tool sees the job.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 CASES = Path(__file__).parent / "cases"
 MARKER = re.compile(r"\s*# culprit(-too)?\s*$")
@@ -76,7 +77,7 @@ def cases(names: Sequence[str] = (), batch: str = "") -> list[Truth]:
     unknown = sorted(set(names) - set(found))
     if unknown:
         raise ValueError(f"no case {', '.join(unknown)}; there are {', '.join(found)}")
-    read = [_truth(name, tomllib.loads(path.read_text(encoding="utf-8"))) for name, path in found.items()]
+    read = [_truth(name, msgspec.toml.decode(path.read_bytes())) for name, path in found.items()]
     return [each for each in read if (not names or each.name in names) and batch in ("", each.batch)]
 
 
