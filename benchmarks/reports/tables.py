@@ -28,7 +28,7 @@ Each case re-enacts in a page of code what somebody reported in public and found
 ever had; *now* is the newest one. Right are a cause that the finding names, and a marked line. Advice counts where the
 finding names the cause and its words, followed to the letter, are the owners' fix. *Claimed* is the saving that the
 finding states, *measured* what the fix brought, both as shares of a step. A twin is the job with the fix: false words
-are a finding at the old place that still names the cause.
+are a finding at the old place that still names the cause; a twin was run where the cause was named.
 """
 
 Row = dict[str, Any]
