@@ -99,7 +99,7 @@ def _table(found: Sequence[Row]) -> Iterator[str]:
     for truth, each, row in scored(found, first=False):
         about = row["about"]
         yield _line(
-            f"{truth.batch}: [{truth.name}]({truth.source[0]})",
+            f"{truth.batch}: [{truth.name}]({truth.source[0].split()[0]})",
             truth.kind,
             _marks(first[truth.name]),
             _marks(each),
