@@ -15,6 +15,7 @@ import numpy as np
 
 from steptime.advice.step_evidence import SLOWED
 from steptime.analysis.layout import lay_out
+from steptime.analysis.memory_samples import growth_of
 from steptime.analysis.timeline import Phase, SegmentKind, Steps, Timeline
 from steptime.arrays import Bool, Int64
 from steptime.changes import VariantOptions
@@ -27,7 +28,7 @@ from steptime.launcher.variant import DEADLINE_PASSED, ERRORS, OUTPUT, run_plain
 from steptime.launcher.watchdog import clear
 from steptime.recording.inventory import BLOCKS, RESTS, VARIANTS
 from steptime.recording.load import load
-from steptime.recording.recording import Process, Recording, TelemetrySample
+from steptime.recording.recording import Parity, Process, Recording, TelemetrySample
 from steptime.trials.blocks import read_blocks
 from steptime.trials.containment import Layer, Workspace, contained, ground_of
 from steptime.trials.names import own_folder
@@ -243,12 +244,21 @@ def _with_numbers(
         samples=_samples(process, timeline),
         peak_bytes=int(parity.peak_bytes.max()) if parity is not None and len(parity.peak_bytes) else None,
         start_seconds=start_seconds(process, timeline.steps),
+        growth=growth_per_step(parity),
         compile_seconds=sum(fact.duration_ns for fact in process.compilations) / 1e9,
         graph_breaks=len({fact.site for fact in process.graph_breaks}),
         changes=tuple(AppliedChange(fact.kind, fact.applied, fact.exercised, fact.detail) for fact in process.changes),
         load=load_of(recording.telemetry),
         outside=_noted(recording.processes, OUTSIDE),
     )
+
+
+def growth_per_step(parity: Parity | None) -> float | None:
+    """Growth of the peak from step to step, bytes: that of the process on a CPU, of each step on a device."""
+    if parity is None:
+        return None
+    found = growth_of("", "peak", np.arange(len(parity.peak_bytes)), parity.peak_bytes)
+    return found.per_step.value * found.leaks if found is not None else None
 
 
 def passes_of(process: Process) -> tuple[tuple[str, int, int], ...]:
