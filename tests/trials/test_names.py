@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from steptime.cli.judge import command as judge
 from steptime.cli.lab import command as lab
-from steptime.cli.mcp import TOOLS
+from steptime.cli.mcp_work import TOOLS
 from steptime.cli.trial import command as try_
 from steptime.errors import RecordingError, UsageError
 from steptime.launcher.watchdog import clear
