@@ -41,11 +41,11 @@ OF_A_VERB = {"memory", "nan", "hang", "callables"}
 """Rooms that belong to one verb, each with its own texts and pages: the core works without them."""
 DOORS = (
     {"rank_result.py": {"steptime.memory.in_report"}}
-    | {f"cli/{verb}.py": {f"steptime.{verb.removesuffix('_work')}"} for verb in ("memory", "nan_work", "hang")}
+    | {f"cli/{room}.py": {f"steptime.{room}"} for room in OF_A_VERB}
     | {
         "cli/bench.py": {"steptime.callables"},
-        "cli/bench_loader_work.py": {"steptime.callables"},
-        "cli/env_work.py": {"steptime.callables"},
+        "cli/bench_loader.py": {"steptime.callables"},
+        "cli/env.py": {"steptime.callables"},
     }
     | {"api.py": {"steptime.memory", "steptime.callables"}}
 )

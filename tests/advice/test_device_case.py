@@ -23,7 +23,7 @@ from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.roofline import KernelUse
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.timeline import Phase
-from steptime.cli.trial_work import case_and_findings
+from steptime.cli.trial import case_and_findings
 from steptime.intervals import EMPTY, union
 from steptime.machine.datasheet import look_up
 from steptime.machine.machine import Machine

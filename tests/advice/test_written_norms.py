@@ -13,7 +13,7 @@ from steptime.advice.device_uses import WrittenNormUse
 from steptime.advice.loss_scaling import scaling_use
 from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of
-from steptime.cli.trial_work import case_and_findings
+from steptime.cli.trial import case_and_findings
 
 WHOLE, REDUCED, WEIGHT = [64, 32, 256], [64, 32, 1], [256]
 LAYER_NORM: list[tuple[str, list[Any]]] = [

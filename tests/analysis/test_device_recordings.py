@@ -15,7 +15,7 @@ from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.recorded_breakdown import ON_DEVICE, breakdown_of_process
 from steptime.analysis.tracer import slowed_by_tracer, starts_with_tracer, without_tracer
 from steptime.analysis.what_if.calibrated import DEVICE, HOST, HOST_WORK
-from steptime.cli.trial_work import case_and_findings
+from steptime.cli.trial import case_and_findings
 from steptime.recording.load import load
 from steptime.report.compose import cost_of
 

@@ -12,7 +12,7 @@ from steptime.advice.propose import propose
 from steptime.analysis.graph_launches import EagerUse, GraphUse, graph_use
 from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of
-from steptime.cli.trial_work import case_and_findings
+from steptime.cli.trial import case_and_findings
 
 
 def graphs(folder: Path, *events: made.Event) -> GraphUse | None:

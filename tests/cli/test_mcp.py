@@ -22,7 +22,7 @@ from steptime.advice.engine import examine
 from steptime.advice.evidence import PathUse
 from steptime.cli import answers
 from steptime.cli.main import main
-from steptime.cli.mcp_work import answered, judged_diff
+from steptime.cli.mcp import answered, judged_diff
 from steptime.diagnosis import diagnose_anywhere
 from steptime.errors import SteptimeError
 from steptime.own_python import own_python

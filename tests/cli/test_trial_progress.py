@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from steptime.changes import VariantOptions
-from steptime.cli.trial_work import TrialAnnouncer, _say_what_it_takes, far_end_first
+from steptime.cli.trial import TrialAnnouncer, _say_what_it_takes, far_end_first
 from steptime.trials.conduct import Notice
 from steptime.trials.execute import ScheduledRun
 from steptime.trials.results import Plan

@@ -12,7 +12,7 @@ from steptime.advice.fix import Goal, Option, Proposal, Snippet
 from steptime.advice.fixes.input import whole_tensor
 from steptime.answer.text import as_text
 from steptime.cli.main import main
-from steptime.cli.trial_work import TrialOptions, _next, _nothing_to_try, named_fix, only
+from steptime.cli.trial import TrialOptions, _next, _nothing_to_try, named_fix, only
 from steptime.errors import UsageError
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.verdict_words import reason_text

@@ -11,7 +11,7 @@ import pytest
 from machines import two_cpus
 
 from steptime.advice.evidence import Case
-from steptime.cli import env_work as env
+from steptime.cli import env
 from steptime.cli.main import main
 from steptime.diagnosis import diagnose_paths
 from steptime.machine.environment import Environment

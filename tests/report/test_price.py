@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from steptime.cli.main import main
-from steptime.cli.trial_work import case_and_findings
+from steptime.cli.trial import case_and_findings
 from steptime.diagnosis import diagnose_paths
 from steptime.report.sentences import format_price, gpu_busy_text, price_text, reached_text
 

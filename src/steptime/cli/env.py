@@ -1,43 +1,153 @@
-"""`steptime env`: this machine, installed versions, and the peaks that a training step is compared with."""
+"""Work of `steptime env`, whose options are in verbs/env.py."""
 
 from __future__ import annotations
 
-from typing import Any
+import platform
+from collections.abc import Sequence
+from dataclasses import replace
 
-import click
+from steptime._version import __version__
+from steptime.answer.answer import Answer
+from steptime.answer.tables import Table, table_of, word
+from steptime.cli.exit_codes import say
+from steptime.errors import NothingMeasuredError, UsageError
+from steptime.machine.environment import Environment
+from steptime.machine.machine import Machine
+from steptime.quantities import Estimate, format_bytes, format_duration, format_intensity, format_share
 
-from steptime.cli.options import force_option, outputs_option
+Row = tuple[str, str]
 
 
-@click.command("env")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--remeasure", is_flag=True, help="Measure the peaks again, even if they are known.")
-@click.option(
-    "--between-runs", "runs", is_flag=True, help="Also measure the noise between runs of one job here (half a minute)."
-)
-@click.option(
-    "--sweep",
-    "sweeps",
-    is_flag=True,
-    help="Measure work of rising size: where overhead ends, and where bandwidth and arithmetic become the limit (a "
-    "minute or two).",
-)
-@click.option(
-    "--place", "recording", metavar="RECORDING", help="With --sweep: place the operators of a recording on the curve."
-)
-@click.option("--python", metavar="PATH", help="Python whose torch measures. Default: the first that has torch.")
-@outputs_option("With --sweep: write it to FILE, in the format of its extension (.txt, .md, .json, .html).")
-@force_option
-def command(**given: Any) -> int:
-    """Show this machine, the versions in use, and its peaks: matrix products by dtype, copy bandwidth, cost of an
-    operator. Your torch measures them once (some seconds); they are cached.
+def answer_of(environment: Environment) -> Answer:
+    """Answer on the machine and the peaks of each device."""
+    identity = environment.identity
+    rows = [
+        ("host", f"{identity.host}, {identity.system}"),
+        ("memory", format_bytes(identity.memory)),
+        *(
+            ("accelerator", f"{each.name}, {format_bytes(each.memory)}, driver {each.driver}")
+            for each in identity.accelerators
+        ),
+        ("steptime", f"{__version__} on Python {platform.python_version()}"),
+        ("torch", f"{environment.torch} in {environment.interpreter}" if environment.torch else "not found"),
+    ]
+    return Answer(
+        title="Environment",
+        headline=f"{identity.processor}, {identity.usable_cpus} of {identity.logical_cpus} CPUs usable",
+        parts=(_table("machine", "", rows), *map(_peaks, environment.machines)),
+        notes=environment.problems,
+        data=environment,
+    )
 
-    \b
-    steptime env
-    steptime env --remeasure --json
-    steptime env --sweep -o ceilings.html
-    steptime env --sweep --place runs/train-20260801-101500 -o ceilings.html
-    """
-    from steptime.cli.env_work import run
 
-    return run(**given)
+def _table(identity: str, title: str, rows: Sequence[Row]) -> Table:
+    return table_of(
+        identity, title, "", rows, word("", "name", lambda row: row[0]), word(" ", "value", lambda row: row[1])
+    )
+
+
+def _peaks(machine: Machine) -> Table:
+    threads = f", {machine.threads} threads" if machine.device == "cpu" and machine.threads else ""
+    loaded = f" while other processes used {machine.other_cpus:.1f} CPUs: a lower bound, to be measured again next time"
+    origin = (
+        f"measured{loaded if machine.under_load else ''}"
+        if machine.measured
+        else f"from a datasheet ({machine.source}), not measured"
+    )
+    rows = [(f"{rate.name} product", _rate(rate.rate, "FLOP/s")) for rate in machine.matrix]
+    if machine.copy is not None:
+        rows.append(("copy", _rate(machine.copy, "B/s")))
+        ridges = (f"{rate.name} {format_intensity(rate.rate.value / machine.copy.value)}" for rate in machine.matrix)
+        rows.append(("machine balance", ", ".join(ridges)))
+    if machine.updates:
+        sizes = (f"{_scaled(each.rate.value, 'B/s')} ({format_bytes(each.size)})" for each in machine.updates)
+        rows.append(("update in place", ", ".join(sizes)))
+    costs = {
+        "operator on the CPU": machine.dispatch,
+        "operator launched": machine.launch,
+        "batch from a worker": machine.handover,
+        "profiled operator": machine.profiler,
+    }
+    for name, cost in costs.items():
+        if cost is not None:
+            rows.append((name, f"{format_duration(cost.value)}{_spread(cost, format_duration(cost.high))}"))
+    if (together := machine.together) is not None:
+        spread = _spread(together, f"{together.low:.2f}")
+        rows.append(("all CPUs at once", f"the work of {together.value:.2f} alone{spread}"))
+    if machine.between_runs is not None:
+        rows.append(
+            ("runs of one job", f"differ by {format_share(machine.between_runs)} of the step time with no change")
+        )
+    return _table(f"peaks-{machine.device}", f"Peaks of {machine.name}{threads}: {origin}", rows)
+
+
+def _rate(rate: Estimate, unit: str) -> str:
+    return f"{_scaled(rate.value, unit)}{_spread(rate, _scaled(rate.low, unit))}"
+
+
+def _spread(estimate: Estimate, median: str) -> str:
+    return f"  (median block {median})" if estimate.samples > 1 else ""
+
+
+def _scaled(value: float, unit: str) -> str:
+    """Rate with a decimal prefix: "1.23 TFLOP/s"."""
+    for prefix, size in (("T", 1e12), ("G", 1e9)):
+        if value >= size:
+            return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value / 1e6:.3g} M{unit}"
+
+
+def _sweep(
+    python: str | None,
+    recording: str | None,
+    *,
+    remeasure: bool,
+    outputs: tuple[str, ...],
+    as_json: bool,
+    force: bool,
+) -> int:
+    """Runs the sweep on the accelerator if there is one, else on the CPU, and places the operators of a recording on
+    it."""
+    from steptime.answer.output import check_all
+    from steptime.callables.sweep import SweepOptions, answer_of_sweep, operators_of, sweep
+    from steptime.cli.delivery import hand_over
+    from steptime.diagnosis import diagnose_paths
+    from steptime.machine.environment import describe, interpreter_with_torch
+
+    check_all(outputs, force=force)
+    operators = operators_of(diagnose_paths((recording,)).processes[0].case) if recording else ()
+    if recording and not operators:
+        raise NothingMeasuredError(
+            "nothing-to-place",
+            f"{recording} has no operators with known FLOPs. Record the job with a profile: steptime run -- COMMAND",
+        )
+    interpreter = interpreter_with_torch(python)
+    machines = describe(python, remeasure=remeasure, runs=False, notify=say).machines
+    machine = next((each for each in reversed(machines) if each.measured), None)
+    found = sweep(SweepOptions(machine.device if machine is not None else "cpu"), interpreter, machine, say)
+    found = replace(found, recording=recording or "", operators=operators)
+    hand_over(answer_of_sweep(found), outputs, as_json=as_json, force=force)
+    return 0
+
+
+def run(
+    as_json: bool,
+    remeasure: bool,
+    runs: bool,
+    sweeps: bool,
+    recording: str | None,
+    python: str | None,
+    outputs: tuple[str, ...],
+    force: bool,
+) -> int:
+    """Prints the machine, or its sweep. Returns the exit status. Raises SteptimeError."""
+    from steptime.cli.delivery import hand_over
+    from steptime.machine.environment import describe
+
+    if (outputs or recording) and not sweeps:
+        raise UsageError("usage", "-o and --place need --sweep: steptime env --sweep -o FILE")
+    if sweeps:
+        return _sweep(python, recording, remeasure=remeasure, outputs=outputs, as_json=as_json, force=force)
+    environment = describe(python, remeasure=remeasure, runs=runs, notify=say)
+    hand_over(answer_of(environment), (), as_json=as_json, force=False)
+    return 0

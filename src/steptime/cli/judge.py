@@ -1,114 +1,167 @@
-"""`steptime judge`: checks whether a change is faster, and still the same training."""
+"""Work of `steptime judge`, whose options are in verbs/judge.py."""
 
 from __future__ import annotations
 
-import re
-from math import isfinite
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
-
-from steptime.cli.options import RecordingOrCommand, outputs_option, variant_options
-from steptime.cli.trial import budget_option, min_gain_option
+from steptime.cli.options import named_or_newest
+from steptime.cli.trial import (
+    TrialOptions,
+    TrialOutput,
+    case_and_findings,
+    check_output,
+    go_on_command,
+    keeping,
+    new_trial,
+    print_trial,
+    recording_of,
+    trial_runner,
+)
 from steptime.errors import UsageError
+from steptime.launcher.command import default_recording, job_name, resolve
+from steptime.recording.load import load
+from steptime.report.judge_answer import answer_of
+from steptime.report.verdict_words import NOT_FASTER, may_go_on, word_of
+from steptime.trials import candidates
+from steptime.trials.containment import refuse_uncontained
+from steptime.trials.judge import NEVER
+from steptime.trials.plan import plain_workspace
+from steptime.trials.results import Metric, Plan, append_result, read_results
+from steptime.trials.trial import BASELINE, TrialVerdict, Variant
+from steptime.trials.until_loss import LossTarget
+
+WORSE = NEVER | {TrialVerdict.SLOWER}
+NOT_SURE = 3
+"""Exit status if no candidate is known to be worse, but one may be."""
 
 
-def _pattern(pattern: str | None) -> str | None:
-    """Validated value of --metric. Raises UsageError."""
-    if pattern is None:
-        return None
-    try:
-        groups = re.compile(pattern, re.MULTILINE).groups
-    except re.error as error:
-        raise UsageError("usage", f"--metric {pattern!r} is not a regular expression: {error}.") from None
-    if not groups:
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Candidates to judge, from the command line."""
+
+    diffs: tuple[Path, ...]
+    revisions: tuple[str, ...]
+    variables: tuple[str, ...]
+    words: tuple[str, ...]
+    commands: tuple[str, ...]
+    any_training: bool
+    low_precision: bool
+
+    def variants(self, command: Sequence[str], directory: Path) -> tuple[Variant, tuple[Variant, ...]]:
+        """(baseline, candidates). Raises UsageError."""
+        baseline = Variant(BASELINE)
+        found = [candidates.from_diff(path, directory, f"diff-{n}") for n, path in enumerate(self.diffs, 1)]
+        for number, revisions in enumerate(self.revisions, 1):
+            first, variant = candidates.from_range(revisions, directory, f"ref-{number}")
+            if first is not None and (
+                len(self.revisions) > 1 or found or self.variables or self.words or self.commands
+            ):
+                raise UsageError(
+                    "usage",
+                    "--ref A..B brings its own baseline. Drop the other candidates, or judge them in a second run.",
+                )
+            baseline = first or baseline
+            found.append(variant)
+        if self.variables:
+            found.append(candidates.from_variables(self.variables))
+        found += [candidates.from_words(each, command, f"args-{n}") for n, each in enumerate(self.words, 1)]
+        found += [candidates.from_command(each, f"against-{n}") for n, each in enumerate(self.commands, 1)]
+        if not found:
+            raise UsageError("usage", "Nothing to judge: give --diff, --ref, --env, --args or --against.")
+        alone, low = self.any_training, self.low_precision
+        return baseline, tuple(replace(each, speed_alone=alone, low_precision=low) for each in found)
+
+
+def _start(
+    target: Sequence[str], asked: Candidates, options: TrialOptions, until_loss: LossTarget | None
+) -> tuple[Path, Variant]:
+    """Folder of a new judgement. A change that cannot be tried is refused before the job is measured."""
+    target = target or named_or_newest(())
+    recorded = len(target) == 1 and Path(target[0]).is_dir()
+    sources = () if recorded else asked.variants(target, Path.cwd())[0].sources  # measured is what they are beside
+    recording = recording_of(target, options, sources)
+    manifest = load(recording).manifest
+    baseline, variants = asked.variants(manifest.command, Path(manifest.directory))
+    case, _ = case_and_findings(recording)
+    return new_trial(recording, "judge", variants, case, options, baseline, until_loss), baseline
+
+
+def _start_plain(
+    target: Sequence[str], asked: Candidates, options: TrialOptions, metric: Metric
+) -> tuple[Path, Variant]:
+    """Folder of a new judgement by a number that the command prints; the job is not measured before."""
+    command, directory = tuple(target), Path.cwd()
+    if len(target) == 1 and Path(target[0]).is_dir():
+        manifest = load(Path(target[0])).manifest
+        command, directory = tuple(manifest.command), Path(manifest.directory)
+    baseline, variants = asked.variants(command, directory)
+    resolve(command, directory)
+    folder = default_recording((f"{job_name(command)}-judge",))
+    plan = Plan(command, str(directory), "", variants, options.min_gain, baseline=baseline, metric=metric)
+    refuse_uncontained(plain_workspace(plan, folder, uncontained=options.uncontained))
+    folder.mkdir(parents=True)
+    append_result(folder, plan=plan)
+    return folder, baseline
+
+
+def _conducted(folder: Path, baseline: Variant, options: TrialOptions) -> TrialOutput:
+    with trial_runner(folder, options) as runner:
+
+        def run() -> None:
+            runner.conduct(0, runner.plan.variants, baseline)
+
+        status = keeping(runner, run)
+    results = read_results(folder)
+    judgements = [judgement for _, judgement in results.judgements]
+    verdicts = {each.verdict for each in judgements}
+    words = {word_of(each, results.plan.min_gain) for each in judgements}
+    unsure = TrialVerdict.UNDECIDED in verdicts or NOT_FASTER in words
+    worse = 1 if verdicts & WORSE else NOT_SURE if unsure else 0
+    again = go_on_command("judge", folder, options) if any(map(may_go_on, judgements)) else ""
+    by_steps = results.plan.metric is None and results.plan.until_loss is None
+    return TrialOutput(folder, answer_of(results, str(folder), again), status or worse, by_steps)
+
+
+def run(
+    target: tuple[str, ...],
+    resume: Path | None,
+    outputs: tuple[str, ...],
+    force: bool,
+    as_json: bool,
+    diffs: tuple[Path, ...],
+    revisions: tuple[str, ...],
+    variables: tuple[str, ...],
+    words: tuple[str, ...],
+    commands: tuple[str, ...],
+    any_training: bool,
+    low_precision: bool,
+    metric: str | None,
+    until_loss: LossTarget | None,
+    lower_is_better: bool,
+    **given: Any,
+) -> int:
+    """Starts or continues a judgement, and prints it. Returns the exit status. Raises SteptimeError."""
+    if target and resume is not None:
         raise UsageError(
-            "usage", f"--metric {pattern!r} has no group. Put parentheses around the number, as in 'acc=([0-9.]+)'."
+            "usage", "Nothing to run. Give a recording, a command after --, or --resume with the folder of a judgement."
         )
-    return pattern
-
-
-def _target(loss: float | None) -> object:
-    """Validated value of --until-loss. Raises UsageError."""
-    from steptime.trials.until_loss import LossTarget
-
-    if loss is not None and not isfinite(loss):
-        raise UsageError("usage", f"--until-loss takes a finite number, not {loss}.")
-    return LossTarget(loss) if loss is not None else None
-
-
-@click.command(
-    "judge",
-    cls=RecordingOrCommand,
-    context_settings={"allow_interspersed_args": False},
-)
-@click.option(
-    "--diff",
-    "diffs",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A unified diff, as git diff writes it. This and the next four options can be given several times.",
-)
-@click.option(
-    "--ref",
-    "revisions",
-    multiple=True,
-    metavar="REF",
-    help="The files of a commit or branch; A..B compares two of them.",
-)
-@click.option(
-    "--env",
-    "variables",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="An environment variable. All --env together are one candidate.",
-)
-@click.option("--args", "words", multiple=True, metavar="WORDS", help="Arguments to append to the command.")
-@click.option("--against", "commands", multiple=True, metavar="COMMAND", help="Another command.")
-@click.option(
-    "--any-training", is_flag=True, help="Judge speed alone, for candidates that are meant to train something else."
-)
-@click.option("--low-precision", is_flag=True, help="Allow gradients to differ by the rounding of a 16-bit format.")
-@click.option(
-    "--metric",
-    metavar="REGEX",
-    callback=lambda _, __, pattern: _pattern(pattern),
-    help="Compare a number that the command prints: the first group of the last match in standard output. For scripts "
-    "without training steps. Higher is better.",
-)
-@click.option(
-    "--until-loss",
-    type=float,
-    metavar="LOSS",
-    callback=lambda _, __, loss: _target(loss),
-    help="Compare the time to a training loss, whatever else the candidates change: each process runs until the mean "
-    "over the last tenth of its steps is LOSS or less.",
-)
-@click.option("--lower-is-better", is_flag=True, help="With --metric: lower is better (a time, or a cost).")
-@budget_option("10m")
-@min_gain_option
-@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Continue an interrupted judgement.")
-@outputs_option(
-    "Also write FILE: what is printed (.txt), a table for a pull request (.md), the verdicts (.json), the page "
-    "(.html), or all results (.jsonl). Can be given several times."
-)
-@variant_options
-def command(**given: Any) -> int:
-    """Run a job unchanged and with given changes, in turns, each in a fresh process whose files are contained. The
-    verdict on each change: faster, slower, no difference, not faster (it may be slower), undecided, different
-    training, suspicious (it does less work, or tampers with the measurement), or broken. Options come before the
-    command. Exit status: 0 if every candidate is faster or makes no difference, 1 if one is worse, 3 if one may be
-    worse.
-
-    \b
-    steptime judge --diff faster.patch -- python train.py
-    steptime judge --ref main..HEAD -- python train.py
-    steptime judge --metric "(\\S+) images/s" --diff faster.patch -- python infer.py
-    steptime judge --until-loss 2.5 --budget 1h --args "--lr 0.01" -- python train.py
-    steptime judge --env OMP_NUM_THREADS=4 --args "--workers 2" runs/train-20260801-101500
-    """
-    from steptime.cli.judge_work import run
-
-    return run(**given)
+    plan = read_results(resume).plan if resume is not None else None
+    check_output(outputs, force=force)
+    options = TrialOptions(**given)
+    alone = any_training or metric is not None or until_loss is not None
+    asked = Candidates(diffs, revisions, variables, words, commands, alone, low_precision)
+    if lower_is_better and metric is None:
+        raise UsageError("usage", "--lower-is-better needs --metric.")
+    if metric is not None and until_loss is not None:
+        raise UsageError("usage", "--metric and --until-loss exclude each other. Give one of them.")
+    if resume is not None and plan is not None:
+        folder, baseline = resume, plan.baseline
+    elif metric is not None:
+        folder, baseline = _start_plain(target, asked, options, Metric(metric, lower_is_better))
+    else:
+        folder, baseline = _start(target, asked, options, until_loss)
+    reported = _conducted(folder, baseline, options)
+    return print_trial(reported, outputs, as_json=as_json, force=force, printed=".json")

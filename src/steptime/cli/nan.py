@@ -1,55 +1,160 @@
-"""`steptime nan -- CMD…`: finds the first value that is not finite, with the operator and the line that produced it."""
+"""Work of `steptime nan`, whose options are in verbs/nan.py."""
 
 from __future__ import annotations
 
+import secrets
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
+from steptime.answer.output import STANDARD_OUTPUT, check_all
+from steptime.cli.after_run import nothing_measured
+from steptime.cli.delivery import hand_over
+from steptime.cli.exit_codes import say
+from steptime.errors import UsageError
+from steptime.launcher.command import default_recording, job_name, resolve
+from steptime.launcher.launch import exit_as, launch
+from steptime.launcher.outcome import NumericsOptions, Outcome, ProbeOptions
+from steptime.launcher.variant import OUTPUT, run_variant
+from steptime.nan.answer import answer_of
+from steptime.nan.cause import first_sign, trace_back
+from steptime.nan.nonfinite import NonFinite, ProcessNumerics, Trigger, read_numerics
+from steptime.recording.inventory import set_aside
+from steptime.trials.containment import Workspace, contained, leave, refuse_uncontained
+from steptime.trials.plan import ours_in, with_outputs
 
-from steptime.cli.options import files, force_option, outputs_option
+FOUND = 1
+"""Exit status if something was not finite."""
+LONGEST, SLOWER = 900.0, 3.0
+"""Longest time of an instrumented run: LONGEST seconds plus SLOWER times the duration of the first run."""
 
 
-@click.command(
-    "nan",
-    context_settings={"allow_interspersed_args": False},
-)
-@click.option(
-    "--at", metavar="STEP", type=click.IntRange(1), help="Skip the first run and check the operators of STEP."
-)
-@click.option(
-    "--max-steps",
-    metavar="N",
-    type=click.IntRange(0, 100_000),
-    default=3,
-    show_default=True,
-    help="Further steps in which every operator is checked, if the fault does not recur in the named step.",
-)
-@click.option("--continue", "go_on", is_flag=True, help="Let the first run continue after a fault was found.")
-@click.option("--no-replay", is_flag=True, help="Do not run the job a second time to find the line.")
-@click.option("--uncontained", is_flag=True, help="Run it again even if this system cannot protect your files from it.")
-@click.option(
-    "--recording",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Folder of the recording. Default: runs/<job>-nan-<time>.",
-)
-@outputs_option("Also write FILE: what is printed (.txt, .md, .html or .json). Can be given several times.")
-@force_option
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON on standard output.")
-@click.option("-q", "--quiet", is_flag=True, help="Print no progress while the job runs.")
-@click.argument("job", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]...", shell_complete=files)
-def command(**given: Any) -> int:
-    """Run a training job and check its losses and gradients cheaply. When one is not finite, the job is ended, and a
-    second run of the same command checks every operator around that step: which one produced it, at which line, in
-    forward or backward, from which values, and the likely cause. Options come before the command.
+@dataclass(frozen=True, slots=True)
+class NanOptions:
+    """Options of the command line."""
 
-    Exit status: 1 when something was found, else that of the job.
+    job: tuple[str, ...]
+    at: int | None
+    max_steps: int
+    go_on: bool
+    no_replay: bool
+    uncontained: bool
+    recording: Path | None
+    outputs: tuple[str, ...]
+    force: bool
+    as_json: bool
+    quiet: bool
 
-    \b
-    steptime nan -- python train.py
-    steptime nan --at 1200 -- torchrun --nproc-per-node 2 train.py
-    """
-    from steptime.cli.nan_work import run
 
-    return run(**given)
+@dataclass(frozen=True, slots=True)
+class WatchedRun:
+    """First run of the job. outcome: None if it was skipped (--at). started, ended: ns since the epoch."""
+
+    outcome: Outcome | None
+    processes: tuple[ProcessNumerics, ...]
+    started: int
+    ended: int
+
+
+def _hunt(options: NanOptions, folder: Path) -> int:
+    """Searches for the fault, and returns the exit status. Does not return if the job failed by itself."""
+    seed = secrets.randbelow(1 << 31)
+    watched = _monitored(options, folder, seed)
+    sign = _sign(options, watched)
+    instrumented: tuple[ProcessNumerics, ...] = ()
+    if sign is not None and not options.no_replay:
+        instrumented = _instrument(options, folder, seed, watched, sign)
+    account = trace_back(options.job, watched.processes, instrumented)
+    notes = account.notes
+    if account.trigger is not None and sign is not None and not (options.no_replay or account.reproduced):
+        notes += (
+            f"it did not recur in the second run up to step {sign.step + options.max_steps}: the job depends "
+            "on something that no seed controls (time, threads, files written by the first run)",
+        )
+    seconds = (time.time_ns() - watched.started) / 1e9
+    account = replace(account, seconds=seconds, directory=str(Path.cwd()), notes=notes)
+    outcome = watched.outcome
+    if account.trigger is None and outcome is not None and not watched.processes:
+        reason = nothing_measured(outcome, folder)
+        if reason is not None:  # a job in which nothing was watched is no job in which all was finite
+            say(str(reason))
+            exit_as(outcome)
+    _deliver(account, options)
+    if account.trigger is not None:
+        return FOUND
+    return 0 if outcome is None or outcome.status == 0 else exit_as(outcome)
+
+
+def _monitored(options: NanOptions, folder: Path, seed: int) -> WatchedRun:
+    started = time.time_ns()
+    if options.at is not None:
+        return WatchedRun(None, (), started, started)
+    numerics = NumericsOptions("watch", seed, go_on=options.go_on)
+    outcome = launch(options.job, folder / "watch", ProbeOptions(profile=False, numerics=numerics))
+    for problem in outcome.problems:
+        say(problem)
+    return WatchedRun(outcome, read_numerics(folder / "watch"), started, time.time_ns())
+
+
+def _sign(options: NanOptions, watched: WatchedRun) -> Trigger | None:
+    """Sign to look for. A job that failed by itself may have seen a bad loss before steptime did. None without a
+    sign."""
+    if options.at is not None:
+        return Trigger("loss", options.at)
+    found = first_sign(watched.processes)
+    outcome = watched.outcome
+    if found is not None or outcome is None or outcome.status == 0 or outcome.signal is not None:
+        return found
+    if not outcome.torch_seen:
+        return None
+    return Trigger("read", max((process.steps for process in watched.processes), default=0) + 1)
+
+
+def _instrument(
+    options: NanOptions, folder: Path, seed: int, watched: WatchedRun, sign: Trigger
+) -> tuple[ProcessNumerics, ...]:
+    """Results of a second, contained run, which finds the files as they were before the first run."""
+    more = 0 if sign.kind == "skipped" else options.max_steps
+    first = max(1, sign.step - sign.steps_before)
+    numerics = NumericsOptions("instrument", seed, False, first, sign.step + more, sign.kind)
+    recording = folder / "instrumented"
+    if not options.quiet:
+        say(f"checking every operator from step {first} on, in a second run; its output goes to {recording / OUTPUT}")
+    took = watched.outcome.seconds if watched.outcome is not None else 0.0
+    whole = folder.absolute()
+    ours = (*ours_in(whole.parent), whole)
+    workspace = Workspace(options.job, whole, Path.cwd(), without=ours, uncontained=options.uncontained)
+    workspace = with_outputs(workspace, (watched.started, watched.ended))
+    try:
+        refuse_uncontained(workspace)
+        deadline = LONGEST + SLOWER * took
+        with contained(workspace, "instrumented", recording, deadline=deadline) as (command, place):
+            outcome = run_variant(command, recording, ProbeOptions(profile=False, numerics=numerics), place)
+    finally:
+        leave(workspace)
+    for problem in outcome.problems:
+        say(problem)
+    found = read_numerics(recording, (place.directory, Path.cwd()))
+    if not found:
+        say(f"The second run ended with status {outcome.status} before it trained: see {recording / OUTPUT}")
+    return found
+
+
+def _deliver(account: NonFinite, options: NanOptions) -> None:
+    error = STANDARD_OUTPUT not in options.outputs
+    hand_over(answer_of(account), options.outputs, as_json=options.as_json, force=options.force, error=error)
+
+
+def run(**given: Any) -> int:
+    """Runs the job, again around the step of a fault. Returns the exit status. Raises SteptimeError."""
+    options = NanOptions(**given)
+    if options.at is not None and (options.go_on or options.no_replay):
+        raise UsageError("usage", "--at makes a single instrumented run. Drop --continue and --no-replay.")
+    check_all(options.outputs, force=options.force)
+    resolve(options.job)
+    if options.recording is None:
+        return _hunt(options, default_recording((f"{job_name(options.job)}-nan",)))
+    parts = [options.recording / name for name in ("watch", "instrumented")] if options.force else []
+    with set_aside(parts):
+        return _hunt(options, options.recording)

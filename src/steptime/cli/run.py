@@ -238,7 +238,7 @@ def _run_until_measured(options: RunOptions) -> int:
                 "usage", f"{option} does not work with --until-measured, which profiles a copy of the job. Drop one."
             )
     from steptime.cli.delivery import deliver
-    from steptime.cli.trial_work import TrialOptions, measure
+    from steptime.cli.trial import TrialOptions, measure
     from steptime.diagnosis import diagnose_paths
     from steptime.recording.inventory import replaceable
     from steptime.trials.trial import Budget

@@ -1,64 +1,162 @@
-"""`steptime watch`: shows a running job live, in the terminal, as lines, or as a page."""
+"""Work of `steptime watch`, whose options are in verbs/watch.py."""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
-import click
+from steptime.answer.screen import notify
+from steptime.errors import OutputError, UsageError
+from steptime.live.answer import last_line, line
+from steptime.live.export import Exporter, exporter
+from steptime.live.view import LiveView
+from steptime.live.watching import Watcher, ask_for_profile, diagnosis_command, find_recording
 
-from steptime.cli.options import files, seconds
+FAREWELL = 1.0
+"""Seconds for open pages to load the last view."""
+KEYS = "p: profile now   d: diagnose   q: leave"
 
-FORMATS = ("jsonl", "prometheus", "otlp")
+
+def _wait(due: float) -> None:
+    time.sleep(max(0.0, due - time.monotonic()))
 
 
-@click.command("watch")
-@click.argument("target", required=False, metavar="[RECORDING | PID]", shell_complete=files)
-@click.option(
-    "--every",
-    metavar="TIME",
-    callback=seconds,
-    default="10s",
-    show_default=True,
-    help="Time between two lines, for --export and without a terminal.",
-)
-@click.option("--serve", is_flag=True, help="Serve it as a page, to this machine only, at the printed address.")
-@click.option(
-    "--port",
-    metavar="N",
-    type=click.IntRange(0, 65535),
-    default=0,
-    help="Port of the page or the metrics. Default: a free one.",
-)
-@click.option(
-    "--export",
-    type=click.Choice(FORMATS),
-    help="Export the numbers instead of showing them: a line of JSON per --every on standard output, /metrics for "
-    "Prometheus to scrape, or OTLP to OTEL_EXPORTER_OTLP_ENDPOINT. The latter two need an extra: pip install "
-    "'steptime[prometheus]' or 'steptime[otlp]'.",
-)
-@click.option(
-    "--address",
-    metavar="ADDRESS",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address of this machine for --export prometheus to listen on.",
-)
-def command(**given: Any) -> int:
-    """Watch a job that steptime run records: step time, samples per second, where the last minute went, the loader's
-    queue, the GPU, every rank, stragglers, and the diagnosis so far. It reads the recording only, so it does not
-    disturb the job and runs on any machine that sees the folder. It ends with the job.
+def _as_lines(watcher: Watcher, every: float) -> LiveView:
+    due = 0.0
+    while True:
+        view = watcher.look()
+        if view.state != "running":
+            return view
+        if time.monotonic() >= due:
+            due = time.monotonic() + every
+            notify(f"{line(view)}\n")
+        _wait(min(due, watcher.due))
 
-    Without RECORDING or PID: the newest recording in runs/ that is still growing. PID: the job's, or that of its
-    steptime run.
 
-    In a terminal, p profiles the next steps, d diagnoses the recording so far, and q quits.
+def _exported(watcher: Watcher, wanted: Exporter, every: float) -> None:
+    """Exports all views, including the last one, at least `every` seconds apart."""
+    due = 0.0
+    while True:
+        view = watcher.look()
+        running = view.state == "running"
+        if not running or time.monotonic() >= due:
+            due = time.monotonic() + every
+            wanted.show(view)
+        if not running:
+            return
+        _wait(watcher.due)
 
-    \b
-    steptime watch
-    steptime watch /shared/runs/train-77.0
-    steptime watch --serve --port 8700
-    steptime watch --export prometheus --port 9400
-    """
-    from steptime.cli.watching import run
 
-    return run(**given)
+def _served(watcher: Watcher, port: int) -> LiveView:
+    from steptime.live.serve import LivePage
+
+    page = LivePage(watcher.source, port)
+    try:
+        notify(f"{page.url}\n")
+        while True:
+            view = watcher.look()
+            page.publish(view)
+            if view.state != "running":
+                time.sleep(FAREWELL)
+                return view
+            _wait(watcher.due)
+    finally:
+        page.close()
+
+
+def _in_terminal(watcher: Watcher) -> LiveView | None:
+    """Last view; None if the user left before the end."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from steptime.cli.live_screen import screen
+
+    console = Console(highlight=False)
+    with _keys() as keys, Live(console=console, auto_refresh=False) as live:
+        message = ""
+        while True:
+            view = watcher.look()
+            running = view.state == "running"
+            foot = (message or KEYS) if running and keys is not None else ""
+            live.update(screen(view, foot, console.width), refresh=True)
+            if not running:
+                return view
+            message = ""
+            while (left := watcher.due - time.monotonic()) > 0 and not message:
+                key = _key(keys, left)
+                if key == "q":
+                    return None
+                if key == "p":
+                    message = _profile(watcher.source)
+                if key == "d":
+                    live.stop()
+                    subprocess.run(diagnosis_command(watcher.source), stdin=subprocess.DEVNULL, check=False)
+                    live.start()
+                    break
+
+
+def _profile(recording: Path) -> str:
+    try:
+        ask_for_profile(recording)
+    except OutputError as error:
+        return error.sentence
+    return "Profile requested."
+
+
+def _key(keys: int | None, timeout: float) -> str:
+    """Key pressed within `timeout` seconds; "" for none."""
+    if keys is None:
+        time.sleep(timeout)
+        return ""
+    if not select.select([keys], [], [], timeout)[0]:
+        return ""
+    return os.read(keys, 1).decode("ascii", "replace").lower() or "q"
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[int | None]:
+    """Descriptor of the terminal's input in unbuffered mode without echo; None if the input is no terminal."""
+    import termios
+    import tty
+
+    if not sys.stdin.isatty():
+        yield None
+        return
+    file = sys.stdin.fileno()
+    before = termios.tcgetattr(file)
+    try:
+        tty.setcbreak(file)
+        yield file
+    finally:
+        termios.tcsetattr(file, termios.TCSADRAIN, before)
+
+
+def run(target: str | None, every: float, serve: bool, port: int, export: str | None, address: str) -> int:
+    """Watches until the job ends or the user leaves. Returns the exit status. Raises SteptimeError."""
+    if serve and export is not None:
+        raise UsageError("usage", "--serve and --export exclude each other. Start one steptime watch for each.")
+    recording = find_recording(target)
+    watcher = Watcher(recording)
+    view: LiveView | None
+    try:
+        if export is not None:
+            with contextlib.closing(exporter(export, notify, every=every, address=address, port=port)) as wanted:
+                _exported(watcher, wanted, every if export == "jsonl" else 0.0)
+            return 0
+        if serve:
+            view = _served(watcher, port)
+        elif sys.stdout.isatty():
+            view = _in_terminal(watcher)
+        else:
+            view = _as_lines(watcher, every)
+    finally:
+        watcher.close()
+    if view is not None:
+        notify(f"{last_line(view)}\nNext:  steptime diagnose {recording}\n")
+    return 0
