@@ -1,7 +1,7 @@
 # make demo   a diagnosis of a real training job, from nothing but Python
 # make test   the tests, in an environment of their own; all but the slow ones
 # make test-all   the slow ones, too: every planted fault, the compiler
-# make lint   ruff and mypy
+# make lint   ruff, mypy, and pyright over the public names
 # make site   the documentation as a site, with search: .site/out
 # make package  the wheel and the source archive, checked, installed into an empty environment and run there
 # make picture   the picture in the README, from the page of `make demo`
@@ -42,6 +42,7 @@ test-all: .test/ready
 lint: .test/ready
 	.test/bin/ruff check
 	.test/bin/mypy
+	.test/bin/basedpyright --pythonpath .test/bin/python tests/typed # a user's script that uses every public name
 
 # The schemas, the only files in git that are generated from the code; the tests fail when they are not current.
 docs: .test/ready

@@ -559,7 +559,8 @@ class DeviceSample:
 class TelemetrySample:
     """Sample of the job's processes and the machine, by the supervisor, about once a second.
 
-    monotonic_ns: time. job_cpu, other_cpu: CPU seconds per second of the job, and of everything else on the machine.
+    monotonic_ns: time. job_cpu, other_cpu: CPU seconds per second of the job, and of everything else on the machine;
+    together at most its `cpus` (None in older recordings).
     resident_bytes: of the job. pressure: /proc/pressure/cpu "some avg10", percent. steal: CPU seconds per second.
     devices: those on this host on which the job's processes report a context."""
 
@@ -570,6 +571,7 @@ class TelemetrySample:
     pressure: float | None = None
     steal: float | None = None
     devices: tuple[DeviceSample, ...] = ()
+    cpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
