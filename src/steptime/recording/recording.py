@@ -470,7 +470,8 @@ class StepWork:
     and training: fraction of modules in that mode, at the first forward. drew: the forwards drew random numbers.
     moving, in some steps of a timed run: count of numbers in the carried tensors that changed. Fields of a rehearsal's
     last step: ways: name and dtype of each parameter, norm of its first weights' sketch, and sketch of its movement.
-    carried: shape and sketch of each other tensor, as large as a parameter, that has changed since the first step."""
+    carried: shape and sketch of each other tensor, as large as a parameter, that has changed since the first step.
+    buffers: the same of the buffers of all modules."""
 
     inputs: tuple[str, ...] = ()
     batches: tuple[tuple[tuple[float, ...], ...], ...] = ()
@@ -490,6 +491,7 @@ class StepWork:
     moving: int | None = None
     ways: tuple[tuple[str, str, float, tuple[float, ...]], ...] = ()
     carried: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    buffers: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,12 @@ CARRIED = 0.2
 weights."""
 ALIKE = {True: 1e-6, False: 1e-3}
 """Relative distance up to which two carried tensors are the same, by whether they are in float64."""
+NEAR_BUFFERS = 0.1
+"""Relative distance of buffers in float32 from which on they are others: statistics that are not updated for six steps
+are half as long, and those of equal parameters within SINGLE differ by a percent."""
+RESTING = 1e-3
+"""Length of a buffer, as a fraction of the longest one's, below which its values are compared with this: the mean of
+what is zero in exact arithmetic is rounding."""
 FEW_REPEATS, MANY_REPEATS, LEAST_REPEATS = 0.01, 0.05, 8
 """Bounds on repeated samples, as fractions of all (the last: a count): few for a job that makes them afresh, many for a
 candidate that keeps them."""
@@ -201,19 +207,42 @@ _second = itemgetter(1)
 Carried = Sequence[tuple[str, tuple[float, ...]]]
 
 
-def _unmatched(wanted: Carried, among: Carried, within: float) -> Carried:
-    """Tensors of `wanted` without a counterpart in `among` that has the same shape and close values."""
+def other_buffers(variant: Variant, run: Run, references: Sequence[Run]) -> str:
+    """Sentence on buffers of modules (running statistics, averages) that the job updates and that have other values in
+    the candidate's rehearsal, though its parameters are the same; "" for none."""
+    if not run.work or variant.low_precision or variant.other_data:
+        return ""
+    within = ALIKE[True] if run.exact else NEAR_BUFFERS
+    gap = apart(run, references[0])
+    if gap is None or gap[0] > (EXACT if run.exact else SINGLE):
+        return ""  # they follow the parameters
+    mine, (theirs, *again) = run.work[-1].buffers, [each.work[-1].buffers for each in references if each.work]
+    least = RESTING * max((_length(np.array(values)) for _, values in theirs), default=0.0)
+    known = [each for each in theirs if all(each not in _unmatched(theirs, other, within, least) for other in again)]
+    lost = _unmatched(known, mine, within, least)
+    if not lost:
+        return ""
+    return (
+        f"After {len(run.work)} steps, {len(lost)} of {len(theirs)} buffers that the job updates (of {lost[0][0]} "
+        "numbers …) are not updated here, or have other values: statistics of what is evaluated?"
+    )
+
+
+def _unmatched(wanted: Carried, among: Carried, within: float, least: float = 0.0) -> Carried:
+    """Tensors of `wanted` without a counterpart in `among` that has the same shape and close values. least: length
+    below which values count as this long."""
     known: dict[str, list[tuple[float, ...]]] = {}
     for shape, values in among:
         known.setdefault(shape, []).append(values)
     columns = {shape: np.array(values, np.float64) for shape, values in known.items()}
-    return [each for each in wanted if not _is_among(np.array(each[1], np.float64), columns.get(each[0]), within)]
+    values_of = {each: np.array(each[1], np.float64) for each in wanted}
+    return [each for each in wanted if not _is_among(values_of[each], columns.get(each[0]), within, least)]
 
 
-def _is_among(values: Float64, others: Float64 | None, within: float) -> bool:
+def _is_among(values: Float64, others: Float64 | None, within: float, least: float) -> bool:
     if others is None:
         return False
-    longest = np.maximum(_length(values), np.linalg.norm(others, axis=1))
+    longest = np.maximum(max(least, _length(values)), np.linalg.norm(others, axis=1))
     return bool((np.linalg.norm(others - values, axis=1) <= within * longest).any())
 
 

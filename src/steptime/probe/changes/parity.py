@@ -14,6 +14,7 @@ import os
 import resource
 import sys
 import time
+from itertools import count
 from typing import Any
 
 import torch
@@ -80,9 +81,12 @@ class ParityRecorder:
     # -- what is told ----------------------------------------------------------------------------------------------
 
     def top_module(self, module: torch.nn.Module) -> None:
+        taken = set(self._names.values())
         for name, parameter in module.named_parameters():
             # Without what wrappers put before a name (DistributedDataParallel, torch.compile).
-            self._names.setdefault(id(parameter), name.removeprefix("module.").replace("_orig_mod.", ""))
+            name = name.removeprefix("module.").replace("_orig_mod.", "")
+            alike = next(each for n in count(1) if (each := f"{name} ({n})" if n > 1 else name) not in taken)
+            self._names.setdefault(id(parameter), alike)
         self.work.top_module(module, self._name)
 
     def _name(self, parameter: Any) -> str:

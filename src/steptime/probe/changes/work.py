@@ -195,7 +195,7 @@ def numbers(row: dict[str, Any]) -> dict[str, Any]:
         written["still"] = [name for name, still in row["still"] if still]
     written |= {name: row[name] for name in AS_THEY_ARE if name in row}
     written["samples"] = list(map(_finite, row.get("samples", ())))
-    for name in ("ways", "carried"):
+    for name in ("ways", "carried", "buffers"):
         written[name] = [(*known, list(map(_finite, values))) for *known, values in row.get(name, ())]
     for name in ("weights", "updates", "directions"):
         if row.get(name):
