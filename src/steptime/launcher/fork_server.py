@@ -47,18 +47,19 @@ class Becoming(BaseException):
 
 
 class Preloaded(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finder of torch in memory, until the job has imported it. variables: the environment of the command."""
+    """Finder of packages in memory, until the job has imported torch, and all that torch imports with it. variables:
+    the environment of the command."""
 
     def __init__(self, modules: dict[str, types.ModuleType]) -> None:
-        self._modules, self._spec = modules, modules["torch"].__spec__
+        self._modules = modules
+        self._specs = {name: module.__spec__ for name, module in modules.items() if "." not in name}
         self.variables: dict[str, str] = {}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch":
+        if name not in self._specs:
             return None
-        there = importlib.machinery.PathFinder.find_spec(name)
-        known = there is not None and self._spec is not None and there.origin == self._spec.origin
-        if not known or there is None or dict(os.environ) != self.variables:
+        here, there = self._specs[name], importlib.machinery.PathFinder.find_spec(name)
+        if here is None or there is None or there.origin != here.origin or dict(os.environ) != self.variables:
             os._exit(UNSOUND)
         return importlib.util.spec_from_file_location(
             name, there.origin, loader=self, submodule_search_locations=there.submodule_search_locations
@@ -68,21 +69,25 @@ class Preloaded(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return self._modules[spec.name]
 
     def exec_module(self, module: types.ModuleType) -> None:
-        sys.modules.update(self._modules)
-        sys.meta_path.remove(self)
-        module.__spec__ = self._spec
+        module.__spec__ = self._specs[module.__name__]
+        for name, each in self._modules.items():
+            if module.__name__ == "torch" or name.startswith(f"{module.__name__}."):
+                sys.modules.setdefault(name, each)
+        if module.__name__ == "torch":
+            sys.meta_path.remove(self)
 
 
 def preload() -> Preloaded:
-    """Imports torch, with what its first optimizer imports, and takes it out of sys.modules again."""
+    """Imports torch, with what its first optimizer imports, and takes all new packages out of sys.modules again."""
     before = set(sys.modules)
     import torch
     import torch._dynamo
 
     if torch.cuda.is_initialized() or threading.active_count() > 1:
         sys.exit("a fork would be unsound")
-    new = [name for name in sys.modules if name not in before and name.partition(".")[0] in ("torch", "functorch")]
-    return Preloaded({name: sys.modules.pop(name) for name in new})
+    new = [name for name in sys.modules if name not in before]
+    theirs = [name for name in new if name.partition(".")[0] not in sys.stdlib_module_names]
+    return Preloaded({name: sys.modules.pop(name) for name in theirs})
 
 
 def serve(connection: socket.socket) -> list[int]:
@@ -124,6 +129,10 @@ def watch(descriptors: list[int]) -> NoReturn:
     os._exit(0)
 
 
+def _open_files() -> set[int]:
+    return set(map(int, os.listdir("/proc/self/fd")))
+
+
 def _script(name: str) -> Any:
     """Loads a script next to this one, without a name in sys.modules."""
     spec = importlib.util.spec_from_file_location(name, os.path.join(HERE, f"{name}.py"))
@@ -134,9 +143,9 @@ def _script(name: str) -> Any:
     return module
 
 
-def become(request: dict[str, Any], finder: Preloaded) -> tuple[types.CodeType, dict[str, Any]]:
+def become(request: dict[str, Any], finder: Preloaded, kept: set[int]) -> tuple[types.CodeType, dict[str, Any]]:
     """Contains this process and makes it what a fresh Python is before it runs its main file. Returns that file's code,
-    and the names that it runs with."""
+    and the names that it runs with. kept: descriptors to keep open."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -150,13 +159,10 @@ def become(request: dict[str, Any], finder: Preloaded) -> tuple[types.CodeType, 
         os._exit(contain.FAILED)
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - they last as long as the process
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+    for descriptor in _open_files() - kept:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
     random.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
     finder.variables = dict(os.environ)
     sys.meta_path.insert(0, finder)
     gc.unfreeze()
@@ -168,6 +174,8 @@ def _main(words: list[str]) -> tuple[types.CodeType, dict[str, Any]]:
     sys.orig_argv = list(words)
     main = types.ModuleType("__main__")
     vars(main).update(__builtins__=__builtins__)
+    if sys.version_info < (3, 14):
+        vars(main)["__annotations__"] = {}
     sys.modules["__main__"] = main
     words = words[1:]
     module = words[1] if words[0] == "-m" else ""
@@ -175,10 +183,11 @@ def _main(words: list[str]) -> tuple[types.CodeType, dict[str, Any]]:
     sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.realpath(words[0]))
     _enter()
     if not module:
-        loader = importlib.machinery.SourceFileLoader("__main__", words[0])
-        vars(main).update(__file__=words[0], __cached__=None, __loader__=loader)
-        with open(words[0], "rb") as file:
-            return compile(file.read(), words[0], "exec"), vars(main)
+        path = os.path.abspath(words[0])
+        loader = importlib.machinery.SourceFileLoader("__main__", path)
+        vars(main).update(__file__=path, __cached__=None, __loader__=loader)
+        with open(path, "rb") as source:
+            return compile(source.read(), path, "exec"), vars(main)
     import runpy
 
     _, spec, code = runpy._get_module_details(module)  # type: ignore[attr-defined]
@@ -206,6 +215,8 @@ def run(code: types.CodeType, names: dict[str, Any]) -> NoReturn:
         if status and not isinstance(end.code, int):
             sys.stderr.write(f"{end.code}\n")
     except BaseException as error:  # noqa: BLE001 - whatever a job raises
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()  # an interpreter does so before it prints an error
         sys.excepthook(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
         status = 1
     threading._shutdown()  # type: ignore[attr-defined]
@@ -220,10 +231,11 @@ if __name__ == "__main__":
     finder = preload()
     gc.collect()
     gc.freeze()
+    kept = {0, 1, 2} | _open_files() - {int(sys.argv[1])}
     try:
         watch(serve(socket.socket(fileno=int(sys.argv[1]))))
     except Becoming as found:
         request = found.request
-    code, names = become(request, finder)
-    del finder, request
+    code, names = become(request, finder, kept)
+    del finder, request, kept
     run(code, names)
