@@ -130,7 +130,12 @@ def watch(descriptors: list[int]) -> NoReturn:
 
 
 def _open_files() -> set[int]:
-    return set(map(int, os.listdir("/proc/self/fd")))
+    found = set()
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # the one by which they were listed
+            os.fstat(number)
+            found.add(number)
+    return found
 
 
 def _script(name: str) -> Any:

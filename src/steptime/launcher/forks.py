@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -78,7 +79,9 @@ class ForkServer:
         self._socket: socket.socket | None = None
         self._environment: dict[str, str] = {}
         self._python = ""
-        self._off = False
+        self._asking = threading.Lock()
+        self.off = False
+        """True once a fork was found to be unsound, or the server cannot be had: processes start as usual."""
 
     def job(
         self,
@@ -90,8 +93,19 @@ class ForkServer:
     ) -> ForkedJob | None:
         """Forks a process; None if it must be started in another way. files: for output and for errors, and descriptors
         that its watchdog holds."""
+        with self._asking:
+            return self._job(words, directory, environment, spec, files)
+
+    def _job(
+        self,
+        words: Sequence[str],
+        directory: Path,
+        environment: Mapping[str, str],
+        spec: str,
+        files: tuple[IO[bytes], IO[bytes], tuple[int, ...]],
+    ) -> ForkedJob | None:
         plain = {name: value for name, value in environment.items() if name not in fork_server.OURS}
-        if self._off or not is_forkable(words):
+        if self.off or not is_forkable(words):
             return None
         if self._server is None:
             self._start(words[0], directory, plain)
@@ -128,7 +142,7 @@ class ForkServer:
         ours.settimeout(ANSWER)
 
     def _fork(
-        self, server: socket.socket, request: dict[str, object], files: tuple[IO[bytes], IO[bytes], tuple[int, ...]]
+        self, server: socket.socket, request: Mapping[str, object], files: tuple[IO[bytes], IO[bytes], tuple[int, ...]]
     ) -> ForkedJob:
         output, errors, held = files
         asked, ask = os.pipe()
@@ -150,7 +164,7 @@ class ForkServer:
 
     def switch_off(self) -> None:
         """Ends the server for good."""
-        self._off = True
+        self.off = True
         self.renew()
 
     def renew(self) -> None:

@@ -28,6 +28,7 @@ from steptime.trials.exact import (
     other_modes,
     other_options,
     other_parameters,
+    unclipped,
 )
 from steptime.trials.trial import Agreement, NumbersCheck, Run, Variant
 
@@ -143,6 +144,8 @@ def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -
     for run in own:
         references = _alongside(run, plain)
         sentence = (other_options(run, references) or other_modes(run, references)) if references else ""
+        if not sentence and not run.rehearsal and references:
+            sentence = unclipped(run, references)
         if not sentence and run.rehearsal and references:
             sentence = other_buffers(variant, run, references)
         if not sentence and not run.rehearsal and references and not otherwise:

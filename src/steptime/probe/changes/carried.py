@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from steptime.probe.changes.sketches import sketch
-from steptime.probe.objects import local_values, modules_of, tensors_in
+from steptime.probe.objects import local_values, modules_of, parameters_of, tensors_in
 from steptime.probe.ours import pass_on
 
 MOST_CARRIED = 4096
@@ -141,6 +141,13 @@ def training_share(modules: Iterable[torch.nn.Module]) -> float:
     """Returns the fraction of the modules in training mode."""
     modes = [each.training for module in modules for each in modules_of(module)]
     return sum(modes) / len(modes) if modes else 1.0
+
+
+def computes_low(modules: Iterable[torch.nn.Module]) -> bool:
+    """True under autocast, or if a parameter is in a 16-bit format."""
+    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+        return True
+    return any(each.dtype.itemsize == 2 for module in modules for each in parameters_of(module))
 
 
 def random_state() -> tuple[bytes, ...]:

@@ -59,6 +59,7 @@ class ParityRecorder:
         self._path = ""
         self._last = variant.warm_up + variant.steps if variant.fingerprint_steps else None
         self._options: list[tuple[str, int]] = []
+        self._updated: list[tuple[Any, Any]] = []
         self.work = WorkRecorder()
         self._scans = 0
         self._replaced: set[str] = set()
@@ -111,6 +112,18 @@ class ParityRecorder:
                 scale = float(self._scaler.get_scale()) if self._scaled and self._scaler is not None else 1.0
                 self._look(parameters, ROOTS, scale)
 
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called before an optimizer's step, whose gradients are clipped and without a scale by then. Stores their
+        norms and those after the last backward."""
+        if not self._is_due() or ROOTS not in self._norms:
+            return
+        parameters, norms, scale = self._norms[ROOTS]
+        before = {id(each): norm for each, norm in zip(parameters, norms, strict=True) if norm is not None}
+        with torch.no_grad():
+            for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+                if id(parameter) in before and parameter.grad is not None:
+                    self._updated.append((before[id(parameter)] / scale, _norm(parameter.grad)))
+
     def updated(self, optimizer: torch.optim.Optimizer) -> None:
         """Called after an optimizer's step. Inside a backward, only here are its gradients visible."""
         if self._is_due():
@@ -131,9 +144,10 @@ class ParityRecorder:
             "peak": _peak_bytes(),
             "directions": list(self._directions.items()),
             "options": self._options,
+            "updated": self._updated,
             **self.work.row(),
         }
-        self._losses, self._norms, self._directions, self._options = [], {}, {}, []
+        self._losses, self._norms, self._directions, self._options, self._updated = [], {}, {}, [], []
         self._rows.append(row)
         self._look_at_work()
         row |= self.work.carried_state(steps, self._last)  # last: what fails in it costs nothing else
