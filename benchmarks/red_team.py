@@ -3,8 +3,8 @@
     python -m benchmarks.red_team --out benchmarks/results/red-team.md [--only WORDS]
 
 Every change of red_team_changes.txt is made to red_team_job.py, and so on for each of JOBS and LATER_JOBS. A job runs
-as `judge` runs it: rehearsals, in float64 too, and short timed runs from three seeds. What is judged is the training, not the speed. Processes share one import of
-torch.
+as `judge` runs it: rehearsals, in float64 too, and short timed runs from three seeds. What is judged is the training,
+not the speed. Processes share one import of torch.
 """
 
 from __future__ import annotations
