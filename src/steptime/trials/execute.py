@@ -139,7 +139,8 @@ def execute(
     worker = scheduled.variant.name if among is not None else ""
     with contained(own, name, recording, scheduled.variant.sources, scheduled.deadline, worker) as (command, place):
         place = replace(place, until=time.monotonic() + left)
-        place = replace(place, forks=forks if place.contained == Layer.OVERLAY.value else None)
+        if place.contained == Layer.OVERLAY.value and scheduled.metric is None:
+            place = replace(place, forks=forks)
         if scheduled.metric is not None:
             outcome = run_plain(command, recording, scheduled.variant.changes, place, full)
         else:
