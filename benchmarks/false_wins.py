@@ -65,7 +65,7 @@ def live(
     plan = Plan(command, str(job), "", tried, MIN_GAIN)
     append_result(folder / "trial", plan=plan)
     workspace = Workspace(command, folder / "trial", job)
-    trial = TrialRunner(workspace, plan, budget=Budget(budget), executor=LocalExecutor(alternating=True))
+    trial = TrialRunner(workspace, plan, budget=Budget(budget), executor=LocalExecutor(alternating=True, forking=True))
     return trial, trial.conduct(0, tried)
 
 

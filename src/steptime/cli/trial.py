@@ -415,7 +415,7 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
     known = read_results(folder)
     plan, path = known.plan, Path(known.plan.recording)
     recording = load(path) if plan.recording else None
-    with closing(_executor(recording, options)) as executor:
+    with closing(_executor(recording, options, plan.goal)) as executor:
         if recording is None:
             workspace = plain_workspace(plan, folder, uncontained=options.uncontained, keep=options.keep)
         else:
@@ -448,14 +448,14 @@ def _one_process(recording: Recording) -> bool:
     return len(recording.processes) == 1 and recording.processes[0].facts.device in ("", "cpu", "cuda")
 
 
-def _executor(recording: Recording | None, options: TrialOptions) -> Executor:
+def _executor(recording: Recording | None, options: TrialOptions, goal: Goal) -> Executor:
     """Executor of the variants."""
     if options.executor != "ray":
         if recording is None or len(recording.processes) != 1:
             return LocalExecutor()
         device = recording.processes[0].facts.device
         if device != "cuda":  # what was launched on another one goes on while its process is stopped
-            return LocalExecutor(alternating=device in ("", "cpu"))
+            return LocalExecutor(alternating=device in ("", "cpu"), forking=device == "cpu" and goal is Goal.SPEED)
         resident = max((sample.resident_bytes for sample in recording.telemetry), default=0)
         devices = [each.uuid for each in recording.processes[0].devices]
         return LocalExecutor(alternating=resident > 0, resident=resident, devices=devices)

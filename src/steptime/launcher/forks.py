@@ -43,7 +43,8 @@ class ForkedJob:
     def __init__(self, pid: int, asked: int, status: int) -> None:
         self.pid, self.stdin = pid, os.fdopen(asked, "wb", buffering=0)
         self.returncode: int | None = None
-        self._status = status
+        self._status, self._ready = status, select.poll()
+        self._ready.register(status, select.POLLIN)
 
     def poll(self) -> int | None:
         return self._look(0.0)
@@ -56,7 +57,7 @@ class ForkedJob:
         return code
 
     def _look(self, seconds: float | None) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], seconds)[0]:
+        if self.returncode is None and self._ready.poll(None if seconds is None else 1000 * seconds):
             text = os.read(self._status, 64)
             os.close(self._status)
             self.returncode = int(text) if text else -signal.SIGKILL  # without a word it was killed

@@ -78,14 +78,21 @@ def may_alternate(
 
 class LocalExecutor:
     """Executor on this machine, one process at a time, because two would disturb each other's times. alternating:
-    several processes of a block live at the same time and take turns, until that proves to harm the job; without a
-    device they are forks, too. resident, devices: as in `may_alternate`."""
+    several processes of a block live at the same time and take turns, until that proves to harm the job. forking: they
+    are forks (`launcher.forks`), which share memory with their server. resident, devices: as in `may_alternate`."""
 
     width = 1
 
-    def __init__(self, *, alternating: bool = False, resident: int | None = None, devices: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        alternating: bool = False,
+        forking: bool = False,
+        resident: int | None = None,
+        devices: Sequence[str] = (),
+    ) -> None:
         self.alternating, self._resident, self._devices = alternating, resident, devices
-        self._forks = ForkServer() if alternating and resident is None else None
+        self._forks = ForkServer() if forking else None
 
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         """True if this many processes of a block take turns (see Executor)."""
