@@ -4,8 +4,9 @@ is.
     python -m benchmarks.false_wins --out benchmarks/results/false-wins-NAME [--command "python train.py"]
 
 Every variant is the job with another comment (a job of your own: under a variable of the environment that nobody
-reads); what is adopted all the same is a false win, what is called slower or another training a false loss. At most 5 % may be won. Each true speed-up is 1,
-and at least 95 % of the intervals must hold it: their *coverage*. Results that are there already are added to.
+reads); what is adopted all the same is a false win, what is called slower or another training a false loss. At most
+5 % may be won. Each true speed-up is 1, and at least 95 % of the intervals must hold it: their *coverage*. Results that
+are there already are added to.
 
 Next to the live figure stands one from the same recorded processes: since all of them ran the same job, their names can
 be exchanged within each round, and every exchange is another trial that changes nothing.
@@ -68,8 +69,9 @@ def live(
     plan = Plan(command, str(job), "", tried, MIN_GAIN)
     append_result(folder / "trial", plan=plan)
     workspace = Workspace(command, folder / "trial", job)
-    trial = TrialRunner(workspace, plan, budget=Budget(budget), executor=LocalExecutor(alternating=True, forking=True))
-    return trial, trial.conduct(0, tried)
+    with contextlib.closing(LocalExecutor(alternating=True, forking=True)) as executor:
+        trial = TrialRunner(workspace, plan, budget=Budget(budget), executor=executor)
+        return trial, trial.conduct(0, tried)
 
 
 def exchanged(runs: Sequence[Run], draw: random.Random) -> list[Run]:
