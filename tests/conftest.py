@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import shutil
@@ -97,6 +98,13 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if given := getattr(config, "workerinput", {}).get(GIVEN):
         os.environ[GIVEN] = given
+
+
+def pytest_collection_finish() -> None:
+    """Half a million objects of the collected tests live to the end: the garbage collector need not look at them each
+    time, a quarter of a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

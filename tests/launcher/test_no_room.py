@@ -97,7 +97,7 @@ def watched(job: Path, tmp_path: Path, *arguments: str) -> subprocess.CompletedP
     small = tmp_path / "small"
     small.mkdir()
     ours = [sys.executable, "-c", STEPTIME, "run", "--no-progress", "--no-peaks", "--recording", small / "recording"]
-    command = shlex.join(map(str, [*ours, "--", sys.executable, job, *arguments, small]))
+    command = shlex.join(map(str, [*ours, "--", python(), job, *arguments, small]))
     script = MOUNT.format(small=shlex.quote(str(small)), kept=shlex.quote(str(tmp_path / "kept")), command=command)
     return subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, check=False)
 

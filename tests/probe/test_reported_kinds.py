@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from preloading import python
 
 pytest.importorskip("torch")
 
@@ -204,7 +205,7 @@ def findings(folder: Path, body: str) -> list[dict[str, Any]]:
     script, report = folder / "job.py", folder / "report.json"
     script.write_text(HEAD + body, encoding="utf-8")
     words = ["run", "--no-peaks", "--quiet", "--recording", str(folder / "recording"), "-o", str(report)]
-    command = [sys.executable, "-m", "steptime", *words, "--", sys.executable, str(script)]
+    command = [python(), "-m", "steptime", *words, "--", python(), str(script)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
