@@ -1,6 +1,6 @@
 # make demo   a diagnosis of a real training job, from nothing but Python
 # make test   the tests, in an environment of their own; all but the slow ones
-# make test-all   the slow ones, too: every planted fault, the compiler
+# make test-all   the slow ones, too, as every night: all planted faults, the compiler, four times the examples of properties
 # make lint   ruff and mypy
 # make site   the documentation as a site, with search: .site/out
 # make package  the wheel and the source archive, checked, installed into an empty environment and run there
@@ -37,7 +37,7 @@ test: .test/ready
 	.test/bin/python -m pytest -m "not slow" $(TWO) $(PYTEST_ARGS)
 
 test-all: .test/ready
-	.test/bin/python -m pytest $(PYTEST_ARGS)
+	.test/bin/python -m pytest --hypothesis-profile=nightly $(PYTEST_ARGS)
 
 lint: .test/ready
 	.test/bin/ruff check

@@ -18,6 +18,7 @@ from machines import remember_peaks
 from preloading import GIVEN, python
 from published import DATA, Published
 
+from examples import ALL
 from steptime import plain_pickle
 
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -34,8 +35,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same examples every time: a change is judged by itself. `--hypothesis-profile=default` looks for new ones.
-settings.register_profile("repeatable", derandomize=True)
+# The same examples every time: a change is judged by itself. `nightly` (make test-all) looks for new ones, and at more.
+settings.register_profile("repeatable", derandomize=True, max_examples=ALL // 4)
+settings.register_profile("nightly", max_examples=ALL)
 settings.load_profile("repeatable")
 
 

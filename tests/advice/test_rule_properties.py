@@ -12,6 +12,7 @@ import pytest
 from advice.planted import PLANTED
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from examples import examples
 from steptime.advice.device_uses import (
     AllocationUse,
     ChainUse,
@@ -148,7 +149,7 @@ loading = st.builds(
     settings=st.none() | every(SettingsUse),
     contention=st.none() | every(Contention),
 )
-many = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=examples(50), deadline=None, suppress_health_check=list(HealthCheck))
 few = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 
