@@ -57,6 +57,14 @@ def cache_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def what_is_there_stays() -> None:
+    """The collected tests, torch and what was imported since are a million objects, which the garbage collector need
+    not look at again each time: a second."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def in_time() -> Iterator[None]:
     """A test of what could hold us for ever fails after a minute instead."""
@@ -100,13 +108,6 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if given := getattr(config, "workerinput", {}).get(GIVEN):
         os.environ[GIVEN] = given
-
-
-def pytest_collection_finish() -> None:
-    """Half a million objects of the collected tests live to the end: the garbage collector need not look at them each
-    time, a quarter of a second."""
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
