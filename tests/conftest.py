@@ -134,5 +134,14 @@ def browser() -> Iterator[Any]:
         pytest.skip(f"no Chromium: none of {', '.join(CHROMIUMS)} is installed (set STEPTIME_CHROMIUM)")
     with playwright.sync_playwright() as started:
         chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        opened = chromium.new_context
+
+        def patient(**options: Any) -> Any:
+            """What a page waits for may be a job that has to start on a busy machine."""
+            context = opened(**options)
+            context.set_default_timeout(150_000)
+            return context
+
+        chromium.new_context = patient  # type: ignore[method-assign]
         yield chromium
         chromium.close()

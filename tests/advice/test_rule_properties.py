@@ -150,7 +150,7 @@ loading = st.builds(
     contention=st.none() | every(Contention),
 )
 many = settings(max_examples=examples(50), deadline=None, suppress_health_check=list(HealthCheck))
-few = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+few = settings(max_examples=examples(16), deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 
 def holds(case: Case) -> None:
