@@ -25,8 +25,8 @@ $(1)/bin/python -c 'import torch' 2>/dev/null \
 	|| $(1)/bin/python -m pip install --quiet '$(TORCH)' --index-url '$(TORCH_INDEX)'
 endef
 
-# Half of the tests wait for a process of theirs. The slow ones measure, one at a time.
-TWO ?= -n 2 --dist worksteal
+# Half of the tests wait for a process of theirs: three at a time keep two processors busy. The slow ones measure, one at a time.
+THREE ?= -n 3 --dist worksteal
 
 .PHONY: demo test test-all lint docs site package picture bench bench-full clean
 
@@ -34,7 +34,7 @@ demo: .demo/ready
 	.demo/bin/steptime run --force --recording runs/demo -o runs/demo.html -- .demo/bin/python examples/slow_input.py
 
 test: .test/ready
-	.test/bin/python -m pytest -m "not slow" $(TWO) $(PYTEST_ARGS)
+	.test/bin/python -m pytest -m "not slow" $(THREE) $(PYTEST_ARGS)
 
 test-all: .test/ready
 	.test/bin/python -m pytest --hypothesis-profile=nightly $(PYTEST_ARGS)

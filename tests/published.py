@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from steptime.trace.trace import Trace
+from steptime.trace.table import Trace
 
 from steptime.trace.reader import read
 
