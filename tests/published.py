@@ -12,9 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from steptime.trace.table import Trace
 
 from steptime.trace.reader import read
+from steptime.trace.table import Trace
 
 ROOT = Path(__file__).resolve().parent.parent
 CLONED = ROOT / "tests" / "data" / "published"
