@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from parsed import tree_of
 
 from steptime.cli.main import MODULES, VERBS
 
@@ -101,7 +102,7 @@ class Module:
 @pytest.fixture(scope="module")
 def modules() -> list[Module]:
     texts = ((path, path.read_text(encoding="utf-8")) for path in FILES)
-    return [Module(path, text, ast.parse(text)) for path, text in texts]
+    return [Module(path, text, tree_of(path)) for path, text in texts]
 
 
 def relative(path: Path) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from machine.interpreters import interpreter
+from preloading import python
 
 from steptime.machine import link, peaks
 from steptime.machine.machine import EXCLUDED_CPUS, Link
@@ -37,7 +38,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_processes_of_this_machine_exchange_something() -> None:
     pytest.importorskip("torch")
-    found, reported = link_of(sys.executable)
+    found, reported = link_of(python())
     assert found is not None
     assert (found.backend, found.ranks) == ("gloo", 2)
     assert 1e6 < found.rate.low <= found.rate.value < 1e13
