@@ -142,6 +142,6 @@ def browser() -> Iterator[Any]:
             context.set_default_timeout(150_000)
             return context
 
-        chromium.new_context = patient  # type: ignore[method-assign]
+        chromium.new_context = patient
         yield chromium
         chromium.close()

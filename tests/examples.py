@@ -10,4 +10,4 @@ ALL = 100
 
 def examples(most: int) -> int:
     """The test's share of `most`, which `nightly` looks at."""
-    return max(1, most * settings.default.max_examples // ALL)
+    return max(1, most * settings().max_examples // ALL)

@@ -14,7 +14,7 @@ from machine.interpreters import interpreter
 from preloading import python
 
 from steptime.machine import link, peaks
-from steptime.machine.machine import EXCLUDED_CPUS, Link
+from steptime.machine.machine import BUSY_CPUS, Link
 from steptime.quantities import Estimate
 
 ANSWER = '{"backend": "gloo", "ranks": 2, "rate": {"best": 2e9, "median": 1.5e9, "blocks": 12}}'
@@ -108,7 +108,7 @@ def test_a_failure_is_reported_and_not_tried_again_for_a_day(
 def test_what_other_programs_disturbed_is_reported_and_not_remembered(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peaks.OtherLoad, "since", lambda self: (2 * EXCLUDED_CPUS, 0.0))
+    monkeypatch.setattr(peaks.OtherLoad, "since", lambda self: (2 * BUSY_CPUS, 0.0))
     found = link.link_of(interpreter(tmp_path, f"echo '{ANSWER}'"), "cpu", "gloo", 2, "9.9", lambda sentence: None)
     assert found is not None
     assert found.under_load

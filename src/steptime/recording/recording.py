@@ -473,8 +473,8 @@ class StepWork:
     moving, in some steps of a timed run: count of numbers in the carried tensors that changed. Fields of a rehearsal's
     last step: ways: name and dtype of each parameter, norm of its first weights' sketch, and sketch of its movement.
     carried: shape and sketch of each other tensor, as large as a parameter, that has changed since the first step.
-    buffers: the same of the buffers of all modules. kernels, launches: of a device, and calls that launch them (a graph is
-    one). operators: that no operator calls."""
+    buffers: the same of the buffers of all modules. kernels, launches: of a device, and calls that launch them (a graph
+    is one). operators: that no operator calls."""
 
     inputs: tuple[str, ...] = ()
     batches: tuple[tuple[tuple[float, ...], ...], ...] = ()
