@@ -298,7 +298,7 @@ def test_kernels_per_step_and_growth_are_reported_before_and_after() -> None:
     on_a_cpu = counted_runs(StepWork(operators=532), StepWork(operators=48), 1_027_604.0, 0.0)
     text = " ".join(as_text(judge_answer.answer_of(on_a_cpu, "runs/judge")).split())
     assert "532 → 48 operators per step" in text
-    assert "Memory growth 0.98 MiB/step → none beyond doubt" in text
+    assert "Memory growth 0.98 MiB/step → no certain one" in text
     assert "operators per step" not in render_trial(counted_runs(eager, eager))
 
 

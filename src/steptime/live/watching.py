@@ -268,7 +268,7 @@ class Diagnosis:
 
     def _start(self) -> None:
         """Starts a diagnosis. Whatever it writes ends with its folder."""
-        self._used, self._folder = _children_cpu(), tempfile.TemporaryDirectory(prefix="steptime-watch-")
+        self._used, self._folder = _children_cpu(), tempfile.TemporaryDirectory(prefix="steptime-diagnosis-")
         with Path(self._folder.name, "report.json").open("wb") as output:
             self._process = subprocess.Popen(
                 diagnosis_command(self._recording, "--json"),

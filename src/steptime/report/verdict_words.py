@@ -95,7 +95,7 @@ def changes_text(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
         reported = [f"{one:,} → {two:,} {name} per step" for name, one, two in pairs if one != two]
     grown, grows = _growth(runs, (BASELINE, CONTROL)), _growth(runs, (judgement.variant.name,))
     if grown is not None and grows is not None and (grown or grows):
-        by = (f"{format_bytes(each)}/step" if each else "none beyond doubt" for each in (grown, grows))
+        by = (f"{format_bytes(each)}/step" if each else "no certain one" for each in (grown, grows))
         reported.append(f"Memory growth {' → '.join(by)}")
     return reported
 

@@ -171,7 +171,7 @@ class Run:
     steps of each, () where that is not known. phases: ns of each `Phase` in the mean step of a CPU. switched: of
     a process that runs several variants in blocks, what it measured; switched_names: theirs. exact: a rehearsal in
     float64. graph_breaks: lines at which torch.compile ended a graph. growth: of its memory, bytes per step, 0 where
-    none is beyond doubt, None in few steps. clock:
+    none is certain, None in few steps. clock:
     seconds on its clock for each second of the system's, None if it was too short to tell.
     """
 

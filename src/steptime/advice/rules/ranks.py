@@ -83,7 +83,7 @@ def exposed_communication(
     larger batch per rank, which computes longer for the same exchange.
 
     When to ignore it: When the ranks share one machine for a test that will run elsewhere. More training processes than
-    a host has CPUs wait for one another's computing: then ST801 alone is told.
+    a host has CPUs wait for one another's computing: then only ST801 is reported.
     """
     category = named(categories, "communication")
     if category is None or (step.device == "cpu" and _take_turns(settings, contention)):
@@ -111,7 +111,7 @@ def exposed_communication(
 
 
 def _take_turns(settings: SettingsUse | None, contention: Contention | None) -> bool:
-    """True where the training processes of this host wait for a CPU: in a collective each waits for all others' turns
+    """True where the training processes of this machine wait for a CPU: in a collective each waits for all others' turns
     on it, and no smaller exchange shortens that."""
     if settings is None or contention is None or contention.pressure is None:
         return False
