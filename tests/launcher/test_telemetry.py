@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import os
 import subprocess
+import sys
 import time
 from collections import namedtuple
 from pathlib import Path
+from subprocess import PIPE
 
 import psutil
 import pytest
@@ -34,7 +36,7 @@ def test_looks_become_rarer_in_a_long_run(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_load_of_others_is_what_the_machine_does_beyond_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [10_000_000_000]
     machine = [Times(100, 0, 50, 1000, 10, 1, 1, 5, 7, 0)]
-    job: dict[tuple[int, float], tuple[float, int]] = {(1, 0.0): (4.0, 100)}
+    job: dict[int, tuple[float, int]] = {1: (4.0, 100)}
     monkeypatch.setattr(time, "perf_counter_ns", lambda: clock[0])
     monkeypatch.setattr(psutil, "cpu_times", lambda: machine[0])
     monkeypatch.setattr(CpuLoad, "_own_cpu", staticmethod(lambda: 0.25 * (clock[0] / 1e9)))
@@ -43,13 +45,36 @@ def test_the_load_of_others_is_what_the_machine_does_beyond_the_job(monkeypatch:
     clock[0] += 1_000_000_000
     load.look()
     clock[0] += 2_000_000_000
-    # in two seconds: 6 busy CPU seconds, 1 stolen; 3 of them the job's (a new process and an old one), 0.5 our own
+    # in two seconds: 6 busy CPU seconds, 1 stolen; 3 of them the job's (a new tree and an old one), 0.5 our own
     machine[0] = Times(104, 0, 52, 1001, 11, 1, 1, 6, 7, 0)
-    job = {(1, 0.0): (6.0, 100), (2, 5.0): (1.0, 50)}
+    job = {1: (6.0, 100), 2: (1.0, 50)}
     sample = load.look()
     assert sample is not None
     assert (sample["job_cpu"], sample["other_cpu"], sample["steal"]) == (1.5, 1.25, 0.5)
     assert (sample["monotonic_ns"], sample["resident_bytes"]) == (13_000_000_000, 150)
+
+
+BEGETS = """
+import subprocess, sys
+for line in sys.stdin:
+    subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.3: pass"])
+    print("done", flush=True)
+"""
+
+
+def test_the_work_of_processes_that_ended_between_two_looks_is_the_jobs() -> None:
+    with subprocess.Popen([sys.executable, "-c", BEGETS], stdin=PIPE, stdout=PIPE, text=True, bufsize=1) as job:
+        assert job.stdin
+        assert job.stdout
+        load = CpuLoad(job.pid)
+        start = time.perf_counter()
+        job.stdin.write("once\n")
+        assert job.stdout.readline() == "done\n"
+        sample = load.look()
+        seconds = time.perf_counter() - start
+        job.stdin.close()
+    assert sample is not None
+    assert sample["job_cpu"] * seconds >= 0.29
 
 
 def test_looks_become_rarer_where_they_are_dear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ class CpuLoad:
         self._root, self._alongside = pid, alternating
         self.pids: frozenset[int] = frozenset({pid})
         self._time = time.perf_counter_ns()
-        self._used: dict[tuple[int, float], float] = {}
+        self._used = {root: cpu for root, (cpu, _) in (self._processes() or {}).items()}
         self._own = self._own_cpu()
         self._machine, self._steal = _machine_cpu()
 
@@ -79,8 +79,8 @@ class CpuLoad:
         found = self._processes()
         if found is None or seconds <= 0:
             return None
-        used = {key: cpu for key, (cpu, _) in found.items()}
-        job = sum(max(0.0, cpu - self._used.get(key, 0.0)) for key, cpu in used.items())
+        used = {root: cpu for root, (cpu, _) in found.items()}
+        job = sum(max(0.0, cpu - self._used.get(root, 0.0)) for root, cpu in used.items())
         own, (machine, steal) = self._own_cpu(), _machine_cpu()
         other = machine - self._machine - job - (own - self._own)
         sample = {
@@ -94,26 +94,27 @@ class CpuLoad:
         self._time, self._used, self._own, self._machine, self._steal = now, used, own, machine, steal
         return sample
 
-    def _processes(self) -> dict[tuple[int, float], tuple[float, int]] | None:
-        """Returns (pid, start) -> (CPU seconds, resident bytes) of the job's living processes; None without its
-        root."""
-        try:
-            root = psutil.Process(self._root)
-            family = [root, *root.children(recursive=True)][self._without :]
-        except psutil.Error:
-            return None
-        for each in self._alongside():
-            with contextlib.suppress(psutil.Error):
-                root = psutil.Process(each)
-                family += [root, *root.children(recursive=True)][self._without :]
-        found = {}
-        for process in family:
+    def _processes(self) -> dict[int, tuple[float, int]] | None:
+        """Returns pid of a root -> (CPU seconds, resident bytes) of its tree; None without the job's own root. CPU
+        seconds include those of children that ended, as their parents' figures do once they have waited for them."""
+        roots, found, pids = [self._root, *self._alongside()], {}, set()
+        for root in roots:
             try:
-                times, resident = process.cpu_times(), process.memory_info().rss
+                top = psutil.Process(root)
+                family = [top, *top.children(recursive=True)][self._without :]
             except psutil.Error:
-                continue  # it ended between the two looks
-            found[process.pid, process.create_time()] = (times.user + times.system, resident)
-        self.pids = frozenset(pid for pid, _ in found)
+                if root == self._root:
+                    return None
+                continue
+            cpu, resident = 0.0, 0
+            for process in family:
+                with contextlib.suppress(psutil.Error):  # it ended between the two looks
+                    with process.oneshot():
+                        times, memory = process.cpu_times(), process.memory_info().rss
+                    cpu, resident = cpu + sum(times[:4]), resident + memory
+                    pids.add(process.pid)
+            found[root] = (cpu, resident)
+        self.pids = frozenset(pids)
         return found
 
     @staticmethod

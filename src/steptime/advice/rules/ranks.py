@@ -10,7 +10,8 @@ from steptime.advice.evidence import Case, LineUse
 from steptime.advice.line_evidence import LineTime, calls_function, line_times
 from steptime.advice.models import straggler_reason, straggler_text, uneven
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, rule
-from steptime.advice.run_uses import CategoryUse, StepSummary
+from steptime.advice.rules.machine import PRESSURE_BY_THREADS, TOLERATED
+from steptime.advice.run_uses import CategoryUse, Contention, SettingsUse, StepSummary
 from steptime.advice.savings import capped, in_step, less, modelled, named, ratio, scaled, share_of_step, total
 from steptime.analysis.stragglers.comparison import Straggler
 from steptime.quantities import (
@@ -58,7 +59,13 @@ LEAST_EXCHANGE = 0.05
 
 
 @rule("ST805", "exposed-communication", supersedes=("outside-model", "python-time"), by_line=True)
-def exposed_communication(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Iterator[Finding]:
+def exposed_communication(
+    step: StepSummary,
+    categories: tuple[CategoryUse, ...],
+    case: Case,
+    settings: SettingsUse | None = None,
+    contention: Contention | None = None,
+) -> Iterator[Finding]:
     """Collectives run while nothing hides them
 
     What it means: The ranks exchange gradients, weights or activations, and no computation runs meanwhile. A collective
@@ -75,10 +82,11 @@ def exposed_communication(step: StepSummary, categories: tuple[CategoryUse, ...]
     communication hook, sharding that fits the network); start earlier (smaller first buckets, static_graph=True); a
     larger batch per rank, which computes longer for the same exchange.
 
-    When to ignore it: When the ranks share one machine for a test that will run elsewhere.
+    When to ignore it: When the ranks share one machine for a test that will run elsewhere. More training processes than
+    a host has CPUs wait for one another's computing: then ST801 alone is told.
     """
     category = named(categories, "communication")
-    if category is None:
+    if category is None or (step.device == "cpu" and _take_turns(settings, contention)):
         return
     left = category.recoverable
     for time in _own_exchanges(case):
@@ -100,6 +108,17 @@ def exposed_communication(step: StepSummary, categories: tuple[CategoryUse, ...]
     if any(use.bus_bandwidth for use in longest[:3]):
         evidence += ("Bus bandwidths are those of this rank's kernels, with their waiting for other ranks.",)
     yield exposed_communication.finding(summary, advice, left, category="communication", evidence=evidence)
+
+
+def _take_turns(settings: SettingsUse | None, contention: Contention | None) -> bool:
+    """True where the training processes of this host wait for a CPU: in a collective each waits for all others' turns
+    on it, and no smaller exchange shortens that."""
+    if settings is None or contention is None or contention.pressure is None:
+        return False
+    return (
+        settings.trainers_on_host > TOLERATED * max(1, settings.usable_cpus)
+        and contention.pressure >= PRESSURE_BY_THREADS
+    )
 
 
 def _own_exchanges(case: Case) -> list[LineTime]:
