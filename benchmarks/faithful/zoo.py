@@ -330,7 +330,7 @@ def _state(process: Process, start: int, end: int, way: str) -> list[str]:
         state = "discovery"
     elif Kind.LINES in kinds:
         state = "lines"
-    elif Kind.UNWATCHED in kinds:
+    elif Kind.UNTIMED in kinds:
         state = "off"
     elif any(each.start < end and each.end > start for each in process.caught):
         state = "caught"

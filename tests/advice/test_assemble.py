@@ -146,7 +146,7 @@ def test_epochs_that_start_unwatched_tell_how_often_they_start_and_not_how_long_
                 job.wait(13 * MS)
             job.step(2 * MS)
         if unseen:
-            job.record(Kind.UNWATCHED, start, job.now)
+            job.record(Kind.UNTIMED, start, job.now)
     loader = case_of(job.process(tmp_path / "recording")).loader
     assert loader is not None
     assert loader.start is not None

@@ -364,7 +364,7 @@ def test_plain_watching_takes_the_window_that_waits(session: Session, monkeypatc
     monkeypatch.setattr(schedule, "FAST_PATH_TIME", 0)
     monkeypatch.setattr(schedule, "REQUEST_PERIOD", 0)
     session.allowance.events, session.allowance.detailed = 600_000, True
-    session._script = schedule._keep_watching(session, MS, False, True)
+    session._script = schedule._keep_timing(session, MS, False, True)
     steps(session, 20)
     assert windows(session) == []
     session.allowance.clock.time = 3600 * SECOND  # type: ignore[attr-defined]

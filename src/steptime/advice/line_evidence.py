@@ -237,7 +237,7 @@ MOST_LINES = 200
 """Most lines that are kept, longest first; the others are negligible together."""
 
 
-WATCHED = (LineRole.INPUT, LineRole.FORWARD, LineRole.BACKWARD, LineRole.OPTIMIZER)
+WRAPPED = (LineRole.INPUT, LineRole.FORWARD, LineRole.BACKWARD, LineRole.OPTIMIZER)
 """Roles of lines with a call that the probe wraps."""
 
 
@@ -256,9 +256,9 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     table = line_table(steps, layout.lines, layout.claims, layout.work)
     identities, pieces = table.identities, table.pieces
     roles = [layout.lines.roles[each] for each in identities.tolist()]
-    watched = np.array([role in WATCHED for role in roles])
+    wrapped = np.array([role in WRAPPED for role in roles])
     turns = lined_turns(steps)
-    spent, scales = usual_spent(table, steps.phases[lined], steps.phases[usual], watched, turns)
+    spent, scales = usual_spent(table, steps.phases[lined], steps.phases[usual], wrapped, turns)
     scale = scales[np.arange(len(roles)), [GAPS.get(role, Phase.REST) for role in roles]]
     # Preparing a batch with operators is preparing it all the same: only lines of no other role are split.
     plain = np.array([role is LineRole.PYTHON for role in roles])

@@ -229,7 +229,7 @@ def _starts(
         return 0, None, mean_of_series(length)
     steps = layout.timeline.steps
     number = np.minimum(np.searchsorted(steps.end, began.start, side="right"), len(steps.end) - 1)
-    seen = steps.watched[number[1:]]
+    seen = steps.timed[number[1:]]
     times = length[1:][seen] if seen.any() else length[1:]
     return len(began) - 1, float(np.median(np.diff(number))) or None, mean_of_series(times)
 

@@ -156,7 +156,7 @@ def take_turns(steps: Steps, updates: RecordTable, slow: Int64) -> bool:
     number = np.minimum(np.searchsorted(steps.end, updates.start, side="right"), len(steps.end) - 1)
     chosen = np.zeros(len(steps.end), np.bool_)
     chosen[slow] = True
-    seen = steps.watched & steps.steady
+    seen = steps.timed & steps.steady
     for optimizer in unique(updates.identity).tolist():
         stepped = np.zeros(len(steps.end), np.bool_)
         stepped[number[updates.identity == optimizer]] = True

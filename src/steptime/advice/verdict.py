@@ -449,11 +449,8 @@ def _amount(use: CategoryUse, case: Case) -> str:
     step"."""
     took, step = format_duration(use.duration.value), format_duration(case.step.duration.value)
     words, share = _words(use, case), format_share(_share(use.duration, case).value)
-    return f"{words[:1].upper()}{words[1:]}: {took} of {step} {_per(case)} ({share})"
-
-
-def _per(case: Case) -> str:
-    return "in this step" if case.step.steady == 1 else "per step"
+    when = "in this step" if case.step.steady == 1 else "per step"
+    return f"{words[:1].upper()}{words[1:]}: {took} of {step} {when} ({share})"
 
 
 def _share(part: Estimate, case: Case) -> Estimate:

@@ -98,9 +98,6 @@ def _cut(value: Any, most: int, length: int) -> Any:
         return {key: each if key in WHOLE else _cut(each, most, length) for key, each in value.items()}
     if isinstance(value, list):
         entries = [_cut(each, most, length) for each in value[:most]]
-        return [_without_empty(each) if isinstance(each, dict) else each for each in entries]
+        return [{key: part for key, part in each.items() if part not in ("", [])} if isinstance(each, dict) else each
+                for each in entries]  # fmt: skip
     return shorten(value, length) if isinstance(value, str) else value
-
-
-def _without_empty(entry: Document) -> Document:
-    return {key: value for key, value in entry.items() if value not in ("", [])}

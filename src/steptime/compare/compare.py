@@ -321,13 +321,9 @@ def _arguments(command: str) -> str:
     except ValueError:
         return command
     return shlex.join(
-        _file_name(word) if not number or word.startswith("/") else word.removeprefix("./")
+        word.rpartition("/")[2] or word if not number or word.startswith("/") else word.removeprefix("./")
         for number, word in enumerate(words)
     )
-
-
-def _file_name(word: str) -> str:
-    return word.rpartition("/")[2] or word
 
 
 def _loader(loader: LoaderUse | None) -> Iterator[tuple[Key, str]]:

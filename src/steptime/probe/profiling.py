@@ -267,10 +267,6 @@ def _modes(kind: type = torch.overrides.TorchFunctionMode) -> Iterator[type]:
         yield from _modes(each)
 
 
-def _is_of_the_jobs(kind: type) -> bool:
-    return not kind.__module__.startswith("torch.")
-
-
 def _another_starts(profiler: Any) -> None:
     """Ends our windows before another profiler of torch's starts: two in one process may crash it."""
     for window in tuple(_on):
@@ -339,7 +335,9 @@ class ProfilerWindow:
             return "the job uses RPC, for which torch's profiler writes to standard error"
         if in_compiled_call():
             return "a step ends inside a compiled function"
-        if self.stacks and (torch._C._len_torch_function_stack() or any(map(_is_of_the_jobs, _modes()))):
+        if self.stacks and (
+            torch._C._len_torch_function_stack() or any(not mode.__module__.startswith("torch.") for mode in _modes())
+        ):
             return "a mode of the job's would see what torch asks of parameters for its stacks"
         specification = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
         if getattr(specification, "_initializing", False):

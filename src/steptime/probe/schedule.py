@@ -143,7 +143,7 @@ def _stages(session: Session) -> Stage:
     yield from _steps(UNTOUCHED_STEPS)
     exhausted.observe_device(session.recorder.folder)
     if session.plan.get("variant"):
-        # A process of a trial is watched at every boundary to its end, and nothing else: no window may slow its steps.
+        # A process of a trial is timed at every boundary to its end, and nothing else: no window may slow its steps.
         yield
         session.recorder.fact("settings", **identity.settings_facts())
         while True:
@@ -179,7 +179,7 @@ def _stages(session: Session) -> Stage:
         yield from _unseen(session, _between(session))
     if profiles:
         yield from _turns(session, duration)
-    yield from _keep_watching(session, duration, stacks, due)
+    yield from _keep_timing(session, duration, stacks, due)
 
 
 def _steps(count: int) -> Stage:
@@ -372,9 +372,9 @@ def _turns(session: Session, duration: int) -> Stage:
     if duration > TURN_LIMIT or session.counter.mode != OPTIMIZER:
         return
     steps = max(2, min(TURN_STEPS, TURN_TIME // max(1, duration)))
-    # One hook for all turns: it must not be removed while torch iterates over them, as it does at an unwatched
+    # One hook for all turns: it must not be removed while torch iterates over them, as it does at an untimed
     # boundary.
-    hook = register_optimizer_step_post_hook(session.unwatched_update)
+    hook = register_optimizer_step_post_hook(session.untimed_update)
     try:
         for _ in range(TURNS):
             start = now()
@@ -383,7 +383,7 @@ def _turns(session: Session, duration: int) -> Stage:
                 yield from _steps(steps)
             finally:
                 session.instrument()
-                session.recorder.interval(int(Kind.UNWATCHED), 0, start, now())
+                session.recorder.interval(int(Kind.UNTIMED), 0, start, now())
             until = session.steps + steps
             while session.steps < until:
                 yield from _fast_path(session, now() + (until - session.steps) * duration)
@@ -579,7 +579,7 @@ def _recorded(session: Session, window: ProfilerWindow, start: int, wanted: int,
         raise
 
 
-def _keep_watching(session: Session, duration: int, stacks: bool, due: bool) -> Stage:
+def _keep_timing(session: Session, duration: int, stacks: bool, due: bool) -> Stage:
     """Runs to the end of the job: takes a further window after ten minutes, and for each request. due: the usual window
     still has to be taken."""
     request = os.path.join(session.plan["recording"], REQUEST)

@@ -326,9 +326,9 @@ class Session:
             each.boundary(self.steps)
 
     @guarding
-    def unwatched_update(self, *_: Any) -> None:
+    def untimed_update(self, *_: Any) -> None:
         """Counts a step while the timers are off, from the optimizer's post hook."""
-        if not self.watching and get_ident() == self.fast_path.trainer and self.counter.unwatched_update():
+        if not self.watching and get_ident() == self.fast_path.trainer and self.counter.untimed_update():
             self._boundary(time.perf_counter_ns())
 
     def add_top_module(self, module: torch.nn.Module) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -149,13 +148,8 @@ def decode_fact(line: bytes) -> object:
 
 
 def decode_sample(line: bytes) -> rec.TelemetrySample:
-    """Returns a line of telemetry.jsonl. Raises ValueError. Old recordings have one sample for all devices of the
-    machine, in fields that start with "gpu_"."""
-    sample = decode_document(line, rec.TelemetrySample)
-    if b'"gpu_' not in line:
-        return sample
-    merged = decode_document(line.replace(b'"gpu_', b'"'), rec.DeviceSample)
-    return replace(sample, devices=(merged,)) if merged != rec.DeviceSample() else sample
+    """Returns a line of telemetry.jsonl. Raises ValueError."""
+    return decode_document(line, rec.TelemetrySample)
 
 
 def _bounded(value: Any) -> bool:

@@ -84,7 +84,7 @@ def series_of_process(timeline: Timeline, breakdown: Breakdown) -> StepSeries:
         if steps.excluded[mark.step]:
             kinds[mark.step] = KINDS.index(_OF_SEGMENT[SegmentKind[mark.kind.replace(" ", "_").upper()]])
     kinds[steps.lined & steps.excluded] = KINDS.index("line-timed")
-    kinds[~steps.watched] = KINDS.index("timers off")
+    kinds[~steps.timed] = KINDS.index("timers off")
     kinds[steps.profiled] = KINDS.index("profiled")
     kinds[steps.warm_up] = KINDS.index("warm-up")
     kinds[_outliers(steps.duration, steps.steady)] = KINDS.index("outlier")

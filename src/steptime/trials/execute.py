@@ -418,7 +418,7 @@ def _steady(timeline: Timeline, warm_up: int, on_device: bool) -> tuple[Bool, In
     alone = (compiling > 0) & apart & (paused == 0)
     looked = (paused > 0) & apart & (compiling == 0) & on_device
     added = _spent_in(timeline, SegmentKind.LOADER_START) + compiling * goes_on
-    return (~steps.excluded | (alone & goes_on) | looked) & steps.watched & late, steps.duration + added
+    return (~steps.excluded | (alone & goes_on) | looked) & steps.timed & late, steps.duration + added
 
 
 def _spent_in(timeline: Timeline, *kinds: SegmentKind) -> Int64:

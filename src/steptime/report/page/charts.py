@@ -315,7 +315,10 @@ class RooflineChart:
 def roofline_chart(case: Case) -> RooflineChart | None:
     """The picture; None where no kernel and no operator has a model of its work."""
     uses: tuple[KernelUse | OperatorUse, ...] = case.kernels or case.operators
-    placed = sorted((use for use in uses if _has_place(use)), key=lambda use: -use.duration)
+    placed = sorted(
+        (use for use in uses if use.duration > 0 and (use.flops or 0) > 0 and (use.bytes or 0) > 0),
+        key=lambda use: -use.duration,
+    )
     displayed = placed[:MOST_POINTS]
     if not displayed:
         return None
@@ -366,10 +369,6 @@ def _roof(use: KernelUse | OperatorUse, machine: MachineUse | None) -> float:
     named = dict(machine.rates).get(use.dtype if isinstance(use, KernelUse) else "float32")
     peak = named or machine.matrix_flops or math.inf
     return min(peak, _intensity(use) * machine.copy_bytes if machine.copy_bytes else math.inf)
-
-
-def _has_place(use: KernelUse | OperatorUse) -> bool:
-    return bool(use.flops and use.bytes and use.duration > 0 and use.flops > 0 and use.bytes > 0)
 
 
 def _intensity(use: KernelUse | OperatorUse) -> float:
