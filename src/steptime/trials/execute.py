@@ -22,7 +22,7 @@ from steptime.changes import VariantOptions
 from steptime.errors import SteptimeError
 from steptime.intervals import measure, union
 from steptime.journal import Flag, Kind
-from steptime.launcher.fork_server import UNSOUND
+from steptime.machine.fork_script import UNSOUND
 from steptime.launcher.forks import ForkServer
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.turns import Turn, stamps_in
