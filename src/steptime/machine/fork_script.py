@@ -46,7 +46,7 @@ class Becoming(BaseException):
         self.request = request
 
 
-class Preloaded(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class PackagesInMemory(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finder of packages in memory, until the job has imported torch, and all that torch imports with it. variables:
     the environment of the command."""
 
@@ -77,7 +77,7 @@ class Preloaded(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             sys.meta_path.remove(self)
 
 
-def preload() -> Preloaded:
+def preload() -> PackagesInMemory:
     """Imports torch, with what its first optimizer imports, and takes all new packages out of sys.modules again."""
     before = set(sys.modules)
     import torch
@@ -87,7 +87,7 @@ def preload() -> Preloaded:
         sys.exit("a fork would be unsound")
     new = [name for name in sys.modules if name not in before]
     theirs = [name for name in new if name.partition(".")[0] not in sys.stdlib_module_names]
-    return Preloaded({name: sys.modules.pop(name) for name in theirs})
+    return PackagesInMemory({name: sys.modules.pop(name) for name in theirs})
 
 
 def serve(connection: socket.socket) -> list[int]:
@@ -148,7 +148,7 @@ def _script(name: str) -> Any:
     return module
 
 
-def become(request: dict[str, Any], finder: Preloaded, kept: set[int]) -> tuple[types.CodeType, dict[str, Any]]:
+def become(request: dict[str, Any], finder: PackagesInMemory, kept: set[int]) -> tuple[types.CodeType, dict[str, Any]]:
     """Contains this process and makes it what a fresh Python is before it runs its main file. Returns that file's code,
     and the names that it runs with. kept: descriptors to keep open."""
     signal.set_wakeup_fd(-1)
