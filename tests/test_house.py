@@ -60,6 +60,7 @@ SCRIPTS = (
     "machine/formats_script.py",
     "machine/transfer_script.py",
     "machine/sweep_script.py",
+    "machine/fork_script.py",
 )
 IN_THE_USERS_PROCESS = ("probe/", *SCRIPTS)
 BROAD_EXCEPTS = (
@@ -71,6 +72,7 @@ BROAD_EXCEPTS = (
     "machine/loader_script.py",
     "machine/formats_script.py",
     "machine/sweep_script.py",
+    "machine/fork_script.py",
 )
 PRINTS = ("cli/", "launcher/attach_script.py", *SCRIPTS)
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "tools"}

@@ -98,7 +98,7 @@ def test_a_fork_is_as_a_fresh_interpreter(tmp_path: Path, forks: ForkServer, wor
         for (_, lines), name in ((forked, "b"), (fresh, "a"))
     )
     assert mine == theirs
-    assert [each for each in psutil.Process().children() if "fork_server" in " ".join(each.cmdline())]
+    assert [each for each in psutil.Process().children() if "fork_script" in " ".join(each.cmdline())]
     assert forked[1][-1] == "RuntimeError: the end"
     assert forked[1][1] == "unflushed"
     assert forked[0].failure.startswith("It ended with status 1")
@@ -142,7 +142,7 @@ def test_a_server_that_was_ended_is_no_harm_and_nothing_that_a_fork_starts_stays
     sleeper = f"import subprocess; subprocess.Popen(['sh', '-c', 'sleep 600; :', {mark!r}], start_new_session=True)"
     assert run(workspace(tmp_path / "a", last=sleeper), forks)[0].failure == ""
     assert not [each for each in psutil.process_iter(["cmdline"]) if mark in (each.info["cmdline"] or ())]
-    (server,) = [each for each in psutil.Process().children() if "fork_server" in " ".join(each.cmdline())]
+    (server,) = [each for each in psutil.Process().children() if "fork_script" in " ".join(each.cmdline())]
     server.send_signal(signal.SIGKILL)
     server.wait()
     assert run(workspace(tmp_path / "b", last=""), forks, steps=6)[0].failure == ""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from steptime.launcher import fork_server
+from steptime.machine import fork_script
 
 PATIENCE = 60.0
 """Seconds for the server to import torch; without an answer, processes start as usual."""
@@ -105,7 +105,7 @@ class ForkServer:
         spec: str,
         files: tuple[IO[bytes], IO[bytes], tuple[int, ...]],
     ) -> ForkedJob | None:
-        plain = {name: value for name, value in environment.items() if name not in fork_server.OURS}
+        plain = {name: value for name, value in environment.items() if name not in fork_script.OURS}
         if self.off or not is_forkable(words):
             return None
         if self._server is None:
@@ -124,7 +124,7 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, contextlib.suppress(OSError):
             self._server = subprocess.Popen(
-                (python, fork_server.__file__, str(theirs.fileno())),
+                (python, fork_script.__file__, str(theirs.fileno())),
                 env={**environment, "STEPTIME_INJECT": "", "PYTHONDONTWRITEBYTECODE": "1"},
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
@@ -136,7 +136,7 @@ class ForkServer:
         ours.settimeout(PATIENCE)
         self._socket = ours
         try:
-            if ours.recv(64) != fork_server.READY:
+            if ours.recv(64) != fork_script.READY:
                 self.switch_off()
         except OSError:
             self.switch_off()

@@ -156,7 +156,7 @@ PATIENCE = 3600.0
 NO_TELEMETRY = "Telemetry could not be written to the recording. The machine's load is only partly known."
 
 
-class Job(Protocol):
+class StartedJob(Protocol):
     """Running job: a `subprocess.Popen`, or a fork of the server's."""
 
     pid: int
@@ -216,7 +216,7 @@ class Display:
             self._show(Progress(elapsed, *self._journals.look(), notice=self._overlooked.look(), bar=bar))
 
 
-def supervise(job: Job, folder: Path, signals: Pause, show: Callable[[Progress], None] | None) -> list[str]:
+def supervise(job: StartedJob, folder: Path, signals: Pause, show: Callable[[Progress], None] | None) -> list[str]:
     """Waits for the job's end, whatever its children do; returns a sentence for each loss."""
     try:
         lost = _stay(job, folder, signals, show)
@@ -229,7 +229,7 @@ def supervise(job: Job, folder: Path, signals: Pause, show: Callable[[Progress],
     return lost
 
 
-def _stay(job: Job, folder: Path, signals: Pause, show: Callable[[Progress], None] | None) -> list[str]:
+def _stay(job: StartedJob, folder: Path, signals: Pause, show: Callable[[Progress], None] | None) -> list[str]:
     start = time.monotonic()
     timers: list[Timer] = []
     while job.poll() is None:
@@ -244,7 +244,7 @@ def _stay(job: Job, folder: Path, signals: Pause, show: Callable[[Progress], Non
 
 
 def _timers(
-    job: Job, folder: Path, show: Callable[[Progress], None] | None, start: float, signals: Pause
+    job: StartedJob, folder: Path, show: Callable[[Progress], None] | None, start: float, signals: Pause
 ) -> list[Timer]:
     from steptime.launcher.telemetry import Telemetry
     from steptime.launcher.thin import JournalThinner

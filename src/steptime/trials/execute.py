@@ -23,12 +23,12 @@ from steptime.changes import VariantOptions
 from steptime.errors import SteptimeError
 from steptime.intervals import measure, union
 from steptime.journal import Flag, Kind
-from steptime.launcher.fork_server import UNSOUND
 from steptime.launcher.forks import ForkServer
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.turns import Turn, stamps_in
 from steptime.launcher.variant import DEADLINE_PASSED, ERRORS, OUTPUT, run_plain, run_variant
 from steptime.launcher.watchdog import clear
+from steptime.machine.fork_script import UNSOUND
 from steptime.recording.inventory import BLOCKS, CLOCKS, RESTS, VARIANTS
 from steptime.recording.load import load
 from steptime.recording.recording import Parity, Process, Recording, TelemetrySample

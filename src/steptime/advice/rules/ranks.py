@@ -111,8 +111,8 @@ def exposed_communication(
 
 
 def _take_turns(settings: SettingsUse | None, contention: Contention | None) -> bool:
-    """True where the training processes of this machine wait for a CPU: in a collective each waits for all others' turns
-    on it, and no smaller exchange shortens that."""
+    """True where the training processes of this machine wait for a CPU: in a collective each waits for the turns of all
+    others on it, and no smaller exchange shortens that."""
     if settings is None or contention is None or contention.pressure is None:
         return False
     return (

@@ -44,7 +44,9 @@ class ParityRecorder:
 
     def __init__(self, variant: ProcessVariant) -> None:
         self._began = time.perf_counter_ns()
-        self._every = max(variant.warm_up, variant.fingerprint_steps, 1)
+        self._last = variant.warm_up + variant.steps if variant.fingerprint_steps else None
+        # Of a rehearsal all steps but the last, which is timed.
+        self._every = max(variant.warm_up, 1, self._last - 1 if self._last else 0)
         self._fingerprints = variant.fingerprint_steps
         self._until = variant.until_loss
         self._course, self._reached = LossCourse(), False
@@ -58,7 +60,6 @@ class ParityRecorder:
         self._rows: list[dict[str, Any]] = []
         self._names: dict[int, str] = {}
         self._path = ""
-        self._last = variant.warm_up + variant.steps if variant.fingerprint_steps else None
         self._exact = variant.exact
         self._options: list[tuple[str, int]] = []
         self._updated: list[tuple[Any, Any]] = []

@@ -1,7 +1,7 @@
 """Python that has imported torch, and forks for each process of a trial: its start takes a tenth of a second, not
 seconds.
 
-    python fork_server.py SOCKET
+    python fork_script.py SOCKET
 
 The script runs in the job's Python and uses the standard library and torch. It runs nothing of the job's: a fork gets
 its own containment first, then becomes the job's command. The fork is the job's **watchdog** (`watchdog`), whose child
@@ -36,7 +36,7 @@ UNSOUND = 97
 READY = b"ready"
 OURS = frozenset({"STEPTIME_PROBE", "STEPTIME_INJECT"})
 MOST_DESCRIPTORS = 8
-HERE = os.path.dirname(os.path.abspath(__file__))
+LAUNCHER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "launcher")
 
 
 class Becoming(BaseException):
@@ -46,7 +46,7 @@ class Becoming(BaseException):
         self.request = request
 
 
-class Preloaded(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class PackagesInMemory(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finder of packages in memory, until the job has imported torch, and all that torch imports with it. variables:
     the environment of the command."""
 
@@ -77,7 +77,7 @@ class Preloaded(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             sys.meta_path.remove(self)
 
 
-def preload() -> Preloaded:
+def preload() -> PackagesInMemory:
     """Imports torch, with what its first optimizer imports, and takes all new packages out of sys.modules again."""
     before = set(sys.modules)
     import torch
@@ -87,7 +87,7 @@ def preload() -> Preloaded:
         sys.exit("a fork would be unsound")
     new = [name for name in sys.modules if name not in before]
     theirs = [name for name in new if name.partition(".")[0] not in sys.stdlib_module_names]
-    return Preloaded({name: sys.modules.pop(name) for name in theirs})
+    return PackagesInMemory({name: sys.modules.pop(name) for name in theirs})
 
 
 def serve(connection: socket.socket) -> list[int]:
@@ -139,8 +139,8 @@ def _open_files() -> set[int]:
 
 
 def _script(name: str) -> Any:
-    """Loads a script next to this one, without a name in sys.modules."""
-    spec = importlib.util.spec_from_file_location(name, os.path.join(HERE, f"{name}.py"))
+    """Loads a script of the launcher's, without a name in sys.modules."""
+    spec = importlib.util.spec_from_file_location(name, os.path.join(LAUNCHER, f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -148,7 +148,7 @@ def _script(name: str) -> Any:
     return module
 
 
-def become(request: dict[str, Any], finder: Preloaded, kept: set[int]) -> tuple[types.CodeType, dict[str, Any]]:
+def become(request: dict[str, Any], finder: PackagesInMemory, kept: set[int]) -> tuple[types.CodeType, dict[str, Any]]:
     """Contains this process and makes it what a fresh Python is before it runs its main file. Returns that file's code,
     and the names that it runs with. kept: descriptors to keep open."""
     signal.set_wakeup_fd(-1)
@@ -185,7 +185,8 @@ def _main(words: list[str]) -> tuple[types.CodeType, dict[str, Any]]:
     words = words[1:]
     module = words[1] if words[0] == "-m" else ""
     sys.argv = words[1:] if module else words
-    sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.realpath(words[0]))
+    if not getattr(sys.flags, "safe_path", False):  # since Python 3.11
+        sys.path.insert(0, os.getcwd() if module else os.path.dirname(os.path.realpath(words[0])))
     _enter()
     if not module:
         path = os.path.abspath(words[0])
@@ -233,6 +234,8 @@ def run(code: types.CodeType, names: dict[str, Any]) -> NoReturn:
 
 
 if __name__ == "__main__":
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.pop(0)  # this file's folder, which is none of the job's
     finder = preload()
     gc.collect()
     gc.freeze()
