@@ -167,3 +167,7 @@ def test_nothing_that_a_new_script_chooses_is_found_at_fault(tmp_path: Path) -> 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout[done.stdout.index("{") :])["processes"][0]["findings"]
     assert [each["code"] for each in found if re.match("ST[1567]", each["code"])] == []
+    weighty = [each["code"] for each in found if each["weight"] == "finding"]
+    assert [code for code in weighty if not re.match("ST[89]", code)] == [], (
+        "the machine's and the run's are not its own"
+    )
