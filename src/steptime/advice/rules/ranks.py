@@ -45,7 +45,7 @@ MOST_OF_ONE = 0.75
 no straggler."""
 BETWEEN_STAGES = re.compile(r"^(i?send|i?recv|coalesced)( |$)", re.IGNORECASE)
 """Collectives between two stages of a pipeline. A kernel named SendRecv says less: NCCL's all-to-all is one, too."""
-FEWEST_STAGES = 2
+SEVERAL = 2
 LEAST_SHARE_OF_BUBBLE = 0.05
 """Fraction of the step."""
 
@@ -367,12 +367,12 @@ def _schedules(between: Sequence[CollectiveUse]) -> Iterator[str]:
     received = [use for use in between if "recv" in use.name.lower()]
     stages = max((use.size for use in between), default=0)
     micro_batches = round(sum(use.calls for use in received) / max(1, len({use.name for use in received})))
-    if stages < FEWEST_STAGES or not micro_batches:
+    if min(stages, micro_batches) < SEVERAL:
         return
     shares = [
         f"{format_share((stages - 1) / (chunks * micro_batches + stages - 1))} {words}"
         for chunks, words in (
-            (1, f"in 1F1B with {format_count(micro_batches, 'micro-batch')}"),
+            (1, f"in 1F1B with {micro_batches} micro-batches"),
             (2, "with twice as many, or interleaved with two chunks per stage"),
         )
     ]
