@@ -96,7 +96,7 @@ def _variants(judgements: Sequence[Judgement], runs: Sequence[Run], samples: flo
         number("samples/s", "samples_per_s", lambda row: row.rate, format_rate_of),
         word("speed-up", "speed", lambda row: row.speed),
         size("peak", "peak_bytes", lambda row: row.peak),
-        number("kernels" if on_device else "operators", "calls", lambda row: row.calls, lambda value: f"{value:.0f}"),
+        number("kernels" if on_device else "operators", "calls", lambda row: row.calls, "{:,.0f}".format),
     )  # fmt: skip
 
 
