@@ -110,11 +110,17 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> dict[str, An
     lines = dear_lines(process)
     alone = bool(lines) and not any(each.weight is Weight.FINDING for each in process.findings)
     dear = [_dear(*each, process) for each in lines[:MOST_LINES]]
-    where = _first(dear) if alone else _first(found)
+    first = (dear if alone else found)[:1]
+    where = _first(first)
+    unsaid = (
+        f" {each.get('code', each['name'])}: {each['why']}"
+        for each in first
+        if each["why"] not in process.verdict.sentence
+    )
     own = alone and job and not any(each["fixes"] for each in found)
     next_ = call("judge", diff=CHANGE, recording=path, **job) if own else _after_diagnosis(process, found, job, path)
     return answer(
-        process.verdict.sentence,
+        process.verdict.sentence + "".join(unsaid),
         _sure(process),
         *where,
         list(dict.fromkeys(code for each in found for code in each["fixes"])),
