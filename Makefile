@@ -4,7 +4,7 @@
 # make lint   ruff, mypy, and pyright over the public names
 # make site   the documentation as a site, with search: .site/out
 # make package  the wheel and the source archive, checked, installed into an empty environment and run there
-# make picture   the picture in the README, from the page of `make demo`
+# make picture   all pictures in README and docs, of new runs: terminal, page, card, live page; on a quiet machine, with Chromium
 # make bench  the quick benchmarks, some 15 minutes on two CPUs: benchmarks/results/<NAME>.json and docs/proof.md
 # make bench-full   all of them: hours
 
@@ -63,9 +63,10 @@ package: .test/ready
 	.package/tool/bin/python -m pip install --quiet .package/dist/*.whl
 	cd .package && tool/bin/steptime run --recording run -- ../.test/bin/python ../examples/nan_distance.py && tool/bin/steptime explain ST101 >explained
 
-picture: .test/ready
-	.test/bin/python .ci/picture.py runs/demo.html docs
+picture: .test/ready .demo/ready
 	PATH="$(CURDIR)/.demo/bin:$$PATH" .test/bin/python .ci/terminal.py docs/terminal.svg -- steptime run --force --recording runs/demo -- python examples/slow_input.py
+	.test/bin/steptime report runs/demo -o runs/demo.html -o docs/card.png
+	.test/bin/python .ci/picture.py runs/demo.html docs .demo/bin/python examples/slow_input.py --epochs 40
 
 # make bench NAME=my-machine RIVALS="--rival slowai=PYTHON": other tools beside ours, each in an environment of its own.
 # A benchmark that finds a fault ends with 1; the page is made all the same.
