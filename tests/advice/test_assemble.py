@@ -392,6 +392,19 @@ def test_a_second_phase_is_said_though_the_probe_looks_then(tmp_path: Path, look
     assert re.match(rf"1 of 21 steps took 8\.\d+ s, .* excluded here: {what}\.", verdict(case).sentence)
 
 
+def test_a_model_that_never_has_gradients_is_known_by_its_forwards(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(20):
+        job.forward(5 * MS).evaluate(4 * MS, 2)
+        if number == 9:
+            job.evaluate(30 * MS, 1)
+        job.backward(8 * MS).step(2 * MS)
+    case = case_of(job.process(tmp_path / "recording"))
+    assert case.frozen is not None
+    assert (case.frozen.duration.value, case.frozen.calls, case.frozen.steps) == (4 * MS, 1.0, 1.0)
+    assert "frozen-forward" in {each.name for each in examine(case).findings}
+
+
 def test_outliers_are_counted_once(tmp_path: Path) -> None:
     """Steps as long as the ones left out, but by their wait for input, stay in the mean and are not counted."""
     job = JournalBuilder()
