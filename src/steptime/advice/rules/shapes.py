@@ -214,7 +214,7 @@ SLOW_WAYS = (
         0.05, 0.3, 0.6,
     ),
 )  # fmt: skip
-"""Fractions as measured on two CPUs (torch 2.13), one thread, the least of 60 runs: index_put_ with accumulation against
+"""Fractions as measured on two CPUs (torch 2.13), one thread, the least of 60 runs: index_put_ that accumulates against
 index_add_ in seven sizes (3,000 to 100,000 rows of 16 to 256 numbers, 1,000 to 50,000 indices: 7 to 87 % less, 32 % in
 the middle), convolutions of 3 by 3 with and without oneDNN in three (16 and 64 channels 28 and 30 % less, 3 none)."""
 LEAST_SLOW = 0.05
