@@ -341,6 +341,26 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-seldom": replace(BASE, repeats=(replace(AGAIN, duration=about(0.5 * MS)),)),
         "clean-on-a-device": replace(BASE, step=replace(BASE.step, device="cuda"), repeats=(AGAIN,)),
     },
+    "slow-way": {
+        "fires": replace(
+            BASE, operators=(*HEALTHY.operators, operator("_index_put_impl_", 2, 4 * MS, "memory", "backward"))
+        ),
+        "fires-on-a-convolution": replace(
+            BASE, operators=(*HEALTHY.operators, operator("_slow_conv2d_forward", 8, 5 * MS, "compute"))
+        ),
+        "clean-of-an-assignment": replace(
+            BASE, operators=(*HEALTHY.operators, operator("_index_put_impl_", 2, 4 * MS, "memory", "forward"))
+        ),
+        "clean-small": replace(
+            BASE, operators=(*HEALTHY.operators, operator("_index_put_impl_", 2, 0.3 * MS, "memory", "backward"))
+        ),
+    },
+    "frozen-forward": {
+        "fires": replace(BASE, frozen=RepeatedForward(about(6 * MS), 1.0, ITEM)),
+        "fires-without-a-line": replace(BASE, frozen=RepeatedForward(about(6 * MS), 2.0)),
+        "clean-an-evaluation-now-and-then": replace(BASE, frozen=RepeatedForward(about(6 * MS), 0.1, ITEM, 0.1)),
+        "clean-small": replace(BASE, frozen=RepeatedForward(about(1 * MS), 1.0, ITEM)),
+    },
     "iterator-in-step": {
         "fires": _waiting(15 * MS, 5 * MS, loader=IN_EACH_STEP),
         "fires-with-workers": _waiting(15 * MS, 5 * MS, loader=replace(IN_EACH_STEP, workers=2)),

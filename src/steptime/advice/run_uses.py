@@ -263,7 +263,8 @@ LONGER = 1.2
 class OutlierUse:
     """Steps that take far longer than the others. count: number of them among `steps` steady steps; left_out: those
     that the mean step excludes. duration: mean of them, ns; usual: median of the others, ns. part: phase (of a trace:
-    category) that grew most, by growth ns. share: their fraction of the steady steps' time. numbers: of the first
+    category) that grew most, by growth ns; "" where the timers were off. share: their fraction of the steady steps'
+    time; where the probe looked into them, `steps` and `share` are of all steps. numbers: of the first
     ones. optimizer: type of the one that takes most of that time, and steps in no usual step; "" for none."""
 
     count: int

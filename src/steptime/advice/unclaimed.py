@@ -8,10 +8,10 @@ from typing import cast
 
 from steptime.advice.evidence import Case
 from steptime.advice.line_evidence import line_times, steady_time
-from steptime.advice.rule import Finding, Part, Rule, Weight
+from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Rule, Weight
 from steptime.advice.savings import in_step
 from steptime.advice.verdict import WORDS
-from steptime.quantities import SourceLine
+from steptime.quantities import SourceLine, format_source
 
 LARGE = 0.1
 """Fraction of the step: a line, an operator or a category that takes so much is named, by a finding or by a note of its
@@ -48,11 +48,11 @@ def notes(findings: Iterable[Finding], case: Case, rule: Rule) -> Iterator[Findi
     """A note for each category with unclaimed time, at the line with most of the category's time."""
     for name, amount in unclaimed(findings, case).items():
         place, operator = _place(name, case)
-        summary = (
-            f"Up to {in_step(amount, case.step)} could be saved in {WORDS.get(name, name)}; no finding is about it"
-        )
-        advice = f"Look at {operator} first: it takes most of it." if operator else ASK
-        yield replace(rule.finding(summary, advice, source=place), category=cast(Part, name))
+        words = " at ".join(filter(None, (operator, format_source(place) if place is not None else "")))
+        saved = f"Up to {in_step(amount, case.step)} could be saved in {WORDS.get(name, name)}"
+        summary = f"{saved}; look first at {words}" if words else f"{saved}; no finding is about it"
+        summary = summary if len(summary) <= LONGEST_SUMMARY else saved
+        yield replace(rule.finding(summary, ASK, source=place), category=cast(Part, name))
 
 
 def _place(category: str, case: Case) -> tuple[SourceLine | None, str]:

@@ -148,7 +148,9 @@ def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
     elif message := f"{_besides(case)} {_compiling(case, LEAST_SHARE)}".strip():
         found = replace(found, sentence=f"{found.sentence} {message}")
     if case.outliers is not None and case.outliers.longer and case.outliers.share >= LEAST_SHARE:
-        found = replace(found, sentence=f"{found.sentence} {outliers_text(case.outliers)}.")
+        first = case.outliers.share >= MOST_OF_THE_RUN
+        parts = (outliers_text(case.outliers) + ".", found.sentence)
+        found = replace(found, sentence=" ".join(parts if first else reversed(parts)))
     if late is None:
         return found
     reason = straggler_reason(late)
@@ -200,6 +202,7 @@ def outliers_text(use: OutlierUse) -> str:
         f", {format_times(use.duration / use.usual)} times the usual {format_duration(use.usual)}" if use.usual else ""
     )
     part = f"{use.optimizer}, which steps in no other" if use.optimizer else part_words(use.part)
+    part = part if use.part or use.optimizer else "their parts were not timed"
     return f"{took}{times}{', excluded here' if use.left_out else ''}: {part}"
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from steptime.advice.device_uses import MachineUse, RooflineUse
-from steptime.advice.evidence import Case
+from steptime.advice.evidence import Case, LineUse
 from steptime.advice.kernels import first_source, plain_name, short_kernel
 from steptime.advice.line_evidence import line_times, steady_time
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Weight, rule
@@ -425,7 +425,7 @@ def large_part(step: StepSummary, case: Case) -> Iterator[Finding]:
     When to ignore it: When it is the work that the training consists of.
     """
     parts: list[tuple[str, float, SourceLine | None, float]] = [
-        (format_source(each.line.source), each.duration.value, each.line.source, each.line.checkpoint)
+        (_what(each.line, case), each.duration.value, each.line.source, each.line.checkpoint)
         for each in line_times(case.lines, case.phases)
         if each.line.role in OUTSIDE_THE_MODEL
     ]
@@ -435,6 +435,12 @@ def large_part(step: StepSummary, case: Case) -> Iterator[Finding]:
         if spent >= LARGE * step.duration.value:
             saved = f", {format_duration(saving)} of it in torch.save" if saving else ""
             yield large_part.finding(f"{what} takes {in_step(spent, step)}{saved}", ASK, source=source)
+
+
+def _what(line: LineUse, case: Case) -> str:
+    """The optimizer that steps in a line, as findings name it; else the line."""
+    stepping = max(case.optimizers, key=lambda use: use.duration.value, default=None)
+    return stepping.type if line.role == "optimizer" and stepping is not None else format_source(line.source)
 
 
 def _on_device(categories: tuple[CategoryUse, ...], kernels: tuple[KernelUse, ...]) -> list[_Part]:
