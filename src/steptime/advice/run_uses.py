@@ -15,7 +15,8 @@ from steptime.recording.recording import ItemFacts
 @dataclass(frozen=True, slots=True)
 class HolderUse:
     """Python object that grew with every examined step. kind: "list", "variable", "closure", "hook", …; tensors, bytes:
-    per step. graph: True if it also holds what autograd saved for them."""
+    per step. graph: True if it also holds what autograd saved for them. entries: by which a container without tensors
+    becomes longer per step."""
 
     kind: str
     name: str
@@ -23,6 +24,7 @@ class HolderUse:
     bytes: float
     graph: bool = False
     source: SourceLine | None = None
+    entries: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -439,6 +439,17 @@ class LeakFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowingFacts:
+    """Container that became longer with every step. kind: its type; name: of the variable or attribute; entries: by
+    which it grew per step. site: the line that makes it longer, None if unknown."""
+
+    kind: str
+    name: str
+    entries: float
+    site: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OutOfMemoryFacts:
     """Out-of-memory error that ended the process. asked: bytes; None if the message lacks them. device: "cpu", "cuda".
     site: the user's innermost line. step: steps before. held: bytes by owner, as far as Python knows; resident: bytes
@@ -613,6 +624,7 @@ class Process:
     changes: tuple[ChangeFacts, ...] = ()
     parity: Parity | None = None
     leaks: tuple[LeakFacts, ...] = ()
+    growing: tuple[GrowingFacts, ...] = ()
     out_of_memory: OutOfMemoryFacts | None = None
     padding: PaddingFacts | None = None
     inputs: InputFacts | None = None
