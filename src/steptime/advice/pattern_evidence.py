@@ -108,7 +108,7 @@ def caught_use(process: Process, layout: Layout) -> CaughtUse | None:
         as_usual=tuple(profiled[1]),
         numbers=tuple(numbers[:MOST_NUMBERS]),
         period=apart.pop() if len(apart) == 1 and len(numbers) > 2 else 0,
-        lines=segment_lines(path for each in caught for path in each.paths),
+        lines=segment_lines([path for each in caught for path in each.paths]),
     )
 
 

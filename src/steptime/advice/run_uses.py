@@ -201,11 +201,13 @@ class GarbageUse:
 @dataclass(frozen=True, slots=True)
 class SegmentLine:
     """Line of the work between steps. share: its fraction of that. within: the line of a called function that takes
-    nearly all of its time; None if there is no such line."""
+    nearly all of its time; None if there is no such line. acts: False if what it calls was timed, and neither a model
+    nor, by the text of a line, an environment is in it."""
 
     source: SourceLine
     share: float
     within: SourceLine | None = None
+    acts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
