@@ -169,7 +169,7 @@ class LoaderUse:
 class SettingsUse:
     """Process-wide switches of the job. packages: installed ones that a fix could use. allocator: value of
     PYTORCH_CUDA_ALLOC_CONF. matmul_precision: of float32 products. debug_switches: those that are on, (variable,
-    value)."""
+    value). anomaly_site, deterministic_site: the line that switched it on, None if it was not found."""
 
     intra_op_threads: int
     usable_cpus: int
@@ -186,6 +186,8 @@ class SettingsUse:
     packages: tuple[str, ...] = ()
     allocator: str = ""
     debug_switches: tuple[tuple[str, str], ...] = ()
+    anomaly_site: SourceLine | None = None
+    deterministic_site: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True)

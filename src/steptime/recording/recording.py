@@ -284,7 +284,7 @@ class SettingsFacts:
     packages: installed ones that a fix could use. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
     debug_switches: (name, value) of active environment variables for debugging. memory_limit: bytes of the device, else
     of the process. autocast: format of the autocast around modules that are
-    trained, "off", or None if unknown."""
+    trained, "off", or None if unknown. anomaly_site, deterministic_site: the line that switched it on, by its text."""
 
     intra_op_threads: int
     inter_op_threads: int
@@ -303,6 +303,8 @@ class SettingsFacts:
     packages: tuple[str, ...] = ()
     allocator: str = ""
     debug_switches: tuple[tuple[str, str], ...] = ()
+    anomaly_site: SourceLine | None = None
+    deterministic_site: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
