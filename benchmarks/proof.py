@@ -36,8 +36,8 @@ READ = """\
 ## How to read it
 
 - **Public reports** are what people complain about: scripts that re-enact in small what somebody reported, with the
-  cause that was found ([each case](../benchmarks/results/reports.md)). First sight: before any rule was changed for
-  it. Advice counts where its words, followed to the letter, are the owners' fix.
+  cause that was found ([each case](../benchmarks/results/reports.md)), scored once, before any rule was changed for it.
+  Blind: written by somebody who does not look at rules. Advice counts where its words are the owners' fix.
 - **Fresh jobs** are the figures to trust. Each job is composed from a seed that had never been run, and scored once
   ([how](clinic.md)). A withheld verdict counts as not right. A twin is the same job without the planted fault: what
   steptime says of it was measured in it, and may be true, but nobody planted it.

@@ -70,12 +70,12 @@ def page(found: Sequence[Row]) -> str:
 def proof_rows(found: Sequence[Row]) -> Iterator[tuple[str, Any, str]]:
     """What was counted at first sight, its count, and when: for the page of proof."""
     first = scored(found, first=True)
-    for batch, by in BATCHES.items():
+    for batch in ("blind", "own"):
         own = [each for each in first if each[0].batch == batch]
-        if own and batch != "seen":
+        if own:
             when = max(row["about"]["date"] for _, _, row in own)
             for what, count in counts([(truth, each) for truth, each, _ in own]).items():
-                yield f"Public reports, first sight, {by}: {what}", count, when
+                yield f"Public reports, {batch}: {what}", count, when
 
 
 def _sums(found: Sequence[Row]) -> Iterator[str]:

@@ -373,14 +373,14 @@ def test_what_lies_between_steps_is_a_share_of_the_run_without_what_steptime_hel
     assert saved.share == pytest.approx(400 / (390 + 400), rel=0.03)
 
 
-@pytest.mark.parametrize("look", [Kind.PROFILED, Kind.UNWATCHED, Kind.LINES])
+@pytest.mark.parametrize("look", [Kind.PROFILED, Kind.UNTIMED, Kind.LINES])
 def test_a_second_phase_is_said_though_the_probe_looks_then(tmp_path: Path, look: Kind) -> None:
     """One long step of another optimizer at the end: no steady step, but most of the run."""
     job = JournalBuilder().fact("optimizer", identity=2, type="LBFGS", parameters=3, elements=100)
     for _ in range(20):
         job.forward(5 * MS).backward(8 * MS).step(2 * MS).wait(1 * MS)
     start = job.now
-    if look is Kind.UNWATCHED:
+    if look is Kind.UNTIMED:
         job.wait(8000 * MS).record(Kind.BOUNDARY, job.now, job.now)
     else:
         job.forward(5 * MS).backward(8 * MS).step(8000 * MS, 2)
@@ -388,7 +388,7 @@ def test_a_second_phase_is_said_though_the_probe_looks_then(tmp_path: Path, look
     case = case_of(job.process(tmp_path / "recording"))
     assert case.outliers is not None
     assert (case.outliers.count, case.outliers.steps, case.outliers.left_out) == (1, 21, 1)
-    what = "their parts were not timed" if look is Kind.UNWATCHED else "LBFGS, which steps in no other"
+    what = "their parts were not timed" if look is Kind.UNTIMED else "LBFGS, which steps in no other"
     assert re.match(rf"1 of 21 steps took 8\.\d+ s, .* excluded here: {what}\.", verdict(case).sentence)
 
 

@@ -155,7 +155,7 @@ def test_the_line_is_where_it_is_now(report: Report, tmp_path: Path, monkeypatch
     now = replace(report, processes=(replace(process, findings=(found,)),))
 
     def line() -> int:
-        (result,) = standard_json.loads(sarif.render(now))["runs"][0]["results"]
+        (result,) = standard_json.loads(sarif_of(now))["runs"][0]["results"]
         number: int = result["locations"][0]["physicalLocation"]["region"]["startLine"]
         return number
 

@@ -284,7 +284,7 @@ class SettingsFacts:
     packages: installed ones that a fix could use. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
     debug_switches: (name, value) of active environment variables for debugging. memory_limit: bytes of the device, else
     of the process. autocast: format of the autocast around modules that are
-    trained, "off", or None if unknown."""
+    trained, "off", or None if unknown. anomaly_site, deterministic_site: the line that switched it on, by its text."""
 
     intra_op_threads: int
     inter_op_threads: int
@@ -303,6 +303,8 @@ class SettingsFacts:
     packages: tuple[str, ...] = ()
     allocator: str = ""
     debug_switches: tuple[tuple[str, str], ...] = ()
+    anomaly_site: SourceLine | None = None
+    deterministic_site: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +437,17 @@ class LeakFacts:
     graphs: float
     nodes: float
     steps: int
+    site: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingFacts:
+    """Container that became longer with every step. kind: its type; name: of the variable or attribute; entries: by
+    which it grew per step. site: the line that makes it longer, None if unknown."""
+
+    kind: str
+    name: str
+    entries: float
     site: SourceLine | None = None
 
 
@@ -625,6 +638,7 @@ class Process:
     changes: tuple[ChangeFacts, ...] = ()
     parity: Parity | None = None
     leaks: tuple[LeakFacts, ...] = ()
+    growing: tuple[GrowingFacts, ...] = ()
     out_of_memory: OutOfMemoryFacts | None = None
     padding: PaddingFacts | None = None
     inputs: InputFacts | None = None

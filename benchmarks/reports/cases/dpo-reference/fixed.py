@@ -61,7 +61,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(tuned, lr=1e-4)
         self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 240)
         with torch.no_grad():
-            parts = [torch.stack(log_probs(self.ref_model, b)) for b in DataLoader(data, batch_size=4)]
+            parts = [torch.stack(log_probs(self.ref_model, data[i : i + 4])) for i in range(0, len(data), 4)]
         data.reference = torch.cat(parts, 1)
 
     def loss(self, batch):

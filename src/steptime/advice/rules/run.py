@@ -25,7 +25,7 @@ from steptime.advice.run_uses import (
     StepSummary,
 )
 from steptime.advice.savings import in_step, modelled, named, ratio, scaled
-from steptime.advice.segment_evidence import MOST, MOST_SLOWED, in_environment, line_place, only_calls
+from steptime.advice.segment_evidence import MOST, MOST_SLOWED, in_environment, line_place, only_calls, own_work
 from steptime.advice.step_evidence import others_took_cpus
 from steptime.advice.unclaimed import ASK, LARGE
 from steptime.advice.verdict import outliers_text, part_words
@@ -95,6 +95,14 @@ def slow_checkpoint(step: StepSummary, segments: tuple[SegmentUse, ...]) -> Find
     )
 
 
+MAKES_TENSORS = re.compile(r"\b(?:as_)?tensor\(")
+ON_OWN_WORK = "Neither a model nor an environment takes this time: make this line cheaper, or keep what it makes."
+ON_LISTS = (
+    "torch.tensor reads each element of a list of arrays: join them first, torch.from_numpy(np.stack(arrays)), or keep "
+    "the data as one array."
+)
+
+
 @rule("ST903", "rollout-share", weight=Weight.NOTE)
 def rollout_share(segments: tuple[SegmentUse, ...]) -> Finding | None:
     """Collecting experience takes a large part of the run
@@ -106,6 +114,7 @@ def rollout_share(segments: tuple[SegmentUse, ...]) -> Finding | None:
     compared with the run after the warm-up. The models' forward is timed in all of them, and in one the
     lines, too; the text of a line shows whether it is the environment (`.step(`, `.reset(`) or a transfer. Where only
     the models' forward takes time, the rule reports calls of the models: a check, a teacher, a generator of samples.
+    Where most of it is a line in which neither a model nor an environment runs, the rule names that line.
 
     What helps: Where the models take the time, vectorised environments with one batched forward for all. Where the
     environment does, a cheaper step of it, or environments in processes of their own. inference_mode while acting. Cost
@@ -122,6 +131,11 @@ def rollout_share(segments: tuple[SegmentUse, ...]) -> Finding | None:
         advice = "Call the model less often, or once for one large batch; leave out calls whose result is not needed."
         return rollout_share.finding(summary, advice, **_where(use))
     times = f"{format_duration(use.duration)} in {format_count(use.count, 'rollout')}"
+    if (line := own_work(use)) is not None:
+        summary = f"{line_place(line)} takes {format_share(line.share)} of the time between updates ({times})"
+        summary += f", which is {format_share(use.share)} of the run"
+        makes = MAKES_TENSORS.search((line.within or line.source).text) is not None
+        return rollout_share.finding(summary, ON_LISTS if makes else ON_OWN_WORK, **_where(use))
     summary = f"Rollouts took {format_share(use.share)} of the run ({times})"
     advice = "Act in many environments at once with one batched forward."
     if in_environment(use) >= MOST:
@@ -173,8 +187,9 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
     before, in one phase above all, by three tenths in total. When steps become slower while the job runs, its lines
     are timed once more, and the rule names the line that grew. For the backward pass it names the line by which the
     graph of one step reaches the next: the search for leaks finds it, else it is the only variable that the line with
-    the forward pass both reads and binds. Without such a line, on a CPU that other processes used meanwhile, the
-    finding is a note: they may be what changed.
+    the forward pass both reads and binds. Lists, dictionaries, sets and deques of the job's variables and attributes
+    are measured at three steps: the rule names one that becomes longer with each, at that line. Without such a line,
+    on a CPU that other processes used meanwhile, the finding is a note: they may be what changed.
 
     What helps: Look at what the job does from that step on.
 
@@ -195,8 +210,14 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
         part, each = part_words(change.phase), format_duration(change.by_step)
         took = f"from {format_duration(change.before)} to {format_duration(change.now)}"
         place = f", at {format_source(change.line)}" if change.line is not None else ""
-        summary = f"{part[:1].upper()}{part[1:]} grows by {each} every step, {took}{keeps or place}"
+        longer = f"; the {change.longer} gets {change.entries:,.0f} longer with each step" if change.longer else ""
+        summary = f"{part[:1].upper()}{part[1:]} grows by {each} every step, {took}{keeps or place}{longer}"
         advice = "Look for what grows with each step or epoch: hooks, callbacks, lists, graphs, buffers."
+        if longer:
+            advice = (
+                f"Empty the {change.longer} once it has served, bound it, or keep a sum of it. A deque is slow to "
+                "index, a list slow to search: use a list by index, a set or a dictionary."
+            )
     if keeps:
         advice = f"Cut the graph between steps: {change.carried} = {change.carried}.detach() behind the update."
     amount = change.growth * change.share
