@@ -197,8 +197,8 @@ def test_a_collate_function_that_changes_items_in_workers_is_seen(tmp_path: Path
 @pytest.mark.parametrize(
     ("item", "collate", "reason"),
     [
-        ("torch.rand(4) + index", "pass", "takes random numbers"),
-        ("torch.full((4,), random.random())", "pass", "takes random numbers"),
+        ("torch.rand(4) + index", "pass", "draws random numbers"),
+        ("torch.full((4,), random.random())", "pass", "draws random numbers"),
         ("torch.full((4,), float(generator.random()))", "pass", "not the same"),
         ("torch.full((4,), float(len(made)))", "pass", "not the same"),
         (SAME, "items[0].add_(1)", "not the same"),

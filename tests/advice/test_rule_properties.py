@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from advice.planted import PLANTED
+from example_counts import examples
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from examples import examples
 from steptime.advice.device_uses import (
     AllocationUse,
     ChainUse,

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from examples import examples
 from steptime.analysis import operators, threads
 from steptime.analysis.breakdown import breakdown_of, phase_breakdown
 from steptime.analysis.categories import Category

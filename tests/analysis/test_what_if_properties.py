@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from analysis.trace_events import Event, called, kernel, operator, replayed, step, written
+from example_counts import examples
 from hypothesis import given, settings, strategies as some
 
-from examples import examples
 from steptime.analysis.what_if.scope import SURE
 from steptime.analysis.what_if.what_if import Replay
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import HealthCheck, given, settings, strategies as st
 from journals import EPOCH, MS, START, JournalBuilder
 
-from examples import examples
 from steptime.analysis.layout import lay_out
 from steptime.errors import RecordingError
 from steptime.journal import FORMAT_VERSION, RECORD, Kind

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings, strategies as st
 from traces import event, trace_file
 
-from examples import examples
 from steptime.arrays import Few
 from steptime.errors import TraceError
 from steptime.folders import NOWHERE, cache_folder

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings, strategies as st
 
-from examples import examples
 from steptime.trace import columns
 from steptime.trace.columns import ColumnBuilder
 from steptime.trace.table import ABSENT

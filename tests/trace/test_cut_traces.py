@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from example_counts import examples
 from hypothesis import given, settings, strategies as st
 
-from examples import examples
 from steptime.errors import TraceError
 from steptime.trace.reader import read
 

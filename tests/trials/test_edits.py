@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_counts import examples
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from examples import examples
 from steptime.advice.fix import AutocastEdit, CallEdit, Edit, LoopEdit, ModelEdit, SingleEdit, StatementEdit, SwitchEdit
 from steptime.quantities import SourceLine
 from steptime.trials.edits import apply_edit, replaced_arguments
