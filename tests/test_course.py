@@ -59,7 +59,7 @@ def test_the_document_names_every_lesson_and_its_rules() -> None:
 def test_a_lesson_has_its_fault(lesson: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     words = ["run", "--quiet", "--no-peaks", "--json", "--full", "--recording", str(tmp_path / "r"), "--"]
-    command = [sys.executable, "-m", "steptime", *words, python(), str(COURSE / f"{lesson}.py")]
+    command = [python(), "-m", "steptime", *words, python(), str(COURSE / f"{lesson}.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout[done.stdout.index("{") :])["processes"][0]["findings"]
     names = [each["name"] for each in found if each["weight"] == "finding" or each["name"] == FOUND[lesson]]

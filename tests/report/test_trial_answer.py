@@ -269,8 +269,8 @@ def lab_of(cast: float, both: float, breaks: int = 0, *, fast: bool = True) -> s
 
 def test_little_by_precision_and_little_by_compiling_are_read_as_the_field_reads_them() -> None:
     text = lab_of(1.1, 1.15, breaks=3)
-    assert "bfloat16 brings less than 20 %: precision is not the limit, look at the host" in text
-    assert "compiling brings less than 10 % more: 3 lines of the model broke its graph" in text
+    assert "bfloat16 gains less than 20 %: precision is not the limit, look at the CPU" in text
+    assert "compiling gains less than 10 % more: 3 lines of the model broke its graph" in text
     assert "no graph break was seen" in lab_of(1.5, 1.6)
     assert "precision is not" not in lab_of(1.5, 1.6)
     assert "precision is not" not in lab_of(0.6, 1.6, fast=False), "this processor has no faster bfloat16"
@@ -298,7 +298,7 @@ def test_kernels_per_step_and_growth_are_reported_before_and_after() -> None:
     on_a_cpu = counted_runs(StepWork(operators=532), StepWork(operators=48), 1_027_604.0, 0.0)
     text = " ".join(as_text(judge_answer.answer_of(on_a_cpu, "runs/judge")).split())
     assert "532 → 48 operators per step" in text
-    assert "Memory growth 0.98 MiB/step → none beyond doubt" in text
+    assert "Memory growth 0.98 MiB/step → no certain one" in text
     assert "operators per step" not in render_trial(counted_runs(eager, eager))
 
 

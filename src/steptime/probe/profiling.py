@@ -216,7 +216,7 @@ def stop_config_thread() -> None:
 
 
 def _threads() -> set[str]:
-    """Numbers of this process's threads; none where the system does not tell."""
+    """Numbers of this process's threads; none where the system does not say."""
     try:
         return set(os.listdir("/proc/self/task"))
     except OSError as error:
@@ -265,10 +265,6 @@ def _modes(kind: type = torch.overrides.TorchFunctionMode) -> Iterator[type]:
     for each in kinds:
         yield each
         yield from _modes(each)
-
-
-def _is_of_the_jobs(kind: type) -> bool:
-    return not kind.__module__.startswith("torch.")
 
 
 def _another_starts(profiler: Any) -> None:
@@ -339,7 +335,9 @@ class ProfilerWindow:
             return "the job uses RPC, for which torch's profiler writes to standard error"
         if in_compiled_call():
             return "a step ends inside a compiled function"
-        if self.stacks and (torch._C._len_torch_function_stack() or any(map(_is_of_the_jobs, _modes()))):
+        if self.stacks and (
+            torch._C._len_torch_function_stack() or any(not mode.__module__.startswith("torch.") for mode in _modes())
+        ):
             return "a mode of the job's would see what torch asks of parameters for its stacks"
         specification = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
         if getattr(specification, "_initializing", False):
@@ -394,11 +392,11 @@ class ProfilerWindow:
             self.abandon()
             return
         end = now()
-        self._recorder.fact("trace", steps=steps, begin=self.opened, end=end, **self._write())
+        self._recorder.fact("trace", steps=steps, start=self.opened, end=end, **self._write())
         self.steps = steps
-        self._account(end)
+        self._record_cost(end)
 
-    def _account(self, end: int) -> None:
+    def _record_cost(self, end: int) -> None:
         """Records the time that the window took from the job: slow steps until `end`, ns, and the time since."""
         self._recorder.interval(int(Kind.PROFILED), self.number, self.opened, end)
         self._recorder.pause(end)
@@ -449,7 +447,7 @@ class ProfilerWindow:
         let_go(profile)
         with suppressed(OSError):  # the recording is gone
             os.unlink(self._partial)
-        self._account(end)
+        self._record_cost(end)
 
     def abandon(self) -> None:
         """Ends the recording without a trace (the job changes its ways in the middle of it), as soon as it may."""

@@ -25,7 +25,7 @@ NO_TIME = "the budget ended before it"
 WORTH = 1.1
 """An upper bound below this is not worth looking for."""
 BY_PRECISION = 1.2
-"""Matrix units double the rate of matmuls at least: a step that they bound gains more by bfloat16."""
+"""Tensor Cores double the rate of matmuls at least: a step that they bound gains more by bfloat16."""
 EXPLAINED = frozenset({TrialVerdict.BROKE_PROMISE, TrialVerdict.NOT_EXERCISED, TrialVerdict.FAILED})
 
 
@@ -239,13 +239,13 @@ def _little(judgements: Sequence[Judgement], timed: Sequence[Run], *, fast_bfloa
     cast, both, perfect = (speeds.get(name) for name in (BF16, BF16_COMPILED, NO_INPUT))
     if fast_bfloat16 and cast is not None and cast.high < BY_PRECISION:
         loader = perfect is not None and perfect.low > WORTH
-        where = "the loader" if loader else "the host (Python, launches, values that are read)"
-        yield f"bfloat16 brings less than {format_share(BY_PRECISION - 1)}: precision is not the limit, look at {where}"
+        where = "the loader" if loader else "the CPU (Python, launches, values that are read)"
+        yield f"bfloat16 gains less than {format_share(BY_PRECISION - 1)}: precision is not the limit, look at {where}"
     if cast is not None and both is not None and both.value < WORTH * cast.value:
         breaks = max((run.graph_breaks for run in timed if run.variant == BF16_COMPILED), default=0)
         why = f"{format_count(breaks, 'line')} of the model broke its graph" if breaks else "no graph break was seen"
         rest = "" if breaks else ", so its kernels are fused already or take their time in matmuls"
-        yield f"compiling brings less than {format_share(WORTH - 1)} more: {why}{rest}"
+        yield f"compiling gains less than {format_share(WORTH - 1)} more: {why}{rest}"
 
 
 def _paying(judgements: Sequence[Judgement]) -> list[str]:

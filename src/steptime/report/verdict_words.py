@@ -95,7 +95,7 @@ def changes_text(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
         reported = [f"{one:,} → {two:,} {name} per step" for name, one, two in pairs if one != two]
     grown, grows = _growth(runs, (BASELINE, CONTROL)), _growth(runs, (judgement.variant.name,))
     if grown is not None and grows is not None and (grown or grows):
-        by = (f"{format_bytes(each)}/step" if each else "none beyond doubt" for each in (grown, grows))
+        by = (f"{format_bytes(each)}/step" if each else "no certain one" for each in (grown, grows))
         reported.append(f"Memory growth {' → '.join(by)}")
     return reported
 
@@ -160,10 +160,14 @@ def certainty(results: Results, judgements: Iterable[Judgement]) -> str:
     rounds = sum(run.variant == CONTROL and not run.rehearsal and not run.stage for run in results.runs)
     spent = format_duration(sum(run.seconds for run in results.runs) * 1e9)
     basis = f"{format_count(len(results.runs), 'process')} in {format_count(rounds, 'round')}, {spent}"
+    alone = results.patch is not None and results.patch.diff and results.patch.judgement is None
+    basis += "; the budget ended before the patch ran by itself" if alone else ""
     every = list(judgements)
     unsure = sum(each.verdict is TrialVerdict.UNDECIDED for each in every)
     if unsure or not rounds:
         open_ = f"; {unsure} of {len(every)} not decided" if unsure else ""
+        if (first := seconds_to_start(results)) is not None:
+            open_ += f"; its first rounds take about {format_duration(first * 1e9)}, more than the budget allowed"
         return f"{'Unclear' if unsure == len(every) else 'Likely'}: {basis}{open_}."
     return f"Confident: {basis}."
 

@@ -133,7 +133,7 @@ def compiled_model(step: StepSummary, case: Case) -> Iterator[Option]:
 
     What it should gain: Two thirds of the time that goes into dispatching small operators (nine tenths on a CPU), and
     two thirds of what chains of pointwise operators take: fused, they read and write memory once. On a device whose
-    steps can be replayed, the longer one counts of the device with its chains fused and the host with fewer kernels to
+    steps can be replayed, the longer one counts of the device with its chains fused and the CPU with fewer kernels to
     launch: what is left is launched one by one. On a CPU also two
     thirds of the Python and autograd between the model's operators, at most as much as goes into dispatching, less what
     tanh takes longer there. Nothing is predicted where the profiled steps differ in shapes or in the number of
@@ -175,14 +175,14 @@ def _saving(case: Case) -> tuple[Estimate | None, float]:
 
 def _fewer_launches(kernels: tuple[KernelUse, ...], chains: tuple[ChainUse, ...]) -> float:
     """Share of a device's launches that go where each chain becomes one kernel. The rest is launched one by one, from
-    generated Python: for a GPT of 10.7 M parameters the host took 0.92 of its time when compiled (H200, torch 2.11,
+    generated Python: for a GPT of 10.7 M parameters the CPU took 0.92 of its time when compiled (H200, torch 2.11,
     CUDA 13.0)."""
     launches = sum(use.calls for use in kernels)
     return min(LIKELY_COMPILED_MODEL, ratio(sum(each.kernels - each.calls for each in chains), launches))
 
 
 def _in_chains(case: Case) -> float:
-    """ns a step of what fusion makes less of: what a device's chains move in between, else pointwise operators that
+    """ns per step of what fusion makes less of: what a device's chains move in between, else pointwise operators that
     move bytes, on the scale of the steady steps."""
     if case.chains:
         return sum(chain.duration * ratio(chain.saved, chain.bytes) for chain in case.chains)
@@ -205,13 +205,13 @@ def _steady(case: Case, chosen: Iterable[OperatorUse]) -> float:
 
 
 def _between(case: Case) -> float:
-    """ns a step of forward and backward in which no operator runs: modules that are called, autograd's own work."""
+    """ns per step of forward and backward in which no operator runs: modules that are called, autograd's own work."""
     inside = sum(phase.duration.value for phase in case.phases if phase.name in MODEL)
     at_work = sum(category.duration.value for category in case.categories if category.name in AT_WORK)
     elsewhere = [use for use in case.operators if use.phase not in MODEL]
     at_work -= _steady(case, elsewhere)
-    host = named(case.categories, "python")
-    return min(max(0.0, inside - at_work), host.duration.value if host is not None else 0.0)
+    python = named(case.categories, "python")
+    return min(max(0.0, inside - at_work), python.duration.value if python is not None else 0.0)
 
 
 @fix(
@@ -237,7 +237,7 @@ def channels_last(step: StepSummary, case: Case) -> Option | None:
     """
     device = sum(use.duration for use in case.kernels if "convolution" in use.operator or "conv2d" in use.operator)
     host = sum(use.duration for use in case.operators if "convolution" in use.name or "conv2d" in use.name)
-    spent = device or host  # on a device the host's operators only launch
+    spent = device or host  # on a device the CPU's operators only launch
     if spent < LEAST_SHARE * step.duration.value:
         return None
     saving = modelled(LIKELY_CHANNELS_LAST * spent, 0.0, 2 * LIKELY_CHANNELS_LAST * spent, step.steady)
@@ -257,7 +257,7 @@ def no_checkpointing(recompute: RecomputeUse) -> Option | None:
     What it should gain: The measured time of the operators that run again inside backward, and of the Python around
     them.
 
-    When to leave it: When memory does not suffice without it: the trial then fails, and says so. Peak memory is told
+    When to leave it: When memory does not suffice without it: the trial then fails, and says so. It reports peak memory
     either way.
     """
     snippet = Snippet("block(x)  # instead of checkpoint(block, x, …)")
@@ -278,7 +278,7 @@ def cuda_graphs(step: StepSummary, case: Case) -> Option | None:
 
     What it changes: The module that your loop calls is compiled with mode="reduce-overhead": forward and backward are
     recorded as CUDA graphs and launched by one call each. The compiler decides what can be recorded, and keeps to plain
-    launches where it cannot (changing shapes, copies to the host).
+    launches where it cannot (changing shapes, copies to the CPU).
 
     What it promises: A curve as another seed would give: dropout masks come from another generator. Gradients of the
     first step are compared parameter by parameter.

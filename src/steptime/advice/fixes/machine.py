@@ -173,7 +173,7 @@ def flushed_denormals(step: StepSummary, settings: SettingsUse) -> Option | None
     What it promises: A curve as another seed would give: what was denormal is zero.
 
     What it should gain: Nearly all of the time of the operators that the finding names, where denormals are the reason;
-    nothing where it is the layout of their operands. No model tells which.
+    nothing where it is the layout of their operands. No model shows which.
 
     When to leave it: When values below 1.2e-38 matter.
     """

@@ -38,7 +38,7 @@ def no_anomaly_detection(settings: SettingsUse) -> Option | None:
     What it should gain: Half to nine tenths of the step, on models of many small operators; it is not predicted closer
     than the finding does.
 
-    When to leave it: While you are hunting a NaN.
+    When to leave it: While you are looking for a NaN.
     """
     if not settings.detect_anomaly:
         return None
@@ -124,14 +124,14 @@ def activation_checkpointing(case: Case) -> Iterator[Option]:
 
     What it changes: Each of the model's repeated blocks (children of one class in a ModuleList or Sequential) keeps
     only its input; backward computes the rest again. In the source: a loop that puts torch.utils.checkpoint around the
-    forward of each, where all blocks that were seen lie in one list. Where fewer blocks than all bring the peak below
+    forward of each, where all blocks that were seen are in one list. Where fewer blocks than all bring the peak below
     90 % of the memory, by what each keeps, these are tried, too: each block less saves its second forward.
 
     What it promises: Equal losses: the random numbers of the forward are restored when it is repeated.
 
     What it should gain: Memory, not time: the activations of all blocks but one. It costs the forward of the blocks a
     second time, about a quarter of a step. Time is gained only where memory that is nearly full stalls the allocator,
-    or where the room is used for a larger batch. The trial tells peak memory and time.
+    or where the room is used for a larger batch. The trial shows peak memory and time.
 
     When to leave it: When memory is to spare (then see RM305).
     """
@@ -152,7 +152,7 @@ def activation_checkpointing(case: Case) -> Iterator[Option]:
 
 
 def _edit_checkpointing(case: Case, holder: tuple[str, ...] | None, part: str = "") -> Edit:
-    """In a loop over the blocks, where all that are known to repeat lie in one holder and are of one class. part: slice
+    """In a loop over the blocks, where all that are known to repeat are in one holder and are of one class. part: slice
     of them."""
     if holder is None:
         return Snippet(EXAMPLE)
@@ -177,7 +177,7 @@ def _enough(case: Case, holder: tuple[str, ...]) -> int:
 
 def _holders(modules: Sequence[ModuleUse]) -> list[tuple[str, ...]]:
     """Paths below the root of what holds blocks: children that are numbered from 0 on, are of one class, have children
-    of their own, and lie in no other block."""
+    of their own, and are in no other block."""
     types = {tuple(each.path.split(".")): each.type for each in modules}
     parents = {path[:-1] for path in types}
     numbered: dict[tuple[str, ...], list[tuple[str, ...]]] = {}

@@ -77,14 +77,14 @@ def exposed_communication(
     but communication ran. Where sizes and ranks are in the trace, the bus bandwidth of each kind (as NCCL-tests define
     it) is set against what the datasheet says of the link between devices of one machine. On a CPU it is the time that
     the training thread was blocked in a collective. Lines of yours that call torch.distributed themselves (a metric, a
-    flag) are told by themselves there, as they were timed.
+    flag) are reported by themselves there, as they were timed.
 
     What helps: Exchange less often (no_sync() under gradient accumulation) or less (bfloat16 gradients through a
     communication hook, sharding that fits the network); start earlier (smaller first buckets, static_graph=True); a
     larger batch per rank, which computes longer for the same exchange.
 
     When to ignore it: When the ranks share one machine for a test that will run elsewhere. More training processes than
-    a host has CPUs wait for one another's computing: then ST801 alone is told.
+    a host has CPUs wait for one another's computing: then only ST801 is reported.
     """
     category = named(categories, "communication")
     if category is None or (step.device == "cpu" and _take_turns(settings, contention)):
@@ -112,8 +112,8 @@ def exposed_communication(
 
 
 def _take_turns(settings: SettingsUse | None, contention: Contention | None) -> bool:
-    """True where the training processes of this host wait for a CPU: in a collective each waits for all others' turns
-    on it, and no smaller exchange shortens that."""
+    """True where the training processes of this machine wait for a CPU: in a collective each waits for the turns of all
+    others on it, and no smaller exchange shortens that."""
     if settings is None or contention is None or contention.pressure is None:
         return False
     return (
@@ -154,7 +154,7 @@ def _collective(use: CollectiveUse) -> str:
     return f"{use.name}: {use.calls:.4g} per step{size}, {exposed}{carried}{share}"
 
 
-@rule("ST806", "late-rank", supersedes=("exposed-communication",))
+@rule("ST806", "straggler", supersedes=("exposed-communication",))
 def straggler_rank(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Straggler | None = None) -> Finding | None:
     """One rank arrives last and all others wait for it
 
@@ -187,7 +187,7 @@ def _waiting(mean: float, ranks: Sequence[RankUse], step: StepSummary) -> Estima
 
 def _known(step: StepSummary, late: Straggler, ranks: tuple[str, ...]) -> Finding:
     """The finding where the reason is known. Where the profiled steps were slower than all steps, no more than a step
-    is to be saved."""
+    can be saved."""
     summary = straggler_text(late, step)
     reason = straggler_reason(late).partition(", at ")[0]
     if reason and len(f"{summary}: {reason}") <= LONGEST_SUMMARY:
@@ -337,7 +337,7 @@ def rank_imbalance(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Str
 def pipeline_bubble(step: StepSummary, collectives: tuple[CollectiveUse, ...]) -> Finding | None:
     """A pipeline stage waits for the activations of another
 
-    What it means: The model's layers lie on several ranks, and this one waits in a receive while it has nothing to
+    What it means: The model's layers are on several ranks, and this one waits in a receive while it has nothing to
     compute: at the start and the end of each step (the bubble), or for a slower stage.
 
     How we know: Sends and receives between two ranks are in the trace; exposed is the time in which nothing but them
