@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -14,11 +15,11 @@ import pytest
 from preloading import python
 from test_docs import follow
 
-from examples import exercises
 from steptime.advice.explain import find_rule
 from steptime.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[1]
+RUNNER = runpy.run_path(str(ROOT / "examples" / "exercises.py"))  # `examples` is a module of the tests'
 COURSE = ROOT / "examples" / "course"
 FOUND = {
     "lesson_1_input": "input-wait",
@@ -66,12 +67,12 @@ def test_a_lesson_has_its_fault(lesson: str, tmp_path: Path) -> None:
     assert FOUND[lesson] in names[:2]
 
 
-@pytest.mark.parametrize("exercise", exercises.EXERCISES)
+@pytest.mark.parametrize("exercise", RUNNER["EXERCISES"])
 def test_commands_of_an_exercise_can_be_followed_and_the_page_has_it(exercise: str) -> None:
     page = (ROOT / "docs" / "course.md").read_text(encoding="utf-8")
     assert f"\n| {exercise} |" in page
     for quick in (True, False):
-        for words in exercises.command_lines(exercise, quick=quick):
+        for words in RUNNER["command_lines"](exercise, quick=quick):
             follow(words)
             for word in (each.partition(":")[0] for each in words if each.startswith("examples/")):
                 assert (ROOT / word).is_file()

@@ -291,8 +291,7 @@ def cuda_graphs(step: StepSummary, case: Case) -> Option | None:
     """
     if not step.device.startswith("cuda") or not case.compilable:
         return None
-    predictions = case.replay.predictions if case.replay is not None else ()
-    replayed = next((each.saved for each in predictions if each.change == "one graph launch"), None)
+    replayed = _one_launch(case)
     launch = named(case.categories, "overhead")
     gain = replayed or (launch.duration if launch is not None else None)
     if gain is not None and gain.value < LEAST_CUDA_GRAPHS * step.duration.value:
@@ -322,8 +321,7 @@ def captured_step(step: StepSummary, case: Case) -> Option | None:
     the step reads values of the device or branches on them: these lines are named, and belong behind the replay. Adam
     needs capturable=True, a learning rate that a schedule changes must be a tensor, and GradScaler skips no step.
     """
-    predictions = case.replay.predictions if case.replay is not None else ()
-    replayed = next((each.saved for each in predictions if each.change == "one graph launch"), None)
+    replayed = _one_launch(case)
     if not step.device.startswith("cuda") or step.graphs is not None or replayed is None:
         return None
     if replayed.value < LEAST_CUDA_GRAPHS * step.duration.value:
@@ -335,6 +333,12 @@ def captured_step(step: StepSummary, case: Case) -> Option | None:
     if case.changing_work:
         advice += " Its work changes from step to step: pad to a few shapes, and capture a graph for each."
     return Option("one CUDA graph for the step", edit=Snippet(CAPTURED_STEP), advice=advice)
+
+
+def _one_launch(case: Case) -> Estimate | None:
+    """What the step's replay as one launch saves, ns."""
+    predictions = case.replay.predictions if case.replay is not None else ()
+    return next((each.saved for each in predictions if each.change == "one graph launch"), None)
 
 
 @fix("RM308", "attention-backend", addresses={"ST405"}, promise=Promise.SAME_CURVE, risk=3, low_precision=True)

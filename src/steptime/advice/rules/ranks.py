@@ -376,4 +376,4 @@ def _schedules(between: Sequence[CollectiveUse]) -> Iterator[str]:
             (2, "with twice as many, or interleaved with two chunks per stage"),
         )
     ]
-    yield f"{stages} equal stages idle {', '.join(shares)}."
+    yield f"The group's {stages} ranks, as equal stages, idle {', '.join(shares)}."
