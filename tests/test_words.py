@@ -64,7 +64,7 @@ IN_PROSE = (
     (r"\b[Ll]aunch-bound\b", "overhead-bound"),
     (r"\bbeyond doubt\b|\bin doubt\b", "for certain, uncertain"),
     (r"\b(?:is|are|was|were|be|been) (?:told|said)\b(?! apart)", "reported"),
-    (r"\bhost (?:launch|dispatch|idle|wait)(?:s|es)?\b", "CPU"),
+    (r"\b[Tt]he host (?:launches|dispatches|idles|waits)\b", "the CPU"),
     (r"\bhunt", "search"),
     (r"\bto be to be\b|\bThe savings is\b", "English"),
 )

@@ -200,7 +200,7 @@ def test_batches_of_workers_are_handed_over_in_another_way(tmp_path: Path) -> No
     assert (reported.exercised, reported.detail) == (True, "1 loader changed")
     already = run(tmp_path, script, change("sharing-strategy", strategy="file_descriptor"))
     reported = already.change("sharing-strategy")
-    assert (reported.exercised, reported.detail) == (False, "tensors are shared by file_descriptor already")
+    assert (reported.exercised, reported.detail) == (False, "tensors are already shared by file_descriptor")
 
 
 def test_a_strategy_that_nothing_uses_or_that_the_job_sets_itself_is_not_exercised(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_each_row_is_trained_on_as_often_and_less_of_it_is_padding(tmp_path: Pat
         ("torch.full((40,), index),", FOURS, "all inspected rows have one length"),
         ("(index, torch.full((40,), index))", FOURS, "has no length"),
         (LONG_AND_SHORT, "batch_sampler=[[0, 1], [2]] * 8", "makes its batches itself"),
-        (LONG_AND_SHORT, "batch_size=4", "goes through its rows in their order"),
+        (LONG_AND_SHORT, "batch_size=4", "reads its rows in order"),
     ],
 )
 def test_what_cannot_be_sorted_says_why(tmp_path: Path, item: str, loader: str, reason: str) -> None:

@@ -141,9 +141,9 @@ def test_gradients_are_exchanged_once_an_update_and_the_ranks_stay_together(tmp_
         assert one["weight"] == pytest.approx(other["weight"], rel=1e-5)
     reported = [each for process in variant.recording.processes for each in process.changes]
     assert len(reported) == 2
-    assert all(each.exercised and each.detail.endswith(" of 46 backwards without an exchange") for each in reported), (
-        reported
-    )
+    assert all(
+        each.exercised and each.detail.endswith(" of 46 backward passes without an exchange") for each in reported
+    ), reported
 
 
 THREADS = """
@@ -212,7 +212,7 @@ def test_what_finds_nothing_to_act_on_says_so(tmp_path: Path) -> None:
         "profiler-off": "the job makes no profiler",
         "dynamic-shapes": "the job compiles nothing",
         "autocast": "the model is on cpu, not on cuda",
-        "threads": "there were 1 already",
+        "threads": "there were already 1",
     }
 
 
