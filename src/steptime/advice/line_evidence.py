@@ -341,7 +341,9 @@ def _without_gradients(
         return None
     calls = (np.searchsorted(chosen.start, steps.end) - np.searchsorted(chosen.start, steps.start))[usual]
     source = _calling(process, layout, chosen.start, others)
-    return RepeatedForward(mean_of_series(spent), float(calls.mean()), source, float((calls > 0).mean()))
+    called = set(chosen.identity.tolist())
+    size = sum(each.parameter_bytes for each in process.top_modules if each.identity in called)
+    return RepeatedForward(mean_of_series(spent), float(calls.mean()), source, float((calls > 0).mean()), size)
 
 
 def _calling(process: Process, layout: Layout, start: Int64, others: Int64) -> SourceLine | None:
