@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from steptime.advice.evidence import RepeatedForward
-from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import UPDATED
 from steptime.advice.loader_model import production
 from steptime.advice.rule import Finding, rule
@@ -22,8 +21,8 @@ LEAST_FROZEN, IN_EACH = 0.1, 0.9
 """Fraction of the step that a frozen model takes, and of the steps that it runs in; else it is an evaluation."""
 SURE_FROZEN = 0.1
 """Fraction of its time: whether its weights change is not seen."""
-FOLLOWING = frozenset({"lerp", "_foreach_lerp", "mul", "_foreach_mul", "copy", "_foreach_copy"})
-"""Operators that write an average of weights, or a copy of them, into another model."""
+FOLLOWING = frozenset({"lerp_", "_foreach_lerp_", "mul_", "_foreach_mul_", "copy_", "_foreach_copy_"})
+"""Operators that write an average of weights, or a copy of them, into another model: one call a tensor, or for all."""
 EACH_STEP = 1.5
 """Steps from one iterator to the next, at most, for one to be started in each."""
 LEAST_STARTS = 5
@@ -132,9 +131,11 @@ def frozen_forward(
 
 def _follows(frozen: RepeatedForward, operators: tuple[OperatorUse, ...]) -> bool:
     """True if as many bytes as the frozen models have are written in each step outside of the update."""
-    writing = [use for use in operators if use.phase == "rest" and plain_name(use.name) in FOLLOWING]
-    unknown = any(use.bytes is None and "lerp" in use.name for use in writing)
-    return unknown or sum(use.bytes or 0.0 for use in writing) >= UPDATED * max(1, frozen.parameter_bytes)
+    writing = [use for use in operators if use.phase == "rest" and use.name.rsplit("::", 1)[-1] in FOLLOWING]
+    each = sum(use.calls for use in writing) >= UPDATED * frozen.parameters
+    at_once = any("_foreach_" in use.name for use in writing)
+    written = sum(use.bytes or frozen.parameter_bytes for use in writing)
+    return bool(writing) and (each or at_once) and written >= UPDATED * frozen.parameter_bytes
 
 
 @rule(
