@@ -361,7 +361,7 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-next-to-small-writes": replace(
             BASE,
             frozen=RepeatedForward(about(6 * MS), 1.0, ITEM, parameters=40, parameter_bytes=100_000),
-            operators=(*HEALTHY.operators, operator("copy_", 3, 0.8 * MS, "memory", "rest", bytes=12e6)),
+            operators=(*HEALTHY.operators, operator("mul_", 50, 0.8 * MS, "memory", "rest", bytes=12e6)),
         ),
         "clean-it-follows-the-trained-model": replace(
             BASE,

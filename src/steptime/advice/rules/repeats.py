@@ -21,8 +21,11 @@ LEAST_FROZEN, IN_EACH = 0.1, 0.9
 """Fraction of the step that a frozen model takes, and of the steps that it runs in; else it is an evaluation."""
 SURE_FROZEN = 0.1
 """Fraction of its time: whether its weights change is not seen."""
-FOLLOWING = frozenset({"lerp_", "_foreach_lerp_", "mul_", "_foreach_mul_", "copy_", "_foreach_copy_"})
-"""Operators that write an average of weights, or a copy of them, into another model: one call a tensor, or for all."""
+FOLLOWING = (
+    {"lerp_"}, {"_foreach_lerp_"}, {"copy_"}, {"_foreach_copy_"}, {"mul_", "add_"}, {"_foreach_mul_", "_foreach_add_"},
+)  # fmt: skip
+"""Operators that together write an average of weights, or a copy of them, into another model: one call a tensor, or for
+all. mul_ alone clips gradients."""
 EACH_STEP = 1.5
 """Steps from one iterator to the next, at most, for one to be started in each."""
 LEAST_STARTS = 5
@@ -131,11 +134,14 @@ def frozen_forward(
 
 def _follows(frozen: RepeatedForward, operators: tuple[OperatorUse, ...]) -> bool:
     """True if as many bytes as the frozen models have are written in each step outside of the update."""
-    writing = [use for use in operators if use.phase == "rest" and use.name.rsplit("::", 1)[-1] in FOLLOWING]
-    each = sum(use.calls for use in writing) >= UPDATED * frozen.parameters
-    at_once = any("_foreach_" in use.name for use in writing)
-    written = sum(use.bytes or frozen.parameter_bytes for use in writing)
-    return bool(writing) and (each or at_once) and written >= UPDATED * frozen.parameter_bytes
+    outside = [use for use in operators if use.phase == "rest"]
+    writing = {
+        use.name.rsplit("::", 1)[-1]
+        for use in outside
+        if "_foreach_" in use.name or use.calls >= UPDATED * frozen.parameters
+        if (use.bytes or frozen.parameter_bytes) >= UPDATED * frozen.parameter_bytes
+    }
+    return any(writing.issuperset(ways) for ways in FOLLOWING)
 
 
 @rule(
