@@ -1355,6 +1355,12 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-on-calls-alone": replace(
             BASE, segments=(SegmentUse("rollout", 548, 9_000_000_000, 0.8, 0.99, (SegmentLine(ITEM, 0.97),)),)
         ),
+        "fires for a line in which nothing acts": replace(
+            BASE,
+            segments=(
+                SegmentUse("rollout", 99, 9_000_000_000, 0.8, 0.1, (SegmentLine(ITEM, 0.66, acts=False),), 1, 1.3),
+            ),
+        ),
         "clean": replace(BASE, segments=(SegmentUse("rollout", 10, 900_000_000, 0.1),)),
     },
     "steps-changed": {

@@ -108,7 +108,7 @@ def _left_out(layout: Layout, far: Int64, usual: Int64, names: Sequence[str]) ->
         steps=len(steps.duration),
         duration=float(steps.duration[far].mean()),
         usual=float(np.median(steps.duration[usual])),
-        part=names[most] if steps.watched[far].all() else "",
+        part=names[most] if steps.timed[far].all() else "",
         growth=float(grown[most]),
         share=float(steps.duration[far].sum() / steps.duration.sum()),
         left_out=len(far),

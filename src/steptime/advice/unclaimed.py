@@ -69,7 +69,7 @@ def _place(category: str, case: Case) -> tuple[SourceLine | None, str]:
 
 def _line(case: Case) -> SourceLine | None:
     """Line of the job by its time outside of operators where lines were timed, and by samples below them."""
-    spent = {each.line.source: each.host.value for each in line_times(case.lines, case.phases)}
+    spent = {each.line.source: each.python.value for each in line_times(case.lines, case.phases)}
     for path in case.paths:
         if path.lines:
             spent[path.lines[0]] = spent.get(path.lines[0], 0.0) + path.duration

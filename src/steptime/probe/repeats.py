@@ -29,7 +29,7 @@ LEAST_ELEMENTS = 16
 WHOLE, PIECES, PIECE = 1 << 20, 256, 4096
 """Bytes of an array that are hashed in full; of a larger one, so many pieces of so many bytes."""
 MOST_ITEMS, DEEPEST = 32, 3
-"""Of a list, a tuple or a dictionary in a result; how deep they may lie in each other."""
+"""Of a list, a tuple or a dictionary in a result; how deep they may be in each other."""
 MOST_EVALUATIONS = 512
 """Of one line."""
 LONG_CALL = 100

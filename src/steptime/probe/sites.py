@@ -14,7 +14,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -201,6 +201,20 @@ def code_facts(code: CodeType, loop: bool) -> dict[str, Any]:
         "lines": lines,
         "span": max([code.co_firstlineno, *names]) - first + 1,
     }
+
+
+def line_that_calls(*names: str) -> dict[str, Any] | None:
+    """Returns the first line of the user's loaded modules that by its text calls one of these functions and does not
+    switch it off; None if there is none."""
+    for module in list(sys.modules.values()):
+        file = module.__dict__.get("__file__") if type(module) is ModuleType else None
+        if not isinstance(file, str) or whose(file) != USER:
+            continue
+        for number, text in enumerate(linecache.getlines(file), 1):
+            code = text.partition("#")[0]
+            if "False" not in code and any(f"{name}(" in code for name in names):
+                return source_line(os.path.abspath(file), number, "", text.strip())
+    return None
 
 
 def names_by_line(code: CodeType) -> dict[int, tuple[set[str], set[str]]]:

@@ -54,7 +54,7 @@ def computed_again(step: StepSummary, repeats: tuple[RepeatUse, ...]) -> Iterato
     How we know: In a few steps, what the lines of the loop and of your most expensive functions give is fingerprinted:
     each array whose evaluation takes more than 20 microseconds, by its bytes. A result that was there before counts
     with the time that it took. Buffers of one number do not count, nor do copies that are changed afterwards; nor what
-    lies on a device. Of lines that call each other the innermost one is named that takes nearly all of the time.
+    is on a device. Of lines that call each other the innermost one is named that takes nearly all of the time.
 
     What helps: Compute it once: before the loop, in __init__ (register_buffer), or by what it depends on
     (functools.cache, a dictionary). What belongs to a sample: once for each sample, kept or written to disk. What
@@ -65,7 +65,7 @@ def computed_again(step: StepSummary, repeats: tuple[RepeatUse, ...]) -> Iterato
     """
     for use in repeats:
         if step.device != "cpu" and use.part != "input":
-            continue  # a device only waits for what the host cannot hide
+            continue  # a device only waits for what the CPU cannot hide
         spent = use.duration.value
         if ratio(spent, step.duration.value) < LEAST_REPEATED:
             continue

@@ -35,14 +35,14 @@ SMALL_WORK = 0.3
 
 @rule("ST414", "few-tiles", supersedes=("dominant-operator",))
 def few_tiles(step: StepSummary, kernels: tuple[KernelUse, ...], second_order: bool | None = None) -> Finding | None:
-    """Matrix products have fewer tiles than the device has multiprocessors
+    """Matmuls have fewer tiles than the device has multiprocessors
 
     What it means: A kernel cuts the output of a product into tiles, one for each block. With fewer tiles than
     multiprocessors the others have nothing to do, and with a few more than they are, the last ones run almost alone
     (wave quantisation). The arithmetic per second then depends on the sizes and not on the device.
 
     How we know: The grid of the kernel, or for kernels that fill any device with blocks (cuBLAS's nvjet) the tile in
-    its name and the operator's shapes, against the device's number of multiprocessors. To be saved is what full waves
+    its name and the operator's shapes, against the device's number of multiprocessors. The savings are what full waves
     would take less, down to the roofline; the interval starts at what tiles of half the size would save.
 
     What helps: More rows in one product (a larger batch, sequences packed together, several products of one input as
@@ -57,7 +57,7 @@ def few_tiles(step: StepSummary, kernels: tuple[KernelUse, ...], second_order: b
     least = sum(_unfilled(use, finer=2.0) for use in few)
     took, top = sum(use.duration for use in few), max(few, key=_unfilled)
     share = format_share(filled(top.name, top.waves or 0.0))
-    summary = f"Matrix products whose tiles fill {share} of the device take {in_step(took, step)}"
+    summary = f"Matmuls whose tiles fill {share} of the device take {in_step(took, step)}"
     split = "" if second_order else ', or let torch.compile(mode="max-autotune") split their sums'
     advice = f"Give them more rows (batch, packing){split}."
     return about_kernels(few_tiles, few, summary, advice, modelled(saved, least, saved, step.steady))
@@ -120,7 +120,7 @@ def written_out_norm(
     whole tensor, and twice as many in backward. The ready-made operator reads it once and writes it once.
 
     How we know: Kernels in a row: a mean (or variance) over the last dimension, a root of its result, a product with
-    the tensor; and those that backward runs for their operators. To be saved is what lies above one pass forward (two
+    the tensor; and those that backward runs for their operators. The savings are what is above one pass forward (two
     tensors) and one backward (three) at the rate that a good kernel reaches of the device's bandwidth.
 
     What helps: torch.nn.functional.layer_norm, and rms_norm from torch 2.4 on; or torch.compile, which fuses the

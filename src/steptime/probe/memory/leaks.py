@@ -202,6 +202,12 @@ def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType, b
     return (*best[1:], best[0] > 1) if best is not None else None
 
 
+def growing_line(name: str, codes: list[CodeType]) -> dict[str, Any] | None:
+    """Returns the line that makes a variable grow, None if no line binds it or calls append and the like on it."""
+    found = _line(name, codes)
+    return found[0] if found is not None else None
+
+
 def _with_inner(codes: list[CodeType]) -> Iterator[CodeType]:
     waiting = list(codes)
     while waiting:
@@ -226,7 +232,7 @@ YOUNG_KEPT = sys.version_info < (3, 14)
 """True before Python 3.14: later collectors are incremental, and make objects old at the first collection."""
 
 
-class LeakHunt:
+class LeakSearch:
     """Search for leaks. Call `look` at boundaries until it is `done`; then `leaks` has the result."""
 
     def __init__(self) -> None:
