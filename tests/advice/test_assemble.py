@@ -392,16 +392,25 @@ def test_a_second_phase_is_said_though_the_probe_looks_then(tmp_path: Path, look
     assert re.match(rf"1 of 21 steps took 8\.\d+ s, .* excluded here: {what}\.", verdict(case).sentence)
 
 
-def test_a_model_that_never_has_gradients_is_known_by_its_forwards(tmp_path: Path) -> None:
-    job = JournalBuilder()
+def test_the_line_of_a_frozen_model_is_the_one_that_runs_no_trained_one(tmp_path: Path) -> None:
+    """Both models are called by one line of a function: the loop's line says which of them it is."""
+    texts = ("chosen = scores(model, batch)", "wanted = scores(reference, batch)", "return model(batch)")
+    lines = [{"line": at, "text": text, "stores": [], "loads": []} for at, text in enumerate(texts, 10)]
+    job = JournalBuilder().fact("code", base=100, file="job.py", function="main", first_line=10, loop=True, lines=lines)
     for number in range(20):
-        job.forward(5 * MS).evaluate(4 * MS, 2)
+        for at, reference in enumerate((False, True)):
+            start = job.wait(US).now
+            job.wait(2 * US).forward((4 if reference else 5) * MS, 1 + reference, gradient=not reference).wait(2 * US)
+            if number in (5, 6):
+                job.record(Kind.LINE, start + US, job.now - US, 102).record(Kind.LINE, start, job.now, 100 + at)
         if number == 9:
             job.evaluate(30 * MS, 1)
         job.backward(8 * MS).step(2 * MS)
     case = case_of(job.process(tmp_path / "recording"))
     assert case.frozen is not None
-    assert (case.frozen.duration.value, case.frozen.calls, case.frozen.steps) == (4 * MS, 1.0, 1.0)
+    assert case.frozen.source is not None
+    assert (case.frozen.source.text, case.frozen.calls, case.frozen.steps) == (texts[1], 1.0, 1.0)
+    assert case.frozen.duration.value == 4 * MS
     assert "frozen-forward" in {each.name for each in examine(case).findings}
 
 

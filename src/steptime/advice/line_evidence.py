@@ -341,7 +341,15 @@ def _without_gradients(
         return None
     calls = (np.searchsorted(chosen.start, steps.end) - np.searchsorted(chosen.start, steps.start))[usual]
     source = _calling(process, layout, chosen.start, others)
-    return RepeatedForward(mean_of_series(spent), float(calls.mean()), source, float((calls > 0).mean()))
+    models = [each for each in process.top_modules if each.identity in set(chosen.identity.tolist())]
+    return RepeatedForward(
+        mean_of_series(spent),
+        float(calls.mean()),
+        source,
+        float((calls > 0).mean()),
+        sum(each.parameters for each in models),
+        sum(each.parameter_bytes for each in models),
+    )
 
 
 def _calling(process: Process, layout: Layout, start: Int64, others: Int64) -> SourceLine | None:

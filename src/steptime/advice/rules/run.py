@@ -225,7 +225,9 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
     # Without a category: the hottest line of one was timed before the change.
     found = steps_changed.finding(summary, advice, saving, source=change.line, evidence=evidence)
     shared = contention is not None and others_took_cpus(contention)
-    if change.line is None and shared and step.device == "cpu" and change.now < SURELY * change.before:
+    alone = change.growth >= WHOLE_LINE * (change.now - change.before)
+    surely = change.line is not None or (change.now >= SURELY * change.before and alone)
+    if shared and step.device == "cpu" and not surely:
         return replace(
             found, weight=Weight.NOTE, advice="Measure again on a quiet machine first: others used its CPUs."
         )
@@ -235,7 +237,7 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
 SURELY = 2
 """Times the step before, in one phase alone: other programs slow all of them."""
 WHOLE_LINE = 0.9
-"""Fraction of what the slow steps take longer: a line that takes so much is what makes them slow."""
+"""Fraction of what the slow steps take longer: a line or a phase that takes so much is what makes them slow."""
 
 
 @rule("ST905", "periodic-steps", supersedes=("unstable-steps",), by_line=True)
