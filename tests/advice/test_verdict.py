@@ -268,7 +268,7 @@ def test_that_a_rank_is_late_is_reported_once() -> None:
     late = replace(case(use("input", 60, 3)), straggler=straggler, rank=1)
     message = Finding(
         "ST806",
-        "late-rank",
+        "straggler",
         Weight.FINDING,
         "Rank 1 is the straggler: the others wait 50 ns per step (50 %) for it",
         "Mend it.",

@@ -327,7 +327,7 @@ BETWEEN_RANKS = (
 if rank == 1:
     for _ in range(200 * AMOUNT):  #!
         marker = str(step)  #!
-""", rules=("late-rank", "rank-imbalance", *HOST)),
+""", rules=("straggler", "rank-imbalance", *HOST)),
     Fault("metrics exchanged", "every metric reduced by itself", places=("after",), ranks=2,
           faulty="""
 for _ in range(4 * AMOUNT):

@@ -67,7 +67,7 @@ def _with_container(change: LastingChange, process: Process) -> LastingChange:
 
 
 def _carrier(process: Process, layout: Layout) -> tuple[str, SourceLine] | None:
-    """The variable that brings the graph of each step into the next, as the hunt for leaks found it; else, where the
+    """The variable that carries the graph of each step into the next, as the search for leaks found it; else, where the
     graph is retained, the only one that a line of the loop with a forward pass both reads and binds. With its line."""
     for leak in process.leaks:
         if leak.nodes and leak.name and leak.site is not None:
@@ -172,7 +172,7 @@ def take_turns(steps: Steps, updates: RecordTable, slow: Int64) -> bool:
     number = np.minimum(np.searchsorted(steps.end, updates.start, side="right"), len(steps.end) - 1)
     chosen = np.zeros(len(steps.end), np.bool_)
     chosen[slow] = True
-    seen = steps.watched & steps.steady
+    seen = steps.timed & steps.steady
     for optimizer in unique(updates.identity).tolist():
         stepped = np.zeros(len(steps.end), np.bool_)
         stepped[number[updates.identity == optimizer]] = True

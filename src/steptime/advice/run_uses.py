@@ -71,7 +71,7 @@ class StepSummary:
     out. norm: of the gradients, where it was sampled. graphs: of kernels, launched as one. behind: usual steps that the
     mean leaves out, because a device's tracer makes them longer. gpu_busy: share of the steady steps in which the
     driver saw a kernel run, 0 to 1, None where nobody looked. loss_divided: True if the value that backward starts from
-    is divided or multiplied by something, None where its graph does not tell. compiling: ns in which TorchDynamo traced
+    is divided or multiplied by something, None where its graph does not say. compiling: ns in which TorchDynamo traced
     and compiled, of `run` ns from the first step to the end of the last."""
 
     duration: Estimate
@@ -269,7 +269,8 @@ LONGER = 1.2
 class OutlierUse:
     """Steps that take far longer than the others. count: number of them among `steps` steady steps; left_out: those
     that the mean step excludes. duration: mean of them, ns; usual: median of the others, ns. part: phase (of a trace:
-    category) that grew most, by growth ns. share: their fraction of the steady steps' time. numbers: of the first
+    category) that grew most, by growth ns; "" where the timers were off. share: their fraction of the steady steps'
+    time; where the probe looked into them, `steps` and `share` are of all steps. numbers: of the first
     ones. optimizer: type of the one that takes most of that time, and steps in no usual step; "" for none."""
 
     count: int

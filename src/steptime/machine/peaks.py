@@ -21,7 +21,7 @@ from steptime.errors import SteptimeError
 from steptime.folders import cache_folder
 from steptime.machine.datasheet import look_up
 from steptime.machine.identity import processor_name
-from steptime.machine.machine import DISTURBING_CPUS, DISTURBING_PRESSURE, Machine, MemoryRate, Rate
+from steptime.machine.machine import BUSY_CPUS, BUSY_PRESSURE, Machine, MemoryRate, Rate
 from steptime.quantities import Estimate
 
 Kept = TypeVar("Kept")
@@ -194,7 +194,7 @@ def is_busy() -> bool:
     load = OtherLoad()
     time.sleep(LOOK_SECONDS)
     others, pressure = load.since()
-    return others > DISTURBING_CPUS or pressure > DISTURBING_PRESSURE
+    return others > BUSY_CPUS or pressure > BUSY_PRESSURE
 
 
 def known(name: str) -> Machine | None:

@@ -56,7 +56,7 @@ while now < end:
     done, now = done + 1, time.perf_counter()
 print(done / (now - start), flush=True)
 """
-"""Program that stands for a loader's worker: a Python process."""
+"""Program that acts as a loader's worker: a Python process."""
 BATCHES, BATCH_ITEMS, ITEM_VALUES = 60, 32, 512
 HANDOVER_SECONDS = 0.005
 """Seconds between two batches, so that the next one is ready when it is asked for."""

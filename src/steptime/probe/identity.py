@@ -83,7 +83,7 @@ def place() -> RankPlace:
 
 
 def ranks_here() -> int:
-    """Ranks on this machine: all of the job where no launcher tells, as mp.spawn starts them."""
+    """Ranks on this machine: all of the job where no launcher shows, as mp.spawn starts them."""
     return max(1, _number(LOCAL_SIZE) or place().world_size or 1)
 
 
@@ -197,7 +197,7 @@ def optimizer_facts(optimizer: Any, number: int) -> dict[str, Any]:
 
 
 def _options(group: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The options of a group of parameters, without what lies in tensors or belongs to one parameter."""
+    """The options of a group of parameters, without what is in tensors or belongs to one parameter."""
     plain = {key: value for key, value in group.items() if type(value) in (bool, int, float, str, tuple, type(None))}
     return tuple(sorted((key, repr(value)) for key, value in plain.items()))
 
@@ -311,7 +311,7 @@ def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
         {
             **functions.get(_frame(metric), _function(metric)),
             "duration_ns": int(getattr(metric, "duration_us", 0) or 0) * 1000,
-            "begin": _started(metric) * 1000 - epoch + monotonic,
+            "start": _started(metric) * 1000 - epoch + monotonic,
             "recompile_reason": str(getattr(metric, "recompile_reason", "") or ""),
             "graph_breaks": int(getattr(metric, "num_graph_breaks", 0) or 0),
             "failed": str(getattr(metric, "fail_reason", "") or "").partition("\n")[0][:LONGEST_REASON],

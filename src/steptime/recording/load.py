@@ -88,9 +88,10 @@ def _decode(data: bytes) -> tuple[_ParityLine, StepWork]:
     if not all(0 <= number < LARGEST_STEP for number in counts):
         raise ValueError("a number is out of range")
     sketches = [each for batch in work.batches for each in batch]
-    sketches += [each for *_, each in (*work.updates, *work.directions, *work.carried)]
+    sketches += [each for *_, each in (*work.updates, *work.directions, *work.carried, *work.buffers)]
     sketches += [each for *_, each in work.weights] + [each for *_, each in work.ways]
-    if any(len(each) != SKETCH for each in sketches) or not all(SHAPE.fullmatch(shape) for shape, _ in work.carried):
+    shapes = [shape for shape, _ in (*work.carried, *work.buffers)]
+    if any(len(each) != SKETCH for each in sketches) or not all(map(SHAPE.fullmatch, shapes)):
         raise ValueError(f"a sketch has not {SKETCH} numbers, or a shape is none")
     return line, work
 

@@ -402,7 +402,7 @@ class PaddingFacts:
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
-            raise ValueError(f"a share lies between 0 and 1, not at {self.share}")
+            raise ValueError(f"a share is between 0 and 1, not at {self.share}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,9 +481,13 @@ class StepWork:
     Fields of examined steps: options: of each optimizer group with an update, as JSON, and its count of numbers.
     samples: a number for each sample of a top module. dropout: sum of the probabilities of dropouts in training mode,
     and training: fraction of modules in that mode, at the first forward. drew: the forwards drew random numbers.
+    low: the first forward computes in a 16-bit format. updated: 2-norm of all gradients
+    after the last backward, and as the optimizers got them; () if unknown.
     moving, in some steps of a timed run: count of numbers in the carried tensors that changed. Fields of a rehearsal's
     last step: ways: name and dtype of each parameter, norm of its first weights' sketch, and sketch of its movement.
-    carried: shape and sketch of each other tensor, as large as a parameter, that has changed since the first step."""
+    carried: shape and sketch of each other tensor, as large as a parameter, that has changed since the first step.
+    buffers: the same of the buffers of all modules. kernels, launches: of a device, and calls that launch them (a graph
+    is one). operators: that no operator calls."""
 
     inputs: tuple[str, ...] = ()
     batches: tuple[tuple[tuple[float, ...], ...], ...] = ()
@@ -500,9 +504,15 @@ class StepWork:
     dropout: float | None = None
     training: float | None = None
     drew: bool | None = None
+    low: bool = False
+    updated: tuple[float, ...] = ()
     moving: int | None = None
     ways: tuple[tuple[str, str, float, tuple[float, ...]], ...] = ()
     carried: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    kernels: int | None = None
+    launches: int | None = None
+    operators: int | None = None
+    buffers: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,7 +578,8 @@ class DeviceSample:
 class TelemetrySample:
     """Sample of the job's processes and the machine, by the supervisor, about once a second.
 
-    monotonic_ns: time. job_cpu, other_cpu: CPU seconds per second of the job, and of everything else on the machine.
+    monotonic_ns: time. job_cpu, other_cpu: CPU seconds per second of the job, and of everything else on the machine;
+    together at most its `cpus` (None in older recordings).
     resident_bytes: of the job. pressure: /proc/pressure/cpu "some avg10", percent. steal: CPU seconds per second.
     devices: those on this host on which the job's processes report a context."""
 
@@ -579,6 +590,7 @@ class TelemetrySample:
     pressure: float | None = None
     steal: float | None = None
     devices: tuple[DeviceSample, ...] = ()
+    cpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

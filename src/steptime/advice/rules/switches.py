@@ -64,7 +64,7 @@ def detect_anomaly(step: StepSummary, settings: SettingsUse) -> Finding | None:
     What helps: Switch it off, and on again only when a NaN appears; torch.autograd.detect_anomaly() as a context
     manager around the suspicious steps is enough.
 
-    When to ignore it: While you are hunting a NaN.
+    When to ignore it: While you are looking for a NaN.
     """
     if not settings.detect_anomaly:
         return None
@@ -104,7 +104,7 @@ def deterministic_left_on(step: StepSummary, settings: SettingsUse, case: Case) 
     slower ways, and fills every new tensor (torch.utils.deterministic.fill_uninitialized_memory).
 
     How we know: The switch is read while backward runs. Where a profile exists, the time of the operators that it
-    changes is the upper bound of what is to be saved; without one this is only a note.
+    changes is the upper bound of what can be saved; without one this is only a note.
 
     What helps: Switch it off when the run need not repeat bit by bit; or keep it and set
     torch.utils.deterministic.fill_uninitialized_memory = False.
@@ -166,7 +166,7 @@ def exploding_gradient(step: StepSummary) -> Finding | None:
     steps are as fast as ever, and what they compute is lost: the loss soon is nan, if it is not yet.
 
     How we know: Now and then, for 0.02 % of the time, the norm of the gradients that an update has used is taken at the
-    end of a step, of up to a million elements, the smallest parameters first, which lie in all layers. The median of
+    end of a step, of up to a million elements, the smallest parameters first, which are in all layers. The median of
     the first third of the samples is compared with that of the last. Parameters on a device are not read, as that would
     wait for it; steptime nan does so, in a run of its own.
 
@@ -205,11 +205,10 @@ def debug_switch(step: StepSummary, settings: SettingsUse) -> Finding | None:
     What it means: A variable of the environment makes every step do more than train: CUDA_LAUNCH_BLOCKING=1 waits for
     each kernel, TORCH_DISTRIBUTED_DEBUG=DETAIL checks each collective by further ones, ONEDNN_VERBOSE=1 prints each
     product, PYTHONDEVMODE=1 and PYTHONMALLOC=debug check the interpreter, NCCL_P2P_DISABLE=1 sends what devices
-    exchange through the host. Such lines stay in scripts long after the fault is found.
+    exchange through the CPU. Such lines stay in scripts long after the fault is found.
 
-    How we know: The variables are read at the first steps, and told where they act: those of CUDA in a job on a device,
-    those of NCCL where it is the backend. The cost of one depends on the job: this is a note, and steptime try measures
-    it.
+    How we know: The variables are read at the first steps. The rule names those that act: CUDA's in a job on a device,
+    NCCL's where it is the backend. The cost of one depends on the job: this is a note, and steptime try measures it.
 
     What helps: Take the variable out of the script, the launcher or the container. One that the script sets itself,
     through os.environ, has to be taken out there.

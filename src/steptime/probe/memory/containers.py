@@ -3,7 +3,6 @@ attributes name. Only their numbers and lengths are kept from one look to the ne
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from itertools import pairwise
@@ -11,7 +10,7 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from steptime.probe import sites
-from steptime.probe.memory.leaks import ONLY_THE_FRAME, READS_LOCALS, growing_line
+from steptime.probe.memory.leaks import growing_line
 
 GROW = (list, dict, set, deque, OrderedDict)
 """Exact types, whose length runs no code of the user's; compared by identity, as a metaclass may have a hash of its
@@ -50,24 +49,14 @@ def _named(frame: FrameType | None) -> Iterator[tuple[str, Any, list[CodeType]]]
     modules: set[int] = set()
     while frame is not None:
         if sites.whose_frame(frame) == sites.USER:
-            code, entries = [frame.f_code], _locals(frame)
+            code = [frame.f_code]
             if id(frame.f_globals) not in modules:
                 modules.add(id(frame.f_globals))
                 functions = [each.__code__ for each in list(frame.f_globals.values()) if type(each) is FunctionType]
                 yield from _of_variables(list(frame.f_globals.items()), [*code, *functions])
-            yield from _of_variables(entries, code)
+            if frame.f_code.co_name != "<module>":
+                yield from _of_variables(list(sites.variables(frame).items()), code)
         frame = frame.f_back
-
-
-def _locals(frame: FrameType) -> list[tuple[Any, Any]]:
-    """Variables of a function's frame; none where the job may hold its dictionary of locals."""
-    if not frame.f_code.co_flags & 0x02 or READS_LOCALS.intersection(frame.f_code.co_names):  # CO_NEWLOCALS
-        return []
-    entries = frame.f_locals
-    found = list(entries.items())
-    if type(entries) is dict and sys.getrefcount(entries) <= ONLY_THE_FRAME:
-        entries.clear()
-    return found
 
 
 def _of_variables(entries: list[tuple[Any, Any]], codes: list[CodeType]) -> Iterator[tuple[str, Any, list[CodeType]]]:
