@@ -12,6 +12,9 @@ from benchmarks.clinic.rivals import RIVALS
 from benchmarks.clinic.score import Row
 from benchmarks.clinic.truth import Dose
 
+RENAMED = {"late-rank": "straggler"}
+"""Rules by the names that they had when results were kept."""
+
 
 def plain(row: Row) -> dict[str, Any]:
     """A row without its case."""
@@ -33,8 +36,9 @@ def row_of(case: Case, kept: Mapping[str, Any], tool: str = "steptime") -> Row:
 def _message(kept: Mapping[str, Any] | None) -> Reported | None:
     if kept is None:
         return None
+    causes = tuple(RENAMED.get(each, each) for each in kept["causes"])
     return Reported(
-        kept["bottleneck"], tuple(kept["causes"]), tuple((value, low, high) for value, low, high in kept["shares"]),
+        kept["bottleneck"], causes, tuple((value, low, high) for value, low, high in kept["shares"]),
         tuple((line[0], line[1]) if line else None for line in kept["lines"]), tuple(kept["notes"]), kept["step_ns"],
         tuple(kept["problems"]),
     )  # fmt: skip

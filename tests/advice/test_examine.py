@@ -13,7 +13,7 @@ from steptime.advice.engine import QUICKER_OF_REST, examine
 from steptime.advice.evidence import Case
 from steptime.advice.rule import Finding, Function, Rule, Weight, rule
 from steptime.advice.rules import CATALOGUE
-from steptime.advice.run_uses import CategoryUse, LoaderUse, SegmentUse, StepSummary
+from steptime.advice.run_uses import CategoryUse, HolderUse, LoaderUse, MemoryUse, SegmentUse, StepSummary
 from steptime.quantities import Estimate, SourceLine
 
 STEP = StepSummary(Estimate(1000.0, 990.0, 1010.0, 50), 60, 50, 5, "optimizer", "cpu")
@@ -244,3 +244,21 @@ def test_a_note_on_one_operator_stays_where_it_names_a_line() -> None:
     notes = {"dominant-operator", "compute-share"}
     assert notes & {each.name for each in examine(computing).findings} == {"compute-share"}
     assert notes & {each.name for each in examine(lined).findings} == notes
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("picked = random.sample(self.items, count)", 9, True),
+        ("for each in items:", 9, False),  # another variable of that name
+        ("self.items.append(x)", 3, False),  # the line that makes it longer
+    ],
+)
+def test_a_line_that_reads_a_container_that_grows_says_so(text: str, line: int, says: bool) -> None:
+    holder = HolderUse("deque", "Replay.items", 0, 0, False, SourceLine("a.py", 3, "add", "self.items.append(x)"), 40)
+    case = replace(CASE, memory=MemoryUse("cpu", 2 << 30, holders=(holder,)))
+    source = SourceLine("a.py", line, "sample" if line == 9 else "add", text)
+    (finding,) = examine(case, [made("ST901", "slow", found("ST901", "slow", saving(200), source=source))]).findings
+    sentence = "It reads the deque Replay.items, which gets 40 longer with each step."
+    assert (sentence in finding.evidence) is says
+    assert ("Empty Replay.items once it has served" in finding.advice) is says

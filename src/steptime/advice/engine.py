@@ -9,6 +9,7 @@ almost nothing left stays without savings, as a part of the earlier one, because
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
@@ -26,6 +27,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
+from steptime.advice.run_uses import HolderUse
 from steptime.advice.savings import WORKING, as_decided, capped, named
 from steptime.advice.unclaimed import notes
 from steptime.advice.verdict import GROWTH, LARGE_PART, NOTES, most_of_the_run, worsening
@@ -265,6 +267,27 @@ def _at_lines(findings: Findings, case: Case, rules: Rules) -> Findings:
     return tuple(each if rules[each.name].at_setting else at_hottest_line(each, case) for each in findings)
 
 
+def _with_containers(findings: Findings, case: Case, rules: Rules) -> Findings:
+    """Findings whose line reads a container that becomes longer with each step say so: they cost more with each."""
+    held = case.memory.holders if case.memory is not None else ()
+    longer = [each for each in held if each.entries]
+    return tuple(_with_container(each, longer) for each in findings)
+
+
+def _with_container(finding: Finding, longer: Sequence[HolderUse]) -> Finding:
+    line = finding.source
+    if line is None or finding.weight is not Weight.FINDING:
+        return finding
+    for each in longer:
+        _, dot, own = each.name.rpartition(".")
+        named = rf"\.{re.escape(own)}\b" if dot else rf"(?<![.\w]){re.escape(own)}\b"
+        if each.source != line and re.search(named, line.text):
+            grows = f"It reads the {each.kind} {each.name}, which gets {each.entries:,.0f} longer with each step."
+            advice = f"{finding.advice} Empty {each.name} once it has served, bound it, or keep a sum of it."
+            return replace(finding, advice=advice, evidence=(grows, *finding.evidence))
+    return finding
+
+
 def _without_named_parts(findings: Findings, case: Case, rules: Rules) -> Findings:
     """Without notes on parts of the step that another finding names: by the line, the function, or the operator."""
     others = [each for each in findings if each.name != LARGE_PART and each.weight is not Weight.CAVEAT]
@@ -450,6 +473,7 @@ PASSES: tuple[Callable[[Findings, Case, Rules], Findings], ...] = (
     _material,  # first: all that follows compares savings, or goes by what is worth a finding
     _without_covered,  # before the lines: what makes up a category is reported by no line, and none is looked for
     _at_lines,  # before findings replace one another, as those about lines do so by their lines
+    _with_containers,  # behind the lines, which say what they read
     _without_generalities,  # before the sharing: what is reported better elsewhere takes no time from another finding
     _without_named_parts,  # before the sharing: what another finding names needs no note
     _each_line_once,  # behind the lines, which may have become one; before the sharing, for the same reason

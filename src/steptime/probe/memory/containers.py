@@ -12,8 +12,9 @@ from typing import Any
 from steptime.probe import sites
 from steptime.probe.memory.leaks import growing_line
 
-GROW = frozenset({list, dict, set, deque, OrderedDict})
-"""Exact types, whose length runs no code of the user's."""
+GROW = (list, dict, set, deque, OrderedDict)
+"""Exact types, whose length runs no code of the user's; compared by identity, as a metaclass may have a hash of its
+own."""
 MOST_GROWING = 4
 """Containers that are reported, those that grow fastest first."""
 
@@ -61,10 +62,14 @@ def _named(frame: FrameType | None) -> Iterator[tuple[str, Any, list[CodeType]]]
 def _of_variables(entries: list[tuple[Any, Any]], codes: list[CodeType]) -> Iterator[tuple[str, Any, list[CodeType]]]:
     for name, value in entries:
         kind = type(value)
-        if kind in GROW:
+        if _grows(kind):
             yield str(name), value, codes
         elif kind is not ModuleType and not issubclass(kind, type):
             yield from _of_attributes(value)
+
+
+def _grows(kind: type) -> bool:
+    return any(kind is each for each in GROW)
 
 
 def _of_attributes(value: Any) -> Iterator[tuple[str, Any, list[CodeType]]]:
@@ -74,7 +79,7 @@ def _of_attributes(value: Any) -> Iterator[tuple[str, Any, list[CodeType]]]:
         return
     if type(entries) is not dict:
         return
-    held = [(name, each) for name, each in list(entries.items()) if type(each) in GROW]
+    held = [(name, each) for name, each in list(entries.items()) if _grows(type(each))]
     kinds = type(value).__mro__ if held else ()
     codes = [each.__code__ for kind in kinds for each in kind.__dict__.values() if type(each) is FunctionType]
     for name, each in held:
