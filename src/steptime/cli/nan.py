@@ -1,4 +1,4 @@
-"""`steptime nan -- CMD…`: finds the first value that is not finite, with the operator and the line that produced it."""
+"""Work of `steptime nan`, whose options are in verbs/nan.py."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
-
 from steptime.answer.output import STANDARD_OUTPUT, check_all
 from steptime.cli.after_run import nothing_measured
 from steptime.cli.delivery import hand_over
 from steptime.cli.exit_codes import say
-from steptime.cli.options import files, force_option, outputs_option
 from steptime.errors import UsageError
 from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.launcher.launch import exit_as, launch
@@ -51,7 +48,7 @@ class NanOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedRun:
+class MonitoredRun:
     """First run of the job. outcome: None if it was skipped (--at). started, ended: ns since the epoch."""
 
     outcome: Outcome | None
@@ -60,62 +57,62 @@ class WatchedRun:
     ended: int
 
 
-def _hunt(options: NanOptions, folder: Path) -> int:
+def _search(options: NanOptions, folder: Path) -> int:
     """Searches for the fault, and returns the exit status. Does not return if the job failed by itself."""
     seed = secrets.randbelow(1 << 31)
-    watched = _monitored(options, folder, seed)
-    sign = _sign(options, watched)
+    monitored = _monitored(options, folder, seed)
+    sign = _sign(options, monitored)
     instrumented: tuple[ProcessNumerics, ...] = ()
     if sign is not None and not options.no_replay:
-        instrumented = _instrument(options, folder, seed, watched, sign)
-    account = trace_back(options.job, watched.processes, instrumented)
-    notes = account.notes
-    if account.trigger is not None and sign is not None and not (options.no_replay or account.reproduced):
+        instrumented = _instrument(options, folder, seed, monitored, sign)
+    found = trace_back(options.job, monitored.processes, instrumented)
+    notes = found.notes
+    if found.trigger is not None and sign is not None and not (options.no_replay or found.reproduced):
         notes += (
             f"it did not recur in the second run up to step {sign.step + options.max_steps}: the job depends "
             "on something that no seed controls (time, threads, files written by the first run)",
         )
-    seconds = (time.time_ns() - watched.started) / 1e9
-    account = replace(account, seconds=seconds, directory=str(Path.cwd()), notes=notes)
-    outcome = watched.outcome
-    if account.trigger is None and outcome is not None and not watched.processes:
+    seconds = (time.time_ns() - monitored.started) / 1e9
+    found = replace(found, seconds=seconds, directory=str(Path.cwd()), notes=notes)
+    outcome = monitored.outcome
+    if found.trigger is None and outcome is not None and not monitored.processes:
         reason = nothing_measured(outcome, folder)
-        if reason is not None:  # a job in which nothing was watched is no job in which all was finite
+        if reason is not None:  # a job in which nothing was monitored is no job in which all was finite
             say(str(reason))
             exit_as(outcome)
-    _deliver(account, options)
-    if account.trigger is not None:
+    _deliver(found, options)
+    if found.trigger is not None:
         return FOUND
     return 0 if outcome is None or outcome.status == 0 else exit_as(outcome)
 
 
-def _monitored(options: NanOptions, folder: Path, seed: int) -> WatchedRun:
+def _monitored(options: NanOptions, folder: Path, seed: int) -> MonitoredRun:
     started = time.time_ns()
     if options.at is not None:
-        return WatchedRun(None, (), started, started)
+        return MonitoredRun(None, (), started, started)
     numerics = NumericsOptions("watch", seed, go_on=options.go_on)
     outcome = launch(options.job, folder / "watch", ProbeOptions(profile=False, numerics=numerics))
     for problem in outcome.problems:
         say(problem)
-    return WatchedRun(outcome, read_numerics(folder / "watch"), started, time.time_ns())
+    return MonitoredRun(outcome, read_numerics(folder / "watch"), started, time.time_ns())
 
 
-def _sign(options: NanOptions, watched: WatchedRun) -> Trigger | None:
+def _sign(options: NanOptions, monitored: MonitoredRun) -> Trigger | None:
     """Sign to look for. A job that failed by itself may have seen a bad loss before steptime did. None without a
     sign."""
     if options.at is not None:
         return Trigger("loss", options.at)
-    found = first_sign(watched.processes)
-    outcome = watched.outcome
+    found = first_sign(monitored.processes)
+    outcome = monitored.outcome
     if found is not None or outcome is None or outcome.status == 0 or outcome.signal is not None:
         return found
     if not outcome.torch_seen:
         return None
-    return Trigger("read", max((process.steps for process in watched.processes), default=0) + 1)
+    return Trigger("read", max((process.steps for process in monitored.processes), default=0) + 1)
 
 
 def _instrument(
-    options: NanOptions, folder: Path, seed: int, watched: WatchedRun, sign: Trigger
+    options: NanOptions, folder: Path, seed: int, monitored: MonitoredRun, sign: Trigger
 ) -> tuple[ProcessNumerics, ...]:
     """Results of a second, contained run, which finds the files as they were before the first run."""
     more = 0 if sign.kind == "skipped" else options.max_steps
@@ -124,11 +121,11 @@ def _instrument(
     recording = folder / "instrumented"
     if not options.quiet:
         say(f"checking every operator from step {first} on, in a second run; its output goes to {recording / OUTPUT}")
-    took = watched.outcome.seconds if watched.outcome is not None else 0.0
+    took = monitored.outcome.seconds if monitored.outcome is not None else 0.0
     whole = folder.absolute()
     ours = (*ours_in(whole.parent), whole)
     workspace = Workspace(options.job, whole, Path.cwd(), without=ours, uncontained=options.uncontained)
-    workspace = with_outputs(workspace, (watched.started, watched.ended))
+    workspace = with_outputs(workspace, (monitored.started, monitored.ended))
     try:
         refuse_uncontained(workspace)
         deadline = LONGEST + SLOWER * took
@@ -144,58 +141,20 @@ def _instrument(
     return found
 
 
-def _deliver(account: NonFinite, options: NanOptions) -> None:
+def _deliver(found: NonFinite, options: NanOptions) -> None:
     error = STANDARD_OUTPUT not in options.outputs
-    hand_over(answer_of(account), options.outputs, as_json=options.as_json, force=options.force, error=error)
+    hand_over(answer_of(found), options.outputs, as_json=options.as_json, force=options.force, error=error)
 
 
-@click.command(
-    "nan",
-    context_settings={"allow_interspersed_args": False},
-)
-@click.option(
-    "--at", metavar="STEP", type=click.IntRange(1), help="Skip the first run and check the operators of STEP."
-)
-@click.option(
-    "--max-steps",
-    metavar="N",
-    type=click.IntRange(0, 100_000),
-    default=3,
-    show_default=True,
-    help="Further steps in which every operator is checked, if the fault does not recur in the named step.",
-)
-@click.option("--continue", "go_on", is_flag=True, help="Let the first run continue after a fault was found.")
-@click.option("--no-replay", is_flag=True, help="Do not run the job a second time to find the line.")
-@click.option("--uncontained", is_flag=True, help="Run it again even if this system cannot protect your files from it.")
-@click.option(
-    "--recording",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Folder of the recording. Default: runs/<job>-nan-<time>.",
-)
-@outputs_option("Also write FILE: what is printed (.txt, .md, .html or .json). Can be given several times.")
-@force_option
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON on standard output.")
-@click.option("-q", "--quiet", is_flag=True, help="Print no progress while the job runs.")
-@click.argument("job", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]...", shell_complete=files)
-def command(**given: Any) -> int:
-    """Run a training job and check its losses and gradients cheaply. When one is not finite, the job is ended, and a
-    second run of the same command checks every operator around that step: which one produced it, at which line, in
-    forward or backward, from which values, and the likely cause. Options come before the command.
-
-    Exit status: 1 when something was found, else that of the job.
-
-    \b
-    steptime nan -- python train.py
-    steptime nan --at 1200 -- torchrun --nproc-per-node 2 train.py
-    """
+def run(**given: Any) -> int:
+    """Runs the job, again around the step of a fault. Returns the exit status. Raises SteptimeError."""
     options = NanOptions(**given)
     if options.at is not None and (options.go_on or options.no_replay):
         raise UsageError("usage", "--at makes a single instrumented run. Drop --continue and --no-replay.")
     check_all(options.outputs, force=options.force)
     resolve(options.job)
     if options.recording is None:
-        return _hunt(options, default_recording((f"{job_name(options.job)}-nan",)))
+        return _search(options, default_recording((f"{job_name(options.job)}-nan",)))
     parts = [options.recording / name for name in ("watch", "instrumented")] if options.force else []
     with set_aside(parts):
-        return _hunt(options, options.recording)
+        return _search(options, options.recording)

@@ -1,4 +1,4 @@
-"""`steptime try RECORDING` or `steptime try -- CMD…`: tries the fixes for the findings on the job itself."""
+"""Work of `steptime try`, whose options are in verbs/trial.py."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import click
-
 from steptime.advice.evidence import Case
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import Fix, Goal, Proposal, Snippet
@@ -34,13 +32,7 @@ from steptime.cli.announcer import Announcer
 from steptime.cli.delivery import write_all
 from steptime.cli.exit_codes import INTERRUPTED, say
 from steptime.cli.options import (
-    Function,
-    RecordingOrCommand,
     named_or_newest,
-    numbers_of,
-    outputs_option,
-    seconds,
-    variant_options,
 )
 from steptime.clusters import import_ray
 from steptime.errors import NothingMeasuredError, OutputError, RecordingError, UsageError, no_such_file
@@ -581,7 +573,7 @@ def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialO
         # How fast it is, is known: processes that only compare its training are as short as a loss curve.
         runner.plan = replace(runner.plan, start_seconds=0.0)
         confirmed = _patch(runner, taken, proposals, options, proving=pays)
-        # A patch that failed, or trains otherwise, may itself be wrong: then what it stands for is run.
+        # A patch that failed, or trains otherwise, may itself be wrong: then what it represents is run.
         if pays and (confirmed is None or confirmed.verdict in NEVER) and runner.budget.left() > 0:
             (confirmed,) = runner.conduct(next_stage(runner), (taken,))
     if confirmed is not None and confirmed.verdict is TrialVerdict.BROKE_PROMISE and runner.budget.left() > 0:
@@ -706,91 +698,10 @@ def print_trial(
     return reported.status
 
 
-def budget_option(default: str) -> Callable[[Function], Function]:
-    """Option --budget: budget, which starts when the option is parsed."""
-    return click.option(
-        "--budget",
-        callback=lambda *given: Budget(seconds(*given)),
-        metavar="TIME",
-        default=default,
-        show_default=True,
-        help="Time for all of it: 90s, 10m, 2h.",
-    )
-
-
-min_gain_option = click.option(
-    "--min-gain",
-    metavar="PERCENT",
-    type=click.FloatRange(0, 100),
-    callback=lambda _, __, percent: percent / 100,
-    default=3.0,
-    show_default=True,
-    help="Smallest gain that is worth a change.",
-)
-
-
-@click.command(
-    "try",
-    cls=RecordingOrCommand,
-    context_settings={"allow_interspersed_args": False},
-)
-@budget_option("10m")
-@click.option(
-    "--max-trials",
-    metavar="N",
-    type=click.IntRange(1, 50),
-    default=6,
-    show_default=True,
-    help="Fixes to try at most.",
-)
-@click.option(
-    "--fix",
-    "fixes",
-    metavar="CODE",
-    multiple=True,
-    help="Try this fix (RM101, or its name), whatever the findings are. Can be given several times.",
-)
-@click.option(
-    "--workers",
-    metavar="N,N",
-    callback=lambda _, __, words: numbers_of(words, "--workers", least=0),
-    default="",
-    help="Instead, try these values of num_workers, such as 1,2,4,8, and report the curve and the measured optimum.",
-)
-@min_gain_option
-@click.option(
-    "--goal",
-    type=click.Choice(["speed", "memory"]),
-    callback=lambda _, __, word: Goal(word),
-    default="speed",
-    show_default=True,
-    help="What to improve: the step time, or peak memory (the report shows what that costs in time).",
-)
-@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Continue an interrupted trial.")
-@click.option("--write", is_flag=True, help="Apply the patch to the job's own files if it was run and adopted.")
-@outputs_option(
-    "Also write FILE: the printed answer (.txt, .md), the verdicts (.json), the page (.html), or all results "
-    "(.jsonl). Can be given several times."
-)
-@click.option("--separate", is_flag=True, help="Run each fix in processes of its own; switch none within one process.")
-@click.option("--keep", is_flag=True, help="Keep the recordings of all variants.")
-@variant_options
-def command(
+def run(
     target: tuple[str, ...], resume: Path | None, outputs: tuple[str, ...], force: bool, as_json: bool, **given: Any
 ) -> int:
-    """Try the fixes for a recording's findings, each in a fresh process of the same unmodified command, in turns
-    with the job as it is. A fix is adopted if its gain exceeds noise and --min-gain, and its losses and gradients
-    are as promised. --goal memory tries every fix that saves memory and adopts those that lower the peak beyond
-    doubt. Options come before the command. Without a recording or a command: the newest recording in runs/.
-
-    \b
-    steptime try
-    steptime try runs/train-20260801-101500
-    steptime try --budget 5m -- python train.py
-    steptime try --goal memory runs/train-20260801-101500
-    steptime try --workers 1,2,4,8 runs/train-20260801-101500
-    steptime try --resume runs/train-try-20260801-102000
-    """
+    """Starts or continues a trial, and prints it. Returns the exit status. Raises SteptimeError."""
     if target and resume is not None:
         raise UsageError("usage", "Give a recording, or a command after --, or --resume with the folder of a trial.")
     check_output(outputs, force=force)

@@ -1,7 +1,7 @@
 """Likely cause of a step's change, and the whole comparison in one sentence.
 
 First comes the category that changed most with the step; then a differing setting that can change this category, the
-most telling first; then the part of the step that changed most. The cause is only likely: nothing was tried.
+most specific first; then the part of the step that changed most. The cause is only likely: nothing was tried.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ EFFECTS = {
 """Effects by the name of a setting. Settings that are not here (commit, command, torch, host) can change anything, and
 are considered last."""
 GENERAL = ("command", "commit", "torch", "Python", "host", "device")
-"""Settings that can change anything, the most telling first."""
+"""Settings that can change anything, the most specific first."""
 
 
 MOVED = 0.5

@@ -4,7 +4,7 @@ Heavy imports (psutil, numpy) wait until the job has run for a moment: a short j
 
 A signal reaches the launcher in one of two ways. Ctrl-C, a closed terminal and `kill -- -GROUP` send it to the whole
 process group: the job has it already, and a second one would disturb the job's own ending. `kill PID` sends it to the
-launcher alone, which must pass it on. The system does not tell them apart, so a witness does: a tiny process in the
+launcher alone, which must pass it on. The system does not say them apart, so a witness does: a tiny process in the
 same group.
 """
 
@@ -30,7 +30,7 @@ PASSED_ON = tuple(
     if hasattr(signal, name)
 )
 ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-"""Signals by which somebody tells a job to end."""
+"""Signals by which somebody asks a job to end."""
 GROUP_DELIVERY = 0.002
 """Seconds for the system to deliver a signal to the rest of the group; it takes microseconds."""
 WITNESS_PATIENCE = 2.0
@@ -98,7 +98,7 @@ class Switchboard:
         self._read = self._write = -1
         self._wakeup = -1
         self.asked_to_end = False
-        """True once a signal came by which somebody tells the job to end."""
+        """True once a signal came by which somebody asks the job to end."""
 
     def _caught(self, number: int, frame: object) -> None:
         """Handler: passing on is `wait`'s, to whose pipe Python has already written the number."""

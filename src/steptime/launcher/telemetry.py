@@ -85,10 +85,14 @@ class CpuLoad:
         job = sum(max(0.0, cpu - self._used.get(root, 0.0)) for root, cpu in used.items())
         own, (machine, steal) = self._own_cpu(), _machine_cpu()
         other = machine - self._machine - job - (own - self._own)
+        # Three clocks (of processes, of the machine, of the time between two looks) may exceed the machine together.
+        cpus = os.cpu_count() or 1
+        job = min(job / seconds, float(cpus))
         sample = {
             "monotonic_ns": now,
-            "job_cpu": round(job / seconds, 4),
-            "other_cpu": round(max(0.0, other) / seconds, 4),
+            "cpus": cpus,
+            "job_cpu": round(job, 4),
+            "other_cpu": round(min(max(0.0, other) / seconds, cpus - job), 4),
             "resident_bytes": sum(resident for _, resident in found.values()),
             "pressure": pressure(),
             "steal": None if steal is None else round((steal - (self._steal or 0.0)) / seconds, 4),

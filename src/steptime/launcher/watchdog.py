@@ -189,7 +189,7 @@ def sweep() -> None:
         if whole:
             clear(OwnFolder(Path(path)))
     for path, _ in sorted(asked, reverse=True):  # the inner ones first
-        with contextlib.suppress(OSError):  # it is gone, or something else lies in it
+        with contextlib.suppress(OSError):  # it is gone, or something else is in it
             os.rmdir(path)
 
 

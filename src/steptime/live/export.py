@@ -21,8 +21,6 @@ from steptime.errors import OutputError, UsageError
 from steptime.live.view import LiveView, RankView
 from steptime.recording.recording import DeviceSample
 
-FORMATS = ("jsonl", "prometheus", "otlp")
-
 
 @dataclass(frozen=True, slots=True)
 class Number:
@@ -46,12 +44,12 @@ def _of_rank(rank: RankView) -> Iterator[Number]:
     yield Number("steps", "", "Training steps since the job began.", rank.total, who, total=True)
     if rank.step is not None:
         yield Number(
-            "step", "seconds", "Mean step of the last minute that nothing disturbed.", rank.step.value / 1e9, who
+            "step", "seconds", "Mean of the steps of the last minute that are not excluded.", rank.step.value / 1e9, who
         )
     if rank.rate is not None:
         yield Number("samples_per_second", "", "Samples per second over the whole last minute.", rank.rate, who)
     shares: dict[str, float] = {}
-    for part in (*rank.phases, *rank.between):  # an evaluation may lie within a step, and between two
+    for part in (*rank.phases, *rank.between):  # an evaluation may be within a step, and between two
         shares[part.name] = shares.get(part.name, 0.0) + part.share
     for name, share in shares.items():
         named = (*who, ("part", name))
@@ -103,7 +101,7 @@ class Exporter(Protocol):
 
 
 def exporter(format: str, write: Callable[[str], None], *, every: float, address: str, port: int) -> Exporter:
-    """Exporter of a format in FORMATS. write: prints. Raises UsageError and OutputError."""
+    """Exporter of a format: "jsonl", "prometheus" or "otlp". write: prints. Raises UsageError and OutputError."""
     if format == "jsonl":
         return JsonLines(write)
     if format == "otlp":
@@ -121,6 +119,7 @@ class JsonLines:
 
     def show(self, view: LiveView) -> None:
         fields = {"epoch_seconds": round(time.time(), 3), **msgspec.to_builtins(view)}
+        fields["machine"] = next(reversed(fields.pop("samples")), None)
         self._write(msgspec.json.encode(fields).decode() + "\n")
 
     def close(self) -> None:

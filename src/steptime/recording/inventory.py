@@ -20,7 +20,7 @@ from steptime.recording.manifest import NAME as MANIFEST
 
 FILES = re.compile(
     r"manifest\.json\.partial|telemetry\.jsonl|machine\.json|(profile|slow-step)-\d+\.json(\..+-\d+-\d+)?"
-    r"|arm-end-\d+|output\.log|blocks\.jsonl"
+    r"|variant-end-\d+|output\.log|blocks\.jsonl"
 )
 """Files of the recording itself."""
 REQUEST = "profile-request"
@@ -40,7 +40,7 @@ BLOCKS, GOING = "blocks.jsonl", "going"
 """Files of a process that runs several variants in blocks. BLOCKS: measurements. GOING: masks of variants that go
 on."""
 MARKS = re.compile(
-    rf"seen-(python|torch|importing)|refused-\d+|{REQUEST}|{LEAVE}|{WARM}|{REST}|{RESTS}|{GOING}|({'|'.join(CLOCKS)})\d+|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+"
+    rf"seen-(python|torch|importing)|refused-\d+|{REQUEST}|{LEAVE}|{WARM}|{REST}|{RESTS}|{GOING}|({'|'.join(CLOCKS)})\d+|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|variant-ended-\d+"
 )
 """Marks of the recording: files whose existence is the message. One with other content than MARK_TEXT is not ours."""
 MARK_TEXT = re.compile(rb"(\d+\n)*|(\S+ \d+ \d*\n)?(ended\n)?")

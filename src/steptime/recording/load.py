@@ -289,6 +289,7 @@ def assemble_process(
         changes=_newest(_of(found, rec.ChangeFacts), "identity"),
         parity=read_parity(folder / "parity.jsonl", problems),
         leaks=tuple(_of(found, rec.LeakFacts)),
+        growing=tuple(_of(found, rec.GrowingFacts)),
         out_of_memory=next(reversed(_of(found, rec.OutOfMemoryFacts)), None),
         padding=next(reversed(_of(found, rec.PaddingFacts)), None),
         loss=next(iter(_of(found, rec.LossFacts)), None),

@@ -194,7 +194,7 @@ def left_out(run: Run, references: Sequence[Run]) -> str:
             "values here: an average of the weights?"
         )
     if not trained or numbers - sum(_size(shape) for shape, _ in more) < CARRIED * trained:
-        return ""  # as much of it lies there in another form
+        return ""  # as much of it is there in another form
     return (
         f"{len(lost)} tensors shaped like parameters ({numbers:,} numbers), which the job updates in each "
         "step, are missing or not updated here: an average of the weights?"

@@ -16,6 +16,7 @@ import numpy as np
 
 from steptime.advice.step_evidence import SLOWED
 from steptime.analysis.layout import lay_out
+from steptime.analysis.memory_samples import growth_of
 from steptime.analysis.timeline import Phase, SegmentKind, Steps, Timeline
 from steptime.arrays import Bool, Int64
 from steptime.changes import VariantOptions
@@ -30,7 +31,7 @@ from steptime.launcher.watchdog import clear
 from steptime.machine.fork_script import UNSOUND
 from steptime.recording.inventory import BLOCKS, CLOCKS, RESTS, VARIANTS
 from steptime.recording.load import load
-from steptime.recording.recording import Process, Recording, TelemetrySample
+from steptime.recording.recording import Parity, Process, Recording, TelemetrySample
 from steptime.trials.blocks import read_blocks
 from steptime.trials.containment import Layer, Workspace, contained, ground_of
 from steptime.trials.names import own_folder
@@ -259,12 +260,21 @@ def _with_numbers(
         samples=_samples(process, timeline),
         peak_bytes=int(parity.peak_bytes.max()) if parity is not None and len(parity.peak_bytes) else None,
         start_seconds=start_seconds(process, timeline.steps),
+        growth=growth_per_step(parity),
         compile_seconds=sum(fact.duration_ns for fact in process.compilations) / 1e9,
         graph_breaks=len({fact.site for fact in process.graph_breaks}),
         changes=tuple(AppliedChange(fact.kind, fact.applied, fact.exercised, fact.detail) for fact in process.changes),
         load=load_of(recording.telemetry),
         outside=_noted(recording.processes, OUTSIDE),
     )
+
+
+def growth_per_step(parity: Parity | None) -> float | None:
+    """Growth of the peak from step to step, bytes: that of the process on a CPU, of each step on a device."""
+    if parity is None:
+        return None
+    found = growth_of("", "peak", np.arange(len(parity.peak_bytes)), parity.peak_bytes)
+    return found.per_step.value * found.leaks if found is not None else None
 
 
 def clock_rate(recording: Path) -> float | None:
@@ -368,7 +378,7 @@ def sliced_times(
     from the first rest on.
 
     A slice starts and ends with an idle device, so its whole time belongs to its steps, except for steps that `_steady`
-    excludes. Single host times mean little, because the host runs ahead of the device. Slices with an evaluation or a
+    excludes. Single CPU times mean little, because the CPU runs ahead of the device. Slices with an evaluation or a
     checkpoint, whose work the device may do in a later step, count only if there are no others.
 
     rests: as of `Turn`. stamps: as of `stamps_in`; the process's own stamp of an idle device is used if it is NEAR the
@@ -399,7 +409,7 @@ def _idle_before(stopped: int, idle: Sequence[int]) -> int:
 
 def _steady(timeline: Timeline, warm_up: int, on_device: bool) -> tuple[Bool, Int64]:
     """(mask of the steps that count, duration of every step in ns). on_device: steps in which only the probe paused the
-    job count too, without that pause, because the host waits for the device there."""
+    job count too, without that pause, because the CPU waits for the device there."""
     steps = timeline.steps
     late = np.arange(len(steps.start)) >= warm_up
     compiling, paused = _spent_in(timeline, SegmentKind.COMPILATION), _spent_in(timeline, SegmentKind.PAUSE)
@@ -408,7 +418,7 @@ def _steady(timeline: Timeline, warm_up: int, on_device: bool) -> tuple[Bool, In
     alone = (compiling > 0) & apart & (paused == 0)
     looked = (paused > 0) & apart & (compiling == 0) & on_device
     added = _spent_in(timeline, SegmentKind.LOADER_START) + compiling * goes_on
-    return (~steps.excluded | (alone & goes_on) | looked) & steps.watched & late, steps.duration + added
+    return (~steps.excluded | (alone & goes_on) | looked) & steps.timed & late, steps.duration + added
 
 
 def _spent_in(timeline: Timeline, *kinds: SegmentKind) -> Int64:

@@ -408,8 +408,7 @@ def _plain(runs: Sequence[Run]) -> list[Run]:
 
 
 def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool:
-    """True if the unchanged job needs another rehearsal, so that a variant's gradients can be told from the job's own
-    spread."""
+    """True if the unchanged job needs another rehearsal to separate a variant's gradients from the job's own spread."""
     done = sum(run.variant == BASELINE and run.rehearsal and not run.exact for run in runs)
     if done == 1 and any(each.foreign and not is_proved(each, runs) for each in variants):
         return True

@@ -110,7 +110,7 @@ def other_clock(own: Sequence[Run]) -> str:
 
 def beyond_roofline(own: Sequence[Run], plain: Sequence[Run], least_ns: float) -> NumbersCheck | None:
     """Result if steps are shorter than the machine can do the job's arithmetic, else None. least_ns: time of a step's
-    matrix products at the machine's largest rate, 0 if unknown. If the job itself is faster, least_ns is wrong, and
+    matmuls at the machine's largest rate, 0 if unknown. If the job itself is faster, least_ns is wrong, and
     nothing is reported."""
     mine, theirs = ([fmean(run.step_ns) for run in runs if run.step_ns and not run.rehearsal] for runs in (own, plain))
     if not mine or not theirs or min(mine) >= ATTAINABLE * least_ns or min(theirs) < least_ns:

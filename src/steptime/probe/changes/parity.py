@@ -23,6 +23,7 @@ from steptime.journal import append_to
 from steptime.probe import device
 from steptime.probe.changes.applier import keep_unscaled, losses_of, unscaled
 from steptime.probe.changes.carried import options_of
+from steptime.probe.changes.launches import LaunchCounter
 from steptime.probe.changes.loss_course import LossCourse
 from steptime.probe.changes.sketches import sketch
 from steptime.probe.changes.variant import ProcessVariant
@@ -59,9 +60,11 @@ class ParityRecorder:
         self._rows: list[dict[str, Any]] = []
         self._names: dict[int, str] = {}
         self._path = ""
+        self._exact = variant.exact
         self._options: list[tuple[str, int]] = []
         self._updated: list[tuple[Any, Any]] = []
         self.work = WorkRecorder()
+        self._launches = LaunchCounter()
         self._scans = 0
         self._replaced: set[str] = set()
 
@@ -80,7 +83,7 @@ class ParityRecorder:
         self.work.pause = recorder.pause
         self._look_at_work()
 
-    # -- what is told ----------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------------
 
     def top_module(self, module: torch.nn.Module) -> None:
         taken = set(self._names.values())
@@ -152,6 +155,8 @@ class ParityRecorder:
         self._rows.append(row)
         self._look_at_work()
         row |= self.work.carried_state(steps, self._last)  # last: what fails in it costs nothing else
+        if self._last is not None and self._recorder is not None and not self._exact:
+            row |= self._launches.boundary(steps, self._last, self._recorder)
 
     def _look_at_work(self) -> None:
         self.work.looking, self.work.in_full = self._is_due(), self._steps + 1 <= self._fingerprints

@@ -60,7 +60,7 @@ class ProcessVariant:
         self.reached: Callable[[], bool] = lambda: False
         """True if the loss has fallen to `until_loss`."""
         self.finish: Callable[[], None] = lambda: None
-        self._recording, self._ended = recording, os.path.join(recording, "arm-ended-")
+        self._recording, self._ended = recording, os.path.join(recording, "variant-ended-")
         self._request = os.path.join(recording, REST)
         self._alternating = alternating
         self.drain: Callable[[], None] | None = None
@@ -91,8 +91,8 @@ class ProcessVariant:
                 self._say_warm(on_device is not None)
             distributed = process_group()
             if distributed is not None and distributed.get_world_size() > 1:
-                self._file = os.path.join(self._recording, f"arm-end-{os.getppid()}")
-                threading.Thread(target=self._follow, name="steptime-arm", daemon=True).start()
+                self._file = os.path.join(self._recording, f"variant-end-{os.getppid()}")
+                threading.Thread(target=self._follow, name="steptime-variant", daemon=True).start()
         done = steps >= self.warm_up + self.steps
         late = self.reached() or now - self._start >= self.limit_seconds * SECOND
         over = done or late
@@ -149,7 +149,7 @@ class ProcessVariant:
             original(process)
             if not process.daemon and not self._waiting:
                 self._waiting = True
-                threading.Thread(target=self._follow_children, name="steptime-arm", daemon=True).start()
+                threading.Thread(target=self._follow_children, name="steptime-variant", daemon=True).start()
 
         multiprocessing.process.BaseProcess.start = start  # type: ignore[method-assign,assignment]
 

@@ -31,7 +31,7 @@ from steptime.probe.changes.traceable import dropped
 from steptime.probe.objects import SideTable, being_traced, modules_of, parameters_of, tensors_in
 from steptime.probe.ours import pass_on
 
-AS_THEY_ARE = ("dropout", "training", "low", "drew", "options", "moving")
+AS_THEY_ARE = ("dropout", "training", "low", "drew", "options", "moving", "kernels", "launches", "operators")
 """Fields of a row that need no conversion."""
 CARRIED_AT = (17, 34, 51, 68)
 """Steps after which a timed run compares its carried state. At least one of them shows work that is skipped in some
