@@ -36,7 +36,7 @@ from preloading import python  # noqa: E402 - it lies in the tests' folder
 JOBS = ("red_team", "red_team_average")
 """What the files of a job and of its changes start with."""
 LATER_JOBS = ("red_team_text", "red_team_adversarial", "red_team_rollout")
-"""The same, of jobs and changes by somebody who had not written the checks. In the benchmark alone: they take minutes."""
+"""The same, by somebody who had not written the checks. In the benchmark alone: they take minutes."""
 SEEDS = (0, 1, 2)
 STEPS, WARM_UP = 30, 5
 TITLE = re.compile(r"^# (cheat|honest|low precision): (.*)\n", re.MULTILINE)
