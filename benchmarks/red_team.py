@@ -26,6 +26,7 @@ from steptime.trials.candidates import suspicion_of
 from steptime.trials.conduct import FINGERPRINTS, REHEARSED_STEPS
 from steptime.trials.execute import ScheduledRun, read_run
 from steptime.trials.judge import agreement_of
+from steptime.trials.same_work import is_refused
 from steptime.trials.trial import BASELINE, Agreement, NumbersCheck, Run, Variant
 
 HERE = Path(__file__).resolve().parent
@@ -35,7 +36,7 @@ from preloading import python  # noqa: E402 - it lies in the tests' folder
 JOBS = ("red_team", "red_team_average")
 """What the files of a job and of its changes start with."""
 LATER_JOBS = ("red_team_text", "red_team_adversarial", "red_team_rollout")
-"""The same, of jobs and changes by somebody who had not read the checks. In the benchmark alone: they take minutes."""
+"""The same, by somebody who had not written the checks. In the benchmark alone: they take minutes."""
 SEEDS = (0, 1, 2)
 STEPS, WARM_UP = 30, 5
 TITLE = re.compile(r"^# (cheat|honest|low precision): (.*)\n", re.MULTILINE)
@@ -107,7 +108,8 @@ class Judge:
             if own[-1].failure and not exact:
                 return Outcome(change, "broken", own[-1].failure)
             found = agreement_of(variant, [*self._plain, *own])
-            if found.agreement in CAUGHT:  # as in a trial, it is not run again
+            first = len(own) == 1  # what float64 could excuse is rehearsed in it, as in a trial
+            if is_refused(variant, own, self._plain) if first else found.agreement in CAUGHT:
                 break
         return Outcome(change, verdict_of(found), found.sentence)
 

@@ -107,7 +107,7 @@ def serve(connection: socket.socket) -> list[int]:
         connection.send(b"%d" % fork)
 
 
-def watch(descriptors: list[int]) -> NoReturn:
+def become_watchdog(descriptors: list[int]) -> NoReturn:
     """Makes this fork a watchdog, whose child raises `Becoming`. descriptors: a file with the request, the pipe that
     ends the job, its output, its errors, a pipe for its return code, and those to hold until the end."""
     document, asked, output, errors, status, *_ = descriptors
@@ -241,7 +241,7 @@ if __name__ == "__main__":
     gc.freeze()
     kept = {0, 1, 2} | _open_files() - {int(sys.argv[1])}
     try:
-        watch(serve(socket.socket(fileno=int(sys.argv[1]))))
+        become_watchdog(serve(socket.socket(fileno=int(sys.argv[1]))))
     except Becoming as found:
         request = found.request
     code, names = become(request, finder, kept)

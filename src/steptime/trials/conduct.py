@@ -381,7 +381,7 @@ class TrialRunner:
             if own:
                 steps = timed_steps(self._usual(), self.plan.start_seconds)
                 more = (steps - REHEARSED_STEPS + self.plan.warm_up - FINGERPRINTS) * self._usual()
-                return own[0].seconds + max(0.0, more)
+                return min(run.seconds for run in own) + max(0.0, more)  # the first one may have compiled
         return self._seconds(stage) if variant != BASELINE else self.plan.start_seconds
 
     def _round_seconds(self, stage: int, variants: Sequence[Variant]) -> float:
