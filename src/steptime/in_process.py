@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -56,7 +57,7 @@ class OwnRecording:
             displayed = str(folder)
             with suppressed(OSError):  # the current folder is gone
                 displayed = os.path.relpath(folder)
-            messages.say(f"recorded {displayed}: steptime diagnose {displayed}")
+            messages.say(f"recorded {displayed}: steptime diagnose {shlex.quote(displayed)}")
 
     def __enter__(self) -> OwnRecording:
         return self

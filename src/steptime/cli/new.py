@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -37,5 +38,5 @@ def command(file: Path, force: bool) -> int:
         raise OutputError("output-exists", f"{file} exists: name another file, or overwrite it with --force.") from None
     except OSError as error:
         raise OutputError("output-unwritable", f"{file} cannot be written ({error.strerror}).") from error
-    say(f"Wrote {file}. Next: steptime run -- python {file}")
+    say(f"Wrote {file}. Next: steptime run -- python {shlex.quote(str(file))}")
     return 0

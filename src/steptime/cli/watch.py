@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shlex
 import subprocess
 import sys
 import time
@@ -158,5 +159,5 @@ def run(target: str | None, every: float, serve: bool, port: int, export: str | 
     finally:
         watcher.close()
     if view is not None:
-        notify(f"{last_line(view)}\nNext:  steptime diagnose {recording}\n")
+        notify(f"{last_line(view)}\nNext:  steptime diagnose {shlex.quote(str(recording))}\n")
     return 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import re
+import shlex
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -316,5 +317,5 @@ def reported(file: Path) -> UsageError | None:
         by_name = bool(other.endings) and file.name.endswith(other.endings)
         by_start = bool(other.holds) and all(re.search(each, start) for each in other.holds)
         if by_name or (by_start and not any(each in start for each in other.lacks)):
-            return UsageError(other.slug, f"{file} {other.sentence.format(file=file)}")
+            return UsageError(other.slug, f"{file} {other.sentence.format(file=shlex.quote(str(file)))}")
     return None
