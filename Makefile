@@ -1,6 +1,6 @@
 # make demo   a diagnosis of a real training job, from nothing but Python
 # make test   the tests, in an environment of their own; all but the slow ones
-# make test-all   the slow ones, too: every planted fault, the compiler
+# make test-all   the slow ones, too, as every night: all planted faults, the compiler, four times the examples of properties
 # make lint   ruff, mypy, and pyright over the public names
 # make site   the documentation as a site, with search: .site/out
 # make package  the wheel and the source archive, checked, installed into an empty environment and run there
@@ -25,8 +25,8 @@ $(1)/bin/python -c 'import torch' 2>/dev/null \
 	|| $(1)/bin/python -m pip install --quiet '$(TORCH)' --index-url '$(TORCH_INDEX)'
 endef
 
-# Half of the tests wait for a process of theirs. The slow ones measure, one at a time.
-TWO ?= -n 2 --dist worksteal
+# Half of the tests wait for a process of theirs: three at a time keep two processors busy. The slow ones measure, one at a time.
+THREE ?= -n 3 --dist worksteal
 
 .PHONY: demo test test-all lint docs site package picture bench bench-full clean
 
@@ -34,10 +34,10 @@ demo: .demo/ready
 	.demo/bin/steptime run --force --recording runs/demo -o runs/demo.html -- .demo/bin/python examples/slow_input.py
 
 test: .test/ready
-	.test/bin/python -m pytest -m "not slow" $(TWO) $(PYTEST_ARGS)
+	.test/bin/python -m pytest -m "not slow" $(THREE) $(PYTEST_ARGS)
 
 test-all: .test/ready
-	.test/bin/python -m pytest $(PYTEST_ARGS)
+	.test/bin/python -m pytest --hypothesis-profile=nightly $(PYTEST_ARGS)
 
 lint: .test/ready
 	.test/bin/ruff check

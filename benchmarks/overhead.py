@@ -138,7 +138,7 @@ def of_recording(steps: int) -> dict[str, Any]:
         "steps": len(taken.start),
         "bytes": sum(sizes.values()),
         "trace_bytes": traces,
-        "bytes_per_watched_step": (sum(sizes.values()) - traces) / int(taken.watched.sum()),
+        "bytes_per_watched_step": (sum(sizes.values()) - traces) / int(taken.timed.sum()),
         "journal_bytes_per_step": sum(
             size for name, size in sizes.items() if name.endswith(("journal.bin", "journal.packed"))
         )

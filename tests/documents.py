@@ -25,6 +25,11 @@ def html_of(found: Any, answer_of: Callable[[Any], Answer] = answer_of_report) -
     return str(rendered(answer_of(found), ".html"))
 
 
+def sarif_of(found: Any, answer_of: Callable[[Any], Answer] = answer_of_report) -> str:
+    """The same for editors."""
+    return str(rendered(answer_of(found), ".sarif"))
+
+
 def json_of(found: Any, answer_of: Callable[[Any], Answer] = answer_of_report) -> str:
     """The same as JSON."""
     return str(rendered(answer_of(found), ".json"))

@@ -62,11 +62,11 @@ class JournalBuilder:
         return self.span(Kind.LOADER_NEXT, duration, iterator, Flag.EXHAUSTED if exhausted else 0)
 
     def forward(self, duration: int, root: int = 1, gradient: bool = True, training: bool = True) -> JournalBuilder:
-        """A root module's call."""
+        """A top module's call."""
         return self.span(Kind.FORWARD, duration, root, _forward_flags(gradient, training))
 
     def evaluate(self, duration: int, root: int = 1, training: bool = False) -> JournalBuilder:
-        """A root module's call without gradients."""
+        """A top module's call without gradients."""
         return self.forward(duration, root, gradient=False, training=training)
 
     def backward(self, duration: int, flags: int = 0) -> JournalBuilder:

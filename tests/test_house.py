@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from parsed import tree_of
 
 from steptime.cli.main import MODULES, VERBS
 
@@ -59,6 +60,7 @@ SCRIPTS = (
     "machine/formats_script.py",
     "machine/transfer_script.py",
     "machine/sweep_script.py",
+    "machine/fork_script.py",
 )
 IN_THE_USERS_PROCESS = ("probe/", *SCRIPTS)
 BROAD_EXCEPTS = (
@@ -70,6 +72,7 @@ BROAD_EXCEPTS = (
     "machine/loader_script.py",
     "machine/formats_script.py",
     "machine/sweep_script.py",
+    "machine/fork_script.py",
 )
 PRINTS = ("cli/", "launcher/attach_script.py", *SCRIPTS)
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "tools"}
@@ -101,7 +104,7 @@ class Module:
 @pytest.fixture(scope="module")
 def modules() -> list[Module]:
     texts = ((path, path.read_text(encoding="utf-8")) for path in FILES)
-    return [Module(path, text, ast.parse(text)) for path, text in texts]
+    return [Module(path, text, tree_of(path)) for path, text in texts]
 
 
 def relative(path: Path) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from compare.comparisons import busy, hostile
+from documents import json_of
 from memory.allocator import Allocator, train
 from report.report_variants import HOSTILE, with_hostile_strings
 from report.stored_reports import REPORTS, stored
@@ -21,7 +22,6 @@ from steptime.answer.json import document as as_json
 from steptime.api import Loaded, LoadedComparison, LoadedMemory, LoadedReport, LoadedTrial
 from steptime.errors import RecordingError, UsageError
 from steptime.quantities import Estimate
-from steptime.report import compact
 from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import Agreement, Judgement, TrialVerdict, Variant
 
@@ -92,7 +92,8 @@ def test_the_text_and_the_name_of_it() -> None:
 def test_tables_hold_numbers_where_numbers_are(name: str) -> None:
     """An interval is two numbers, a line is an int and a file a str, and a saving has one name, in every table."""
     loaded = steptime.load(GPU / name)
-    columns = {(table, column): values for table in loaded.tables for column, values in loaded.to_dict(table).items()}
+    tables = {table: loaded.to_dict(table) for table in loaded.tables}
+    columns = {(table, column): values for table, given in tables.items() for column, values in given.items()}
     assert {"savings_ns", "savings_low_ns", "low_ns", "line", "file"} <= {column for _, column in columns}
     for (table, column), values in columns.items():
         known = [value for value in values if value is not None]
@@ -104,7 +105,7 @@ def test_tables_hold_numbers_where_numbers_are(name: str) -> None:
         elif column.endswith("_ns"):
             assert not any(isinstance(value, str) for value in known), (table, column)
     for table in {table for table, column in columns if column == "low_ns"}:
-        lows, highs, middles = (loaded.to_dict(table)[each] for each in ("low_ns", "high_ns", "duration_ns"))
+        lows, highs, middles = (tables[table][each] for each in ("low_ns", "high_ns", "duration_ns"))
         assert all(low <= middle <= high for low, middle, high in zip(lows, middles, highs, strict=True))
 
 
@@ -195,7 +196,7 @@ def test_a_comparison_that_was_saved_is_loaded(tmp_path: Path) -> None:
 
 def test_a_compact_report_says_what_to_load_instead(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    path.write_text(compact.render(stored("quiet-1")), encoding="utf-8")
+    path.write_text(json_of(stored("quiet-1")), encoding="utf-8")
     with pytest.raises(RecordingError, match="--full"):
         steptime.load(path)
 

@@ -6,9 +6,10 @@ import ast
 import re
 import tokenize
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import get_args
+
+from parsed import tree_of
 
 from steptime.analysis.categories import Category, CategoryName
 from steptime.analysis.lines import LineRole, LineRoleName
@@ -24,7 +25,8 @@ TEXTS = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING")),
 ]
-PAGES = [path for path in sorted((ROOT / "src").rglob("*")) if path.suffix in {".html", ".js", ".svg", ".md"}]
+SUFFIXES = {".html", ".js", ".svg", ".md", ".css", ".txt"}
+PAGES = [path for path in sorted((ROOT / "src").rglob("*")) if path.suffix in SUFFIXES]
 
 IN_NAMES = {
     word: new
@@ -35,12 +37,17 @@ IN_NAMES = {
         ("wishes", "options"), ("lateness", "straggler, delay"), ("excerpt", "step view"), ("remedy remedies", "fix"),
         ("stake stakes", "savings"), ("regime regimes", "bottleneck"), ("ledger", "breakdown"), ("pace", "step timer"),
         ("watch watches", "observer, instrumentation"), ("optimiser optimisers", "optimizer"),
+        ("disturbance disturbing", "background load"), ("account", "breakdown"), ("hunt", "search"),
     )
     for word in words.split()
 }  # fmt: skip
 """Parts of identifiers that were given up, and what is said instead."""
+IN_KEYS = IN_NAMES | {"lateness": "stragglers", "arm": "variant", "floor": "lower bound", "matrix": "tensor cores"}
+"""The same for names in quotes: of rules, keys of documents, files, classes of pages."""
 OTHERS_NAMES = {"on_train_begin", "tell", "watch"}
 """Names that other libraries give: callbacks of trainers, a file's `tell`, our own verb `watch`."""
+OTHERS_KEYS = OTHERS_NAMES | {"nothing-to-watch", "lane", "floor", "floor_divide", "matrix", "matrix_exp"}
+"""The same in quotes; a PCI Express link has lanes, a machine's peak a matrix."""
 IN_PROSE = (
     (r"[Oo]ptimiser", "optimizer"),
     (r"\b[Bb]egins?\b(?! ?=)", "start"),
@@ -52,6 +59,13 @@ IN_PROSE = (
     (r"\b[Rr]egimes?\b", "bottleneck"),
     (r"\b[Ll]edger\b", "breakdown"),
     (r"\bat stake\b", "savings"),
+    (r"\b[Mm]atrix (?:unit|product)s?\b", "Tensor Cores, matmul"),
+    (r"\b[Nn]umber formats?\b", "dtype"),
+    (r"\b[Ll]aunch-bound\b", "overhead-bound"),
+    (r"\bbeyond doubt\b|\bin doubt\b", "for certain, uncertain"),
+    (r"\b(?:is|are|was|were|be|been) (?:told|said)\b(?! apart)", "reported"),
+    (r"\bhost (?:launch|dispatch|idle|wait)(?:s|es)?\b", "CPU"),
+    (r"\bhunt", "search"),
     (r"\bto be to be\b|\bThe savings is\b", "English"),
 )
 """Words of docstrings, comments, messages, pages and docs that were given up, and what is said instead."""
@@ -61,11 +75,6 @@ CLOSED_SETS = {"role": (LineRoleName,), "phase": (PhaseName,), "bound": (Bound,)
 
 def words_of(name: str) -> list[str]:
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower().split("_")
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def names_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -94,14 +103,14 @@ def test_no_name_that_was_given_up_returns() -> None:
 
 
 def prose_in(path: Path) -> Iterator[tuple[int, str]]:
-    """Comments, and strings of more than one word: docstrings and messages. Lines, and what is in them."""
+    """Comments, and strings of more than one word, each as one line: docstrings and messages. Their first lines."""
     text = path.read_text(encoding="utf-8")
-    if not any(re.search(pattern, text) for pattern, _ in IN_PROSE):
+    if not any(re.search(pattern, " ".join(text.split())) for pattern, _ in IN_PROSE):
         return  # nothing to take apart
     with tokenize.open(path) as file:
         for token in tokenize.generate_tokens(file.readline):
             if token.type == tokenize.COMMENT or (token.type != tokenize.NAME and " " in token.string.strip()):
-                yield from enumerate(token.string.split("\n"), token.start[0])
+                yield token.start[0], " ".join(token.string.split())
 
 
 def given_up(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[str]:
@@ -109,6 +118,23 @@ def given_up(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[str]:
         for pattern, new in IN_PROSE:
             if match := re.search(pattern, line):
                 yield f"{path.relative_to(ROOT)}:{number} {match[0]!r}: say {new}"
+
+
+NAME_IN_QUOTES = re.compile(r"""(["'])([a-z][a-z0-9]*(?:[-_.][a-z0-9]+)*)[-_.]?\1""")
+
+
+def test_no_name_in_quotes_that_was_given_up_returns() -> None:
+    """Rules, keys of documents, files of a recording, classes and identities of pages."""
+    found = [
+        f"{path.relative_to(ROOT)} {name!r}: say {IN_KEYS[word]}"
+        for path in (*SOURCES, *PAGES)
+        if path.suffix != ".md"
+        for _, name in NAME_IN_QUOTES.findall(path.read_text(encoding="utf-8"))
+        if name not in OTHERS_KEYS
+        for word in re.split(r"[-_.]", name)
+        if word in IN_KEYS
+    ]
+    assert found == []
 
 
 def test_no_word_that_was_given_up_returns_to_the_source() -> None:
@@ -146,6 +172,15 @@ def strings_of(node: ast.expr, constants: dict[str, ast.expr]) -> Iterator[str]:
         yield from strings_of(constants[node.id], {name: each for name, each in constants.items() if name != node.id})
 
 
+def called(call: ast.Call) -> str:
+    """The last part of the name that is called."""
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+
+
+COMPARED = re.compile(rf"\.(?:{'|'.join(CLOSED_SETS)})\b|(?:Use|inding)\(")
+"""A file without has nothing to look at."""
+
+
 def compared(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
     """Line, field and word: what a file compares a field of a closed set with, and what it makes one of."""
     constants = {
@@ -157,7 +192,7 @@ def compared(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
         if isinstance(node, ast.Compare) and isinstance(node.left, ast.Attribute) and node.left.attr in CLOSED_SETS:
             for other in node.comparators:
                 yield from ((node.lineno, node.left.attr, word) for word in strings_of(other, constants))
-        elif isinstance(node, ast.Call) and re.search(r"(?:Use|finding|Finding)$", ast.unparse(node.func)):
+        elif isinstance(node, ast.Call) and called(node).endswith(("Use", "finding", "Finding")):
             for keyword in node.keywords:
                 if keyword.arg in CLOSED_SETS:
                     words = strings_of(keyword.value, constants)
@@ -166,7 +201,8 @@ def compared(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
 
 def test_what_is_compared_with_a_closed_set_is_in_it() -> None:
     """mypy sees `==`; `in` and plug-ins' examples it does not."""
-    texts = {path: tree_of(path) for path in CODE if "nan" not in path.parts and "numerics" not in path.parts}
+    paths = [path for path in CODE if "nan" not in path.parts and "numerics" not in path.parts]
+    texts = {path: tree_of(path) for path in paths if COMPARED.search(path.read_text(encoding="utf-8"))}
     plugins = ROOT / "docs" / "plugins.md"
     blocks = re.findall(r"^```python\n(.*?)^```", plugins.read_text(encoding="utf-8"), re.M | re.S)
     texts |= {plugins / str(number): ast.parse(block) for number, block in enumerate(blocks)}

@@ -86,7 +86,7 @@ CASES = (
     Case("lightning_slow_items", "slow items", INPUT, "Lightning", needs=("lightning",)),
     Case("accelerate_workers_restarted", "workers restarted", ("workers-restarted",), "Accelerate", most=8,
          needs=("accelerate",)),
-    Case("ddp_late_rank", "straggler", ("late-rank",), "DDP", ranks=2),
+    Case("ddp_late_rank", "straggler", ("straggler",), "DDP", ranks=2),
     Case("ddp_missing_no_sync", "missing no_sync", ("missing-no-sync",), "DDP", most=7, ranks=2),
     Case("ddp_slow_input", "slow items", INPUT, "DDP", ranks=2),
     Case("slow_validation", "", (), "loader", line=False),

@@ -1,4 +1,4 @@
-"""steptime tells where every millisecond of a PyTorch training step goes.
+"""steptime shows where every millisecond of a PyTorch training step goes.
 
 This file stays free of imports: the probe lives in the user's process and imports ``steptime.journal``
 through it, where neither numpy nor msgspec need be installed.

@@ -257,7 +257,7 @@ def _diagnose_recording(
         analyse_process(recording, process, lay_out_whole(process), on_host=on_host[process.facts.host], detailed=True)
         for process in recording.processes
     ]
-    results = [replace(result, problems=()) for result in results]  # the map step has said them
+    results = [replace(result, problems=()) for result in results]  # the map step has reported them
     return combine(results, source, recording.problems, _summaries(reduced), companions)
 
 

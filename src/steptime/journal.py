@@ -87,7 +87,7 @@ class Kind(IntEnum):
     device memory so far, as the allocator counts them (since the job last reset them)."""
     BOUNDARY = 17
     """Boundary of a step while the always-on timers are off (start = end)."""
-    UNWATCHED = 18
+    UNTIMED = 18
     """Time in which the always-on timers were off: only BOUNDARY records inside."""
     PROFILED = 19
     """Time in which torch's profiler was recording. identity: trace number (facts: `trace`)."""

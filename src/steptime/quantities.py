@@ -27,7 +27,7 @@ class Estimate:
 
     def __post_init__(self) -> None:
         if not self.low <= self.value <= self.high:
-            raise ValueError(f"an estimate must lie in its interval: {self.low} <= {self.value} <= {self.high}")
+            raise ValueError(f"an estimate must be in its interval: {self.low} <= {self.value} <= {self.high}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def format_duration(nanoseconds: float) -> str:
 
 def format_change_of(before: float, after: float, least: float = 0.0) -> str:
     """Two durations, ns, in the unit of the first: "36.5 → 16.4 ms", "1.20 s → 8 ms" where that is too small. least:
-    fraction of the first; of less than that only the bound is said: "36.5 ms → under 365 µs"."""
+    fraction of the first; of less than that only the bound is reported: "36.5 ms → under 365 µs"."""
     words = format_duration(before)
     if after < least * before:
         return f"{words} → under {format_duration(least * before)}"

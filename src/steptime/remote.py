@@ -87,7 +87,7 @@ def _fetch(url: str, into: Path) -> str:
         for file in files:
             inside = os.path.relpath(file.lstrip("/"), root.lstrip("/"))
             if inside.split("/")[0] == "..":  # a server's list may name anything
-                raise ValueError(f"it lists {file}, which lies outside")
+                raise ValueError(f"it lists {file}, which is outside")
             target = into / inside
             target.parent.mkdir(parents=True, exist_ok=True)
             system.get_file(file, str(target))

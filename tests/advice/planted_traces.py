@@ -78,7 +78,7 @@ HALF_PRODUCTS = kernel(
     flops=3e12,
     bytes=4e9,
     at_roofline=9.7 * MS,
-    matrix_unit=True,
+    tensor_cores=True,
     name="ampere_bf16_s16816gemm_bf16_128x128",
     shapes="[[4096, 4096], [4096, 4096]]",
 )
@@ -107,7 +107,7 @@ _FULL = kernel(
     flops=0.15e12,
     bytes=1e9,
     at_roofline=7.7 * MS,
-    matrix_unit=False,
+    tensor_cores=False,
     name="ampere_sgemm_128x64_tn",
     source=LINE,
 )
@@ -119,7 +119,7 @@ _TF32 = kernel(
     flops=0.9e12,
     bytes=5e9,
     at_roofline=5.9 * MS,
-    matrix_unit=True,
+    tensor_cores=True,
     name="sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x32",
     source=LINE,
 )
@@ -132,19 +132,19 @@ _ODD = kernel(
     flops=0.4e12,
     bytes=1e9,
     at_roofline=1.3 * MS,
-    matrix_unit=True,
+    tensor_cores=True,
     dimensions=("n = 50257",),
     shapes="[[8192, 768], [768, 50257]]",
 )
 _SCORES = "[[16, 12, 512, 512]]"
-_BMM = kernel("bmm", 24, 2 * MS, shapes="[[192, 512, 64], [192, 64, 512]]", matrix_unit=True)
+_BMM = kernel("bmm", 24, 2 * MS, shapes="[[192, 512, 64], [192, 64, 512]]", tensor_cores=True)
 _ATTENTION = (
     _BMM,
     kernel("_softmax", 12, 3 * MS, "memory", shapes="[[16, 12, 512, 512], [], []]", source=LINE),
     kernel("div", 12, 2 * MS, "memory", shapes="[[16, 12, 512, 512], []]"),
 )
 _CLASSIFIER = (
-    kernel("bmm", 24, 2 * MS, shapes="[[192, 512, 64], [192, 64, 512]]", matrix_unit=True),
+    kernel("bmm", 24, 2 * MS, shapes="[[192, 512, 64], [192, 64, 512]]", tensor_cores=True),
     kernel("_softmax", 2, 3 * MS, "memory", shapes="[[8192, 50304], [], []]"),
     kernel("mul", 12, 2 * MS, "memory", shapes="[[16, 512, 768], []]"),
 )
@@ -351,11 +351,11 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         ),
         "clean-on-a-device": _more(kernel("copy_", 4, 0.3 * MS, "memory")),
     },
-    "idle-matrix-units": {
+    "tensor-cores-unused": {
         "fires": _more(_FULL),
         "fires-without-tf32": _more(_FULL, base=replace(HEALTHY, machine=V100)),
         "clean": HEALTHY,
-        "clean-name-does-not-tell": _more(replace(_FULL, matrix_unit=None)),
+        "clean-name-does-not-tell": _more(replace(_FULL, tensor_cores=None)),
         "clean-no-matrix-units": _more(_FULL, base=replace(HEALTHY, machine=replace(A100, rates=A100.rates[:1]))),
         "clean-as-many-bytes-as-it-can": _more(replace(_FULL, bytes=18e9)),
     },
@@ -374,7 +374,7 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         "fires": _more(_ODD),
         "clean": HEALTHY,
         "clean-near-its-upper bound": _more(replace(_ODD, at_roofline=5.9 * MS)),
-        "clean-in-float32": _more(replace(_ODD, dtype="float32", matrix_unit=False)),
+        "clean-in-float32": _more(replace(_ODD, dtype="float32", tensor_cores=False)),
     },
     "unflashed-attention": {
         "fires": _more(*_ATTENTION),
@@ -473,7 +473,7 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         "fires": _NETWORK,
         "clean": replace(_NETWORK, categories=categories(communication=0.1 * MS, overhead=1 * MS)),
     },
-    "late-rank": {
+    "straggler": {
         "fires": replace(_NETWORK, ranks=_RANKS, rank=0, straggler=_LATE),
         "fires-where-profiled-steps-were-slower": replace(
             _NETWORK, ranks=_RANKS, rank=0, straggler=replace(_LATE, waiting=30 * MS, gain=about(29 * MS))
@@ -519,7 +519,7 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     },
     "rank-imbalance": {
         "fires": replace(_NETWORK, ranks=tuple(rank(number, 4 * MS, 0.25) for number in range(4)), rank=0),
-        "clean-a-late-rank": replace(_NETWORK, ranks=_RANKS, rank=0, straggler=_LATE),
+        "clean-a-straggler": replace(_NETWORK, ranks=_RANKS, rank=0, straggler=_LATE),
         "clean-one-rank-while-profiled": replace(
             _NETWORK, ranks=(rank(0, 6 * MS, 0.02), rank(1, 0.5 * MS, 0.98)), rank=0
         ),
@@ -527,7 +527,7 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     },
     "pipeline-bubble": {
         "fires": replace(
-            _NETWORK, collectives=(CollectiveUse("recv 0<-1", "pp", 16, about(5 * MS), about(4 * MS), 8e6),)
+            _NETWORK, collectives=(CollectiveUse("recv 0<-1", "pp", 16, about(5 * MS), about(4 * MS), 8e6, size=4),)
         ),
         "clean-hidden": replace(
             _NETWORK, collectives=(CollectiveUse("recv 0<-1", "pp", 16, about(5 * MS), about(0.1 * MS), 8e6),)

@@ -42,8 +42,8 @@ def finding(rule: str, name: str) -> Finding:
         ("dispatch-loop", "fires-on-a-loop-over-parameters", "torch._foreach_*"),
         ("overhead-bound", "fires-on-many-micro-batches", "fewer, larger micro-batches (16 per step now)"),
         ("allocator-stalls", "fires", "empty_cache()"),
-        ("idle-matrix-units", "fires", 'set_float32_matmul_precision("high")'),
-        ("idle-matrix-units", "fires-without-tf32", "float16 and a GradScaler"),
+        ("tensor-cores-unused", "fires", 'set_float32_matmul_precision("high")'),
+        ("tensor-cores-unused", "fires-without-tf32", "float16 and a GradScaler"),
         ("copies-and-casts", "fires-casts-on-a-device", "one dtype"),
         ("slow-transfer", "fires-from-a-trace", "pinned memory"),
         ("slow-transfer", "fires", "pin_memory=True"),
@@ -203,3 +203,12 @@ def test_compilations_are_told_by_function() -> None:
     assert found.summary.startswith("Compiled again 8 times in the first ")
     assert found.evidence == ("forward (model.py:10): 8 compilations, 16 s",)
     assert found.weight is Weight.NOTE, "steady steps save nothing"
+
+
+def test_a_pipelines_bubble_is_told_by_schedule() -> None:
+    """Four equal stages and 16 micro-batches: 3 of 19 slots in 1F1B, 3 of 35 with twice as many or two chunks."""
+    message = (
+        "4 equal stages idle 16 % in 1F1B with 16 micro-batches, "
+        "8.6 % with twice as many, or interleaved with two chunks per stage."
+    )
+    assert message in finding("pipeline-bubble", "fires").evidence

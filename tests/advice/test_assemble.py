@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from steptime.advice.evidence import Case, LineUse
 from steptime.advice.line_evidence import line_uses
 from steptime.advice.outliers import usual_steps
 from steptime.advice.step_evidence import waste
+from steptime.advice.verdict import verdict
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.operators import OperatorUse
@@ -146,7 +148,7 @@ def test_epochs_that_start_unwatched_tell_how_often_they_start_and_not_how_long_
                 job.wait(13 * MS)
             job.step(2 * MS)
         if unseen:
-            job.record(Kind.UNWATCHED, start, job.now)
+            job.record(Kind.UNTIMED, start, job.now)
     loader = case_of(job.process(tmp_path / "recording")).loader
     assert loader is not None
     assert loader.start is not None
@@ -371,6 +373,38 @@ def test_what_lies_between_steps_is_a_share_of_the_run_without_what_steptime_hel
     assert saved.share == pytest.approx(400 / (390 + 400), rel=0.03)
 
 
+@pytest.mark.parametrize("look", [Kind.PROFILED, Kind.UNTIMED, Kind.LINES])
+def test_a_second_phase_is_said_though_the_probe_looks_then(tmp_path: Path, look: Kind) -> None:
+    """One long step of another optimizer at the end: no steady step, but most of the run."""
+    job = JournalBuilder().fact("optimizer", identity=2, type="LBFGS", parameters=3, elements=100)
+    for _ in range(20):
+        job.forward(5 * MS).backward(8 * MS).step(2 * MS).wait(1 * MS)
+    start = job.now
+    if look is Kind.UNTIMED:
+        job.wait(8000 * MS).record(Kind.BOUNDARY, job.now, job.now)
+    else:
+        job.forward(5 * MS).backward(8 * MS).step(8000 * MS, 2)
+    job.record(look, start, job.now, *((1,) if look is Kind.PROFILED else ()))
+    case = case_of(job.process(tmp_path / "recording"))
+    assert case.outliers is not None
+    assert (case.outliers.count, case.outliers.steps, case.outliers.left_out) == (1, 21, 1)
+    what = "their parts were not timed" if look is Kind.UNTIMED else "LBFGS, which steps in no other"
+    assert re.match(rf"1 of 21 steps took 8\.\d+ s, .* excluded here: {what}\.", verdict(case).sentence)
+
+
+def test_a_model_that_never_has_gradients_is_known_by_its_forwards(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(20):
+        job.forward(5 * MS).evaluate(4 * MS, 2)
+        if number == 9:
+            job.evaluate(30 * MS, 1)
+        job.backward(8 * MS).step(2 * MS)
+    case = case_of(job.process(tmp_path / "recording"))
+    assert case.frozen is not None
+    assert (case.frozen.duration.value, case.frozen.calls, case.frozen.steps) == (4 * MS, 1.0, 1.0)
+    assert "frozen-forward" in {each.name for each in examine(case).findings}
+
+
 def test_outliers_are_counted_once(tmp_path: Path) -> None:
     """Steps as long as the ones left out, but by their wait for input, stay in the mean and are not counted."""
     job = JournalBuilder()
@@ -576,7 +610,7 @@ def test_roles_of_lines_by_clock_and_by_names(tmp_path: Path, device: str, movin
     }
     assert lines[12].duration.value == 2 * MS  # without the line inside of it
     assert lines[31].duration.value == 4 * MS
-    assert lines[16].host.value == pytest.approx(20 * US)
+    assert lines[16].python.value == pytest.approx(20 * US)
     assert lines[18].hits == 1
 
 
@@ -593,9 +627,9 @@ def test_operators_of_a_line_are_not_the_hosts(tmp_path: Path) -> None:
     busy = union([first, forward, last - 1], [first + 1, backward, last])
     lines = {use.source.line: use for use in line_uses(process, layout, usual_steps(layout), busy)}
     assert lines[15].duration.value == 2 * MS
-    assert lines[15].host.value < 0.01 * MS
-    assert lines[18].host.value == pytest.approx(3 * MS, rel=0.01)
-    assert lines[12].host.value == 2 * MS
+    assert lines[15].python.value < 0.01 * MS
+    assert lines[18].python.value == pytest.approx(3 * MS, rel=0.01)
+    assert lines[12].python.value == 2 * MS
 
 
 def test_own_batch_preparation_is_input_in_steps_without_lines(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from steptime.advice.device_uses import MachineUse
 from steptime.advice.evidence import OptimizerUse
-from steptime.advice.models import floor
+from steptime.advice.models import lower_bound
 from steptime.advice.savings import capped, modelled, ratio, scaled, total
 from steptime.quantities import Estimate
 
@@ -46,22 +46,22 @@ def test_nothing_of_nothing_is_nothing() -> None:
 def test_the_floor_of_an_optimizer_is_its_traffic_at_the_machine_s_bandwidth() -> None:
     adam = OptimizerUse("AdamW", Estimate(1, 1, 1, 1), 10, 1_000_000)
     machine = MachineUse("cpu", True, None, 14e9, None)
-    assert floor(adam, machine) == 1_000_000 * 4 * 7 / 14e9 * 1e9
-    assert floor(adam, None) > floor(adam, machine)
+    assert lower_bound(adam, machine) == 1_000_000 * 4 * 7 / 14e9 * 1e9
+    assert lower_bound(adam, None) > lower_bound(adam, machine)
 
 
 def test_an_optimizer_whose_state_fits_in_a_cache_has_the_cache_s_bandwidth() -> None:
     machine = MachineUse("cpu", True, None, 14e9, None, updates=((2**20, 150e9), (2**26, 40e9), (2**28, 20e9)))
     for elements, rate in ((60_000, 150e9), (1_000_000, 40e9), (10_000_000, 20e9), (1_000_000_000, 20e9)):
         adam = OptimizerUse("AdamW", Estimate(1, 1, 1, 1), 10, elements)
-        assert floor(adam, machine) == pytest.approx(elements * 4 * 7 / rate * 1e9)
+        assert lower_bound(adam, machine) == pytest.approx(elements * 4 * 7 / rate * 1e9)
 
 
 def test_on_a_processor_each_tensor_has_its_price_even_fused() -> None:
     memory = MachineUse("cpu", True, None, 14e9, 900.0, updates=((2**20, 150e9), (2**28, 20e9)))
     few, many = (OptimizerUse("AdamW", Estimate(1, 1, 1, 1), tensors, 10_000) for tensors in (2, 200))
-    assert floor(many, memory) - floor(few, memory) == pytest.approx(198 * 4 * 900)
+    assert lower_bound(many, memory) - lower_bound(few, memory) == pytest.approx(198 * 4 * 900)
     plain = OptimizerUse("SGD", Estimate(1, 1, 1, 1), 200, 10_000)
-    assert floor(plain, memory) < floor(many, memory) / 1.9, "it keeps no state to look up"
+    assert lower_bound(plain, memory) < lower_bound(many, memory) / 1.9, "it keeps no state to look up"
     device = MachineUse("cuda", True, None, 3e12, 900.0)
-    assert floor(many, device) == floor(few, device), "the host goes ahead of a device"
+    assert lower_bound(many, device) == lower_bound(few, device), "the host goes ahead of a device"

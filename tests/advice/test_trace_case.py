@@ -196,7 +196,7 @@ def test_the_rank_with_the_shortest_collectives_is_the_late_one(written: Written
     assert ranks[1].last == pytest.approx(1.0, abs=0.02)
     case = look_at_trace(written([step(0, 3000), collective(0, 900)]), steps_of(written([step(0, 3000)])), A100).case
     found = examine(type(case)(case.step, case.categories, ranks=ranks, straggler=comparison.late)).findings
-    late = next(finding for finding in found if finding.name == "late-rank")
+    late = next(finding for finding in found if finding.name == "straggler")
     assert late.summary.startswith("Rank 1 is the straggler: ")
 
 

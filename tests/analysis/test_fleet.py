@@ -44,7 +44,7 @@ def test_the_late_rank_of_a_fleet_of_traces_comes_first_and_few_are_looked_at_wh
     assert report.ranks.late.ranks == (LATE,)
     assert report.processes[0].rank == LATE
     assert len(report.processes) <= 4
-    assert "late-rank" in {finding.name for finding in report.processes[0].findings}
+    assert "straggler" in {finding.name for finding in report.processes[0].findings}
 
 
 def test_worker_processes_give_the_same_report_as_none(fleet: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from steptime.analysis.kernel_names import dtype, list_item, matrix_unit, multiplies
+from steptime.analysis.kernel_names import dtype, list_item, multiplies, tensor_cores
 from steptime.analysis.roofline import missed
 
 ON_MATRIX_UNITS = [
@@ -60,7 +60,7 @@ HELPING = [
     ("names", "expected"), [(ON_MATRIX_UNITS, True), (ON_ORDINARY_UNITS, False), (SAYING_NOTHING, None)]
 )
 def test_the_unit_is_reported_by_the_name_or_not_at_all(names: list[str], expected: bool | None) -> None:
-    assert {name: matrix_unit(name) for name in names} == dict.fromkeys(names, expected)
+    assert {name: tensor_cores(name) for name in names} == dict.fromkeys(names, expected)
 
 
 def test_the_kernel_that_multiplies_is_reported_from_its_helpers() -> None:

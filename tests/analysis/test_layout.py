@@ -353,11 +353,11 @@ def test_steps_without_watch_are_counted_and_not_measured(tmp_path: Path) -> Non
             start = job.now
             for _ in range(5):
                 job.wait(20 * MS).record(Kind.BOUNDARY, job.now, job.now)
-            job.record(Kind.UNWATCHED, start, job.now)
+            job.record(Kind.UNTIMED, start, job.now)
     timeline = laid_out(job, tmp_path)
     assert len(timeline.steps.end) == 35
-    assert timeline.steps.watched.sum() == 20
-    off = ~timeline.steps.watched
+    assert timeline.steps.timed.sum() == 20
+    off = ~timeline.steps.timed
     assert np.array_equal(timeline.steps.phases[off, Phase.REST], timeline.steps.duration[off])
     assert timeline.steps.steady.sum() == 19
 

@@ -57,7 +57,7 @@ def test_operators_stand_in_for_kernels(trained: Trace) -> None:
     found = {group.operator: group for group in roofline.groups}
     assert found["aten::mkldnn_convolution"].flops == convolution
     assert found["aten::mkldnn_convolution"].name == "aten::mkldnn_convolution"
-    assert found["aten::mkldnn_convolution"].matrix_unit is None
+    assert found["aten::mkldnn_convolution"].tensor_cores is None
 
 
 def test_the_split_is_the_breakdowns_compute_category_to_the_nanosecond(trained: Trace) -> None:

@@ -33,7 +33,7 @@ def test_products_and_attention_on_mi300x(shared_data: Path) -> None:
                       "[8, 4096, 16, 128], [], [], [], [], [], [], [], [], [], [], [], []]"]  # fmt: skip
     assert rate(single) == pytest.approx(540.6461176508788, rel=1e-4)
     assert rate(attention) == pytest.approx(298.4957253368845, rel=1e-4)
-    assert (single.bound, single.matrix_unit, attention.bound) == ("compute", True, "compute")
+    assert (single.bound, single.tensor_cores, attention.bound) == ("compute", True, "compute")
     assert single.at_roofline == pytest.approx(1099511627776 / 1307.4e12 * 1e9)
     assert {each.bound for each in roofline.groups if each.operator.startswith("triton_")} == {"memory"}
     assert roofline.modelled == 1
@@ -50,7 +50,7 @@ def test_products_and_attention_on_h100(shared_data: Path) -> None:
     assert with_memset == pytest.approx(610.6657102342793, rel=1e-3)
     assert rate(attention) * 559 / 560 == pytest.approx(90.28922364189224, rel=1e-3)
     assert (product.bound, attention.bound) == ("compute", "memory")
-    assert product.matrix_unit
+    assert product.tensor_cores
 
 
 def test_odd_sequence_lengths_are_named_as_what_misses_the_tile(shared_data: Path) -> None:
@@ -83,5 +83,5 @@ def test_flops_of_a_training_step_of_resnet50(shared_data: Path, workers: int) -
     first = 2 * 32 * 64 * 112 * 112 * 3 * 7 * 7
     assert roofline.flops == pytest.approx(3 * 32 * 2 * 4.09e9 - first, rel=1e-3)
     assert roofline.modelled > 0.94
-    assert roofline.matrix_unit == 0
+    assert roofline.tensor_cores == 0
     assert roofline.dtype == "float32"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from advice.healthy import HEALTHY
+from published import trace_of
 
 from steptime.advice.device_evidence import machine_use, roofline_use
 from steptime.analysis.breakdown import breakdown_of
@@ -108,7 +109,7 @@ def test_a_product_is_bound_by_arithmetic_and_a_sum_by_bytes(tmp_path: Path) -> 
     product = by_name(roofline)[GEMM]
     assert (product.calls, product.duration, product.flops, product.bytes) == (1, 20_000, FLOPS, BYTES)
     assert product.at_roofline == pytest.approx(FLOPS / 1e14 * 1e9)
-    assert (product.bound, product.matrix_unit, product.dtype) == ("compute", True, "bfloat16")
+    assert (product.bound, product.tensor_cores, product.dtype) == ("compute", True, "bfloat16")
     large, small = sorted((g for g in roofline.groups if g.operator == "aten::add"), key=lambda g: -g.duration)
     assert (large.bound, large.bytes, large.at_roofline) == ("memory", 12e6, 12e6 / 1e12 * 1e9)
     assert (small.bound, small.bytes) == ("latency", 120)
@@ -118,7 +119,7 @@ def test_a_product_is_bound_by_arithmetic_and_a_sum_by_bytes(tmp_path: Path) -> 
     assert roofline.peak == 1e14
     assert roofline.utilization == pytest.approx(FLOPS / 1e14 / (roofline.wall / 1e9))
     assert roofline.modelled == 1
-    assert roofline.matrix_unit == 1
+    assert roofline.tensor_cores == 1
 
 
 def test_an_operators_work_is_shared_by_its_kernels_and_never_counted_twice(tmp_path: Path) -> None:
@@ -270,7 +271,7 @@ def test_lists_are_as_wide_as_the_kernels_name_says(tmp_path: Path) -> None:
 
 def test_the_split_is_the_breakdowns_compute_category_to_the_nanosecond(shared_data: Path) -> None:
     for name in ("kineto/resnet50_workers4.pt.trace.json.gz", "tracelens/mi300/resnet_act_checkpoint.json.gz"):
-        trace = read(shared_data / name)
+        trace = trace_of(shared_data / name)
         boundaries = steps_of(trace)
         roofline = draw(step_context(trace, boundaries, machine=machine()))
         breakdown = breakdown_of(step_context(trace, boundaries))

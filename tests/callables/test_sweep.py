@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 from steptime.advice.evidence import Case
 from steptime.advice.run_uses import StepSummary
@@ -40,7 +41,7 @@ QUICK = SweepOptions("cpu", 0.01, False, 2**16, (1, 8), (16, 256), (1024, 2**22)
 
 
 def test_points_know_their_work() -> None:
-    found = sweep(QUICK, sys.executable, None, lambda _: None)
+    found = sweep(QUICK, python(), None, lambda _: None)
     assert [each.amount for each in found.of("copy")] == [1024, 2**22]
     small, large = found.of("product")
     assert large.flops == 2 * 256**3
@@ -111,7 +112,7 @@ def test_copies_and_products_are_drawn_over_their_size_with_their_knees() -> Non
     assert [tick.words for tick in products.across] == ["16", "1024"]
     assert [point.words for point in products.points] == ["1024: half of the peak from here on"]
     page = as_page(answer_of_sweep(KNOWN))
-    assert page.count("<h2>B/s of copies over their size") == page.count("<h2>FLOP/s of matrix products over") == 1
+    assert page.count("<h2>B/s of copies over their size") == page.count("<h2>FLOP/s of matmuls over") == 1
     alone = replace(KNOWN, points=KNOWN.of("copy")[:1] + KNOWN.of("product")[:1])
     assert not list(by_size(alone))
 

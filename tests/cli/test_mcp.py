@@ -20,6 +20,8 @@ from preloading import python
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import PathUse
+from steptime.answer.answer import Answer
+from steptime.answer.brief import MOST_BYTES, as_brief, fitted, place_of
 from steptime.cli import answers
 from steptime.cli.main import main
 from steptime.cli.mcp import answered, judged_diff
@@ -164,7 +166,7 @@ def test_every_report_and_page_is_answered_in_short_with_a_next_call(ask: Ask) -
     assert documents[0]["fixes"] == ["RM101", "RM103", "RM109", "RM110"]
     for document in documents:
         assert document["answer"]
-        assert document["confidence"].startswith(("confident", "likely", "unclear", "a definition"))
+        assert document["confidence"].startswith(("Confident", "Likely", "Unclear", "A definition"))
         assert document["next"]["tool"] in ("diagnose", "explain", "judge", "what_if")
     # Nobody gave a command, and so none of them is to be run.
     assert not any(document["next"]["tool"] == "judge" for document in documents)
@@ -184,8 +186,8 @@ def test_a_recordings_own_command_is_never_run(ask: Ask, tmp_path: Path) -> None
 def test_an_answer_is_cut_but_for_what_a_call_needs() -> None:
     next_ = answers.call("judge", command=["python", "train.py", "--name", "x" * 900], recording="/runs/a")
     findings = [{"code": f"ST{number}", "why": "é" * 3000} for number in range(100)]
-    text = answers.fitted(answers.answer("y" * 5000, "z" * 5000, "l" * 5000, "", [], next_, findings=findings))
-    assert len(text.encode()) <= answers.MOST_BYTES
+    text = fitted(as_brief(Answer("", "y" * 5000, "z" * 5000), next_, line="l" * 5000, found=findings))
+    assert len(text.encode()) <= MOST_BYTES
     assert json.loads(text)["next"] == next_
 
 
@@ -218,7 +220,7 @@ def test_the_first_sentence_is_the_headline_and_the_finding_whose_line_is_given(
     report = diagnose_anywhere((str(GPU / name),))
     reported = answers.of_report(report, JOB, "runs/a")
     first = report.processes[0].findings[0]
-    assert reported["line"] == answers.place(first.source)
+    assert reported["line"] == place_of(first.source)
     assert first.summary in reported["answer"]
     process = replace(report.processes[0], verdict=replace(report.processes[0].verdict, sentence="Computing takes it."))
     again = answers.of_report(replace(report, processes=(process,)), JOB, "runs/a")["answer"]
@@ -235,8 +237,8 @@ def test_lines_that_take_much_are_reported_where_no_finding_names_them() -> None
     case = replace(HEALTHY, lines=lines, operators=(model,), paths=(PathUse(5 * MS, "", (below, loop.source)),))
     process = replace(report.processes[0], case=case, findings=())
     reported = answers.of_report(replace(report, processes=(process,)), JOB, "runs/a")
-    assert [each["line"] for each in reported["findings"]] == [answers.place(below), answers.place(loop.source)]
-    assert reported["line"] == answers.place(below)
+    assert [each["line"] for each in reported["findings"]] == [place_of(below), place_of(loop.source)]
+    assert reported["line"] == place_of(below)
     assert reported["next"]["arguments"]["diff"] == answers.CHANGE
     assert [source for source, _ in answers.dear_lines(process)] == [below, loop.source, hook.source]
 
@@ -310,7 +312,7 @@ def test_a_script_without_steps_is_judged_by_what_it_prints(ask: Ask, tmp_path: 
     asked = {"command": [sys.executable, "infer.py"], "args": "--fast", "metric": r"rate (\d+)", "budget": "60s"}
     (judged,) = ask(("judge", asked))
     reported = judged.document
-    assert reported["answer"].startswith("faster: --fast, 2.00")
+    assert reported["answer"].startswith("--fast: faster, 2.00")
     assert reported["next"]["arguments"]["metric"] == r"rate (\d+)"
 
 
@@ -326,7 +328,7 @@ def test_a_job_is_measured_and_a_change_of_it_judged(ask: Ask, tmp_path: Path) -
     change = {"diff": BROKEN, "recording": found["recording"], "budget": "4m"}
     (judged,) = ask(("judge", job | change))
     verdict = judged.document
-    assert verdict["answer"].startswith("broken")
+    assert ": broken" in verdict["answer"]
     assert "mat1 and mat2 shapes cannot be multiplied" in verdict["candidates"][0]["why"]
     assert any("rehearsal" in message for message in judged.progress)
     assert (tmp_path / "train.py").read_text() == TRAINING

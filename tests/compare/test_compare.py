@@ -429,7 +429,7 @@ def test_kernels_of_a_step_are_counted_before_and_after() -> None:
 
 def test_a_leak_that_is_gone_is_said_to_be() -> None:
     one, other = leaking(stored("quiet-1"), 0.98 * (1 << 20)), leaking(stored("quiet-2"), 2048.0, grows=False)
-    assert "Memory growth: 0.98 MiB/step → none beyond doubt" in answer_of(compared(one, other)).head
+    assert "Memory growth: 0.98 MiB/step → none for certain" in answer_of(compared(one, other)).head
     assert "Memory growth: 0.98 MiB/step → 0.98 MiB/step" in answer_of(compared(one, one)).head
     unknown = leaking(stored("quiet-2"), None)
     assert not any("growth" in each for each in answer_of(compared(one, unknown)).head), "too short to tell"

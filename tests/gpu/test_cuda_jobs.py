@@ -101,7 +101,7 @@ def test_nothing_of_ours_waits_for_the_device(tmp_path: Path) -> None:
         ("sync", "host-sync", True),
         ("small_kernels", "overhead-bound", False),
         ("pageable", "slow-transfer", True),
-        ("single_precision", "idle-matrix-units", False),
+        ("single_precision", "tensor-cores-unused", False),
     ],
 )
 def test_a_planted_fault_is_found_and_its_twin_is_let_off(

@@ -98,7 +98,7 @@ def check_late(report: dict[str, Any], category: str, lines: set[int]) -> dict[s
     assert first["rank"] == 1
     assert re.match(r"Rank 1( \(.*?\))? is the straggler: the others wait ", first["verdict"]["sentence"])
     assert first["verdict"]["sentence"].count("others wait") == 1
-    assert "late-rank" in names(report)
+    assert "straggler" in names(report)
     if lines:
         assert late["source"] is not None
         assert Path(late["source"]["file"]).name == SCRIPT.name
@@ -180,7 +180,7 @@ def test_a_rank_with_larger_batches_is_named_and_reported_why(tmp_path: Path) ->
     report = run_late(tmp_path / "job", "--fault", "uneven")
     late = check_late(report, "compute", set())
     assert late["arithmetic"] == pytest.approx(4.0, rel=0.1)
-    found = next(each for each in report["processes"][0]["findings"] if each["name"] == "late-rank")
+    found = next(each for each in report["processes"][0]["findings"] if each["name"] == "straggler")
     assert "batches of one size" in found["advice"]
 
 
@@ -200,7 +200,7 @@ def test_the_search_for_unused_parameters_is_seen(tmp_path: Path) -> None:
 def test_a_healthy_job_has_no_late_rank(tmp_path: Path) -> None:
     report = run(tmp_path / "job")
     assert report["ranks"]["late"] is None, report["ranks"]["late"]
-    assert not names(report) & {"late-rank", "missing-no-sync", "small-buckets", "unused-parameter-search"}
+    assert not names(report) & {"straggler", "missing-no-sync", "small-buckets", "unused-parameter-search"}
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def test_the_findings_come_by_themselves_with_their_places(
     assert view.diagnosed.findings
     assert view.diagnosed.findings[0].title in sheet.locator("#findings .finding").first.inner_text()
     assert sheet.evaluate("document.documentElement.scrollWidth") == 390, "nothing is cut on a phone"
-    assert not list(Path(tempfile.gettempdir()).glob("steptime-watch-*/report.json")), "its folder ended with it"
+    assert not list(Path(tempfile.gettempdir()).glob("steptime-diagnosis-*/report.json")), "its folder ended with it"
     sheet.context.close()
 
 

@@ -52,11 +52,11 @@ def test_the_account_of_a_public_snapshot_sums_to_reserved_at_every_instant(shar
     signs = signs_of(history.stacks)
     owners = owners_of(history, signs, boundaries_of(history, signs)[0])
     for event in np.linspace(-1, history.events - 1, 25).astype(int).tolist():
-        account = breakdown_at(history, signs, owners, event)
-        assert sum(size for _, size in account.entries) == account.reserved == history.reserved[event + 1]
-        assert sum(line.bytes for line in account.lines) == account.live
-    assert account.reserved == sum(segment["total_size"] for segment in truth["segments"])
-    assert account.live == sum(
+        breakdown = breakdown_at(history, signs, owners, event)
+        assert sum(size for _, size in breakdown.entries) == breakdown.reserved == history.reserved[event + 1]
+        assert sum(line.bytes for line in breakdown.lines) == breakdown.live
+    assert breakdown.reserved == sum(segment["total_size"] for segment in truth["segments"])
+    assert breakdown.live == sum(
         b["requested_size"] for s in truth["segments"] for b in s["blocks"] if b["state"] == "active_allocated"
     )
 
@@ -65,17 +65,17 @@ def test_a_public_training_job_has_the_owners_that_its_model_says(shared_data: P
     """GPT-2 medium of the course's assignment: 423.2 million parameters in float32, AdamW, 24 blocks, 219 tensors."""
     path = shared_data / "snapshots" / "medium_512_training_memory_snapshot.pickle"
     found = triage(histories(read_snapshot(path))[0])
-    parameters = found.account.of(Owner.PARAMETERS)
+    parameters = found.breakdown.of(Owner.PARAMETERS)
     assert parameters / 4 == pytest.approx(423.2e6, rel=0.001)
-    assert found.account.of(Owner.OPTIMIZER_STATE) == pytest.approx(2 * parameters, rel=0.001)
-    assert found.account.of(Owner.ACTIVATIONS) > 0.5 * found.account.reserved
+    assert found.breakdown.of(Owner.OPTIMIZER_STATE) == pytest.approx(2 * parameters, rel=0.001)
+    assert found.breakdown.of(Owner.ACTIVATIONS) > 0.5 * found.breakdown.reserved
     assert found.savings[0].name == "activation checkpointing of the 24 blocks called at model.py:253"
     at_end = histories(read_snapshot(path))[0]
     signs = signs_of(at_end.stacks)
     owners = owners_of(at_end, signs, boundaries_of(at_end, signs)[0])
-    account = breakdown_at(at_end, signs, owners, at_end.events - 1)
-    assert account.of(Owner.GRADIENTS) == parameters
-    assert account.of(Owner.OPTIMIZER_STATE) == 2 * parameters
+    breakdown = breakdown_at(at_end, signs, owners, at_end.events - 1)
+    assert breakdown.of(Owner.GRADIENTS) == parameters
+    assert breakdown.of(Owner.OPTIMIZER_STATE) == 2 * parameters
 
 
 def test_an_account_that_does_not_sum_raises() -> None:
@@ -91,17 +91,17 @@ def test_the_owners_of_a_training_step_are_reported_apart(tmp_path: Path) -> Non
         allocator.malloc(size, BUILD)
     train(allocator, 4)
     found = triage_of(allocator, tmp_path)
-    account = found.account
+    breakdown = found.breakdown
     assert found.peak == allocator.peak
-    assert account.of(Owner.PARAMETERS) == 500_000
-    assert account.of(Owner.OPTIMIZER_STATE) == 1_000_000
-    assert account.of(Owner.ACTIVATIONS) == 900_003
-    assert account.of(Owner.INPUTS) == 50_000
-    assert account.of(Owner.GRADIENTS) == 500_000
-    assert account.of(Owner.TEMPORARIES) == 90_000
-    assert account.of(Owner.KEPT) == account.of(Owner.EARLIER) == 0
+    assert breakdown.of(Owner.PARAMETERS) == 500_000
+    assert breakdown.of(Owner.OPTIMIZER_STATE) == 1_000_000
+    assert breakdown.of(Owner.ACTIVATIONS) == 900_003
+    assert breakdown.of(Owner.INPUTS) == 50_000
+    assert breakdown.of(Owner.GRADIENTS) == 500_000
+    assert breakdown.of(Owner.TEMPORARIES) == 90_000
+    assert breakdown.of(Owner.KEPT) == breakdown.of(Owner.EARLIER) == 0
     assert (found.steps, found.boundary_source) == (4, "the optimizer's steps")
-    line = next(line for line in account.lines if line.owner is Owner.ACTIVATIONS)
+    line = next(line for line in breakdown.lines if line.owner is Owner.ACTIVATIONS)
     assert line.source is not None
     assert (line.source.file, line.source.line, line.blocks) == ("/home/me/model.py", 54, 3)
 
@@ -115,11 +115,11 @@ def test_what_was_there_before_the_recording_is_reported_apart_by_its_sizes(tmp_
     kept = allocator.malloc(77_777, [])
     allocator.recording = True
     train(allocator, 3, weights)
-    account = triage_of(allocator, tmp_path).account
+    breakdown = triage_of(allocator, tmp_path).breakdown
     assert kept
-    assert account.of(Owner.PARAMETERS) == sum(weights)
-    assert account.of(Owner.OPTIMIZER_STATE) == 4 * sum(weights)  # its blocks have stacks, those of the weights none
-    assert account.of(Owner.EARLIER) == 77_777
+    assert breakdown.of(Owner.PARAMETERS) == sum(weights)
+    assert breakdown.of(Owner.OPTIMIZER_STATE) == 4 * sum(weights)  # its blocks have stacks, those of the weights none
+    assert breakdown.of(Owner.EARLIER) == 77_777
 
 
 def test_without_frames_the_sizes_and_lives_still_give_an_account(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_without_frames_the_sizes_and_lives_still_give_an_account(tmp_path: Path
     path.write_bytes(pickle.dumps(snapshot))
     found = triage(histories(read_snapshot(path))[0])
     assert found.peak == allocator.peak
-    assert found.account.reserved == allocator.segment * len(allocator.segments)
+    assert found.breakdown.reserved == allocator.segment * len(allocator.segments)
     assert found.boundary_source == "requests that repeat"
     assert found.steps == 5
 
@@ -164,9 +164,9 @@ def test_memory_that_other_streams_still_use_is_an_account_of_its_own(tmp_path: 
     path.write_bytes(pickle.dumps(snapshot))
     history = histories(read_snapshot(path))[0]
     signs = signs_of(history.stacks)
-    account = breakdown_at(history, signs, owners_of(history, signs, ()), history.events - 1)
-    assert account.of(Owner.AWAITING) == 5120
-    assert account.live == 0
+    breakdown = breakdown_at(history, signs, owners_of(history, signs, ()), history.events - 1)
+    assert breakdown.of(Owner.AWAITING) == 5120
+    assert breakdown.live == 0
 
 
 def test_fragmentation_is_what_stands_in_the_way_when_enough_is_free_in_pieces(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_fragmentation_is_what_stands_in_the_way_when_enough_is_free_in_pieces(t
     assert "fragmentation" in found.failure.obstacle
     assert found.fragmentation.largest == allocator.largest_gap
     assert found.fragmentation.free == len(allocator.segments) * allocator.segment - 10 * 200_192
-    assert found.fragmentation.in_used == found.account.of(Owner.FRAGMENTS)
+    assert found.fragmentation.in_used == found.breakdown.of(Owner.FRAGMENTS)
     assert any("expandable_segments" in saving.name for saving in found.savings)
     assert found.failure.source is not None
     assert found.failure.source.line == 54
@@ -224,7 +224,7 @@ def test_segments_that_came_and_went_are_undone_at_the_peak(tmp_path: Path) -> N
     gone = allocator.segments.pop()
     allocator._event("segment_free", gone, allocator.segment, [])
     found = triage_of(allocator, tmp_path)
-    assert found.account.reserved == found.peak == 2 << 20
+    assert found.breakdown.reserved == found.peak == 2 << 20
     assert found.fragmentation is not None
     assert found.fragmentation.free == 0
     assert found.timeline[-1].reserved == 1 << 20

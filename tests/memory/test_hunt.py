@@ -16,7 +16,7 @@ from steptime.probe.memory.exhausted import held, understood  # noqa: E402
 from steptime.probe.memory.leaks import (  # noqa: E402
     APART,
     LOOKS,
-    LeakHunt,
+    LeakSearch,
 )
 
 KEPT: list[Any] = []
@@ -40,7 +40,7 @@ def report_of(batch: Any) -> Callable[[], Any]:
 
 def hunted(step_of_job: Callable[[int], None]) -> list[dict[str, Any]]:
     """What the hunt finds in a job of its own loop."""
-    hunt = LeakHunt()
+    hunt = LeakSearch()
     for step in range(FIRST + 2 * APART * LOOKS):
         step_of_job(step)
         if step >= FIRST and (step - FIRST) % APART == 0:

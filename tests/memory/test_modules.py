@@ -1,4 +1,4 @@
-"""Modules in the account: by the calls that a trace with stacks names."""
+"""Modules in the breakdown: by the calls that a trace with stacks names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def triaged(folder: Path) -> MemoryTriage:
 
 
 def test_what_modules_made_is_summed_by_the_path_of_their_calls(tmp_path: Path) -> None:
-    modules = triaged(tmp_path).account.modules
+    modules = triaged(tmp_path).breakdown.modules
     assert [(use.path, use.bytes, use.blocks) for use in modules] == [
         ("Net_0/Linear_0", 500, 2),
         ("Net_0/Linear_1", 100, 1),
@@ -59,7 +59,7 @@ def test_written_reports_have_them_with_the_names_of_their_owners(tmp_path: Path
     markdown = markdown_of(report, answer_of)
     assert "## Modules" in markdown
     assert re.search(r"\| 500 B \| \w+ \| Net_0/Linear_0 \| 2 \|", markdown)
-    plain = json.loads(json_of(report, answer_of))["devices"][0]["account"]["modules"]
+    plain = json.loads(json_of(report, answer_of))["devices"][0]["breakdown"]["modules"]
     assert [each["path"] for each in plain] == ["Net_0/Linear_0", "Net_0/Linear_1"]
     assert {each["owner"] for each in plain} <= {"activations", "inputs", "temporaries", "kept across steps"}
     assert "Net_0/Linear_1" in html_of(report, answer_of)
@@ -70,6 +70,6 @@ def test_snapshots_that_name_no_module_have_no_table_of_them(tmp_path: Path) -> 
     allocator = Allocator()
     train(allocator, 3)
     found = triage_of(allocator, tmp_path)
-    assert found.account.of(Owner.ACTIVATIONS)
-    assert found.account.modules == ()
+    assert found.breakdown.of(Owner.ACTIVATIONS)
+    assert found.breakdown.modules == ()
     assert "## Modules" not in markdown_of(MemoryReport("snapshot.pickle", (found,)), answer_of)

@@ -103,8 +103,8 @@ def named(found: MemoryTriage, name: str) -> Any:
 def test_autocasts_copies_of_weights_are_no_activations(tmp_path: Path, cplusplus: bool) -> None:
     found = job(tmp_path, 3, cast=True, cplusplus=cplusplus)
     assert found.autocast
-    assert found.account.of(Owner.COPIES) == sum(WEIGHTS) // 2
-    assert found.account.of(Owner.ACTIVATIONS) == 4 * (1_500_000 + 3_000_000) + 6
+    assert found.breakdown.of(Owner.COPIES) == sum(WEIGHTS) // 2
+    assert found.breakdown.of(Owner.ACTIVATIONS) == 4 * (1_500_000 + 3_000_000) + 6
     assert named(found, "autocast") is None
 
 
@@ -112,7 +112,7 @@ def test_autocasts_copies_of_weights_are_no_activations(tmp_path: Path, cplusplu
 def test_activations_as_large_as_half_a_weight_are_no_copies(tmp_path: Path, cplusplus: bool) -> None:
     found = job(tmp_path, 3, cast=False, batch=WEIGHTS[0] // 2, cplusplus=cplusplus)
     assert not found.autocast
-    assert found.account.of(Owner.COPIES) == 0
+    assert found.breakdown.of(Owner.COPIES) == 0
 
 
 def test_autocast_is_advised_by_what_it_really_frees(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_autocast_is_advised_by_what_it_really_frees(tmp_path: Path) -> None:
     plain, cast = (job(tmp_path, 3, cast=each, batch=40_000_000) for each in (False, True))
     saving = named(plain, "autocast")
     assert saving.frees == pytest.approx(plain.peak - cast.peak, rel=0.01)
-    assert saving.frees < plain.account.of(Owner.ACTIVATIONS) // 4
+    assert saving.frees < plain.breakdown.of(Owner.ACTIVATIONS) // 4
 
 
 def test_a_first_step_is_predicted_with_the_state_that_comes_at_its_end(tmp_path: Path) -> None:
@@ -175,8 +175,8 @@ def test_gradients_that_stay_are_gradients_and_can_be_dropped(tmp_path: Path) ->
             allocator.free(block, ENGINE)
         allocator.free(allocator.malloc(1_000, STATE), STATE)
     found = triage_of(allocator, tmp_path)
-    assert found.account.of(Owner.GRADIENTS) == sum(WEIGHTS)
-    assert found.account.of(Owner.KEPT) == 0
+    assert found.breakdown.of(Owner.GRADIENTS) == sum(WEIGHTS)
+    assert found.breakdown.of(Owner.KEPT) == 0
     assert named(found, "set_to_none").frees == sum(WEIGHTS)
 
 
@@ -214,7 +214,7 @@ def test_frames_of_c_are_no_lines_of_the_job(tmp_path: Path) -> None:
     allocator = Allocator()
     interpreter = frame("/usr/src/Python-3.12/Objects/methodobject.c", 537, "cfunction_call")
     allocator.malloc(700_000, [*operator("exp"), interpreter, LINE, MODULE, TRAIN])
-    (line,) = triage_of(allocator, tmp_path).account.lines
+    (line,) = triage_of(allocator, tmp_path).breakdown.lines
     assert line.source is not None
     assert (line.source.file, line.source.line) == ("/home/me/model.py", 39)
 
@@ -226,9 +226,9 @@ def test_autocast_is_seen_in_public_snapshots(shared_data: Path, name: str, on: 
     found = triage(history)
     assert found.autocast is on
     assert bool(named(found, "autocast")) is False
-    copies = [line for line in found.account.lines if line.owner is Owner.COPIES]
+    copies = [line for line in found.breakdown.lines if line.owner is Owner.COPIES]
     assert sum(line.blocks for line in copies) == (169 if on else 0)
-    assert triage(_without_cplusplus(history)).account.of(Owner.COPIES) == found.account.of(Owner.COPIES)
+    assert triage(_without_cplusplus(history)).breakdown.of(Owner.COPIES) == found.breakdown.of(Owner.COPIES)
 
 
 def _without_cplusplus(history: AllocationHistory) -> AllocationHistory:

@@ -39,7 +39,7 @@ def test_what_ran_when_the_recording_began_has_no_line(tmp_path: Path) -> None:
     path.write_text(json.dumps(trace), encoding="utf-8")
     report = triage_path(path, cache=False)
     (device,) = report.devices
-    sources = {line.bytes >> 20: line.source for line in device.account.lines}
+    sources = {line.bytes >> 20: line.source for line in device.breakdown.lines}
     assert sources == {5: SourceLine("job.py", 0, "<module>"), 3: SourceLine("job.py", 10, "def forward")}
     reported = text_of(report, answer_of)
     assert "job.py <module>" in reported

@@ -189,8 +189,8 @@ EARLY = replace(OVERFLOW, step=1)
 SIZES = (("Net.0", 1.1), ("Net.1", 40.0), ("Net.2", 8e4))
 
 
-def cause(origin: NonFiniteOrigin, **watched: object) -> str:
-    found = cause_of(origin, watched=replace(WATCHED, **watched))  # type: ignore[arg-type]
+def cause(origin: NonFiniteOrigin, **monitored: object) -> str:
+    found = cause_of(origin, monitored=replace(WATCHED, **monitored))  # type: ignore[arg-type]
     return f"{found.name}: {found.sentence}"
 
 

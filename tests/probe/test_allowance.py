@@ -364,7 +364,7 @@ def test_plain_watching_takes_the_window_that_waits(session: Session, monkeypatc
     monkeypatch.setattr(schedule, "FAST_PATH_TIME", 0)
     monkeypatch.setattr(schedule, "REQUEST_PERIOD", 0)
     session.allowance.events, session.allowance.detailed = 600_000, True
-    session._script = schedule._keep_watching(session, MS, False, True)
+    session._script = schedule._keep_timing(session, MS, False, True)
     steps(session, 20)
     assert windows(session) == []
     session.allowance.clock.time = 3600 * SECOND  # type: ignore[attr-defined]
@@ -413,7 +413,7 @@ def test_lines_are_sampled_only_while_there_is_anything_left(session: Session) -
 def test_leaks_are_not_hunted_where_looking_takes_too_long(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(0, 1 << 62, SECOND))
     monkeypatch.setattr(schedule, "now", lambda: next(times))
-    assert next(schedule._hunt_leaks(session), "over") == "over"
+    assert next(schedule._search_leaks(session), "over") == "over"
     assert facts(session, "note")[0]["text"] == "leaks were not looked for: to look at what lives takes 1.0 s"
 
 

@@ -57,7 +57,7 @@ def test_the_state_is_written_with_the_request_and_its_line(
     assert found.failure.source is not None
     assert Path(found.failure.source.file).name == Path(__file__).name
     assert found.failure.source.line == line
-    assert found.account.live == 10 * 200_000
+    assert found.breakdown.live == 10 * 200_000
 
 
 def test_where_the_allocator_has_written_the_request_itself_it_stands_there_once(

@@ -122,7 +122,7 @@ def check(timeline: Timeline, job: Job) -> None:
     steps = timeline.steps
     assert timeline.mode is job.mode
     if job.micro_batches is not None:
-        assert set(steps.micro_batches[1:-1][steps.watched[1:-1]].tolist()) == {job.micro_batches}
+        assert set(steps.micro_batches[1:-1][steps.timed[1:-1]].tolist()) == {job.micro_batches}
     assert (steps.phases.sum(axis=1) == steps.duration).all()
     assert (steps.phases >= 0).all()
     assert (steps.start[1:] >= steps.end[:-1]).all()

@@ -99,7 +99,7 @@ def test_unwatched_updates_keep_the_length_of_the_cycle() -> None:
     for _ in range(3):
         update(counter, 1)
         update(counter, 2)
-    assert [counter.unwatched_update() for _ in range(4)] == [False, True, False, True]
+    assert [counter.untimed_update() for _ in range(4)] == [False, True, False, True]
     assert [update(counter, 1), update(counter, 2), update(counter, 1), update(counter, 2)] == [False, True] * 2
 
 

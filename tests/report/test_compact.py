@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from documents import json_of
 from report.stored_reports import BUSY, QUIET, stored
 
 from steptime.analysis.modules import ModuleUse
@@ -23,7 +24,7 @@ FIELDS = Path(__file__).with_name("compact_fields.txt")
 
 
 def document(report: Report) -> Any:
-    return standard_json.loads(compact.render(report))
+    return standard_json.loads(json_of(report))
 
 
 def test_the_published_schema_is_current() -> None:
@@ -63,7 +64,7 @@ def test_it_follows_the_schema_and_is_small(name: str) -> None:
     schema = standard_json.loads(SCHEMA.read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(document(stored(name)))
-    assert len(compact.render(stored(name))) < 8192
+    assert len(json_of(stored(name))) < 8192
 
 
 def test_the_largest_modules_are_reported_as_far_as_there_is_room(report: Report) -> None:
@@ -74,7 +75,7 @@ def test_the_largest_modules_are_reported_as_far_as_there_is_room(report: Report
     assert found["modules"][0]["path"].endswith("89")
     assert found["modules"][0]["forward_ns"] == 89_000_000
     assert len(found["modules"]) + found["more_modules"] == 90
-    assert len(compact.render(reported)) <= compact.LARGEST
+    assert len(json_of(reported)) <= compact.LARGEST
 
 
 def test_it_says_what_a_person_is_displayed(report: Report) -> None:
@@ -119,7 +120,7 @@ def test_many_findings_and_problems_are_counted_and_not_listed(report: Report) -
 
 def test_it_is_not_read_back_and_says_what_is(report: Report, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    path.write_text(compact.render(replace(report, source="runs/a b")), encoding="utf-8")
+    path.write_text(json_of(replace(report, source="runs/a b")), encoding="utf-8")
     assert json.is_report(path)
     with pytest.raises(RecordingError, match=r"steptime report 'runs/a b' -o r\.json --full --force") as refused:
         json.read_file(path, "r.json")
@@ -127,7 +128,7 @@ def test_it_is_not_read_back_and_says_what_is(report: Report, tmp_path: Path) ->
 
 
 def test_it_has_no_source_where_none_is_wanted(report: Report) -> None:
-    text = compact.render(without_sources(report))
+    text = json_of(without_sources(report))
     assert "train.py:88" not in text
     assert "for images" not in text
     assert "/home/ada" not in text

@@ -24,7 +24,7 @@ def test_the_numbers_on_the_screen_are_the_comparisons(open_text: Any) -> None:
     assert after is not None
     rows = sheet.page.locator("#changes .row")
     assert format_duration(before.value) in sheet.words(rows.first)
-    assert format_duration(after.value) in sheet.words(sheet.page.locator("#changes .floor"))
+    assert format_duration(after.value) in sheet.words(sheet.page.locator("#changes .lower-bound"))
     assert sheet.page.locator("#differences tbody tr").count() == len(comparison.parts) + 2
     assert sheet.page.locator("#runs-table tbody tr").count() == len(comparison.runs)
 

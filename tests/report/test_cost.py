@@ -45,7 +45,7 @@ def cost(folder: Path, *, turns: int, slow_end: int = 0, levels: random.Random |
             else:
                 job.wait(10 * MS + extra).record(Kind.BOUNDARY, job.now, job.now)
         if not watched:
-            job.record(Kind.UNWATCHED, start, job.now)
+            job.record(Kind.UNTIMED, start, job.now)
     job.span(Kind.PAUSE, 7 * MS)
     process = job.process(folder)
     return cost_of(process, lay_out_whole(process).timeline.steps)
@@ -184,7 +184,7 @@ def in_turns(*, starts: bool = False) -> JournalBuilder:
         if block % 2 and starts:
             job.record(Kind.LOADER_START, start + MS, job.now + MS // 100, identity=1)
         if block % 2:
-            job.record(Kind.UNWATCHED, start, job.now)
+            job.record(Kind.UNTIMED, start, job.now)
     return job
 
 
@@ -200,7 +200,7 @@ def test_alongside_other_load_no_difference_passes_for_our_cost(tmp_path: Path) 
 def test_epochs_that_start_without_a_watch_do_not_pass_for_its_cost(tmp_path: Path) -> None:
     process = in_turns(starts=True).process(tmp_path)
     steps = lay_out_whole(process).timeline.steps
-    assert (steps.duration[~steps.watched] > 8 * MS).all()
+    assert (steps.duration[~steps.timed] > 8 * MS).all()
     watch = cost_of(process, steps).instrumentation
     assert watch is not None
     assert watch.value == pytest.approx(MS, rel=0.2)

@@ -26,7 +26,7 @@ def snapshot(shared_data: Path) -> MemoryReport:
 def test_owners_are_on_the_page_with_their_bytes(snapshot: MemoryReport, open_text: Any) -> None:
     sheet = open_text(html_of(snapshot, answer_of))
     rows = sheet.page.locator("#owners-0 tbody tr")
-    entries = snapshot.devices[0].account.entries
+    entries = snapshot.devices[0].breakdown.entries
     assert rows.count() == len(entries)
     reported = sheet.all_words(rows)
     for owner, size in entries:
@@ -38,7 +38,7 @@ def test_owners_are_on_the_page_with_their_bytes(snapshot: MemoryReport, open_te
 def test_strangers_lines_stay_text(snapshot: MemoryReport, open_text: Any) -> None:
     found = snapshot.devices[0]
     lines = tuple(Line(Owner.ACTIVATIONS, SourceLine(text, 1, text, text), 10, 1) for text in HOSTILE)
-    hostile = replace(found, device=HOSTILE[0], account=replace(found.account, lines=lines))
+    hostile = replace(found, device=HOSTILE[0], breakdown=replace(found.breakdown, lines=lines))
     sheet = open_text(html_of(replace(snapshot, source=HOSTILE[0], devices=(hostile,), problems=HOSTILE), answer_of))
     assert sheet.page.locator("img").count() == 0
     assert sheet.page.locator("script").count() == 2

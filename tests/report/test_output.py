@@ -6,12 +6,12 @@ import stat
 from pathlib import Path
 
 import pytest
-from documents import markdown_of, text_of
+from documents import json_of, markdown_of, sarif_of, text_of
 
 from steptime.answer.output import check, write
 from steptime.cli.options import REPORT_FORMATS
 from steptime.errors import OutputError
-from steptime.report import compact, json, sarif
+from steptime.report import json
 from steptime.report.answer import answer_of
 from steptime.report.page import page
 from steptime.report.report import Report
@@ -22,8 +22,8 @@ from steptime.report.report import Report
     [
         ("a.md", markdown_of),
         ("b.TXT", text_of),
-        ("c.json", compact.render),
-        ("s.sarif", sarif.render),
+        ("c.json", json_of),
+        ("s.sarif", sarif_of),
         ("d.html", page.render),
     ],
 )

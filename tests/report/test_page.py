@@ -165,7 +165,7 @@ def test_the_series_shows_every_step_and_what_it_was(report: Report) -> None:
     displayed = series(process)
     assert displayed is not None
     kinds = [bar.kind for bar in displayed.bars]
-    assert (*map(kinds.count, ("warm-up", "steady", "aside")), displayed.cut) == (1, 78, 1, 2)
+    assert (*map(kinds.count, ("warm-up", "steady", "excluded")), displayed.cut) == (1, 78, 1, 2)
     assert len(displayed.bars) == len(steps)
     assert (displayed.bars[0].kind, displayed.bars[0].cut, displayed.bars[0].height) == ("warm-up", True, 100)
     assert displayed.bars[5].height / displayed.mean == pytest.approx(96.0 / 96.2)

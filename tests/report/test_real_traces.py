@@ -46,8 +46,8 @@ def test_a_published_file_is_diagnosed_or_refused_in_a_sentence(path: Path) -> N
 
 
 VERDICTS = {
-    "kineto/resnet50_workers0.pt.trace.json.gz": ("input", ["input-wait", "idle-matrix-units"]),
-    "kineto/resnet50_workers4.pt.trace.json.gz": ("balanced", ["idle-matrix-units", "slow-transfer"]),
+    "kineto/resnet50_workers0.pt.trace.json.gz": ("input", ["input-wait", "tensor-cores-unused"]),
+    "kineto/resnet50_workers4.pt.trace.json.gz": ("balanced", ["tensor-cores-unused", "slow-transfer"]),
     "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz": ("compute", []),
     "hta/negative_queue_length_values_check/rank0.json.gz": ("unrecorded", ["exposed-communication"]),
     "hta/nccl_parser_config/nccl_data.json.gz": ("overhead", ["overhead-bound"]),
@@ -92,7 +92,7 @@ def test_the_ranks_of_a_published_job_name_the_late_one(shared_data: Path) -> No
     assert len(report.processes) == 8
     assert report.processes[0].rank == 7
     assert report.processes[0].verdict.sentence.startswith("Rank 7 is the straggler: the others wait ")
-    assert all(any(found.name == "late-rank" for found in each.findings) for each in report.processes)
+    assert all(any(found.name == "straggler" for found in each.findings) for each in report.processes)
     assert "aiting for rank 7" in " ".join(each.verdict.sentence for each in report.processes[1:])
 
 

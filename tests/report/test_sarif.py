@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documents import sarif_of
 
 from steptime.advice.rule import Finding
 from steptime.quantities import SourceLine
-from steptime.report import sarif
 from steptime.report.report import Report
 
 # What the standard requires (OASIS SARIF 2.1.0) of the parts that are written here.
@@ -96,7 +96,7 @@ STRUCTURE = {
 
 
 def document(report: Report) -> Any:
-    return standard_json.loads(sarif.render(report))
+    return standard_json.loads(sarif_of(report))
 
 
 def of(report: Report, findings: tuple[Finding, ...]) -> Report:
@@ -155,7 +155,7 @@ def test_the_line_is_where_it_is_now(report: Report, tmp_path: Path, monkeypatch
     now = replace(report, processes=(replace(process, findings=(found,)),))
 
     def line() -> int:
-        (result,) = standard_json.loads(sarif.render(now))["runs"][0]["results"]
+        (result,) = standard_json.loads(sarif_of(now))["runs"][0]["results"]
         number: int = result["locations"][0]["physicalLocation"]["region"]["startLine"]
         return number
 

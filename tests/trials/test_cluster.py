@@ -224,7 +224,7 @@ def test_a_lane_that_is_lost_ends_the_trial_with_a_sentence(ray: Any, tmp_path: 
             ray.kill(worker)
 
     try:
-        with pytest.raises(SteptimeError, match="lane-lost"):
+        with pytest.raises(SteptimeError, match="worker-lost"):
             list(executor.run(workspace(tmp_path), [[scheduled]], lose))
     finally:
         executor.close()

@@ -23,12 +23,12 @@ from benchmarks.clinic.rivals.rival import SCRIPTS
 STEPS = 10
 """Profiled, after as many of warm-up."""
 ROW_WORDS = {
-    "DataLoader": "part: input", "Optimizer.": "part: optimizer", "aten::isnan": "detect-anomaly", "gloo": "late-rank",
+    "DataLoader": "part: input", "Optimizer.": "part: optimizer", "aten::isnan": "detect-anomaly", "gloo": "straggler",
 }  # fmt: skip
 """What is in a row's name, and what the textbook reads in it."""
 TRACEML_WORDS = {
     "INPUT_BOUND": "part: input", "RESIDUAL_HEAVY": "part: loop", "COMPUTE_BOUND": "part: model",
-    "STRAGGLER": "late-rank", "INPUT_STRAGGLER": "late-rank", "COMPUTE_STRAGGLER": "late-rank",
+    "STRAGGLER": "straggler", "INPUT_STRAGGLER": "straggler", "COMPUTE_STRAGGLER": "straggler",
 }  # fmt: skip
 SLOWAI_WORDS = {"overhead": "part: loop", "memory": "part: model", "compute": "part: model"}
 """Its bottlenecks; it names no other part of a step."""

@@ -145,17 +145,15 @@ def _value(node: ast.expr, variable: str, x: float) -> float:
     raise _UnknownError
 
 
-def _has(node: ast.expr, variable: str) -> bool:
-    return any(isinstance(each, ast.Name) and each.id == variable for each in ast.walk(node))
-
-
 def _called(node: ast.Call, variable: str, x: float) -> float:
     given = list(node.args)
     if isinstance(node.func, ast.Attribute):
         name = node.func.attr
         if _is_method(node):
             given.insert(0, node.func.value)
-        elif _root(node.func) in OF_NUMBERS and any(_has(each, variable) for each in given):
+        elif _root(node.func) in OF_NUMBERS and any(
+            isinstance(each, ast.Name) and each.id == variable for value in given for each in ast.walk(value)
+        ):
             raise _UnknownError
     else:
         name = node.func.id if isinstance(node.func, ast.Name) else ""

@@ -104,7 +104,7 @@ def _kernel(use: KernelUse, example: int, trace: Trace, links: Links) -> KernelU
 
 
 def _waves(group: KernelUse, example: int, trace: Trace) -> float | None:
-    """Waves of a matrix product's tiles, on the device of the group's longest kernel; None for other kernels."""
+    """Waves of a matmul's tiles, on the device of the group's longest kernel; None for other kernels."""
     operator = plain_name(group.operator)
     if operator not in MATRIX or not multiplies(group.name):
         return None
@@ -116,7 +116,7 @@ def _waves(group: KernelUse, example: int, trace: Trace) -> float | None:
 
 def gap_uses(steps: StepContext) -> tuple[GapUse, ...]:
     """Causes of the device's idle time, longest first. The device's own pauses between kernels that were already queued
-    have no cause on the host: their cause is PAUSE."""
+    have no cause on the CPU: their cause is PAUSE."""
     give_back(len(steps.trace.events))
     gaps = gaps_of(steps)
     give_back(len(steps.trace.events))
@@ -346,7 +346,7 @@ def _runs(trace: Trace, links: Links, rows: Int64, size: Int64) -> list[Int64]:
 
 
 def _between(trace: Trace, rows: Int64) -> Int64:
-    """Number of foreign kernels on the way to each row: equal values mean that no other kernel lies in between. rows:
+    """Number of foreign kernels on the way to each row: equal values mean that no other kernel is in between. rows:
     sorted by stream and time."""
     events = trace.events
     everything = np.flatnonzero(events.event_kind == EventKind.KERNEL)
@@ -435,7 +435,7 @@ def norm_uses(steps: StepContext) -> tuple[WrittenNormUse, ...]:
 
 
 def _usual_gaps(gaps: Sequence[GapUse], breakdown: Breakdown, case: Case) -> Iterator[GapUse]:
-    """Gaps, scaled to the case's steps: the host is slower in traced ones, so that the device idles longer."""
+    """Gaps, scaled to the case's steps: the CPU is slower in traced ones, so that the device idles longer."""
     traced = _traced(breakdown)
     for gap in gaps:
         duration = of_usual_steps(gap.duration, traced[gap.category], named(case.categories, gap.category))
@@ -506,7 +506,7 @@ def _on_machine(case: Case, steps: StepContext, roofline: Roofline) -> Case:
 
 
 def _on_device(optimizers: tuple[OptimizerUse, ...], steps: StepContext, decides: str) -> tuple[OptimizerUse, ...]:
-    """Optimizers with the time of their kernels if the device decides the step, because the host then only launches
+    """Optimizers with the time of their kernels if the device decides the step, because the CPU then only launches
     these or waits for room in the driver's queue. If both decide, the shorter time counts. Optimizers of one type share
     their kernels' time in proportion to their host times."""
     if decides == HOST:

@@ -69,7 +69,7 @@ class CollectiveUse:
 @dataclass(frozen=True, slots=True)
 class AllocationUse:
     """Calls in steps that make the device's allocator call the driver (cudaMalloc, cudaFree, hipMalloc, …). duration:
-    ns per step on the host; idle: device-idle ns per step meanwhile; within: idle by category."""
+    ns per step on the CPU; idle: device-idle ns per step meanwhile; within: idle by category."""
 
     name: str
     calls: float
@@ -106,7 +106,7 @@ class RooflineUse:
     category.
 
     flops, bytes: per step, of kernels with a model. dtype: the one with most of the FLOPs; peak: upper bound of a
-    matrix product in it, FLOP/s, None if unknown. matrix_unit: fraction of the matrix products' time on Tensor Cores or
+    matmul in it, FLOP/s, None if unknown. tensor_cores: fraction of the matmuls' time on Tensor Cores or
     matrix cores, None if the names do not show it. utilization: time of the FLOPs at their dtypes' peaks as a fraction
     of the step, None if a peak is unknown. mfu, hfu: the same by the device's datasheet, without and with recomputation
     for checkpointing; rated: datasheet rate of that dtype, FLOP/s. modelled: fraction of the kernels' time with a
@@ -120,7 +120,7 @@ class RooflineUse:
     bytes: float
     dtype: str = ""
     peak: float | None = None
-    matrix_unit: float | None = None
+    tensor_cores: float | None = None
     utilization: float | None = None
     modelled: float = 1.0
     mfu: float | None = None
@@ -163,7 +163,7 @@ class WrittenNormUse:
 @dataclass(frozen=True, slots=True)
 class ScalingUse:
     """Cost of a gradient scaler, ns per step. kernels: check and unscale the gradients; launching: device-idle time
-    while the host launches these; waiting: device-idle time after the scaler has read whether a gradient overflowed."""
+    while the CPU launches these; waiting: device-idle time after the scaler has read whether a gradient overflowed."""
 
     kernels: Estimate
     launching: Estimate
@@ -223,7 +223,7 @@ class GpuUse:
 @dataclass(frozen=True, slots=True)
 class MachineUse:
     """Peaks in force. measured: by steptime on this machine, else from a datasheet (`source`). rates: (dtype, FLOP/s)
-    of a matrix product; matrix_flops: that of float32. copy_bytes: B/s. dispatch: ns per operator or kernel launch.
+    of a matmul; matrix_flops: that of float32. copy_bytes: B/s. dispatch: ns per operator or kernel launch.
     updates: (bytes, B/s) of in-place updates, smallest first. under_load: other processes ran during the measurement.
     reached: dtypes whose rate the job itself has exceeded. between_runs: difference between runs of one job, as a
     fraction of a step, None if not measured."""

@@ -27,6 +27,7 @@ from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import WORKING, as_decided, capped, named
+from steptime.advice.unclaimed import notes
 from steptime.advice.verdict import GROWTH, LARGE_PART, NOTES, most_of_the_run, worsening
 from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import Estimate, SourceLine, format_duration
@@ -290,9 +291,15 @@ def _with_shares(findings: Findings, case: Case, rules: Rules) -> Findings:
     return shared(findings, case, LEAST_SHARE * case.step.duration.value)
 
 
+def _with_the_rest(findings: Findings, case: Case, rules: Rules) -> Findings:
+    """Findings and notes on what could be saved and is in none of them."""
+    rule = rules.get(LARGE_PART)
+    return (*findings, *(notes(findings, case, rule) if rule is not None else ()))
+
+
 def _in_order(findings: Findings, case: Case, rules: Rules) -> Findings:
-    """By savings, what tells a line first where two are alike; before all, what becomes worse with every step, or else
-    what is said of most of the run."""
+    """By savings, what names a line first where two are alike; before all, what becomes worse with every step, or else
+    what is reported of most of the run."""
     most = most_of_the_run(case)
     first = worsening(case) or (NOTES[most.kind] if most is not None else "")
     return tuple(
@@ -364,7 +371,7 @@ def _bounded(finding: Finding, case: Case) -> Finding | None:
 
 
 def _of_no_use_yet(finding: Finding, case: Case) -> Finding | None:
-    """Note from a finding that only shortens the device's work, if the host decides the step: it may pay with a faster
+    """Note from a finding that only shortens the device's work, if the CPU decides the step: it may pay with a faster
     host. None if other work of the device hides it."""
     if case.replay is None or case.replay.decides != HOST:
         return None
@@ -374,7 +381,7 @@ def _of_no_use_yet(finding: Finding, case: Case) -> Finding | None:
 
 def _of_any_run(saving: Estimate, case: Case, most: float) -> Estimate:
     """Savings with an interval that covers another run of the job. Variation between runs and between steps is
-    independent, so the squares add up. On a CPU the rest may become faster, too. A trace stands only for its own steps.
+    independent, so the squares add up. On a CPU the rest may become faster, too. A trace represents only its own steps.
 
     most: ns that the finding's category may hold."""
     if case.step.mode == "trace":
@@ -441,12 +448,13 @@ def _saving(finding: Finding) -> float:
 
 PASSES: tuple[Callable[[Findings, Case, Rules], Findings], ...] = (
     _material,  # first: all that follows compares savings, or goes by what is worth a finding
-    _without_covered,  # before the lines: what makes up a category is told by no line, and none is looked for
+    _without_covered,  # before the lines: what makes up a category is reported by no line, and none is looked for
     _at_lines,  # before findings replace one another, as those about lines do so by their lines
-    _without_generalities,  # before the sharing: what is told better elsewhere takes no time from another finding
+    _without_generalities,  # before the sharing: what is reported better elsewhere takes no time from another finding
     _without_named_parts,  # before the sharing: what another finding names needs no note
     _each_line_once,  # behind the lines, which may have become one; before the sharing, for the same reason
     _with_shares,  # the last that changes a saving: of all that stays, the largest first
+    _with_the_rest,  # behind the sharing: what nobody claims is known then
     _in_order,  # by what was left of each
 )
 """Passes over the findings of all rules, in this order."""

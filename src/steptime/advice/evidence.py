@@ -58,7 +58,7 @@ from steptime.trace.compile_logs import CompilerEvent
 class LineUse:
     """Line of the user's code. role: "input", "transfer", "forward", "backward", "optimizer", "evaluation" or "python".
 
-    duration: time of the line per step (without lines inside it that are traced too); host: part of it outside
+    duration: time of the line per step (without lines inside it that are traced too); python: part of it outside
     operators, the loader and the phases; hits: executions per step. garbage: garbage collections per step inside it;
     checkpoint: ns per step in torch.save. calls: functions that it was seen to call, such as "logging.Logger.info",
     "torch.Tensor.item"."""
@@ -66,7 +66,7 @@ class LineUse:
     source: SourceLine
     role: LineRoleName
     duration: Estimate
-    host: Estimate
+    python: Estimate
     hits: float
     garbage: float = 0.0
     checkpoint: float = 0.0
@@ -75,11 +75,13 @@ class LineUse:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedForward:
-    """Forwards without gradients, in training steps, of a model that is trained in them. duration, calls: per step."""
+    """Forwards without gradients, in training steps, of models that are trained in them, or that never are. duration,
+    calls: per step. steps: fraction of the steps that have one."""
 
     duration: Estimate
     calls: float
     source: SourceLine | None = None
+    steps: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class TopModuleUse:
 class OptimizerUse:
     """An optimizer. duration: ns per step in its step(). dense_embedding_elements: elements of embedding weights whose
     gradient is dense and mostly zero. kernels: that it launches per step, where the duration is the device's, from its
-    first kernel to the end of its last; None where it is the host's. groups: of parameters, distinct_groups: with
+    first kernel to the end of its last; None where it is the CPU's. groups: of parameters, distinct_groups: with
     different options. made: at least so many, one in the place of the other. parameters, elements, groups: 0 where
     not known."""
 
@@ -154,7 +156,7 @@ class CompilerUse:
 
 @dataclass(frozen=True, slots=True)
 class SiteUse:
-    """Call that can make the host wait for the device. calls: per step."""
+    """Call that can make the CPU wait for the device. calls: per step."""
 
     name: str
     device: str
@@ -285,6 +287,7 @@ class Case:
     )
     functions: tuple[FunctionUse, ...] = absent((), "no step was profiled with Python stacks")
     repeated: RepeatedForward | None = absent(None, "no model that trains ran without gradients in the steps")
+    frozen: RepeatedForward | None = absent(None, "no model that never has gradients ran in the steps")
     repeats: tuple[RepeatUse, ...] = absent(
         (),
         "no line computed again what it had computed before",

@@ -56,7 +56,7 @@ COPIES = frozenset({"copy", "_to_copy", "to", "clone", "contiguous"})
 """ATen operators that only change layout or dtype. Joins and gathers (cat, index) are left out, because models need
 them."""
 REACHABLE = 0.8
-"""Fraction of an upper bound that a good kernel reaches (a large matrix product of a vendor's library: 75 to 85 %)."""
+"""Fraction of an upper bound that a good kernel reaches (a large matmul of a vendor's library: 75 to 85 %)."""
 EMPTY_KERNEL = 1_500.0
 """Time of an empty kernel on the device's own clock, ns (1.2 to 2.2 µs in traces of V100 to H100: their shortest
 fills)."""
@@ -73,14 +73,12 @@ def plain_name(name: str) -> str:
     return plain[:-1] if plain.endswith("_") and not plain.endswith("__") else plain
 
 
-def matrix_units(device: str) -> str:
-    """Vendor's name for the matrix units of a device. device: its name."""
-    if re.search(r"AMD|Instinct|Radeon", device):
-        return "matrix cores"
-    return "Tensor Cores" if re.search(r"NVIDIA|Tesla|GeForce|Quadro", device) else "matrix units"
+def tensor_core_name(device: str) -> str:
+    """Vendor's name for the Tensor Cores of a device. device: its name."""
+    return "matrix cores" if re.search(r"AMD|Instinct|Radeon", device) else "Tensor Cores"
 
 
-def is_matrix_product(use: KernelUse) -> bool:
+def is_matmul(use: KernelUse) -> bool:
     """True if the kernel's operator multiplies matrices."""
     return plain_name(use.operator) in MATRIX
 
@@ -211,7 +209,7 @@ def _without_recurrent(use: OperatorUse) -> OperatorUse:
 
 
 def least_step(case: Case) -> float:
-    """Lower bound on a step, ns: its matrix products on the accelerator at the largest rate of any dtype, which no
+    """Lower bound on a step, ns: its matmuls on the accelerator at the largest rate of any dtype, which no
     change of the code can beat; 0 if unknown. That is so on a CPU, whose rate depends on the threads, with
     checkpointing, whose recomputation is avoidable, and with rates that were measured under load."""
     machine = case.machine

@@ -33,9 +33,9 @@ from steptime.analysis.lines import (
     without_stalls,
 )
 from steptime.analysis.operators import OperatorUse
-from steptime.analysis.timeline import Phase, SegmentKind
+from steptime.analysis.timeline import Phase, RecordTable, SegmentKind
 from steptime.arrays import Float64, Int64, unique
-from steptime.intervals import EMPTY, Intervals, measure, subtract
+from steptime.intervals import EMPTY, Intervals, contains, measure, subtract
 from steptime.journal import Flag, Kind
 from steptime.quantities import Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import CalledFacts, Process
@@ -138,11 +138,11 @@ line."""
 class LineTime:
     """Line with its time in a steady step, without torch.save (a segment of its own, outside of all steps).
 
-    host: the part outside the loader and the model."""
+    python: the part outside the loader and the model."""
 
     line: LineUse
     duration: Estimate
-    host: Estimate
+    python: Estimate
 
 
 def line_times(lines: Iterable[LineUse], phases: tuple[CategoryUse, ...]) -> tuple[LineTime, ...]:
@@ -155,7 +155,7 @@ def line_times(lines: Iterable[LineUse], phases: tuple[CategoryUse, ...]) -> tup
         LineTime(
             each.line,
             scaled(each.duration, scales.get(each.line.role, 1.0)),
-            scaled(each.host, scales.get(each.line.role, scales["python"])),
+            scaled(each.python, scales.get(each.line.role, scales["python"])),
         )
         for each in own
     )
@@ -171,11 +171,11 @@ def _by_place(lines: Iterable[LineUse]) -> dict[tuple[str, int], list[LineUse]]:
 
 def _own(group: list[LineUse]) -> LineTime:
     saving = sum(line.checkpoint for line in group)
-    duration, host = total(line.duration for line in group), total(line.host for line in group)
+    duration, python = total(line.duration for line in group), total(line.python for line in group)
     return LineTime(
         group[0],
         scaled(duration, 1 - ratio(saving, duration.value)),
-        scaled(host, 1 - ratio(min(saving, host.value), host.value)),
+        scaled(python, 1 - ratio(min(saving, python.value), python.value)),
     )
 
 
@@ -237,7 +237,7 @@ MOST_LINES = 200
 """Most lines that are kept, longest first; the others are negligible together."""
 
 
-WATCHED = (LineRole.INPUT, LineRole.FORWARD, LineRole.BACKWARD, LineRole.OPTIMIZER)
+WRAPPED = (LineRole.INPUT, LineRole.FORWARD, LineRole.BACKWARD, LineRole.OPTIMIZER)
 """Roles of lines with a call that the probe wraps."""
 
 
@@ -248,7 +248,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
 
     in_operators: intervals of the profiled steps in which the training thread was inside operators. Lines are not
     traced there, but the gaps between the instrumented parts are the same: of a line's time in a gap, the fraction that
-    the profiled gap spends in operators is not the host's."""
+    the profiled gap spends in operators is not Python's."""
     steps, times = layout.timeline.steps, layout.lines.times
     lined = np.flatnonzero(steps.lined)
     if not len(lined) or not len(times.identity):
@@ -256,9 +256,9 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     table = line_table(steps, layout.lines, layout.claims, layout.work)
     identities, pieces = table.identities, table.pieces
     roles = [layout.lines.roles[each] for each in identities.tolist()]
-    watched = np.array([role in WATCHED for role in roles])
+    wrapped = np.array([role in WRAPPED for role in roles])
     turns = lined_turns(steps)
-    spent, scales = usual_spent(table, steps.phases[lined], steps.phases[usual], watched, turns)
+    spent, scales = usual_spent(table, steps.phases[lined], steps.phases[usual], wrapped, turns)
     scale = scales[np.arange(len(roles)), [GAPS.get(role, Phase.REST) for role in roles]]
     # Preparing a batch with operators is preparing it all the same: only lines of no other role are split.
     plain = np.array([role is LineRole.PYTHON for role in roles])
@@ -276,7 +276,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
         in_step = _by_line(identities, steps.start[lined], steps.end[lined], identity, start, value)
         return in_step * turns.weights
 
-    host = without_stalls(by_line(pieces.rest * (1 - busy)) * own_time(table) * scale[:, None], turns) * turns.weights
+    python = without_stalls(by_line(pieces.rest * (1 - busy)) * own_time(table) * scale[:, None], turns) * turns.weights
     checkpoint = by_line(measure(saved, pieces.start, pieces.end).astype(np.float64)) * scale[:, None] * turns.weights
     hits = counted(times.hit_identity, times.hit_start, np.ones(len(times.hit_start), np.int64))
     collections = layout.records.of(Kind.GARBAGE).start
@@ -291,7 +291,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
             source=(source := sources[int(identities[row])]),
             role=roles[row].title,
             duration=mean_of_series(turns.levelled(duration[row])),
-            host=mean_of_series(turns.levelled(np.minimum(host[row], duration[row]))),
+            python=mean_of_series(turns.levelled(np.minimum(python[row], duration[row]))),
             hits=float(hits[row].mean()),
             garbage=float(garbage[row].mean()),
             checkpoint=float(checkpoint[row].mean()),
@@ -319,28 +319,42 @@ def grown_line(process: Process, layout: Layout) -> tuple[SourceLine, float] | N
     return line, min(1.0, ratio(grown[most], float(np.median(whole[chosen]) - np.median(whole[~chosen]))))
 
 
-def repeated_forward(process: Process, layout: Layout, usual: Int64) -> RepeatedForward | None:
-    """Forwards without gradients in the usual steps, of models that are trained in them, and the line that calls most
-    of them."""
-    steps, forwards = layout.timeline.steps, layout.activity.forwards
+def forwards_without_gradients(
+    process: Process, layout: Layout, usual: Int64
+) -> tuple[RepeatedForward | None, RepeatedForward | None]:
+    """Forwards without gradients in the usual steps: of models that are trained in them, and of models that never run
+    with gradients."""
+    forwards = layout.activity.forwards
     gradient = forwards.flagged(Flag.GRADIENT)
-    again = forwards.where(~gradient & np.isin(forwards.identity, forwards.identity[gradient]))
-    spent = measure(again.intervals, steps.start, steps.end)[usual]
+    trained = np.isin(forwards.identity, forwards.identity[gradient])
+    kinds = forwards.where(~gradient & trained), forwards.where(~trained)
+    first, second = (_without_gradients(process, layout, usual, kind, forwards.start[gradient]) for kind in kinds)
+    return first, second
+
+
+def _without_gradients(
+    process: Process, layout: Layout, usual: Int64, chosen: RecordTable, others: Int64
+) -> RepeatedForward | None:
+    steps = layout.timeline.steps
+    spent = measure(chosen.intervals, steps.start, steps.end)[usual]
     if not spent.any():
         return None
-    calls = (np.searchsorted(again.start, steps.end) - np.searchsorted(again.start, steps.start))[usual]
-    return RepeatedForward(mean_of_series(spent), float(calls.mean()), _calling(process, layout, again.start))
+    calls = (np.searchsorted(chosen.start, steps.end) - np.searchsorted(chosen.start, steps.start))[usual]
+    source = _calling(process, layout, chosen.start, others)
+    return RepeatedForward(mean_of_series(spent), float(calls.mean()), source, float((calls > 0).mean()))
 
 
-def _calling(process: Process, layout: Layout, start: Int64) -> SourceLine | None:
-    """Timed line that was running at most of these times; None without one."""
-    times = layout.lines.times
-    order = np.argsort(times.start, kind="stable")
-    at = np.searchsorted(times.start[order], start, side="right") - 1
-    at = order[at[at >= 0]] if len(order) else order
-    running = times.identity[at][times.end[at] > start[-len(at) :]] if len(at) else at
-    most = int(np.bincount(running).argmax()) if len(running) else None
-    return dict(_sources(process)).get(most) if most is not None else None
+def _calling(process: Process, layout: Layout, start: Int64, others: Int64) -> SourceLine | None:
+    """Timed line that was running at most of these times: the innermost one, but rather one that does not run at other
+    times; None without one."""
+    records, found = layout.records.of(Kind.LINE), dict(_sources(process))
+
+    def rank(identity: int) -> tuple[bool, int, int]:
+        own = records.where(records.identity == identity).intervals
+        return not contains(own, others).any(), int(contains(own, start).sum()), -int((own.end - own.start).sum())
+
+    best = max(unique(records.identity).tolist(), key=rank, default=None)
+    return found.get(best) if best is not None and rank(best)[1] else None
 
 
 def _sources(process: Process) -> Iterator[tuple[int, SourceLine]]:
@@ -398,8 +412,8 @@ def steady_time(
     """Time of the chosen operators in a steady step, ns.
 
     Nothing is scaled below its roofline (Williams, Waterman and Patterson, Communications of the ACM 52, 2009) if the
-    machine's rates are known: a profiled step's extra time lies above it. As measured (torch 2.13, two processors),
-    operators that write large new tensors took two to four times as long while profiled, matrix products a tenth
+    machine's rates are known: a profiled step's extra time is above it. As measured (torch 2.13, two processors),
+    operators that write large new tensors took two to four times as long while profiled, matmuls a tenth
     longer."""
     profiled = sum(use.duration for use in operators)
     steady = _at_work(categories)

@@ -54,7 +54,7 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         return None
     late, ended = _between_epochs(asked, facts)
     starts, per_start, start = _starts(layout, _by_iterator(asked, late), _by_iterator(asked, ended), iterators)
-    # Segments that a loader's next holds are no wait (a pause of ours never lies in one).
+    # Segments that a loader's next holds are no wait (a pause of ours never is in one).
     wait = measure(union(asked.start, asked.end - np.maximum(late, ended)), steps.start, steps.end)
     own = _of(layout.records.of(Kind.FETCH, Kind.COLLATE), iterators)
     collections = layout.records.of(Kind.GARBAGE).intervals
@@ -229,7 +229,7 @@ def _starts(
         return 0, None, mean_of_series(length)
     steps = layout.timeline.steps
     number = np.minimum(np.searchsorted(steps.end, began.start, side="right"), len(steps.end) - 1)
-    seen = steps.watched[number[1:]]
+    seen = steps.timed[number[1:]]
     times = length[1:][seen] if seen.any() else length[1:]
     return len(began) - 1, float(np.median(np.diff(number))) or None, mean_of_series(times)
 

@@ -94,7 +94,7 @@ FOREACH = frozenset({"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", 
 """Torch optimizers with a foreach implementation but no fused one."""
 
 
-def floor(use: OptimizerUse, machine: MachineUse | None) -> float:
+def lower_bound(use: OptimizerUse, machine: MachineUse | None) -> float:
     """Lower bound on an update, ns: one pass over parameters, gradients and state, at the measured rate of in-place
     updates of that size, else of a large copy. All but the gradient are read and written. On a CPU, the cost per tensor
     is added."""
@@ -205,7 +205,7 @@ def _differ(one: Counter[tuple[int, int]], other: Counter[tuple[int, int]]) -> b
 
 LEAST_BYTES = 65_536.0
 """Least bytes per step: the driver copies up to 64 KiB of pageable memory without waiting (CUDA's API synchronisation
-behaviour); more is staged in pieces while the host waits."""
+behaviour); more is staged in pieces while the CPU waits."""
 
 
 def staging_operators(copies: Iterable[CopyUse]) -> frozenset[str]:

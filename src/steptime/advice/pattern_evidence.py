@@ -47,11 +47,27 @@ def change_use(process: Process, layout: Layout) -> LastingChange | None:
     carried = ""
     if change.phase == "backward" and (carrier := _carrier(process, layout)) is not None:
         carried, line = carrier
-    return replace(change, epoch=_epoch(process, layout, end), line=line, line_growth=grown, carried=carried)
+    change = replace(change, epoch=_epoch(process, layout, end), line=line, line_growth=grown, carried=carried)
+    return change if carried else _with_container(change, process)
+
+
+def _with_container(change: LastingChange, process: Process) -> LastingChange:
+    """Change with a container that becomes longer with every step: one that its line names, or that the function of
+    its line fills; without a line the fastest growing one, whose line it takes."""
+    line = change.line
+    found = [
+        each for each in process.growing
+        if line is None or each.name.rpartition(".")[2] in line.text
+        or (each.site is not None and (each.site.file, each.site.function) == (line.file, line.function))
+    ]  # fmt: skip
+    if not change.gradual or not found:
+        return change
+    first = found[0]
+    return replace(change, line=line or first.site, longer=f"{first.kind} {first.name}", entries=first.entries)
 
 
 def _carrier(process: Process, layout: Layout) -> tuple[str, SourceLine] | None:
-    """The variable that brings the graph of each step into the next, as the hunt for leaks found it; else, where the
+    """The variable that carries the graph of each step into the next, as the search for leaks found it; else, where the
     graph is retained, the only one that a line of the loop with a forward pass both reads and binds. With its line."""
     for leak in process.leaks:
         if leak.nodes and leak.name and leak.site is not None:
@@ -92,7 +108,7 @@ def caught_use(process: Process, layout: Layout) -> CaughtUse | None:
         as_usual=tuple(profiled[1]),
         numbers=tuple(numbers[:MOST_NUMBERS]),
         period=apart.pop() if len(apart) == 1 and len(numbers) > 2 else 0,
-        lines=segment_lines(path for each in caught for path in each.paths),
+        lines=segment_lines([path for each in caught for path in each.paths]),
     )
 
 
@@ -156,7 +172,7 @@ def take_turns(steps: Steps, updates: RecordTable, slow: Int64) -> bool:
     number = np.minimum(np.searchsorted(steps.end, updates.start, side="right"), len(steps.end) - 1)
     chosen = np.zeros(len(steps.end), np.bool_)
     chosen[slow] = True
-    seen = steps.watched & steps.steady
+    seen = steps.timed & steps.steady
     for optimizer in unique(updates.identity).tolist():
         stepped = np.zeros(len(steps.end), np.bool_)
         stepped[number[updates.identity == optimizer]] = True

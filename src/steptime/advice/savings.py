@@ -52,7 +52,7 @@ WORKING = ("compute", "communication", "copy")
 
 
 def as_decided(saving: Estimate, category: str, replay: ReplayUse | None) -> Estimate:
-    """Saving in a category, limited to what the step gets shorter: kernels that wait for the host save nothing, nor
+    """Saving in a category, limited to what the step gets shorter: kernels that wait for the CPU save nothing, nor
     does a host that waits for the device. Unchanged without a calibrated replay."""
     calibration = replay.calibration if replay is not None else None
     if calibration is None or not calibration.known or category not in IDLE + WORKING:

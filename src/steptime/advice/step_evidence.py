@@ -199,7 +199,7 @@ def categories_of(
 ) -> tuple[CategoryUse, ...]:
     """Categories from their entries, ns of each step. part: fraction of computing above the roofline. Unexplained and
     unrecorded time counts as unrecoverable, other categories as fully recoverable. seen: the device's work was
-    recorded; else nothing counts as recoverable, because what waits for the host is unknown."""
+    recorded; else nothing counts as recoverable, because what waits for the CPU is unknown."""
     parts = {Category.COMPUTE: part, Category.UNRECORDED: 0.0, Category.UNEXPLAINED: 0.0}
     means = {each: mean_of_series(entries[:, each]) for each in Category if each not in without}
     return tuple(
@@ -328,7 +328,7 @@ def gpu_busy(
     utilization.gpu, over up to a second before each sample); None for fewer than three samples in these steps alone. A
     job's start does not count."""
     start, end = int(steps.start[usual[0]]), int(steps.end[usual[-1]])
-    inside = [each for each in telemetry if start < each.monotonic_ns <= end][1:]  # the first tells of what was before
+    inside = [each for each in telemetry if start < each.monotonic_ns <= end][1:]  # the first covers what was before
     shares = [
         _mean([u / 100 for d in each.devices if d.of(own) and (u := d.utilization) is not None]) for each in inside
     ]

@@ -35,11 +35,11 @@ WIDEST = 0.3
 CLEARLY = 2
 """Ratio to the second category from which on the first is the largest, however much the steps differ."""
 NOT_IN_TRACE = "unrecorded-work"
-"""Rule that doubts a trace which lacks work of the device."""
+"""Rule with a caveat on a trace which lacks work of the device."""
 MADE_OF = "compute-share"
 """Rule that names the parts of computing."""
-FEW_STEPS, OTHER_LOAD, STRAGGLER = "few-steps", "background-load", "late-rank"
-"""Rules whose doubt leaves an answer likely, because other steps would mostly agree; and the rule of stragglers."""
+FEW_STEPS, OTHER_LOAD, STRAGGLER = "few-steps", "background-load", "straggler"
+"""Rules whose caveat leaves an answer likely, because other steps would mostly agree; and the rule of stragglers."""
 CALM = 0.1
 """Spread of the steps (interquartile range over median) below which other programs took little from them. On a quiet
 machine steps of equal work stay within 0.05."""
@@ -78,7 +78,7 @@ def part_words(name: str) -> str:
 
 
 LEAST_DECIDING = 0.03
-"""Bound LEAST_SHARE if the host decides the step, and the device's part can give back nothing."""
+"""Bound LEAST_SHARE if the CPU decides the step, and the device's part can give back nothing."""
 LEAST_REPORTED = 0.005
 """Fraction of the step: less savings by a faster host or GPU count as none."""
 RUN = {"rollout": "Rollouts take", "evaluation": "Evaluation takes", "checkpoint": "Writing checkpoints takes"}
@@ -91,6 +91,9 @@ LEAK, GROWTH = "memory-leak", "steps-changed"
 """Rules of what becomes worse with every step."""
 SOON = 86_400e9
 """ns: a leak that fills the memory within a day ends the training before it is over."""
+MOST_AHEAD = 100
+"""Times the part of the run that was seen: further ahead, growth that nothing was seen to keep may be a buffer that is
+full long before the memory is."""
 MOST_OF_THE_RUN = 0.5
 """Fraction of the run from which on such an activity is named first, because faster steps change little."""
 
@@ -135,7 +138,7 @@ def _with_saving(use: CategoryUse, best: Estimate) -> CategoryUse:
 
 
 def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
-    """The category with the largest recoverable time; for a rank that the others wait for, that is said first."""
+    """The category with the largest recoverable time; for a rank that the others wait for, that is reported first."""
     findings = tuple(findings)
     late = case.straggler if case.straggler is not None and case.rank in case.straggler.ranks else None
     found = _decided(_verdict(case, tuple(each for each in findings if late is None or each.name != STRAGGLER)), case)
@@ -148,7 +151,9 @@ def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
     elif message := f"{_besides(case)} {_compiling(case, LEAST_SHARE)}".strip():
         found = replace(found, sentence=f"{found.sentence} {message}")
     if case.outliers is not None and case.outliers.longer and case.outliers.share >= LEAST_SHARE:
-        found = replace(found, sentence=f"{found.sentence} {outliers_text(case.outliers)}.")
+        first = case.outliers.share >= MOST_OF_THE_RUN
+        parts = (outliers_text(case.outliers) + ".", found.sentence)
+        found = replace(found, sentence=" ".join(parts if first else reversed(parts)))
     if late is None:
         return found
     reason = straggler_reason(late)
@@ -200,6 +205,7 @@ def outliers_text(use: OutlierUse) -> str:
         f", {format_times(use.duration / use.usual)} times the usual {format_duration(use.usual)}" if use.usual else ""
     )
     part = f"{use.optimizer}, which steps in no other" if use.optimizer else part_words(use.part)
+    part = part if use.part or use.optimizer else "their parts were not timed"
     return f"{took}{times}{', excluded here' if use.left_out else ''}: {part}"
 
 
@@ -222,11 +228,14 @@ def worsening(case: Case) -> str:
     if case.change is not None and case.change.grows_much:
         return GROWTH
     left = time_until_full(case.memory, case.step) if case.memory is not None else None
-    return LEAK if left is not None and left <= SOON else ""
+    if case.memory is None or left is None or left > SOON:
+        return ""
+    is_held = any(each.name for each in case.memory.holders)
+    return LEAK if is_held or left <= MOST_AHEAD * case.step.total * case.step.duration.value else ""
 
 
 def time_until_full(memory: MemoryUse, step: StepSummary) -> float | None:
-    """ns until a leak fills the memory; None where none is beyond doubt, or the memory is not known."""
+    """ns until a leak fills the memory; None where none is certain, or the memory is not known."""
     if not memory.grows or memory.growth is None or not memory.capacity or memory.growth.value <= 0:
         return None
     return max(0.0, memory.capacity - memory.peak) / memory.growth.value * step.duration.value
@@ -306,7 +315,7 @@ def _host_alone(case: Case) -> Verdict:
 
 
 def _confidence(case: Case, findings: tuple[Finding, ...], varying: str) -> tuple[str, str]:
-    """(confidence, reason), from the gravest doubt. varying: confidence if the steps vary so much that the intervals of
+    """(confidence, reason), from the gravest caveat. varying: confidence if steps vary so much that the intervals of
     the two largest categories are wide and overlap, else ""."""
     caveats = [(_grade(finding, case), finding.summary) for finding in findings if finding.weight is Weight.CAVEAT]
     if varying:
@@ -329,7 +338,7 @@ def steps_text(step: StepSummary) -> str:
     return f"{step.steady} steps, ± {format_duration((step.duration.high - step.duration.low) / 2)}"
 
 
-def disturbance(findings: Iterable[Finding]) -> Finding | None:
+def background_load(findings: Iterable[Finding]) -> Finding | None:
     """Caveat that other programs used the CPUs, so that the times of two runs cannot be compared; None without it."""
     return next((each for each in findings if each.name == OTHER_LOAD and each.weight is Weight.CAVEAT), None)
 
@@ -415,7 +424,7 @@ def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> st
 
 def _hottest_forward(case: Case) -> str:
     """Text "; 92 % of the forward pass at model.py:27" if one user line in the model takes most of it, else "".
-    Backward's part has no line, and a model's only line shows nothing. On a device the host's lines show where it
+    Backward's part has no line, and a model's only line shows nothing. On a device the CPU's lines show where it
     waits, not what takes long."""
     if case.step.device != "cpu":
         return ""
@@ -449,11 +458,8 @@ def _amount(use: CategoryUse, case: Case) -> str:
     step"."""
     took, step = format_duration(use.duration.value), format_duration(case.step.duration.value)
     words, share = _words(use, case), format_share(_share(use.duration, case).value)
-    return f"{words[:1].upper()}{words[1:]}: {took} of {step} {_per(case)} ({share})"
-
-
-def _per(case: Case) -> str:
-    return "in this step" if case.step.steady == 1 else "per step"
+    when = "in this step" if case.step.steady == 1 else "per step"
+    return f"{words[:1].upper()}{words[1:]}: {took} of {step} {when} ({share})"
 
 
 def _share(part: Estimate, case: Case) -> Estimate:

@@ -168,7 +168,7 @@ def is_recurring(start: Int64, ends: Int64) -> bool:
     return len(ends) >= LEAST_STEPS and len(steps) >= RECURRING * len(ends)
 
 
-DISTURBING = (SegmentKind.EVALUATION, SegmentKind.CHECKPOINT, SegmentKind.COMPILATION, SegmentKind.THINNED)
+EXCLUDING = (SegmentKind.EVALUATION, SegmentKind.CHECKPOINT, SegmentKind.COMPILATION, SegmentKind.THINNED)
 """Segments that exclude their step from statistics, because caches are cold, threads asleep or steps missing. A rollout
 or a loader's start is subtracted exactly, and the rest of its step is as good as any."""
 
@@ -187,9 +187,9 @@ class SegmentClaims:
         return join(*self.sets.values())
 
     @property
-    def disturbing(self) -> Intervals:
-        """Instants in segments that exclude their step from statistics (see `DISTURBING`)."""
-        return join(*(self.sets[kind] for kind in DISTURBING))
+    def excluding(self) -> Intervals:
+        """Instants in segments that exclude their step from statistics (see `EXCLUDING`)."""
+        return join(*(self.sets[kind] for kind in EXCLUDING))
 
     @property
     def segments(self) -> tuple[Segment, ...]:

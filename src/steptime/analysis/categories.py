@@ -54,11 +54,11 @@ DEFINITIONS = {
         "the training thread is in the loader's next(), or prepares the batch before the first forward",
         "the device idles because the training thread is in the loader's next(), or prepares the batch",
     ),
-    Category.SYNC: ("", "the device ran dry because the host had waited for it: item(), cpu(), synchronize()"),
+    Category.SYNC: ("", "the device ran dry because the CPU had waited for it: item(), cpu(), synchronize()"),
     Category.COMPILE: ("torch.compile traces and compiles", "the device idles while torch.compile traces and compiles"),
     Category.OVERHEAD: (
         "PyTorch dispatches operators and keeps autograd's books",
-        "the device idles because the host launches kernels more slowly than they run",
+        "the device idles because the CPU launches kernels more slowly than they run",
     ),
     Category.PYTHON: (
         "your own code outside torch runs (or sleeps)",

@@ -1,15 +1,15 @@
 """Idle intervals of the device and what the threads that end them were doing.
 
-An idle interval ends with a device activity, which a thread of the host launched; what that thread was doing explains
+An idle interval ends with a device activity, which a thread of the CPU launched; what that thread was doing explains
 the interval. Autograd's engine works for the training thread, which waits meanwhile: what one ends, both explain. What
 nothing in the trace launched, and the idle time at the very end, is explained by the training thread.
 
-*unrecorded*: the activity that ends the interval had been launched, and the host was done with it, for longer than
+*unrecorded*: the activity that ends the interval had been launched, and the CPU was done with it, for longer than
 launching takes; or a call that waits for the device began while the device idled, and waited. So the device was at
-work, or waited for something, that the trace does not hold: nobody on the host is to blame, whatever it was at.
+work, or waited for something, that the trace does not hold: nobody on the CPU is to blame, whatever it was at.
 *input*: in the loader's next(), or batch preparation that the caller knows of. *sync*:
 the device ran dry inside a call that waits for it, a blocking copy among them (all of the idle time up to the launch,
-because without the wait the queue would not have been empty), or the host is in such a call, or in a copy that is
+because without the wait the queue would not have been empty), or the CPU is in such a call, or in a copy that is
 staged, for longer than launching takes. *compile*. *overhead*: inside operators and runtime calls, in gaps at the
 cadence of dispatching, and from the launch to the start of the activity. *python*: everything else of that thread (of
 the training thread where both explain), inside a Python function where stacks were recorded. Of a thread of which the

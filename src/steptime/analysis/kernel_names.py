@@ -48,7 +48,7 @@ ELEMENT = re.compile(r"OpaqueType<(\d+)|\b(c10::)?(BFloat16|Half|double|float|__
 ITEMS = {"BFloat16": 2, "Half": 2, "__nv_bfloat16": 2, "__half": 2, "double": 8, "float": 4, "bool": 1, "long": 8}
 
 
-def matrix_unit(name: str) -> bool | None:
+def tensor_cores(name: str) -> bool | None:
     """True if a kernel multiplies on Tensor Cores or matrix cores, False if on ordinary units; None if its name does
     not say."""
     if MATRIX_UNIT.search(name):
@@ -63,10 +63,10 @@ def multiplies(name: str) -> bool:
 
 
 def dtype(name: str, of_inputs: str) -> str:
-    """dtype in which a kernel multiplies. NVIDIA's matrix units round float32 inputs to TF32."""
+    """dtype in which a kernel multiplies. NVIDIA's Tensor Cores round float32 inputs to TF32."""
     if of_inputs != "float32" or AMD.search(name):
         return of_inputs
-    return "tf32" if TF32.search(name) or matrix_unit(name) else of_inputs
+    return "tf32" if TF32.search(name) or tensor_cores(name) else of_inputs
 
 
 def list_item(name: str) -> int:

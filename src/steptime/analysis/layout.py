@@ -32,7 +32,7 @@ from steptime.intervals import Intervals, measure
 from steptime.journal import Flag, Kind
 from steptime.recording.recording import Process
 
-OF_THE_PROBE = [Kind.UNWATCHED, Kind.PAUSE, Kind.PROFILED, Kind.DISCOVERY, Kind.LINES, Kind.BOUNDARY, Kind.THINNED]
+OF_THE_PROBE = [Kind.UNTIMED, Kind.PAUSE, Kind.PROFILED, Kind.DISCOVERY, Kind.LINES, Kind.BOUNDARY, Kind.THINNED]
 """Kinds of records that concern the whole process, whichever thread wrote them."""
 PART = 0.05
 """Fraction of a step that a window (profiler, discovery …) must overlap to touch it: windows start and end a few
@@ -71,7 +71,7 @@ def lay_out_whole(process: Process) -> Layout:
     records = _with_unseen_starts(
         records_of(table, table.thread == training_thread(table)), probe.of(Kind.BOUNDARY).start
     )
-    boundaries = find_boundaries(records, probe.of(Kind.UNWATCHED, Kind.THINNED), probe.of(Kind.BOUNDARY).start)
+    boundaries = find_boundaries(records, probe.of(Kind.UNTIMED, Kind.THINNED), probe.of(Kind.BOUNDARY).start)
     activity = find_activity(records, boundaries, process.loaders)
     claims = find_segments(records, probe, activity, boundaries.ends)
     work = find_work(records, activity, claims.loader_starts)
@@ -85,11 +85,11 @@ def lay_out_whole(process: Process) -> Layout:
     return Layout(timeline, records, activity, work, lines, claims, traced)
 
 
-def _with_unseen_starts(records: RecordTable, unwatched: Int64) -> RecordTable:
+def _with_unseen_starts(records: RecordTable, untimed: Int64) -> RecordTable:
     """The records, with the length of a loader's start set to 0 where its end is unknown. A start ends when the first
     batch is asked for. In a step without the always-on timers nobody records that, and the start would last until a
-    batch of a later step. unwatched: ends of the steps without timers, ns."""
-    passed = np.searchsorted(unwatched, records.end) > np.searchsorted(unwatched, records.start)
+    batch of a later step. untimed: ends of the steps without timers, ns."""
+    passed = np.searchsorted(untimed, records.end) > np.searchsorted(untimed, records.start)
     unseen = passed & (records.kind == int(Kind.LOADER_START))
     return replace(records, end=np.where(unseen, records.start, records.end)) if unseen.any() else records
 
@@ -117,20 +117,20 @@ def _steps(
     forwards = activity.forwards.start
     untimed = end <= forwards[0] if len(forwards) else np.zeros(len(end), np.bool_)  # before the first timed forward
     looked = (inside(Kind.DISCOVERY) > slack) | untimed
-    excluded = profiled | looked | (measure(claims.disturbing, start, end) > 0) | _kept_for_slowness(probe, start)
+    excluded = profiled | looked | (measure(claims.excluding, start, end) > 0) | _kept_for_slowness(probe, start)
     paused = measure(claims.sets[SegmentKind.PAUSE], start, end) > SHORT_PAUSE * length
-    watched = inside(Kind.UNWATCHED) * 2 <= length
+    timed = inside(Kind.UNTIMED) * 2 <= length
     compiled = measure(records.of(Kind.COMPILE).intervals, start, end) > 0
     touched = excluded | paused | (inside(Kind.LINES) > slack)
-    warm, reason = find_warm_up(duration - phases[:, Phase.INPUT], ~touched & watched, compiled)
+    warm, reason = find_warm_up(duration - phases[:, Phase.INPUT], ~touched & timed, compiled)
     warm_up = np.arange(len(end)) < warm
-    if (~(warm_up | touched) & watched).sum() >= LEAST_STEADY:
+    if (~(warm_up | touched) & timed).sum() >= LEAST_STEADY:
         excluded = touched
     signs = activity.forwards if boundaries.mode is Mode.FORWARD else full_backwards(records)
     evaluations = signs.inside(records.of(*UPDATES))  # of a closure, on one batch
     batches = _counted(signs.where(~evaluations).start, start, end)
     batches = np.maximum(batches, np.minimum(1, _counted(signs.start, start, end)))
-    columns = (start, end, duration, phases, batches, warm_up, excluded, watched, profiled, lined)
+    columns = (start, end, duration, phases, batches, warm_up, excluded, timed, profiled, lined)
     for column in columns:
         column.flags.writeable = False
     return Steps(*columns), reason

@@ -416,11 +416,11 @@ def lined_turns(steps: Steps) -> LinedTurns:
 
 
 def usual_spent(
-    table: LineTable, lined: Int64, usual: Int64, watched: Bool, turns: LinedTurns
+    table: LineTable, lined: Int64, usual: Int64, wrapped: Bool, turns: LinedTurns
 ) -> tuple[Float64, Float64]:
     """(spent, scales): time of each line in a usual step, (k, m, phases), ns, and the factor from each line's time in
     the line-timed steps to a usual step, (k, phases). lined, usual: phases of the line-timed and the usual steps, (m,
-    phases) and (n, phases), ns. watched: mask of the lines that hold a call which the probe wraps, (k,). Each
+    phases) and (n, phases), ns. wrapped: mask of the lines that hold a call which the probe wraps, (k,). Each
     line-timed step counts by its weight.
 
     Line timing slows a step, and lines with many calls most: its known cost is subtracted first. In these steps the
@@ -437,7 +437,7 @@ def usual_spent(
     left_out = (table.spent * turns.weights[:, None] - spent).mean(axis=1).sum(axis=0)
     whole = np.maximum(timed, (lined * turns.weights[:, None]).mean(axis=0) - left_out)
     longer = max(0.0, whole[Phase.REST] - usual[:, Phase.REST].mean())
-    held = spent[watched, :, Phase.REST].mean(axis=1).sum()
+    held = spent[wrapped, :, Phase.REST].mean(axis=1).sum()
     listening = min(longer, held)
     whole[Phase.REST] -= listening
     centre = usual.mean(axis=0)
@@ -446,10 +446,10 @@ def usual_spent(
         centre[Phase.REST] = min(centre[Phase.REST], max(expected, np.median(usual[:, Phase.REST])))
     every = np.divide(centre, whole, out=np.ones(len(Phase)), where=whole > 0)
     scales = np.tile(every, (len(spent), 1))
-    scales[watched, Phase.REST] *= 1 - listening / held if held > 0 else 1.0
+    scales[wrapped, Phase.REST] *= 1 - listening / held if held > 0 else 1.0
     if every[Phase.REST] > 1 and whole[Phase.REST] > held:
-        scales[watched, Phase.REST] = 1.0
-        scales[~watched, Phase.REST] = (centre[Phase.REST] - held) / (whole[Phase.REST] - held)
+        scales[wrapped, Phase.REST] = 1.0
+        scales[~wrapped, Phase.REST] = (centre[Phase.REST] - held) / (whole[Phase.REST] - held)
     return spent * scales[:, None, :], scales
 
 

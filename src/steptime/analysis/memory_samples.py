@@ -90,7 +90,7 @@ def without_profiler(times: Int64, values: Int64, steps: Steps) -> tuple[Int64, 
 @dataclass(frozen=True, slots=True)
 class Growth:
     """Growth of one kind of memory with the steps. memory: "resident", "allocated" or "reserved". per_step: bytes;
-    leaks: True if it grows beyond doubt. total: growth after the warm-up without jumps, bytes. steps: after the
+    leaks: True if it grows for certain. total: growth after the warm-up without jumps, bytes. steps: after the
     warm-up."""
 
     process: str

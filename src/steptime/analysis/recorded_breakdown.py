@@ -10,9 +10,9 @@ not see inside them. So each has what the other lacks:
   was taken off OVERHEAD first, and off the rest in proportion where that is not enough.
 
 This is an estimate: it holds as far as profiled and steady steps do the same work, and errs towards compute, because
-the events of long operators cost the profiler time too. On an accelerator the phases of the host say little about the
+the events of long operators cost the profiler time too. On an accelerator the phases of the CPU say little about the
 device, which runs behind it; there the whole step is split as the profiled steps were, but for one thing: the profiler
-slows the host alone. The device's work in a step stays as it was; the time that the profiler took comes out of the idle
+slows the CPU alone. The device's work in a step stays as it was; the time that the profiler took comes out of the idle
 time.
 
 Journal and trace have different clocks; a pair read together when the profiler stopped lays one next to the other.
@@ -297,14 +297,14 @@ def calibrate(
     wall, entries = phases.sum(axis=1), np.zeros((len(phases), len(Category)), np.int64)
     costs = _costs(events, machine)
     for phase in Phase:
-        watched = phases[:, phase]
-        shares = _without_overhead(profiled[phase], steps, watched, int(costs[phase]))
+        timed = phases[:, phase]
+        shares = _without_overhead(profiled[phase], steps, timed, int(costs[phase]))
         if phase in MEASURED:
-            entries[:, MEASURED[phase]] += watched
+            entries[:, MEASURED[phase]] += timed
         elif shares.any():
-            entries += split(watched, shares)
+            entries += split(timed, shares)
         else:
-            entries[:, UNSEEN.get(phase, Category.UNEXPLAINED)] += watched
+            entries[:, UNSEEN.get(phase, Category.UNEXPLAINED)] += timed
     return Breakdown(device, wall, entries)
 
 
@@ -357,12 +357,12 @@ def split(totals: Int64, shares: Int64) -> Int64:
     return parts
 
 
-def _without_overhead(profiled: Int64, steps: int, watched: Int64, most: int) -> Int64:
+def _without_overhead(profiled: Int64, steps: int, timed: Int64, most: int) -> Int64:
     """Categories without the profiler's cost, which is subtracted from OVERHEAD. A cost beyond OVERHEAD would shrink
     all in proportion and is ignored, since no share would change. most: upper bound of the cost, ns."""
-    if not steps or not len(watched):
+    if not steps or not len(timed):
         return profiled
-    cost = min(most, max(0, int(profiled.sum()) - round(float(watched.mean()) * steps)))
+    cost = min(most, max(0, int(profiled.sum()) - round(float(timed.mean()) * steps)))
     shares = profiled.copy()
     shares[Category.OVERHEAD] -= min(cost, int(shares[Category.OVERHEAD]))
     return shares

@@ -19,7 +19,7 @@ import numpy as np
 from steptime.analysis.breakdown import claims_of, device_of
 from steptime.analysis.categories import Category
 from steptime.analysis.device_activity import communication_kernels
-from steptime.analysis.kernel_names import complete, dtype, list_item, matrix_unit, multiplies
+from steptime.analysis.kernel_names import complete, dtype, list_item, multiplies, tensor_cores
 from steptime.analysis.op_cost.call import OpCost
 from steptime.analysis.op_cost.op_cost import (
     COMPUTE,
@@ -58,7 +58,7 @@ class KernelUse:
     name: of the kernel (on a CPU, the operator's). calls: per step; duration: ns per step. bound: "compute", "memory",
     "latency", "communication" or "unmodelled". shapes: of the arguments, raw JSON, "" if not in the trace. flops,
     bytes: per step, None without a model. at_roofline: ns per step at the machine's peaks, capped at the duration (data
-    in a cache is faster); None without a model or peaks. matrix_unit: True if it ran on Tensor Cores or matrix cores,
+    in a cache is faster); None without a model or peaks. tensor_cores: True if it ran on Tensor Cores or matrix cores,
     None if its name does not say. dimensions: sides of a matmul that are no multiple of the tile ("k = 1003"). The last
     four are set later, from the examples: source: user's line behind the longest kernel; blocks: of its grid, 0 if
     unknown; waves: how often a matmul's tiles fill the device, None if unknown; counters: by Nsight Compute."""
@@ -73,7 +73,7 @@ class KernelUse:
     flops: float | None = None
     bytes: float | None = None
     at_roofline: float | None = None
-    matrix_unit: bool | None = None
+    tensor_cores: bool | None = None
     dimensions: tuple[str, ...] = ()
     source: SourceLine | None = None
     blocks: int = 0
@@ -109,17 +109,17 @@ class Roofline:
     hfu: float | None = None
 
     @property
-    def matrix_unit(self) -> float | None:
-        """Fraction of matmul time on matrix units, among kernels whose names say; None if no name does."""
-        known = [group for group in self.groups if group.flops and group.matrix_unit is not None]
+    def tensor_cores(self) -> float | None:
+        """Fraction of matmul time on Tensor Cores, among kernels whose names say; None if no name does."""
+        known = [group for group in self.groups if group.flops and group.tensor_cores is not None]
         spent = sum(group.duration for group in known)
-        return sum(group.duration for group in known if group.matrix_unit) / spent if spent else None
+        return sum(group.duration for group in known if group.tensor_cores) / spent if spent else None
 
 
 BOUNDS: tuple[Bound, ...] = (COMPUTE, MEMORY, LATENCY, UNMODELLED)
 """Bounds in order of precedence for the time of overlapping kernels."""
 TILE = {"float16": 8, "bfloat16": 8, "tf32": 4, "float32": 4, "float8": 16, "int8": 16, "float64": 2}
-"""Multiples that the sides of a matmul need to fill the matrix units' tiles, by dtype. NVIDIA's guide (Matrix
+"""Multiples that the sides of a matmul need to fill the Tensor Cores' tiles, by dtype. NVIDIA's guide (Matrix
 Multiplication Background User's Guide, 2.2, tensor core requirements) asks for multiples of 16 bytes; since cuBLAS 11
 others run too, but slower. AMD's matrix cores read rows by 16 bytes as well."""
 
@@ -335,7 +335,7 @@ def _group(
         flops=None if math.isnan(flops) else flops / number,
         bytes=None if math.isnan(moved) else moved / number,
         at_roofline=float(min(max(times) * calls, duration) / number) if times is not None else None,
-        matrix_unit=matrix_unit(name) if _known(flops) else None,
+        tensor_cores=tensor_cores(name) if _known(flops) else None,
         dimensions=missed(work.dimensions, format_, name) if work is not None and _known(usual_flops) else (),
     )
 

@@ -20,7 +20,7 @@ from steptime.trace.table import Referable, Trace
 class StepContext(Referable):
     """Steps of a trace; made by `step_context`. All times are ns on the trace's clock.
 
-    boundaries: (n, 2), the steps as the host sees them, in time order, without overlap. windows: (n, 2), as the
+    boundaries: (n, 2), the steps as the CPU sees them, in time order, without overlap. windows: (n, 2), as the
     breakdown has them: on an accelerator each ends where the device ends it. phases, compiling: what a recording knows
     next to the trace; phases is empty for a bare trace. thread: the system's id of the training thread, None or 0 if
     unknown. machine: whose peaks count. stacks: whether Python functions were recorded, which slows the steps. shift:

@@ -22,7 +22,7 @@ LEAST_CHANGE, APART = 0.15, 0.8
 """LEAST_CHANGE: fraction of the earlier step by which a step must change. APART: fraction of all (earlier, later) pairs
 of steps whose later step must be longer, however widely one side scatters."""
 AT_ONCE = 0.5
-"""Fraction of a change that must lie between the steps just before and just after it; otherwise it is a drift."""
+"""Fraction of a change that must be between the steps just before and just after it; otherwise it is a drift."""
 MOSTLY = 0.6
 """Fraction of the step's growth that one phase must have. If all phases grow, the machine is slower and not the job."""
 
@@ -48,10 +48,12 @@ MUCH = 1.5
 @dataclass(frozen=True, slots=True)
 class LastingChange:
     """A level of the steps that changed for good. step: the first of the new level, from 1, of `steps` in all; epoch:
-    that it lies in, None where no loader tells. before, now: medians of the step, ns; phase: that grew, by `growth` ns.
+    that it is in, None where no loader shows. before, now: medians of the step, ns; phase: that grew, by `growth` ns.
     share: of the growth, what the mean step bears. line: that takes more than before, by line_growth ns. gradual: the
     steps grew bit by bit, by `by_step` ns in each; before and now are the first and the last fifth of the run. carried:
-    the variable that brings the graph of each step into the next, at the line; "" where none was found."""
+    the variable that carries the graph of each step into the next, at the line; "" where none was found. longer: the
+    container that the line names, or the fastest growing one where no line is known, which grew by `entries` per
+    step."""
 
     step: int
     steps: int
@@ -66,10 +68,12 @@ class LastingChange:
     gradual: bool = False
     by_step: float = 0.0
     carried: str = ""
+    longer: str = ""
+    entries: float = 0.0
 
     @property
     def grows_much(self) -> bool:
-        """True if steps grow by half or more: nothing else that is said of a step matters as much."""
+        """True if steps grow by half or more: nothing else that is reported of a step matters as much."""
         return self.now >= MUCH * self.before
 
 

@@ -31,12 +31,12 @@ class Boundaries:
     ends: Int64
 
 
-def find_boundaries(records: RecordTable, unwatched: RecordTable, stamps: Int64) -> Boundaries:
-    """Boundaries of the training thread's steps. unwatched: windows without the always-on timers, or thinned out;
+def find_boundaries(records: RecordTable, untimed: RecordTable, stamps: Int64) -> Boundaries:
+    """Boundaries of the training thread's steps. untimed: windows without the always-on timers, or thinned out;
     stamps: boundaries that the probe recorded in these windows, ns."""
     updates, backwards = records.of(*UPDATES).outermost(), full_backwards(records)
     if len(updates):
-        mode, ends = Mode.OPTIMIZER, _cycle_ends(updates, _reaches(updates, backwards), unwatched)
+        mode, ends = Mode.OPTIMIZER, _cycle_ends(updates, _reaches(updates, backwards), untimed)
     elif len(backwards):
         mode, ends = Mode.BACKWARD, backwards.end
     else:
@@ -67,7 +67,7 @@ def _reaches(updates: RecordTable, backwards: RecordTable) -> Int64:
 @dataclass(frozen=True, slots=True)
 class _Cycle:
     """Updates of one step: the optimizers in their order, and the end of each update, ns. whole: True if an update of
-    the next cycle ended it, False if the end of the run or an unwatched window did."""
+    the next cycle ended it, False if the end of the run or an untimed window did."""
 
     optimizers: tuple[int, ...]
     ends: tuple[int, ...]
@@ -79,21 +79,21 @@ class _Cycle:
         return frozenset(self.optimizers)
 
 
-def _cycle_ends(updates: RecordTable, reaches: Int64, unwatched: RecordTable) -> Int64:
-    """Ends of the steps by the module's rule. A new cycle starts after each unwatched window, whose updates are
+def _cycle_ends(updates: RecordTable, reaches: Int64, untimed: RecordTable) -> Int64:
+    """Ends of the steps by the module's rule. A new cycle starts after each untimed window, whose updates are
     unknown.
 
     The last cycle of a run may be torn (the job was ended between two optimizers): it counts if it updated the same
     optimizers as some whole cycle.
     """
-    cycles = _with_next_phase(_handed_over(_cycles(updates, reaches, unwatched)))
+    cycles = _with_next_phase(_handed_over(_cycles(updates, reaches, untimed)))
     known = {cycle.members for cycle in cycles if cycle.whole}
     ends = [cycle.ends[-1] for cycle in cycles if cycle.whole or not known or cycle.members in known]
     return np.array(ends, np.int64)
 
 
-def _cycles(updates: RecordTable, reaches: Int64, unwatched: RecordTable) -> list[_Cycle]:
-    turns = np.searchsorted(unwatched.start, updates.start).tolist()
+def _cycles(updates: RecordTable, reaches: Int64, untimed: RecordTable) -> list[_Cycle]:
+    turns = np.searchsorted(untimed.start, updates.start).tolist()
     cycles: list[_Cycle] = []
     seen: dict[int, int] = {}
     turn = -1

@@ -85,7 +85,7 @@ class Steps:
     duration. micro_batches: number of backwards (forwards when inferring). warm_up: left out at the start. excluded:
     True if the probe slowed the step (discovery, profiler, lines, a long pause), if it holds an evaluation, a
     checkpoint or a compilation, if it was kept for being slow, or if steps were thinned out of it. A rollout or a
-    loader's start is subtracted and does not exclude. watched: False for steps without the always-on timers (their
+    loader's start is subtracted and does not exclude. timed: False for steps without the always-on timers (their
     phases are all REST). profiled, lined: recorded by the profiler or with line timing."""
 
     start: Int64
@@ -95,14 +95,14 @@ class Steps:
     micro_batches: Int64
     warm_up: Bool
     excluded: Bool
-    watched: Bool
+    timed: Bool
     profiled: Bool
     lined: Bool
 
     @property
     def steady(self) -> Bool:
-        """Mask of the steps that statistics use: watched, no warm-up and not excluded."""
-        steady: Bool = ~(self.warm_up | self.excluded) & self.watched
+        """Mask of the steps that statistics use: timed, no warm-up and not excluded."""
+        steady: Bool = ~(self.warm_up | self.excluded) & self.timed
         return steady
 
 

@@ -207,7 +207,7 @@ def _repetitions(trace: Trace) -> Iterator[FoundSteps | None]:
             name = trace.symbols[events.name[first[0]]]
             name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
             how = f'by repetition at an even pace, each time from the {kind} "{name}" on'
-            # Steps are as the host sees them, so by launches where the trace holds them.
+            # Steps are as the CPU sees them, so by launches where the trace holds them.
             yield FoundSteps(_between(trace, events.start[first if (hosts == UNKNOWN).any() else hosts]), how)
 
 

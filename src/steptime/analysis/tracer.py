@@ -5,7 +5,7 @@ on an H200's host (torch 2.11, CUDA 13.0; benchmarks/results/gpu/h200-left-behin
 last window, and launches take what they took before. Yet steps behind the first window were longer in eleven jobs on
 H100 and H200, by 2 to 21 %, once by 39 %, in recordings in which it was detached at every window; their cause is not
 known. So the mean step is that of the steps before the window, where they are enough and those behind it are longer
-beyond doubt.
+for certain.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def without_tracer(layout: Layout, usual: Int64) -> Int64:
 
 
 def slowed_by_tracer(layout: Layout, usual: Int64) -> Estimate | None:
-    """Slowdown of steps after the first device profile, ns; None if there was none, or if the slowdown is in doubt."""
+    """Slowdown of steps after the first device profile, ns; None if there was none, or if the slowdown is uncertain."""
     before = _before(layout, usual)
     if before.sum() < FEWEST or before.all():
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from steptime.advice.rule import Finding
 from steptime.answer.tables import Table
 from steptime.quantities import Estimate, format_share
 
@@ -74,7 +75,8 @@ class Answer:
     how certain it is and what is unknown; head: subject of the request (job, versions), a line each. parts: support
     of the headline, in order; details: parts for documents only (Markdown, page), made on demand. notes: further
     sentences. more: command that shows what a terminal leaves out. next_command: ready to paste. figures: of the
-    page. data: for programs. exports: formats that this answer renders itself, by file extension."""
+    page. data: for programs, or what makes it on demand. findings: of the rules, for editors and agents; step: ns, of
+    which their savings are shares. exports: formats that this answer renders itself, by file extension."""
 
     title: str
     headline: str
@@ -88,6 +90,8 @@ class Answer:
     gain: Gain | None = None
     details: Callable[[], Iterable[Part]] = tuple
     data: object = None
+    findings: tuple[Finding, ...] = ()
+    step: float = 0.0
     exports: Mapping[str, Callable[[], str | bytes]] = field(default_factory=dict)
 
     @property

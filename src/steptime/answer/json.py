@@ -11,7 +11,7 @@ from steptime.answer.answer import Answer
 
 def as_json(answer: Answer) -> str:
     """Data of an answer for programs, as JSON."""
-    return document(answer.data)
+    return document(answer.data() if callable(answer.data) else answer.data)
 
 
 def document(value: Any) -> str:

@@ -31,15 +31,23 @@ def _as_card(answer: Answer) -> bytes:
     return as_card(answer)
 
 
+def _as_sarif(answer: Answer) -> str:
+    from steptime.answer.sarif import as_sarif  # brings the rules' pages
+
+    return as_sarif(answer)
+
+
 RENDERERS: dict[str, Callable[[Answer], str | bytes]] = {
     ".txt": as_text,
     ".md": as_markdown,
     ".json": as_json,
     ".html": _as_page,
     "card.png": _as_card,
+    ".sarif": _as_sarif,
 }
-"""Formats of every answer, by file extension; `Answer.exports` has those of a particular answer."""
-FORMATS = tuple(RENDERERS)
+"""Renderers by file extension; `Answer.exports` has those of a particular answer."""
+FORMATS = tuple(each for each in RENDERERS if each != ".sarif")
+"""Formats of every answer; SARIF is of those with findings."""
 
 
 def rendered(answer: Answer, extension: str) -> str | bytes:

@@ -21,7 +21,7 @@ import numpy as np
 
 from steptime.arrays import Float64
 from steptime.errors import NothingMeasuredError
-from steptime.machine.machine import DISTURBING_CPUS, Machine
+from steptime.machine.machine import BUSY_CPUS, Machine
 from steptime.machine.peaks import OtherLoad, known, remembered
 from steptime.quantities import Estimate, format_share, median_of
 
@@ -126,13 +126,13 @@ class Contender:
 
     name: its place, with its mode where there are several. time: median ns of a call, with --backward of both passes;
     forward: of the forward pass alone. speed: how many times as fast as the first. first_call: ns, with what is
-    compiled; pays_after: calls after which that is paid back, None where it is not faster beyond doubt. error: largest
+    compiled; pays_after: calls after which that is paid back, None where it is not faster for certain. error: largest
     difference to the first's result, relative to its largest magnitude. flops: of a call, as torch's counter has them
-    (matrix products, convolutions, attention); bytes: of arguments, results and parameters, which must at least be
-    moved. peak_bytes: taken beyond what was held before. launch: ns that the host takes to launch a call, None on a CPU
+    (matmuls, convolutions, attention); bytes: of arguments, results and parameters, which must at least be
+    moved. peak_bytes: taken beyond what was held before. launch: ns that the CPU takes to launch a call, None on a CPU
     and with cold caches. blocks: ns of a call in each block in the order of time; means of neighbours where there are
     many; iqr: interquartile range of all of them, ns. changes: its arguments, so that each call goes on with what the
-    last one left. sentence: why it stands so, "" where nothing is to be said."""
+    last one left. sentence: why it is so, "" where nothing is to be reported."""
 
     name: str
     mode: str
@@ -199,7 +199,7 @@ class Bench:
     @property
     def under_load(self) -> bool:
         """True if other programs took so much of the machine that times are longer than necessary."""
-        return self.other_cpus > DISTURBING_CPUS
+        return self.other_cpus > BUSY_CPUS
 
 
 def bench(options: BenchOptions, executable: str, machines: Sequence[Machine], notify: Callable[[str], None]) -> Bench:

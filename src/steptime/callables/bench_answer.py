@@ -215,25 +215,22 @@ def notes(bench: Bench) -> Iterator[str]:
 
 
 def _of_calls(bench: Bench) -> Iterator[str]:
-    """Notes on changed arguments, launch-bound calls and printed output."""
+    """Notes on changed arguments, overhead-bound calls and printed output."""
     changing = dict.fromkeys(each.name for each in bench.contenders if each.changes)
     if changing:
         yield one_line(
             f"{', '.join(changing)} {'change their' if len(changing) > 1 else 'changes its'} arguments: each "
             "call starts from the values that the last one left."
         )
-    waiting = dict.fromkeys(each.name for each in bench.contenders if _launch_bound(each))
+    timed = ((each, each.launch, each.time) for each in bench.contenders)
+    waiting = [each.name for each, launch, time in timed if launch and time and launch > LAUNCH_BOUND * time.value]
     if waiting:
         yield one_line(
-            f"{', '.join(waiting)}: launch-bound; the CPU needs nearly all of the time to launch the kernels."
+            f"{', '.join(waiting)}: overhead-bound; the CPU needs nearly all of the time to launch the kernels."
         )
     printed = sum(setting.printed for setting in bench.settings)
     if printed:
         yield f"They print while timed ({format_bytes(printed)}, not shown), which is part of the measured time."
-
-
-def _launch_bound(each: Contender) -> bool:
-    return each.launch is not None and each.time is not None and each.launch > LAUNCH_BOUND * each.time.value
 
 
 def _first_calls(contenders: Iterable[Contender]) -> Iterator[str]:

@@ -165,7 +165,7 @@ def _transfers(bench: LoaderBench) -> Table:
     return table_of(
         "transfers", "a batch to the device", "", bench.transfers,
         word("memory", "memory", lambda each: each.name, kind="code"),
-        duration("the host waits", "host_ns", lambda each: each.host_ns, barred=True),
+        duration("the CPU waits", "host_ns", lambda each: each.host_ns, barred=True),
         duration("on the device", "device_ns", lambda each: each.device_ns),
         number("B/s", "bytes_per_second", lambda each: each.rate, lambda value: f"{format_rate(value)}B/s"),
         duration("pinning before", "pin_ns", lambda each: each.pin_ns),

@@ -21,7 +21,7 @@ from steptime.answer.page.curves import CurveChart, PlacedPoint, curve_figures, 
 from steptime.answer.printable import shorten
 from steptime.answer.tables import Table, duration, number, table_of, word
 from steptime.callables.bench import SCRIPTS, answer_of
-from steptime.machine.machine import DISTURBING_CPUS, Machine
+from steptime.machine.machine import BUSY_CPUS, Machine
 from steptime.machine.peaks import OtherLoad
 from steptime.quantities import Estimate, format_bytes, format_count, format_duration, format_rate, format_share
 
@@ -213,7 +213,7 @@ def headline(sweep: Sweep) -> str:
     copies, products = sweep.of("copy"), sweep.of("product")
     top, moved = max(each.rate for each in products), copies[-1].bandwidth
     return (
-        f"{sweep.name or sweep.device}: memory gives {_rate(moved, 'B/s')}, matrix products do {_rate(top, 'FLOP/s')}: "
+        f"{sweep.name or sweep.device}: memory gives {_rate(moved, 'B/s')}, matmuls do {_rate(top, 'FLOP/s')}: "
         f"work with less than {top / moved:.3g} FLOP/B is bound by memory."
     )
 
@@ -221,7 +221,7 @@ def headline(sweep: Sweep) -> str:
 def badge(sweep: Sweep) -> str:
     """Confidence of the result, with its reason, and a comparison with the peaks that steps are judged by."""
     parts = []
-    if sweep.other_cpus > DISTURBING_CPUS:
+    if sweep.other_cpus > BUSY_CPUS:
         parts.append(f"Unclear: other programs kept {sweep.other_cpus:.1f} CPUs busy meanwhile.")
     else:
         slower = sorted(each.seconds[1] / each.seconds[0] - 1 for each in sweep.points)
@@ -344,7 +344,7 @@ def by_size(sweep: Sweep) -> Iterator[CurveChart]:
     if len(products) > 1:
         half = half_of_the_peak(sweep)
         yield _over_amount(
-            products, "products", "FLOP/s of matrix products over their order", "FLOP/s", lambda each: each.rate, str,
+            products, "products", "FLOP/s of matmuls over their order", "FLOP/s", lambda each: each.rate, str,
             [(half, "half of the peak from here on")],
         )  # fmt: skip
 

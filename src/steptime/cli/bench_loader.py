@@ -54,7 +54,7 @@ def asked(
             raise UsageError("bench-callable", f"{only} recorded no DataLoader. Name the loader, as in data.py:loader.")
         away = max(0.0, (case.step.duration.value - use.wait.value) / max(use.demand, 1.0))
         options = replace(options, step=options.step or away)
-        dataset = use.dataset.partition("(")[0]  # a Subset is told with what it is of
+        dataset = use.dataset.partition("(")[0]  # a Subset is reported with what it is of
     elif only and PLACE.fullmatch(only):
         return of_place(interpreter_with_torch(python)), options
     elif only and not only.endswith(".py"):

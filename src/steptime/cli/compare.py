@@ -25,7 +25,7 @@ SUMMARY = "GITHUB_STEP_SUMMARY"
     "--fail-on",
     "bounds",
     metavar="BOUNDS",
-    help='End with 1 where a bound is exceeded beyond doubt: "step>5%, memory>10%, input>2ms". Quantities: step, '
+    help='End with 1 where a bound is exceeded for certain: "step>5%, memory>10%, input>2ms". Quantities: step, '
     "memory, and every category or phase.",
 )
 @click.option("--strict", is_flag=True, help="With --fail-on: undecided bounds fail, too.")

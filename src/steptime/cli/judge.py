@@ -81,7 +81,7 @@ def _start(
     """Folder of a new judgement. A change that cannot be tried is refused before the job is measured."""
     target = target or named_or_newest(())
     recorded = len(target) == 1 and Path(target[0]).is_dir()
-    sources = () if recorded else asked.variants(target, Path.cwd())[0].sources  # measured is what they are beside
+    sources = () if recorded else asked.variants(target, Path.cwd())[0].sources  # the baseline that is measured
     recording = recording_of(target, options, sources)
     manifest = load(recording).manifest
     baseline, variants = asked.variants(manifest.command, Path(manifest.directory))

@@ -1,7 +1,7 @@
 """Work of `steptime mcp`: its tools, by the Model Context Protocol over standard input and output.
 
 Two laws: only the command that the client gave in the same call is executed (never a recording's own command), and
-every answer is short (`answers.fitted`). A tool that runs a job starts a `steptime` process, whose messages are the
+every answer is short (`fitted`). A tool that runs a job starts a `steptime` process, whose messages are the
 progress that the client receives."""
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import msgspec
 
 from steptime._version import __version__
 from steptime.advice.rule import Weight
+from steptime.answer.answer import Answer
+from steptime.answer.brief import Document, as_brief, fitted
 from steptime.answer.output import write_whole
 from steptime.cli import answers
 from steptime.cli.explain import page_about
@@ -39,7 +41,7 @@ LONGEST_COMMAND = 2000
 """Most characters of a command: the answers, which are short, contain it."""
 INSTRUCTIONS = (
     "steptime measures PyTorch training jobs. Start with diagnose(command=[…]), follow the `next` call of each answer, "
-    "and run `apply` yourself where there is one: the patch was run by itself and judged faster and the same training."
+    "and run `apply` yourself if the answer has one: that patch ran by itself, was faster and trained the same."
 )
 SLUG = re.compile(r"(?P<sentence>.+) \((?P<slug>[a-z0-9-]+)\)")
 """Pattern of an error message with its slug."""
@@ -48,60 +50,63 @@ Words = Annotated[
     list[str],
     msgspec.Meta(description="The command that starts the training, as a list of words: ['python', 'train.py']."),
 ]
-Folder = Annotated[str, msgspec.Meta(description="The folder in which the command is run.")]
+Folder = Annotated[str, msgspec.Meta(description="Folder in which the command runs.")]
 Uncontained = Annotated[
     bool, msgspec.Meta(description="Run the job in its own folder where the system permits no contained copy.")
 ]
 
 
 class Diagnose(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Where the time of a training step goes: runs a copy of the job until its steps are known (a minute or so; no file
-    of it changes), or reads a recording or a profiler's trace. The lines, what they cost, and what to do next."""
+    """Find where the time of a training step goes: slow lines, their cost, what to change. Runs a copy of the job for
+    about a minute (its files stay unchanged), or reads a recording or a profiler trace."""
 
     command: Words = []
-    path: Annotated[str, msgspec.Meta(description="A recording, or a profiler's trace, instead of a job.")] = ""
+    path: Annotated[str, msgspec.Meta(description="Recording or profiler trace to read instead of running a job.")] = ""
     directory: Folder = ""
     uncontained: Uncontained = False
 
 
 class Explain(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a finding (ST101), a fix (RM101) or a message means, how it is known, what helps, when to ignore it; with a
-    path also where it is in that recording."""
+    """Explain a finding (ST101), a fix (RM101) or an error message: what it means, how steptime knows, what helps, when
+    to ignore it. With `path`, also report its place in that recording."""
 
     code: str
-    path: Annotated[str, msgspec.Meta(description="A recording or a trace that has the finding.")] = ""
+    path: Annotated[str, msgspec.Meta(description="Recording or trace with the finding.")] = ""
     command: Words = []
     directory: Folder = ""
 
 
 class Judge(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Whether a change makes the job faster and leaves its training the same: runs the job with and without it, in
-    turns with a control, in contained copies. Without a change: steptime's own fixes for what was found, as a patch. A
-    script without training steps is judged by a number that it prints (metric)."""
+    """Measure whether a change makes the job faster and keeps its training the same: runs the job with and without it
+    and a control, in turns, in contained copies. Without a change, tries steptime's own fixes and returns a patch. For
+    a script without training steps, give `metric`, a number that it prints."""
 
     command: Words
-    recording: Annotated[str, msgspec.Meta(description="Of this command, by diagnose; else it is measured.")] = ""
+    recording: Annotated[
+        str,
+        msgspec.Meta(description="Recording of this command, made by diagnose. Without it the job is measured first."),
+    ] = ""
     fixes: Annotated[list[str], msgspec.Meta(description="Codes of steptime's fixes to try (RM101).")] = []
-    diff: Annotated[str, msgspec.Meta(description="A change of yours: a file that git diff wrote, or its text.")] = ""
-    ref: Annotated[str, msgspec.Meta(description="A change of yours: a commit, or A..B.")] = ""
-    env: Annotated[dict[str, str], msgspec.Meta(description="A change of yours: variables.")] = {}
-    args: Annotated[str, msgspec.Meta(description="A change of yours: further arguments of the command.")] = ""
+    diff: Annotated[str, msgspec.Meta(description="Your change: a file written by git diff, or its text.")] = ""
+    ref: Annotated[str, msgspec.Meta(description="Your change: a commit, or A..B.")] = ""
+    env: Annotated[dict[str, str], msgspec.Meta(description="Your change: environment variables.")] = {}
+    args: Annotated[str, msgspec.Meta(description="Your change: further arguments of the command.")] = ""
     metric: Annotated[
-        str, msgspec.Meta(description="A regular expression with one group, the number that the command prints.")
+        str, msgspec.Meta(description="Regular expression with one group: the number that the command prints.")
     ] = ""
     until_loss: Annotated[
         float | None,
-        msgspec.Meta(description="Compare the time to this training loss; a change of yours may train otherwise."),
+        msgspec.Meta(description="Compare the time to this training loss; your change may then train differently."),
     ] = None
-    lower_is_better: Annotated[bool, msgspec.Meta(description="Of the metric: it is a time, or a cost.")] = False
-    resume: Annotated[str, msgspec.Meta(description="Go on with the judgement in this folder.")] = ""
-    budget: Annotated[str, msgspec.Meta(description="Time for all of it: 90s, 10m.", pattern=r"^\d+(s|m|h)$")] = "10m"
+    lower_is_better: Annotated[bool, msgspec.Meta(description="The metric is a time or a cost.")] = False
+    resume: Annotated[str, msgspec.Meta(description="Continue the judgement in this folder.")] = ""
+    budget: Annotated[str, msgspec.Meta(description="Time for the whole call: 90s.", pattern=r"^\d+(s|m|h)$")] = "10m"
     directory: Folder = ""
     uncontained: Uncontained = False
 
 
 class WhatIf(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What each fix is predicted to save, before anything is tried: from a recording or a trace. Nothing is run."""
+    """Predict what each fix would save, from a recording or a trace. Runs nothing."""
 
     path: str
     command: Words = []
@@ -109,14 +114,14 @@ class WhatIf(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Compare(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What differs between two recordings, traces or reports, beyond noise, and the likely cause. Nothing is run."""
+    """Report what differs between two recordings, traces or reports, beyond noise, and its cause. Runs nothing."""
 
     before: str
     after: str
     directory: Folder = ""
 
 
-async def diagnose(given: Diagnose, notify: Notify) -> dict[str, Any]:
+async def diagnose(given: Diagnose, notify: Notify) -> Document:
     """Answers a `Diagnose` call."""
     if bool(given.command) == bool(given.path):
         raise UsageError("usage", "Nothing to diagnose. Give a command, or the path of a recording or a trace.")
@@ -128,7 +133,7 @@ async def diagnose(given: Diagnose, notify: Notify) -> dict[str, Any]:
     return answers.of_report(await _report(path), _job(given.command, given.directory), path)
 
 
-async def explain(given: Explain, notify: Notify) -> dict[str, Any]:
+async def explain(given: Explain, notify: Notify) -> Document:
     """Answers an `Explain` call."""
     page = page_about(given.code)
     path = _within(given.directory, given.path)
@@ -136,7 +141,7 @@ async def explain(given: Explain, notify: Notify) -> dict[str, Any]:
     return answers.of_page(given.code, page, report, _job(given.command, given.directory), path)
 
 
-async def judge(given: Judge, notify: Notify) -> dict[str, Any]:
+async def judge(given: Judge, notify: Notify) -> Document:
     """Answers a `Judge` call."""
     own = [name for name in ("diff", "ref", "env", "args") if getattr(given, name)]
     if given.fixes and own:
@@ -153,16 +158,16 @@ async def judge(given: Judge, notify: Notify) -> dict[str, Any]:
             verb, words, target = _resumed(given)
         elif given.recording:
             target = [_same_job(given)]
-        words = ["--budget", given.budget, "-o", str(scratch / "told.json"), *words]
+        words = ["--budget", given.budget, "-o", str(scratch / "report.json"), *words]
         await _steptime(
             [verb, *words, *_uncontained(given.uncontained), *target], given.directory, notify, wanted=scratch
         )
-        reported = msgspec.json.decode((scratch / "told.json").read_bytes())
+        reported = msgspec.json.decode((scratch / "report.json").read_bytes())
     job = _job(given.command, given.directory)
     if reported["folder"] is None:
         after = answers.call("what_if", path=_within(given.directory, given.recording), **job)
         after = after if given.recording else answers.call("diagnose", **job)
-        return answers.answer(reported["text"], "unclear: no variant was run", "", "", [], after)
+        return as_brief(Answer("", reported["text"], "Unclear: no variant was run."), after)
     results = read_results(Path(reported["folder"]))
     apply = shlex.join(["git", "apply", given.diff]) if given.diff and not _is_text(given.diff) else ""
     apply = apply or judged_diff(results, Path(reported["folder"]))
@@ -171,20 +176,20 @@ async def judge(given: Judge, notify: Notify) -> dict[str, Any]:
     return answers.of_trial(results, reported["folder"], job, first, apply, resumed=bool(given.resume))
 
 
-async def what_if(given: WhatIf, notify: Notify) -> dict[str, Any]:
+async def what_if(given: WhatIf, notify: Notify) -> Document:
     """Answers a `WhatIf` call."""
     path = _within(given.directory, given.path)
     return answers.of_what_if(await _report(path), _job(given.command, given.directory), path)
 
 
-async def compared(given: Compare, notify: Notify) -> dict[str, Any]:
+async def compared(given: Compare, notify: Notify) -> Document:
     """Answers a `Compare` call."""
     paths = [_within(given.directory, each) for each in (given.before, given.after)]
     before, after = [await _report(path) for path in paths]
     return answers.of_comparison(compare([before, after], labels_of(paths)), after, paths[1])
 
 
-TOOLS: Mapping[str, tuple[type[msgspec.Struct], Callable[[Any, Notify], Awaitable[dict[str, Any]]]]] = {
+TOOLS: Mapping[str, tuple[type[msgspec.Struct], Callable[[Any, Notify], Awaitable[Document]]]] = {
     "diagnose": (Diagnose, diagnose),
     "explain": (Explain, explain),
     "judge": (Judge, judge),
@@ -214,7 +219,7 @@ async def answered(name: str, arguments: Mapping[str, Any], notify: Notify) -> s
     try:
         if not folder.is_dir():
             raise UsageError("usage", f"No such folder: {folder}")
-        return answers.fitted(await function(given, notify))
+        return fitted(await function(given, notify))
     except OSError as error:  # a name that is too long, a folder that may not be looked into
         raise UsageError(
             "mcp-no-answer", f"The system refused a path of {name} ({error.strerror}). Check its paths."
@@ -360,7 +365,7 @@ async def _steptime(words: Sequence[str], directory: str, notify: Notify, wanted
             process.send_signal(signal.SIGINT)
             with anyio.CancelScope(shield=True):
                 await process.wait()
-    answered = any(wanted.glob("told.json")) if wanted is not None else process.returncode == 0
+    answered = any(wanted.glob("report.json")) if wanted is not None else process.returncode == 0
     if not answered:
         last = SLUG.fullmatch(message[-1] if message else "")
         ended = f"steptime {words[0]} ended with status {process.returncode} and without an answer"

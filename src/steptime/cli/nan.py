@@ -48,7 +48,7 @@ class NanOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedRun:
+class MonitoredRun:
     """First run of the job. outcome: None if it was skipped (--at). started, ended: ns since the epoch."""
 
     outcome: Outcome | None
@@ -57,62 +57,62 @@ class WatchedRun:
     ended: int
 
 
-def _hunt(options: NanOptions, folder: Path) -> int:
+def _search(options: NanOptions, folder: Path) -> int:
     """Searches for the fault, and returns the exit status. Does not return if the job failed by itself."""
     seed = secrets.randbelow(1 << 31)
-    watched = _monitored(options, folder, seed)
-    sign = _sign(options, watched)
+    monitored = _monitored(options, folder, seed)
+    sign = _sign(options, monitored)
     instrumented: tuple[ProcessNumerics, ...] = ()
     if sign is not None and not options.no_replay:
-        instrumented = _instrument(options, folder, seed, watched, sign)
-    account = trace_back(options.job, watched.processes, instrumented)
-    notes = account.notes
-    if account.trigger is not None and sign is not None and not (options.no_replay or account.reproduced):
+        instrumented = _instrument(options, folder, seed, monitored, sign)
+    found = trace_back(options.job, monitored.processes, instrumented)
+    notes = found.notes
+    if found.trigger is not None and sign is not None and not (options.no_replay or found.reproduced):
         notes += (
             f"it did not recur in the second run up to step {sign.step + options.max_steps}: the job depends "
             "on something that no seed controls (time, threads, files written by the first run)",
         )
-    seconds = (time.time_ns() - watched.started) / 1e9
-    account = replace(account, seconds=seconds, directory=str(Path.cwd()), notes=notes)
-    outcome = watched.outcome
-    if account.trigger is None and outcome is not None and not watched.processes:
+    seconds = (time.time_ns() - monitored.started) / 1e9
+    found = replace(found, seconds=seconds, directory=str(Path.cwd()), notes=notes)
+    outcome = monitored.outcome
+    if found.trigger is None and outcome is not None and not monitored.processes:
         reason = nothing_measured(outcome, folder)
-        if reason is not None:  # a job in which nothing was watched is no job in which all was finite
+        if reason is not None:  # a job in which nothing was monitored is no job in which all was finite
             say(str(reason))
             exit_as(outcome)
-    _deliver(account, options)
-    if account.trigger is not None:
+    _deliver(found, options)
+    if found.trigger is not None:
         return FOUND
     return 0 if outcome is None or outcome.status == 0 else exit_as(outcome)
 
 
-def _monitored(options: NanOptions, folder: Path, seed: int) -> WatchedRun:
+def _monitored(options: NanOptions, folder: Path, seed: int) -> MonitoredRun:
     started = time.time_ns()
     if options.at is not None:
-        return WatchedRun(None, (), started, started)
+        return MonitoredRun(None, (), started, started)
     numerics = NumericsOptions("watch", seed, go_on=options.go_on)
     outcome = launch(options.job, folder / "watch", ProbeOptions(profile=False, numerics=numerics))
     for problem in outcome.problems:
         say(problem)
-    return WatchedRun(outcome, read_numerics(folder / "watch"), started, time.time_ns())
+    return MonitoredRun(outcome, read_numerics(folder / "watch"), started, time.time_ns())
 
 
-def _sign(options: NanOptions, watched: WatchedRun) -> Trigger | None:
+def _sign(options: NanOptions, monitored: MonitoredRun) -> Trigger | None:
     """Sign to look for. A job that failed by itself may have seen a bad loss before steptime did. None without a
     sign."""
     if options.at is not None:
         return Trigger("loss", options.at)
-    found = first_sign(watched.processes)
-    outcome = watched.outcome
+    found = first_sign(monitored.processes)
+    outcome = monitored.outcome
     if found is not None or outcome is None or outcome.status == 0 or outcome.signal is not None:
         return found
     if not outcome.torch_seen:
         return None
-    return Trigger("read", max((process.steps for process in watched.processes), default=0) + 1)
+    return Trigger("read", max((process.steps for process in monitored.processes), default=0) + 1)
 
 
 def _instrument(
-    options: NanOptions, folder: Path, seed: int, watched: WatchedRun, sign: Trigger
+    options: NanOptions, folder: Path, seed: int, monitored: MonitoredRun, sign: Trigger
 ) -> tuple[ProcessNumerics, ...]:
     """Results of a second, contained run, which finds the files as they were before the first run."""
     more = 0 if sign.kind == "skipped" else options.max_steps
@@ -121,11 +121,11 @@ def _instrument(
     recording = folder / "instrumented"
     if not options.quiet:
         say(f"checking every operator from step {first} on, in a second run; its output goes to {recording / OUTPUT}")
-    took = watched.outcome.seconds if watched.outcome is not None else 0.0
+    took = monitored.outcome.seconds if monitored.outcome is not None else 0.0
     whole = folder.absolute()
     ours = (*ours_in(whole.parent), whole)
     workspace = Workspace(options.job, whole, Path.cwd(), without=ours, uncontained=options.uncontained)
-    workspace = with_outputs(workspace, (watched.started, watched.ended))
+    workspace = with_outputs(workspace, (monitored.started, monitored.ended))
     try:
         refuse_uncontained(workspace)
         deadline = LONGEST + SLOWER * took
@@ -141,9 +141,9 @@ def _instrument(
     return found
 
 
-def _deliver(account: NonFinite, options: NanOptions) -> None:
+def _deliver(found: NonFinite, options: NanOptions) -> None:
     error = STANDARD_OUTPUT not in options.outputs
-    hand_over(answer_of(account), options.outputs, as_json=options.as_json, force=options.force, error=error)
+    hand_over(answer_of(found), options.outputs, as_json=options.as_json, force=options.force, error=error)
 
 
 def run(**given: Any) -> int:
@@ -154,7 +154,7 @@ def run(**given: Any) -> int:
     check_all(options.outputs, force=options.force)
     resolve(options.job)
     if options.recording is None:
-        return _hunt(options, default_recording((f"{job_name(options.job)}-nan",)))
+        return _search(options, default_recording((f"{job_name(options.job)}-nan",)))
     parts = [options.recording / name for name in ("watch", "instrumented")] if options.force else []
     with set_aside(parts):
-        return _hunt(options, options.recording)
+        return _search(options, options.recording)

@@ -71,7 +71,7 @@ def files(context: click.Context, parameter: click.Parameter, incomplete: str) -
 
 
 def named_or_newest(paths: Sequence[str]) -> tuple[str, ...]:
-    """The paths, or the newest recording, which is said, where none is named. Raises RecordingError."""
+    """The paths, or the newest recording, which is reported, where none is named. Raises RecordingError."""
     if paths:
         return tuple(paths)
     path = str(newest())

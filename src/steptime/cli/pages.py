@@ -15,7 +15,7 @@ What `steptime VERB --help` prints, verb by verb.
 | status | when |
 | --- | --- |
 | 0 | done |
-| 1 | refused, for the reason that is said; or standard output took no more |
+| 1 | refused, for the reason that is reported; or standard output took no more |
 | 1 | `compare --fail-on`: a bound is exceeded; `judge`: a change is worse; `nan`: something is not finite |
 | 1 | `bench`: a callable fails, gives another result, or cheats |
 | 2 | the command line cannot be followed |

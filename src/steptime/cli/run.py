@@ -213,7 +213,7 @@ def command(**given: Any) -> int:
         outcome, made = replace(outcome, recording=outcome.recording.with_name(wanted.name)), wanted
     elif made != wanted and options.recording is not None:
         say(f"{wanted} contains {_why_it_stays(wanted, replaces)}. This run is recorded in {made}. (recording-exists)")
-    status = shield(lambda: _account(outcome, made, options))
+    status = shield(lambda: _after_job(outcome, made, options))
     if options.recording is None and part is None and not outcome.torch_seen:
         _leave_nothing(outcome.recording, made.parent if parent_is_ours else None)
     if url is not None:
@@ -341,7 +341,7 @@ def _meanwhile(announcer: Announcer | None) -> Callable[[Progress], None]:
     return show
 
 
-def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
+def _after_job(outcome: Outcome, folder: Path, options: RunOptions) -> int:
     """Does everything after the job. If there is nothing to report, it says so, and fails only if a report was
     requested, because the job itself succeeded."""
     from steptime.cli.after_run import (

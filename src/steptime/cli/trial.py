@@ -39,6 +39,7 @@ from steptime.errors import NothingMeasuredError, OutputError, RecordingError, U
 from steptime.launcher.command import default_recording, is_recording, job_name, resolve
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.progress import PROFILED
+from steptime.launcher.telemetry import crowded
 from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, VariantPlace, run_variant
 from steptime.quantities import format_count, format_duration
 from steptime.recording.load import load
@@ -406,7 +407,7 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
     known = read_results(folder)
     plan, path = known.plan, Path(known.plan.recording)
     recording = load(path) if plan.recording else None
-    with closing(_executor(recording, options)) as executor:
+    with closing(_executor(recording, options, plan.goal)) as executor:
         if recording is None:
             workspace = plain_workspace(plan, folder, uncontained=options.uncontained, keep=options.keep)
         else:
@@ -416,6 +417,8 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
         refuse_uncontained(workspace)
         if not options.quiet:
             say(f"{len(plan.variants)} to try, {explain(workspace)}; Ctrl-C keeps what is done")
+            if busy := crowded():
+                say(busy)
             if plan.metric is None:
                 _say_what_it_takes(plan, options.budget)
         notify = (lambda _: None) if options.quiet else TrialAnnouncer(say).show
@@ -437,14 +440,14 @@ def _one_process(recording: Recording) -> bool:
     return len(recording.processes) == 1 and recording.processes[0].facts.device in ("", "cpu", "cuda")
 
 
-def _executor(recording: Recording | None, options: TrialOptions) -> Executor:
+def _executor(recording: Recording | None, options: TrialOptions, goal: Goal) -> Executor:
     """Executor of the variants."""
     if options.executor != "ray":
         if recording is None or len(recording.processes) != 1:
             return LocalExecutor()
         device = recording.processes[0].facts.device
         if device != "cuda":  # what was launched on another one goes on while its process is stopped
-            return LocalExecutor(alternating=device in ("", "cpu"))
+            return LocalExecutor(alternating=device in ("", "cpu"), forking=device == "cpu" and goal is Goal.SPEED)
         resident = max((sample.resident_bytes for sample in recording.telemetry), default=0)
         devices = [each.uuid for each in recording.processes[0].devices]
         return LocalExecutor(alternating=resident > 0, resident=resident, devices=devices)
@@ -462,19 +465,15 @@ def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
     """Warns if the budget pays for too few processes to prove a change, or to time all of the user's own changes."""
     each = plan.start_seconds + max(SECONDS, FEWEST * plan.step_seconds)
     if budget.left() < PROOF * each:
-        say(
-            f"The budget is too short to prove a change: two rounds take {PROOF} processes, and each needs "
-            f"about {format_duration(plan.start_seconds * 1e9)} to its first step. Give --budget "
-            f"{longer(plan, budget)}m."
-        )
-        return
+        first = format_duration(plan.start_seconds * 1e9)
+        needs = f"two rounds take {PROOF} processes, each of them {first} to its first step"
+        return say(f"The budget is too short to prove a change: {needs}. Give --budget {longer(plan, budget)}m.")
     handed = sum(variant.foreign for variant in plan.variants)
     processes = 2 * (1 + handed) + MIN_ROUNDS * processes_of(handed, alternating=True)
     if handed and plan.compared is None and budget.left() < processes * each:
         say(
-            f"The budget may be too short to decide all {handed}: their rehearsals and {MIN_ROUNDS} rounds "
-            f"take {processes} processes of about {format_duration(each * 1e9)}. The largest expected gains "
-            f"run first; --budget {ceil(processes * each / 60)}m is enough for all."
+            f"The budget may be too short to decide all {handed}: rehearsals and {MIN_ROUNDS} rounds take {processes} "
+            f"processes of {format_duration(each * 1e9)}. --budget {ceil(processes * each / 60)}m is enough for all."
         )
 
 
@@ -574,7 +573,7 @@ def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialO
         # How fast it is, is known: processes that only compare its training are as short as a loss curve.
         runner.plan = replace(runner.plan, start_seconds=0.0)
         confirmed = _patch(runner, taken, proposals, options, proving=pays)
-        # A patch that failed, or trains otherwise, may itself be wrong: then what it stands for is run.
+        # A patch that failed, or trains otherwise, may itself be wrong: then what it represents is run.
         if pays and (confirmed is None or confirmed.verdict in NEVER) and runner.budget.left() > 0:
             (confirmed,) = runner.conduct(next_stage(runner), (taken,))
     if confirmed is not None and confirmed.verdict is TrialVerdict.BROKE_PROMISE and runner.budget.left() > 0:

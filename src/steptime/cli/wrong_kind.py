@@ -78,13 +78,10 @@ def kind_of(path: Path) -> FileKind | None:
         if not path.is_file():
             return None
         named = next((kind for kind in KINDS if path.name.lower().endswith(kind.endings or ("\0",))), None)
-        return named or _by_content(_start(path))
+        start = b"" if named else _start(path)
+        return named or next((kind for kind in KINDS if any(sign in start for sign in kind.signs)), None)
     except (OSError, ValueError):
         return None
-
-
-def _by_content(start: bytes) -> FileKind | None:
-    return next((kind for kind in KINDS if any(sign in start for sign in kind.signs)), None)
 
 
 def _start(path: Path) -> bytes:

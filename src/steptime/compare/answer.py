@@ -8,7 +8,7 @@ from functools import partial
 
 from steptime.answer.answer import Answer, Figure
 from steptime.answer.tables import Table, table_of, word
-from steptime.compare.comparison import Check, Comparison, Ruling
+from steptime.compare.comparison import Check, Comparison, DifferenceOutcome, Ruling
 from steptime.compare.gate import render_junit
 from steptime.compare.tables import difference_tables, runs_table, settings_table
 from steptime.quantities import format_bytes, format_share
@@ -29,7 +29,7 @@ def answer_of(comparison: Comparison) -> Answer:
     return Answer(
         title=f"{first} against {last}",
         headline=comparison.sentence,
-        badge=f"Noise: {format_share(comparison.noise.noise_floor)} of a step is allowed for between runs ({known}).",
+        badge=f"{_sure(comparison)}: {format_share(comparison.noise.noise_floor)} of a step is noise ({known}).",
         head=(*_launches_and_growth(comparison), *(() if settings.rows else ("Settings: no difference is known",))),
         parts=(_gate(comparison), settings, runs_table(comparison), *difference_tables(comparison)),
         notes=tuple(filter(None, notes)),
@@ -42,15 +42,17 @@ def answer_of(comparison: Comparison) -> Answer:
     )
 
 
+def _sure(comparison: Comparison) -> str:
+    return "Unclear" if comparison.step.outcome is DifferenceOutcome.UNDECIDED else "Confident"
+
+
 def _launches_and_growth(comparison: Comparison) -> Iterator[str]:
     """ "Kernels per step: 532 → 48", and whether a leak is gone."""
     first, last = comparison.runs[0], comparison.runs[-1]
     if first.kernels and last.kernels and round(first.kernels) != round(last.kernels):
         yield f"Kernels per step (on a CPU, operators): {first.kernels:,.0f} → {last.kernels:,.0f}"
     if first.growth is not None and last.growth is not None and (first.growth or last.growth):
-        growths = (
-            f"{format_bytes(each)}/step" if each else "none beyond doubt" for each in (first.growth, last.growth)
-        )
+        growths = (f"{format_bytes(each)}/step" if each else "none for certain" for each in (first.growth, last.growth))
         yield f"Memory growth: {' → '.join(growths)}"
 
 

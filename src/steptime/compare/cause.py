@@ -1,7 +1,7 @@
 """Likely cause of a step's change, and the whole comparison in one sentence.
 
 First comes the category that changed most with the step; then a differing setting that can change this category, the
-most telling first; then the part of the step that changed most. The cause is only likely: nothing was tried.
+most specific first; then the part of the step that changed most. The cause is only likely: nothing was tried.
 """
 
 from __future__ import annotations
@@ -70,7 +70,12 @@ EFFECTS = {
 """Effects by the name of a setting. Settings that are not here (commit, command, torch, host) can change anything, and
 are considered last."""
 GENERAL = ("command", "commit", "torch", "Python", "host", "device")
-"""Settings that can change anything, the most telling first."""
+"""Settings that can change anything, the most specific first."""
+
+
+MOVED = 0.5
+"""Fraction of a category's change that another one changes in the other direction, from which on the time moved between
+the two. Which of them an operator's time counts for depends on which steps were profiled."""
 
 
 def cause_of(
@@ -208,6 +213,14 @@ def _inside(comparison: Comparison) -> str:
     moved = next((part for part in comparison.parts if part.name == comparison.cause.category), None)
     if moved is None or moved.change is None:
         return ""
+    against = [part for part in comparison.parts if part.change and part.change.value * moved.change.value < 0]
+    other = max(against, key=lambda part: abs(part.change.value) if part.change else 0.0, default=None)
+    if other is not None and other.change and abs(other.change.value) > MOVED * abs(moved.change.value):
+        names = [WORDS.get(part.name, part.name) for part in (moved, other)]
+        return (
+            f"{names[0][:1].upper()}{names[0][1:]} is {_signed(moved.change)} and {names[1]} {_signed(other.change)}: "
+            "time moved between them, and the step takes as long"
+        )
     others = sum(part.outcome in CLEAR for part in comparison.parts) - 1
     more = f" (and {others} more categor{'ies' if others > 1 else 'y'} moved)" if others else ""
     words = WORDS.get(moved.name, moved.name)

@@ -5,8 +5,8 @@ steps vary, and nothing of what another run would give: another place in memory,
 another temperature. So each interval of a difference has two parts: what varies within the runs, drift included
 (`difference_of_series`), and a floor for what varies between them. They are independent and add as variances do.
 
-In three runs or more, one opens a new level when it lies outside of the noise around the median of its level, and the
-median of it and the next ones does, too (docs/history.md). No later run confirms the last one; that is said.
+In three runs or more, one opens a new level when it is outside of the noise around the median of its level, and the
+median of it and the next ones does, too (docs/history.md). No later run confirms the last one; that is reported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from steptime.advice.line_evidence import profile_scale
 from steptime.advice.loader_model import samples_per_step
 from steptime.advice.run_uses import CategoryUse, LoaderUse, SettingsUse
 from steptime.advice.savings import NOTHING, ratio, scaled
-from steptime.advice.verdict import disturbance
+from steptime.advice.verdict import background_load
 from steptime.arrays import Int64
 from steptime.compare.cause import cause_of, sentence_of
 from steptime.compare.comparison import (
@@ -321,13 +321,9 @@ def _arguments(command: str) -> str:
     except ValueError:
         return command
     return shlex.join(
-        _file_name(word) if not number or word.startswith("/") else word.removeprefix("./")
+        word.rpartition("/")[2] or word if not number or word.startswith("/") else word.removeprefix("./")
         for number, word in enumerate(words)
     )
-
-
-def _file_name(word: str) -> str:
-    return word.rpartition("/")[2] or word
 
 
 def _loader(loader: LoaderUse | None) -> Iterator[tuple[Key, str]]:
@@ -351,7 +347,10 @@ def _batch(case: Case) -> Iterator[tuple[Key, str]]:
     if case.loader is not None and case.loader.batch_size:
         yield ("batch", "batch size"), str(case.loader.batch_size)
     if case.step.mode != "trace":
-        yield ("batch", "micro-batches per step"), f"{case.step.micro_batches:.3g}"
+        yield (
+            ("batch", "micro-batches per step"),
+            str(round(case.step.micro_batches)),
+        )  # the last step of an epoch may have fewer
 
 
 def _optimizers(optimizers: tuple[OptimizerUse, ...]) -> Iterator[tuple[Key, str]]:
@@ -463,9 +462,11 @@ def _caveat(one: ProcessReport, other: ProcessReport) -> str:
     """Reason why the times of two runs cannot be compared; "" if they can."""
     if min(one.case.step.steady, other.case.step.steady) < 2:
         return "one of them has a single step, so its spread is unknown"
-    caveats = [found for each in (one, other) if (found := disturbance(each.findings)) is not None]
+    caveats = [found for each in (one, other) if (found := background_load(each.findings)) is not None]
     if caveats:
-        which = "both runs" if len(caveats) == 2 else "the first run" if disturbance(one.findings) else "the last run"
+        which = (
+            "both runs" if len(caveats) == 2 else "the first run" if background_load(one.findings) else "the last run"
+        )
         return (
             f"{which} shared the CPUs with other processes ({caveats[-1].summary[:1].lower()}{caveats[-1].summary[1:]})"
         )
@@ -558,7 +559,7 @@ def _findings(one: ProcessReport, other: ProcessReport) -> tuple[OneSidedFinding
 
 def _run(report: Report, label: str, first: Report, noise_floor: float) -> ComparedRun:
     process = report.processes[0]
-    found = disturbance(process.findings)
+    found = background_load(process.findings)
     case, memory = process.case, process.case.memory
     slope = memory.growth if memory is not None else None
     grows = slope is not None and memory is not None and memory.grows

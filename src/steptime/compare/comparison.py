@@ -27,7 +27,7 @@ class DifferenceOutcome(Enum):
     NONE = "no difference found"
     """The interval includes no difference, and is narrow enough to rule out one that matters."""
     UNDECIDED = "undecided"
-    """The interval includes both no difference and large ones, or the measurement is in doubt."""
+    """The interval includes both no difference and large ones, or the measurement is uncertain."""
 
 
 class Fate(Enum):
@@ -100,7 +100,7 @@ class OneSidedFinding:
 class ComparedRun:
     """One of the things compared. label: short and unique among them. against_first: of its step, None for the first.
     samples_per_s: in a steady step, None where the size of a batch is not known. kernels: per step (on a CPU:
-    operators), None without a profile. growth: of memory, bytes per step, 0 where none is beyond doubt, None where it
+    operators), None without a profile. growth: of memory, bytes per step, 0 where none is certain, None where it
     was not measured. caveat: why its times cannot be trusted, "" where they can. categories: (name, ns per step)."""
 
     label: str

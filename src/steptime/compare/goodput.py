@@ -136,7 +136,7 @@ def _split(run: RunTime, timeline: Timeline, shift: int) -> RunTime:
     window = ([run.began - shift], [run.ended - shift])
     for kind, name in NAMES.items():
         parts[name] = int(measure(_held(timeline, kind), *window)[0])
-    # What lies before the first step and behind the last one, in no segment.
+    # What is before the first step and behind the last one, in no segment.
     companions = sum(int(measure(_held(timeline, kind), [window[0][0]], [first - shift])[0]) for kind in NAMES)
     behind = sum(int(measure(_held(timeline, kind), [last - shift], [window[1][0]])[0]) for kind in NAMES)
     parts[START] -= companions

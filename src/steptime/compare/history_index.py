@@ -27,7 +27,7 @@ from steptime.advice.engine import examine
 from steptime.advice.evidence import Case
 from steptime.advice.outliers import usual_steps
 from steptime.advice.step_evidence import contention_use, step_summary
-from steptime.advice.verdict import disturbance
+from steptime.advice.verdict import background_load
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.memory_samples import most_held
 from steptime.analysis.timeline import Mode
@@ -126,11 +126,11 @@ def _measured(entry: Entry, looked: Sequence[_KnownProcess]) -> Entry:
     trainers = [each for each in looked if each.mode != Mode.FORWARD] or looked
     found = [(each, each.case) for each in trainers if each.case is not None]
     if not found:
-        return replace(entry, problem="too few steady steps to account for")
+        return replace(entry, problem="too few steady steps for a breakdown")
     slowest = max(found, key=lambda each: each[1].step.duration.value)
     alike = max(case.step.duration.low for _, case in found) <= min(case.step.duration.high for _, case in found)
     process, case = found[0] if alike else slowest
-    busy = disturbance(examine(case).findings)
+    busy = background_load(examine(case).findings)
     return replace(
         entry,
         step=case.step.duration,

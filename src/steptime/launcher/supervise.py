@@ -4,7 +4,7 @@ Heavy imports (psutil, numpy) wait until the job has run for a moment: a short j
 
 A signal reaches the launcher in one of two ways. Ctrl-C, a closed terminal and `kill -- -GROUP` send it to the whole
 process group: the job has it already, and a second one would disturb the job's own ending. `kill PID` sends it to the
-launcher alone, which must pass it on. The system does not tell them apart, so a witness does: a tiny process in the
+launcher alone, which must pass it on. The system does not say them apart, so a witness does: a tiny process in the
 same group.
 """
 
@@ -14,7 +14,6 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
 import threading
 import time
 import warnings
@@ -31,7 +30,7 @@ PASSED_ON = tuple(
     if hasattr(signal, name)
 )
 ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-"""Signals by which somebody tells a job to end."""
+"""Signals by which somebody asks a job to end."""
 GROUP_DELIVERY = 0.002
 """Seconds for the system to deliver a signal to the rest of the group; it takes microseconds."""
 WITNESS_PATIENCE = 2.0
@@ -99,7 +98,7 @@ class Switchboard:
         self._read = self._write = -1
         self._wakeup = -1
         self.asked_to_end = False
-        """True once a signal came by which somebody tells the job to end."""
+        """True once a signal came by which somebody asks the job to end."""
 
     def _caught(self, number: int, frame: object) -> None:
         """Handler: passing on is `wait`'s, to whose pipe Python has already written the number."""
@@ -157,6 +156,18 @@ PATIENCE = 3600.0
 NO_TELEMETRY = "Telemetry could not be written to the recording. The machine's load is only partly known."
 
 
+class StartedJob(Protocol):
+    """Running job: a `subprocess.Popen`, or a fork of the server's."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Returns its return code, None while it runs."""
+
+    def send_signal(self, number: int) -> None:
+        """Sends it a signal."""
+
+
 class Timer(Protocol):
     """Work that is due at `due` (seconds of time.monotonic), and then sets the next time."""
 
@@ -205,9 +216,7 @@ class Display:
             self._show(Progress(elapsed, *self._journals.look(), notice=self._overlooked.look(), bar=bar))
 
 
-def supervise(
-    job: subprocess.Popen[bytes], folder: Path, signals: Pause, show: Callable[[Progress], None] | None
-) -> list[str]:
+def supervise(job: StartedJob, folder: Path, signals: Pause, show: Callable[[Progress], None] | None) -> list[str]:
     """Waits for the job's end, whatever its children do; returns a sentence for each loss."""
     try:
         lost = _stay(job, folder, signals, show)
@@ -220,9 +229,7 @@ def supervise(
     return lost
 
 
-def _stay(
-    job: subprocess.Popen[bytes], folder: Path, signals: Pause, show: Callable[[Progress], None] | None
-) -> list[str]:
+def _stay(job: StartedJob, folder: Path, signals: Pause, show: Callable[[Progress], None] | None) -> list[str]:
     start = time.monotonic()
     timers: list[Timer] = []
     while job.poll() is None:
@@ -237,7 +244,7 @@ def _stay(
 
 
 def _timers(
-    job: subprocess.Popen[bytes], folder: Path, show: Callable[[Progress], None] | None, start: float, signals: Pause
+    job: StartedJob, folder: Path, show: Callable[[Progress], None] | None, start: float, signals: Pause
 ) -> list[Timer]:
     from steptime.launcher.telemetry import Telemetry
     from steptime.launcher.thin import JournalThinner

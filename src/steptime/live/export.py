@@ -44,12 +44,12 @@ def _of_rank(rank: RankView) -> Iterator[Number]:
     yield Number("steps", "", "Training steps since the job began.", rank.total, who, total=True)
     if rank.step is not None:
         yield Number(
-            "step", "seconds", "Mean step of the last minute that nothing disturbed.", rank.step.value / 1e9, who
+            "step", "seconds", "Mean of the steps of the last minute that are not excluded.", rank.step.value / 1e9, who
         )
     if rank.rate is not None:
         yield Number("samples_per_second", "", "Samples per second over the whole last minute.", rank.rate, who)
     shares: dict[str, float] = {}
-    for part in (*rank.phases, *rank.between):  # an evaluation may lie within a step, and between two
+    for part in (*rank.phases, *rank.between):  # an evaluation may be within a step, and between two
         shares[part.name] = shares.get(part.name, 0.0) + part.share
     for name, share in shares.items():
         named = (*who, ("part", name))

@@ -146,7 +146,7 @@ def view_of(process: Process, total: int) -> tuple[RankView, Int64]:
     if len(steps.end) < 2:
         return view, np.zeros(0, np.int64)
     start, end = int(steps.start[0]), int(steps.end[-1])
-    usable = steps.steady if steps.steady.any() else ~steps.excluded & steps.watched & (np.arange(len(steps.end)) > 0)
+    usable = steps.steady if steps.steady.any() else ~steps.excluded & steps.timed & (np.arange(len(steps.end)) > 0)
     own = _own(steps, facts.device)
     garbage = process.intervals.kind == Kind.GARBAGE
     garbage &= (process.intervals.start >= start) & (process.intervals.end <= end)

@@ -268,7 +268,7 @@ class Diagnosis:
 
     def _start(self) -> None:
         """Starts a diagnosis. Whatever it writes ends with its folder."""
-        self._used, self._folder = _children_cpu(), tempfile.TemporaryDirectory(prefix="steptime-watch-")
+        self._used, self._folder = _children_cpu(), tempfile.TemporaryDirectory(prefix="steptime-diagnosis-")
         with Path(self._folder.name, "report.json").open("wb") as output:
             self._process = subprocess.Popen(
                 diagnosis_command(self._recording, "--json"),
@@ -286,7 +286,7 @@ class Diagnosis:
             with Path(self._folder.name, "report.json").open("rb") as file:
                 return _diagnosed(msgspec.json.decode(file.read(LARGEST_DIAGNOSIS), type=_Short))
         except (OSError, msgspec.MsgspecError, ValueError):
-            return None  # there is nothing to be said yet
+            return None  # there is nothing to be reported yet
 
     def close(self) -> None:
         """Ends an unfinished diagnosis."""

@@ -1,7 +1,7 @@
 """Peaks from datasheets: the fallback if nothing was measured.
 
 One law: dense figures only. Datasheets like to print the rate "with sparsity", twice what a dense product can reach;
-those are halved here. Rates: TFLOP/s with multiply and add counted as two, of the matrix units with 32-bit accumulation
+those are halved here. Rates: TFLOP/s with multiply and add counted as two, of the Tensor Cores with 32-bit accumulation
 if a dtype has them, else of the ordinary ones; bandwidth: GB/s, decimal.
 """
 
@@ -44,7 +44,7 @@ CDNA2 = "AMD Instinct MI200 series data sheet"
 CDNA3 = "AMD Instinct MI300 series data sheet, dense"
 CDNA4 = "AMD Instinct MI350 series data sheet, dense"
 
-# The first pattern that is found decides: the more special name stands first. An end ($) keeps variants out whose rates
+# The first pattern that is found decides: the more special name comes first. An end ($) keeps variants out whose rates
 # are others (laptops, "D", Ti, vGPUs).
 DATASHEETS = (
     Datasheet("gb200", 80, 1250, 2500, True, 8000, BLACKWELL, 5000, 5000),

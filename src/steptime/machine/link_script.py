@@ -3,7 +3,7 @@ interpreter: no part of steptime is imported here. Answers with one JSON object 
 
     python link_script.py BACKEND RANKS
 
-All-reduces of one large tensor, one after another. The best is the upper bound; the median tells how disturbed it was.
+All-reduces of one large tensor, one after another. The best is the upper bound; the median shows how disturbed it was.
 Bus bandwidth as NCCL-tests defines it: 2(n-1)/n of the bytes over the time (github.com/NVIDIA/nccl-tests,
 doc/PERFORMANCE.md). Nothing listens beyond the loopback device.
 """

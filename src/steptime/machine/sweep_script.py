@@ -1,5 +1,5 @@
 """The classic experiment of arithmetic intensity, with the user's own torch: pointwise work repeated 1 to 512 times,
-compiled and not; matrix products from tiny to large; copies by size. Run by path with the user's interpreter: no part
+compiled and not; matmuls from tiny to large; copies by size. Run by path with the user's interpreter: no part
 of steptime is imported here but its neighbour, which times blocks and multiplies.
 
     python sweep_script.py REQUEST

@@ -89,7 +89,7 @@ def _most(found: MemoryTriage) -> str:
     owned = [entry for entry in by_size(found) if entry[0] < Owner.AWAITING]
     if not owned:
         return ""
-    line = next((each for each in found.account.lines if each.source is not None), None)
+    line = next((each for each in found.breakdown.lines if each.source is not None), None)
     where = f"; most at one line: {place(line.source)}, {format_bytes(line.bytes)}" if line is not None else ""
     return f"; the largest part: {LABELS[owned[0][0]]}, {format_bytes(owned[0][1])}{where}"
 
@@ -112,7 +112,7 @@ def memory_tables(report: MemoryReport) -> tuple[Table, ...]:
 
 
 def _device(found: MemoryTriage, number: int) -> Iterator[Part]:
-    account, whole = found.account, max(1, found.account.reserved)
+    breakdown, whole = found.breakdown, max(1, found.breakdown.reserved)
     yield table_of(
         f"owners-{number}", f"By owner, {found.moment}", "", by_size(found),
         word("owner", "owner", lambda entry: LABELS[entry[0]]),
@@ -120,7 +120,7 @@ def _device(found: MemoryTriage, number: int) -> Iterator[Part]:
         share("share", "share", lambda entry: entry[1] / whole),
         first=FIRST_OWNERS,
     )  # fmt: skip
-    placed = sorted(account.lines, key=lambda line: line.source is None)
+    placed = sorted(breakdown.lines, key=lambda line: line.source is None)
     yield table_of(
         f"lines-{number}", "Lines that held most", "", placed,
         size("held", "bytes", lambda line: line.bytes, barred=True),
@@ -130,7 +130,7 @@ def _device(found: MemoryTriage, number: int) -> Iterator[Part]:
         most=MOST_ROWS, first=FIRST_LINES,
     )  # fmt: skip
     yield table_of(
-        f"modules-{number}", "Modules whose calls made it", "", account.modules,
+        f"modules-{number}", "Modules whose calls made it", "", breakdown.modules,
         size("held", "bytes", lambda module: module.bytes, barred=True),
         word("owner", "owner", lambda module: LABELS[module.owner]),
         word("module", "module", lambda module: module.path),
@@ -192,7 +192,7 @@ def _fragments(found: Fragmentation, number: int) -> Table:
 
 def device_text(found: MemoryTriage) -> str:
     """Text on the memory held at the moment."""
-    live, reserved = format_bytes(found.account.live), format_bytes(found.account.reserved)
+    live, reserved = format_bytes(found.breakdown.live), format_bytes(found.breakdown.reserved)
     held = f"torch reserved {reserved}" if found.device == "CPU" else f"the process held {reserved}"
     return f"{found.device}, {found.moment}: {live} of tensors; {held}"
 
@@ -263,14 +263,14 @@ def _leaks(found: MemoryTriage) -> list[str]:
 
 def by_size(found: MemoryTriage) -> list[tuple[Owner, int]]:
     """Owners with their bytes, the largest first."""
-    return sorted(found.account.entries, key=lambda entry: -entry[1])
+    return sorted(found.breakdown.entries, key=lambda entry: -entry[1])
 
 
 def _data(report: MemoryReport) -> dict[str, Any]:
     """All data for a program; owners by their names."""
     plain: dict[str, Any] = {"schema_version": SCHEMA_VERSION, **msgspec.to_builtins(report)}
-    for account in (device["account"] for device in plain["devices"]):
-        account["entries"] = {LABELS[owner]: size for owner, size in account["entries"]}
-        for use in (*account["lines"], *account["modules"]):
+    for breakdown in (device["breakdown"] for device in plain["devices"]):
+        breakdown["entries"] = {LABELS[owner]: size for owner, size in breakdown["entries"]}
+        for use in (*breakdown["lines"], *breakdown["modules"]):
             use["owner"] = LABELS[use["owner"]]
     return plain

@@ -83,7 +83,7 @@ def _of_snapshot(path: Path) -> OverTime | None:
     try:
         return _of(histories(read_snapshot(path))) if path.stat().st_size <= LARGEST_SNAPSHOT else None
     except SteptimeError:
-        return None  # `steptime memory` tells what is wrong with it
+        return None  # `steptime memory` shows what is wrong with it
 
 
 def _of(found: Sequence[AllocationHistory]) -> OverTime | None:

@@ -263,7 +263,7 @@ def _assign_earlier(history: AllocationHistory, owner: Codes) -> None:
 
 def _unit(history: AllocationHistory, owner: Codes) -> dict[int, int]:
     """Number of blocks by size in one set of the parameters' sizes; empty if unknown. One line of an optimizer may make
-    all its slots; then the gradients, if seen, tell how many blocks of a size are one slot."""
+    all its slots; then the gradients, if seen, show how many blocks of a size are one slot."""
     state, gradients = (_set_of(history, owner, wanted) for wanted in (Owner.OPTIMIZER_STATE, Owner.GRADIENTS))
     if not state:
         return gradients

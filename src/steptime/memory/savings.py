@@ -175,7 +175,7 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class JobSize:
-    """What a history does not tell of its job. ranks: that train together; samples: of a micro-batch, None where that
+    """What a history does not say of its job. ranks: that train together; samples: of a micro-batch, None where that
     is not known: one alone is not halved."""
 
     ranks: int = 1
@@ -208,7 +208,7 @@ class Peak:
 
 
 def savings_of(
-    peak: Peak, account: MemoryBreakdown, leaks: tuple[Leak, ...], boundaries: tuple[int, ...], job: JobSize
+    peak: Peak, breakdown: MemoryBreakdown, leaks: tuple[Leak, ...], boundaries: tuple[int, ...], job: JobSize
 ) -> tuple[Saving, ...]:
     """Savings of at least 1 % of the reserved memory, the largest first. They do not add up, since several free the
     same bytes."""
@@ -220,10 +220,10 @@ def savings_of(
         *_of_gradients(peak, boundaries),
         *_of_precision(peak),
         *_of_sharding(peak, job),
-        *_of_fragments(peak.history, account),
+        *_of_fragments(peak.history, breakdown),
         *(_of_batches(peak) if job.samples != 1 else ()),
     ]
-    least = LEAST_SHARE * account.reserved
+    least = LEAST_SHARE * breakdown.reserved
     return tuple(sorted((each for each in found if each.frees >= least), key=lambda each: -each.frees))
 
 
@@ -419,12 +419,12 @@ def _of_sharding(peak: Peak, job: JobSize) -> Iterator[Saving]:
     )
 
 
-def _of_fragments(history: AllocationHistory, account: MemoryBreakdown) -> Iterator[Saving]:
+def _of_fragments(history: AllocationHistory, breakdown: MemoryBreakdown) -> Iterator[Saving]:
     if dict(history.settings).get("expandable_segments") == "True":
         return
     yield Saving(
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        account.of(Owner.FRAGMENTS),
+        breakdown.of(Owner.FRAGMENTS),
         "about none",
         "what was free in segments that something alive held",
     )

@@ -2,7 +2,7 @@
 with the operator that asked.
 
 All that this room knows of PyTorch's own files by name is here. Operators are known from the C++ frames of a
-snapshot (`context="all"`, `stacks="all"`) and from a trace; a stack of Python alone tells of torch's own modules and
+snapshot (`context="all"`, `stacks="all"`) and from a trace; a stack of Python alone names only torch's own modules and
 functions by their names.
 """
 

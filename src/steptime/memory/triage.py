@@ -83,7 +83,7 @@ class MemoryTriage:
     moment: str
     peak: int
     reserved_peak: int
-    account: MemoryBreakdown
+    breakdown: MemoryBreakdown
     leaks: tuple[Leak, ...]
     savings: tuple[Saving, ...]
     fragmentation: Fragmentation | None
@@ -114,13 +114,13 @@ def triage(
     live = allocated(history)
     last = history.failures[-1] if history.failures else None
     event = last.event if last is not None else int(np.argmax(live)) - 1
-    account = breakdown_at(history, signs, owners, event)
+    breakdown = breakdown_at(history, signs, owners, event)
     fragmentation = _fragmentation(history, event)
     failure = None
     if last is not None:
         line = signs.line[last.stack] if last.stack >= 0 else None
-        failure = _failure(last, line, account, fragmentation, capacity)
-        capacity = capacity or (account.reserved + last.free if last.free is not None else None)
+        failure = _failure(last, line, breakdown, fragmentation, capacity)
+        capacity = capacity or (breakdown.reserved + last.free if last.free is not None else None)
     # Of a device all that it has to hold must be known: a trace of a CPU says nothing of what was there before.
     whole = history.kind == "snapshot" or bool((history.lives.born == BEFORE).any())
     leaks = leaks_of(history, signs, owners, boundaries)
@@ -132,9 +132,9 @@ def triage(
         moment="when memory ran out" if last is not None else "at the peak",
         peak=int(live.max()),
         reserved_peak=int(history.reserved.max()),
-        account=account,
+        breakdown=breakdown,
         leaks=leaks,
-        savings=savings_of(peak, account, leaks, boundaries, JobSize(ranks, samples)),
+        savings=savings_of(peak, breakdown, leaks, boundaries, JobSize(ranks, samples)),
         fragmentation=fragmentation,
         failure=failure,
         timeline=_timeline(history, live),
@@ -175,7 +175,7 @@ def _fragmentation(history: AllocationHistory, event: int) -> Fragmentation | No
 def _failure(
     request: Failure,
     line: SourceLine | None,
-    account: MemoryBreakdown,
+    breakdown: MemoryBreakdown,
     fragmentation: Fragmentation | None,
     capacity: int | None,
 ) -> OutOfMemory:
@@ -185,12 +185,12 @@ def _failure(
             f"pieces of at most {format_bytes(fragmentation.largest)}"
         )
     else:
-        owner, held = max(account.entries, key=lambda entry: entry[1], default=(Owner.TEMPORARIES, 0))
-        alive = format_bytes(account.live)
+        owner, held = max(breakdown.entries, key=lambda entry: entry[1], default=(Owner.TEMPORARIES, 0))
+        alive = format_bytes(breakdown.live)
         obstacle = f"tensors: {alive} were alive, most of it {LABELS[owner]} ({format_bytes(held)})"
         if request.free is not None:
             obstacle += f"; the driver had {format_bytes(request.free)} left"
-    others = max(0, capacity - account.reserved - request.free) if capacity and request.free is not None else None
+    others = max(0, capacity - breakdown.reserved - request.free) if capacity and request.free is not None else None
     if others is not None and capacity is not None and others >= CONSIDERABLE * capacity:
         obstacle += f"; {format_bytes(others)} of the device belonged to others: other processes, CUDA contexts"
     return OutOfMemory(request.asked, request.free, obstacle, line, others)

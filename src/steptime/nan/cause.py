@@ -99,9 +99,9 @@ def cause_of(
     origin: NonFiniteOrigin,
     growth: Growth = (),
     batch: BatchFacts | None = None,
-    watched: ProcessNumerics | None = None,
+    monitored: ProcessNumerics | None = None,
 ) -> Cause:
-    """Likely cause of a value that is not finite. watched: the process as the watch has seen it."""
+    """Likely cause of a value that is not finite. monitored: the process as the monitor has seen it."""
     if origin.kind != "operator":
         return _foreign(origin)
     name = plain_operator(origin.operator)
@@ -113,8 +113,8 @@ def cause_of(
         or _outside_domain(origin, name)
         or _division(origin, name)
         or _outlying_sample(origin, batch)
-        or _initialisation(origin, watched)
-        or _learning_rate(origin, watched)
+        or _initialisation(origin, monitored)
+        or _learning_rate(origin, monitored)
         or _exploding(origin, growth)
         or _overflow(origin, name)
         or _unrecognised(origin)
@@ -245,7 +245,7 @@ def _outside_domain(origin: NonFiniteOrigin, name: str) -> Cause | None:
         "outside-domain",
         f"{name} is undefined there: its input is between {plain_number(values.low)} and "
         f"{plain_number(values.high or 0.0)}.",
-        "Clamp to the domain what rounding has pushed out of it (x.clamp(min=0)), or find out why it lies outside.",
+        "Clamp to the domain what rounding has pushed out of it (x.clamp(min=0)), or find out why it is outside.",
     )
 
 
@@ -269,7 +269,7 @@ def _division(origin: NonFiniteOrigin, name: str) -> Cause | None:
 
 
 def _outlying_sample(origin: NonFiniteOrigin, batch: BatchFacts | None) -> Cause | None:
-    """Overflow only in rows that stand out in the batch."""
+    """Overflow only in rows that differ in the batch."""
     if batch is None or not batch.rows_outlying or not _overflowed(origin):
         return None
     if not set(origin.rows) <= set(batch.rows_outlying):
@@ -283,9 +283,9 @@ def _outlying_sample(origin: NonFiniteOrigin, batch: BatchFacts | None) -> Cause
     )
 
 
-def _initialisation(origin: NonFiniteOrigin, watched: ProcessNumerics | None) -> Cause | None:
+def _initialisation(origin: NonFiniteOrigin, monitored: ProcessNumerics | None) -> Cause | None:
     """Outputs that are huge before anything was learnt, and overflow in the first steps."""
-    sizes = [(name, value_of(size)) for name, size in (watched.sizes if watched is not None else ())]
+    sizes = [(name, value_of(size)) for name, size in (monitored.sizes if monitored is not None else ())]
     known = [(name, size) for name, size in sizes if 0 < size < math.inf]
     if not known or origin.step > FIRST_STEPS or not _overflowed(origin):
         return None
@@ -301,9 +301,11 @@ def _initialisation(origin: NonFiniteOrigin, watched: ProcessNumerics | None) ->
     )
 
 
-def _learning_rate(origin: NonFiniteOrigin, watched: ProcessNumerics | None) -> Cause | None:
+def _learning_rate(origin: NonFiniteOrigin, monitored: ProcessNumerics | None) -> Cause | None:
     """Updates that change weights by a large part of their size before the event."""
-    updates = [(step, name, value_of(size)) for step, name, size in (watched.updates if watched is not None else ())]
+    updates = [
+        (step, name, value_of(size)) for step, name, size in (monitored.updates if monitored is not None else ())
+    ]
     before = [each for each in updates if each[0] <= origin.step and math.isfinite(each[2])]
     if not before or origin.phase == "optimizer" or not _overflowed(origin):
         return None
@@ -399,7 +401,7 @@ def _samples(samples: tuple[int | str, ...], rows: tuple[int, ...]) -> str:
     return f"{listed(samples, 'sample')} of the data set ({of_batch})" if samples else of_batch
 
 
-WATCHED, RECEIVED = "watch", "collective"
+MONITORED, RECEIVED = "watch", "collective"
 SIGNS = ("loss", "read", "gradient", "skipped")
 """Kinds of signs in their order within a step: a loss is known before the gradients, which other ranks share."""
 PHASES = ("input", "forward", "backward", "optimizer")
@@ -424,26 +426,26 @@ def _only_rank(trigger: Trigger | None, processes: Sequence[ProcessNumerics]) ->
 
 
 def trace_back(
-    command: Sequence[str], watched: Sequence[ProcessNumerics], instrumented: Sequence[ProcessNumerics] = ()
+    command: Sequence[str], monitored: Sequence[ProcessNumerics], instrumented: Sequence[ProcessNumerics] = ()
 ) -> NonFinite:
-    """Result of a watched job, with its instrumented run if there was one."""
-    trigger = first_sign(watched)
-    witness = next((each for each in watched if each.trigger is trigger and trigger is not None), None)
+    """Result of a monitored job, with its instrumented run if there was one."""
+    trigger = first_sign(monitored)
+    witness = next((each for each in monitored if each.trigger is trigger and trigger is not None), None)
     last = witness.history if witness is not None else ()
-    spread = watched[0].spread if watched and trigger is None else ()
+    spread = monitored[0].spread if monitored and trigger is None else ()
     result = NonFinite(
         command=tuple(command),
-        steps=max((process.steps for process in watched or instrumented), default=0),
+        steps=max((process.steps for process in monitored or instrumented), default=0),
         trigger=trigger,
-        skipped_steps=max((process.skipped_steps for process in watched), default=0),
-        rank=_only_rank(trigger, watched),
-        ranks=max(len(watched), len(instrumented), 1),
+        skipped_steps=max((process.skipped_steps for process in monitored), default=0),
+        rank=_only_rank(trigger, monitored),
+        ranks=max(len(monitored), len(instrumented), 1),
         growth=growth_of(last) or over_the_run(spread),
         diverging=divergence(spread),
-        notes=tuple(dict.fromkeys(note for process in (*watched, *instrumented) for note in process.notes)),
+        notes=tuple(dict.fromkeys(note for process in (*monitored, *instrumented) for note in process.notes)),
     )
     found = min((each for each in instrumented if each.trigger is not None), key=_origin_order, default=None)
-    return result if found is None else _with_origin(result, found, (*watched, *instrumented))
+    return result if found is None else _with_origin(result, found, (*monitored, *instrumented))
 
 
 def _origin_order(process: ProcessNumerics) -> tuple[bool, bool, int, int, int]:
@@ -460,7 +462,7 @@ def _with_origin(result: NonFinite, found: ProcessNumerics, processes: Sequence[
     batch = found.batch or BatchFacts()
     growth = max(result.growth, growth_of(found.history), key=len)
     born_here = origin is None or origin.kind != RECEIVED
-    observed = [each for each in processes if each.mode == WATCHED and each.rank == found.rank]
+    observed = [each for each in processes if each.mode == MONITORED and each.rank == found.rank]
     own, watch = first_sign(observed), next(iter(observed), None)
     trigger = found.trigger if born_here else first_sign(processes)
     if born_here and own is not None and (trigger is None or own.step <= trigger.step):

@@ -33,7 +33,7 @@ def start(plan: str = "") -> bool:
     begun = True
     if len(_asked) == 1:  # else it was a signal, in the middle of what another had asked for
         collects = gc.isenabled()
-        gc.disable()  # our imports would begin a collection of all that torch has just made: 70 ms
+        gc.disable()  # our imports would trigger a collection of all that torch has just made: 70 ms
         try:
             while _asked:
                 begun = guarded(lambda: _start(json.loads(_asked[0]))) is not None
@@ -136,11 +136,11 @@ def _start_numerics(plan: dict[str, Any]) -> None:
     from steptime.probe.recorder import finish_as_child
 
     options = plan["numerics"]
-    account = GrowingNumerics(plan["recording"], options["mode"])
+    numerics = GrowingNumerics(plan["recording"], options["mode"])
     ending = ProcessVariant(plan["recording"], steps=FOR_EVER, warm_up=0, limit_seconds=float(FOR_EVER))
-    role = (Instrument if options["mode"] == "instrument" else Monitor)(options, account, ending)
+    role = (Instrument if options["mode"] == "instrument" else Monitor)(options, numerics, ending)
     job = Job(role)
-    ending.finish = job.finish  # a rank that another one ends has an account, too
+    ending.finish = job.finish  # a rank that another one ends writes its numerics, too
     ending.install()
     seeds.install_chance(int(options["seed"]))
     compiler.hide_from_dynamo()

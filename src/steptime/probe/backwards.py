@@ -37,7 +37,7 @@ class _Pass(Reported):
         self._begun = None
 
     def __enter__(self) -> Any:
-        for observer in reversed(_observers):  # who came last lies outside
+        for observer in reversed(_observers):  # who came last is outside
             self._tensors, begun = observer.starts(self._tensors, self._partial)
             self._add(observer, begun)
         return self._tensors

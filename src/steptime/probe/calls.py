@@ -76,7 +76,7 @@ class _OpenCall(Reported):
 _INLAY = Inlay(
     torch.nn.Module._wrapped_call_impl,
     """
-if not torch.compiler.is_dynamo_compiling() and "id"(self) in "watched":
+if not torch.compiler.is_dynamo_compiling() and "id"(self) in "observed":
     with "Open"(self, args, kwargs):
         if "id"(self) in "changed":
             return "changed"["id"(self)](self, args, kwargs)
@@ -84,7 +84,7 @@ if not torch.compiler.is_dynamo_compiling() and "id"(self) in "watched":
 else:
     BODY
 """,
-    id=id, watched=_observed, changed=_changed, Open=_OpenCall,
+    id=id, observed=_observed, changed=_changed, Open=_OpenCall,
 )  # fmt: skip
 
 

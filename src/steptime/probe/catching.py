@@ -252,7 +252,7 @@ class SlowStepObserver(Follower):
             caught = self._caught.popleft()
             if steps:
                 blocks = [*self._blocks, list(self._session.recorder.journal.records)]
-                behind = ends_behind(blocks, self._session.ended.closing, caught["begin"])
+                behind = ends_behind(blocks, self._session.ended.closing, caught["start"])
                 self.numbers.append(steps + 1 - behind)
             self._session.recorder.fact("caught", **caught)
 
@@ -297,4 +297,4 @@ class SlowStepObserver(Follower):
         if self._session.slowed:
             return  # a profile began with it
         self._left -= 1
-        self._caught.append({"begin": start, "end": looks.last, "usual": self._usual, "paths": looks.paths()})
+        self._caught.append({"start": start, "end": looks.last, "usual": self._usual, "paths": looks.paths()})

@@ -96,8 +96,8 @@ def _is_in_backward(frame: FrameType | None) -> bool:
 
 def _is_in_torch() -> bool:
     """True if this thread is in the middle of an operator of torch's that has called Python, or may be. Where the
-    profiler records an operator's inputs, it asks tensors of an own kind for their device, which a function of Python's
-    tells (`__torch_dispatch__`): who stops the profiler in there has the job die (torch 2.13, collection.cpp)."""
+    profiler records an operator's inputs, it asks tensor subclasses for their device, by a call of Python's
+    (`__torch_dispatch__`): stopping the profiler in there kills the job (torch 2.13, collection.cpp)."""
     frames = (ctypes.c_void_p * MOST_FRAMES)()
     try:
         count = _library.backtrace(frames, MOST_FRAMES)

@@ -317,7 +317,7 @@ class Discovery:
         try:
             with unasked():
                 found = padded_share(batch)
-        except Exception as error:  # noqa: BLE001 - the probe's boundary: a batch that cannot be read tells nothing
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: a batch that cannot be read shows nothing
             pass_on(error)
             return
         if found is not None:

@@ -20,7 +20,7 @@ that is a cache and gives way, as Kubernetes counts it, too (Linux, admin-guide/
 
 
 def free_memory() -> int | None:
-    """Bytes; None where the system does not tell."""
+    """Bytes; None where the system does not say."""
     machine, own = _number(read(MEMORY), b"MemAvailable:"), address_space()
     found = [limit - used for limit, used in groups()]
     if machine is not None:

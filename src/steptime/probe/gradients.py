@@ -21,7 +21,7 @@ from steptime.probe.ours import pass_on
 from steptime.probe.recorder import Recorder
 
 MOST_ELEMENTS = 1 << 20
-"""Elements of the parameters whose gradients are read. The smallest parameters are chosen, because they lie in all
+"""Elements of the parameters whose gradients are read. The smallest parameters are chosen, because they are in all
 layers and an explosion reaches all of them. A few megabytes are read in less than a millisecond."""
 REST = 5000
 """Factor of the pause after a sample, in durations of the sample: 0.02 % of the job's time."""

@@ -83,7 +83,7 @@ def place() -> RankPlace:
 
 
 def ranks_here() -> int:
-    """Ranks on this machine: all of the job where no launcher tells, as mp.spawn starts them."""
+    """Ranks on this machine: all of the job where no launcher shows, as mp.spawn starts them."""
     return max(1, _number(LOCAL_SIZE) or place().world_size or 1)
 
 
@@ -197,7 +197,7 @@ def optimizer_facts(optimizer: Any, number: int) -> dict[str, Any]:
 
 
 def _options(group: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The options of a group of parameters, without what lies in tensors or belongs to one parameter."""
+    """The options of a group of parameters, without what is in tensors or belongs to one parameter."""
     plain = {key: value for key, value in group.items() if type(value) in (bool, int, float, str, tuple, type(None))}
     return tuple(sorted((key, repr(value)) for key, value in plain.items()))
 
@@ -229,10 +229,14 @@ def _dense_embedding_elements(module: torch.nn.Module) -> int:
     )
 
 
+ANOMALY = ("set_detect_anomaly", "detect_anomaly")
+
+
 def settings_facts() -> dict[str, Any]:
     """Returns the fields of `SettingsFacts`. Initializes nothing."""
     distributed = process_group()
     affinity = getattr(os, "sched_getaffinity", None)
+    deterministic = torch.are_deterministic_algorithms_enabled()
     return {
         "intra_op_threads": torch.get_num_threads(),
         "inter_op_threads": torch.get_num_interop_threads(),
@@ -240,7 +244,9 @@ def settings_facts() -> dict[str, Any]:
         "logical_cpus": os.cpu_count() or 1,
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "detect_anomaly": torch.is_anomaly_enabled(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "anomaly_site": sites.line_that_calls(*ANOMALY) if torch.is_anomaly_enabled() else None,
+        "deterministic": deterministic,
+        "deterministic_site": sites.line_that_calls("use_deterministic_algorithms") if deterministic else None,
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
         "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
         "float32_matmul_precision": _matmul_precision(),
@@ -305,7 +311,7 @@ def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
         {
             **functions.get(_frame(metric), _function(metric)),
             "duration_ns": int(getattr(metric, "duration_us", 0) or 0) * 1000,
-            "begin": _started(metric) * 1000 - epoch + monotonic,
+            "start": _started(metric) * 1000 - epoch + monotonic,
             "recompile_reason": str(getattr(metric, "recompile_reason", "") or ""),
             "graph_breaks": int(getattr(metric, "num_graph_breaks", 0) or 0),
             "failed": str(getattr(metric, "fail_reason", "") or "").partition("\n")[0][:LONGEST_REASON],

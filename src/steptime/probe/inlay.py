@@ -60,7 +60,7 @@ class Reported:
 
 
 class Inlay:
-    """Lines for one function. text: the statements; quoted names in it stand for `constants`, which the code then
+    """Lines for one function. text: the statements; quoted names in it represent `constants`, which the code then
     holds.
 
     Raises OSError without torch's source, and other errors if the function has an unexpected form.

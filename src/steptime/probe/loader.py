@@ -232,7 +232,7 @@ class _Worker:
             return file.read().count(f'"{WORKER_SAMPLES}"'.encode()) < MOST_LINED
 
     def finish(self) -> None:
-        with suppressed(OSError):  # nobody is left who could be told
+        with suppressed(OSError):  # nobody is left who could read it
             if self.lines is not None:
                 self.lines.end()
             self.flush()
@@ -388,7 +388,7 @@ def _constructed(iterator: Any) -> None:
 def _reset(iterator: Any) -> None:
     """Called when a further epoch of persistent workers starts; a construction, whose start is known, calls it, too."""
     start = _starts.of(iterator)
-    if start is None or start[1]:  # or one that went by unwatched
+    if start is None or start[1]:  # or one that went by untimed
         _starts.keep(iterator, [now(), 0, 0])
     if _LoaderState.number_of is not None:
         _LoaderState.number_of(iterator)

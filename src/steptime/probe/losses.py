@@ -20,7 +20,7 @@ REDUCES = ("Mean", "Sum", "NllLoss", "MseLoss", "L1Loss", "SmoothL1", "Huber", "
 
 
 class LossListener(Protocol):
-    """Who is told. recorder: takes the fact; failed: told of an error."""
+    """Receivers. recorder: takes the fact; failed: gets an error."""
 
     recorder: Recorder
 
@@ -66,7 +66,7 @@ class LossObserver(BackwardObserver):
     def _look(self, node: Any) -> None:
         divided = _divided(node)
         self._left -= 1
-        if divided is not False:  # one that is divided, or of which the graph does not tell, says it of all
+        if divided is not False:  # one that is divided, or of which the graph does not say, says it of all
             self._left = 0
         if not self._left:
             self.remove()
@@ -75,7 +75,7 @@ class LossObserver(BackwardObserver):
 
 
 def _divided(node: Any) -> bool | None:
-    """Whether a loss is a quotient or a product; None where its graph does not tell (compiled, or of a kind that is not
+    """Whether a loss is a quotient or a product; None where its graph does not say (compiled, or of a kind that is not
     known)."""
     waiting, known = [node], False
     for _ in range(MOST_NODES):

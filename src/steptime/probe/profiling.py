@@ -216,7 +216,7 @@ def stop_config_thread() -> None:
 
 
 def _threads() -> set[str]:
-    """Numbers of this process's threads; none where the system does not tell."""
+    """Numbers of this process's threads; none where the system does not say."""
     try:
         return set(os.listdir("/proc/self/task"))
     except OSError as error:
@@ -267,10 +267,6 @@ def _modes(kind: type = torch.overrides.TorchFunctionMode) -> Iterator[type]:
         yield from _modes(each)
 
 
-def _is_of_the_jobs(kind: type) -> bool:
-    return not kind.__module__.startswith("torch.")
-
-
 def _another_starts(profiler: Any) -> None:
     """Ends our windows before another profiler of torch's starts: two in one process may crash it."""
     for window in tuple(_on):
@@ -302,12 +298,14 @@ class ProfilerWindow:
         *,
         followed: bool = False,
         shapes: bool = True,
+        exported: bool = True,
     ) -> None:
         """`trained`: the job's parameters, to record allocations; `modules`: (path, module) of the known ones;
-        `followed`: another window, which needs the device's tracer, comes soon; `shapes`: records tensor shapes."""
+        `followed`: another window, which needs the device's tracer, comes soon; `shapes`: records tensor shapes;
+        `exported`: ends with a trace, not with `events`."""
         self._recorder, self._folder, self._trained = recorder, recorder.folder, trained
         self.number, self.stacks, self.caught, self._followed = number, stacks, False, followed
-        self._on_device, self.shapes = False, shapes
+        self._on_device, self.shapes, self._exported = False, shapes, exported
         self._profile: Any = None
         self._partial = os.path.join(self._folder, f"trace-{number}.json.partial")
         self._open = OpenRanges()
@@ -337,7 +335,9 @@ class ProfilerWindow:
             return "the job uses RPC, for which torch's profiler writes to standard error"
         if in_compiled_call():
             return "a step ends inside a compiled function"
-        if self.stacks and (torch._C._len_torch_function_stack() or any(map(_is_of_the_jobs, _modes()))):
+        if self.stacks and (
+            torch._C._len_torch_function_stack() or any(not mode.__module__.startswith("torch.") for mode in _modes())
+        ):
             return "a mode of the job's would see what torch asks of parameters for its stacks"
         specification = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
         if getattr(specification, "_initializing", False):
@@ -361,7 +361,7 @@ class ProfilerWindow:
             record_shapes=self.shapes,
             with_stack=self.stacks,
             profile_memory=self._memory,
-            experimental_config=None if self.stacks or self._on_device else only_exported(),
+            experimental_config=only_exported() if self._exported and not (self.stacks or self._on_device) else None,
         )
         self._open.start()
         witness = torch.empty(1, device="cpu") if self._memory else None  # the job may have set another default
@@ -392,11 +392,11 @@ class ProfilerWindow:
             self.abandon()
             return
         end = now()
-        self._recorder.fact("trace", steps=steps, begin=self.opened, end=end, **self._write())
+        self._recorder.fact("trace", steps=steps, start=self.opened, end=end, **self._write())
         self.steps = steps
-        self._account(end)
+        self._record_cost(end)
 
-    def _account(self, end: int) -> None:
+    def _record_cost(self, end: int) -> None:
         """Records the time that the window took from the job: slow steps until `end`, ns, and the time since."""
         self._recorder.interval(int(Kind.PROFILED), self.number, self.opened, end)
         self._recorder.pause(end)
@@ -431,16 +431,31 @@ class ProfilerWindow:
             self._recorder.note("steptime's profile ended early, because the job started its own profiler")
             self.abandon()
 
+    def events(self) -> list[Any]:
+        """Ends the recording without a trace; returns its events, none where it may not end here."""
+        found: list[Any] = []
+        if self._profile is not None and may_end():
+            end = now()
+            profile = self._end("")
+            found = profile.profiler.kineto_results.events()
+            self._dropped(profile, end)
+        self.abandon()
+        return found
+
+    def _dropped(self, profile: Any, end: int) -> None:
+        """Frees a recording without a trace, which ended at `end`, ns."""
+        let_go(profile)
+        with suppressed(OSError):  # the recording is gone
+            os.unlink(self._partial)
+        self._record_cost(end)
+
     def abandon(self) -> None:
         """Ends the recording without a trace (the job changes its ways in the middle of it), as soon as it may."""
         if self._profile is not None and not may_end():
             Deadline(0, self.abandon, lambda error: None).__enter__()
         elif self._profile is not None:
             end = now()
-            let_go(self._end(""))
-            with suppressed(OSError):  # the recording is gone
-                os.unlink(self._partial)
-            self._account(end)
+            self._dropped(self._end(""), end)
 
     def _end(self, history: str) -> Any:
         """Switches off everything that `start` switched on, even on errors. history: path for the allocator's, or

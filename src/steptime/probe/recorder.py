@@ -74,7 +74,7 @@ class Recorder:
         """Records the time since `start`, ns, as ours: it belongs to no step."""
         end = time.perf_counter_ns()
         self.pauses += 1
-        self.held += max(0, end - max(start, self._held_until))  # a pause may lie in another one
+        self.held += max(0, end - max(start, self._held_until))  # a pause may be in another one
         self._held_until = max(end, self._held_until)
         self.append(PAUSE, 0, 0, start, end)
 
@@ -91,7 +91,7 @@ class Recorder:
             self.fact("note", text=text)
         except OSError as error:
             pass_on(error)
-            return  # the disk is full: stderr has said it already
+            return  # the disk is full: stderr has reported it already
 
     def forget(self) -> None:
         """Detaches a forked child from the parent's files."""
@@ -114,5 +114,5 @@ def finish_as_child(finish: Callable[[], None]) -> None:
 
 
 def json_number(value: float | None) -> float | str | None:
-    """Returns a number for JSON, which has no infinities: "inf", "-inf" and "nan" stand for them."""
+    """Returns a number for JSON, which has no infinities: "inf", "-inf" and "nan" represent them."""
     return value if value is None or math.isfinite(value) else str(value)

@@ -196,7 +196,7 @@ class LineSampler:
                 if function is None:
                     return None
                 node = self._node(frame)
-                if function.left and node.timed:  # a first call tells how those after it are spent
+                if function.left and node.timed:  # a first call shows how those after it are spent
                     function.left -= 1
                     frame.f_trace_lines = False
                     return self._skipped(node, entered)

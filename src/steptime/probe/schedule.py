@@ -36,7 +36,8 @@ from steptime.probe.identity import place, traces
 from steptime.probe.inputs import InputCheck
 from steptime.probe.lines import LineTimeline, LoopFrame
 from steptime.probe.memory import exhausted
-from steptime.probe.memory.leaks import APART, LOOKS, LeakHunt
+from steptime.probe.memory.containers import growing, lengths
+from steptime.probe.memory.leaks import APART, LOOKS, LeakSearch
 from steptime.probe.modules import MOST, module_facts, named_modules, without_update
 from steptime.probe.objects import each_once, parameters_of, updated_by
 from steptime.probe.ours import pass_on, suppressed
@@ -109,7 +110,7 @@ LOG_SECONDS = 10.0
 LEAST_FOR_REPEATS = SECOND // 5
 """So many ns for looking at results in any case: a job of long steps has spent the rest by then."""
 LEAST_FOR_LEAKS = SECOND // 5
-"""ns that the hunt for leaks may always take; it usually takes less."""
+"""ns that the search for leaks may always take; it usually takes less."""
 LEAVE = "leave-request"
 """File in the recording that asks the probe to leave a job that was attached to."""
 REQUEST = "profile-request"
@@ -143,7 +144,7 @@ def _stages(session: Session) -> Stage:
     yield from _steps(UNTOUCHED_STEPS)
     exhausted.observe_device(session.recorder.folder)
     if session.plan.get("variant"):
-        # A process of a trial is watched at every boundary to its end, and nothing else: no window may slow its steps.
+        # A process of a trial is timed at every boundary to its end, and nothing else: no window may slow its steps.
         yield
         session.recorder.fact("settings", **identity.settings_facts())
         while True:
@@ -156,7 +157,7 @@ def _stages(session: Session) -> Stage:
     long = session.step_timer.usual() >= LONG_STEP
     discovered = 1 if long else DISCOVERY_STEPS
     found = yield from _unseen(session, _discover(session, frames, discovered))
-    early = EarlyHunt(session)
+    early = EarlyLeakSearch(session)
     if profiles and long:
         yield from _profiles(session, EARLY_WINDOW, EARLY_STEPS)
     yield from _unseen(session, _lines(session, frames, list(found.functions)))
@@ -167,20 +168,19 @@ def _stages(session: Session) -> Stage:
         yield from _profiles(session, EARLY_WINDOW + long, 0 if long else EARLY_STEPS, stacks)
     early.look()
     hot = yield from _unseen(session, _sampled(session))
-    if sys.version_info >= (3, 13):  # before, a snapshot of a traced frame's variables keeps the job's objects alive
-        yield from _unseen(session, _repeats(session, frames, (*hot, *found.functions)))
+    yield from _unseen(session, _repeats(session, frames, (*hot, *found.functions)))
     early.look()
     yield from _until(session, DEVICE_STEPS if device.in_use() else PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.step_timer.usual()
     stacks = duration < STACK_LIMIT
     due = profiles and not (yield from _profiles(session, STEADY_WINDOW, PROFILE_STEPS, stacks))
     if not early.found:
-        yield from _hunt_leaks(session)
+        yield from _search_leaks(session)
     if session.untrained.latest:
         yield from _unseen(session, _between(session))
     if profiles:
         yield from _turns(session, duration)
-    yield from _keep_watching(session, duration, stacks, due)
+    yield from _keep_timing(session, duration, stacks, due)
 
 
 def _steps(count: int) -> Stage:
@@ -212,7 +212,7 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
     start, nodes = now(), graph_nodes()
     discovery = Discovery(max(1, session.allowance.share() // DISCOVERED_CALL))
     if not discovery.start():
-        session.recorder.note("another profiler holds sys.setprofile: root modules and call sites were not looked for")
+        session.recorder.note("another profiler holds sys.setprofile: top modules and call sites were not looked for")
         yield
         return Found()
     session.recorder.pause(start)
@@ -373,9 +373,9 @@ def _turns(session: Session, duration: int) -> Stage:
     if duration > TURN_LIMIT or session.counter.mode != OPTIMIZER:
         return
     steps = max(2, min(TURN_STEPS, TURN_TIME // max(1, duration)))
-    # One hook for all turns: it must not be removed while torch iterates over them, as it does at an unwatched
+    # One hook for all turns: it must not be removed while torch iterates over them, as it does at an untimed
     # boundary.
-    hook = register_optimizer_step_post_hook(session.unwatched_update)
+    hook = register_optimizer_step_post_hook(session.untimed_update)
     try:
         for _ in range(TURNS):
             start = now()
@@ -384,7 +384,7 @@ def _turns(session: Session, duration: int) -> Stage:
                 yield from _steps(steps)
             finally:
                 session.instrument()
-                session.recorder.interval(int(Kind.UNWATCHED), 0, start, now())
+                session.recorder.interval(int(Kind.UNTIMED), 0, start, now())
             until = session.steps + steps
             while session.steps < until:
                 yield from _fast_path(session, now() + (until - session.steps) * duration)
@@ -497,12 +497,12 @@ def _trained(session: Session) -> Iterator[Any]:
     return each_once(*map(parameters_of, _modules(session)), *map(updated_by, session.optimizers.living()))
 
 
-class EarlyHunt:
+class EarlyLeakSearch:
     """Looks between the windows of the first steps, which are left out anyhow: a short job, or one whose epochs are
-    short, has ended or let go of it all before the hunt in steady steps. It reports only what keeps graphs."""
+    short, has ended or let go of it all before the search in steady steps. It reports only what keeps graphs."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._hunt, self._last = session, LeakHunt(), -APART
+        self._session, self._search, self._last = session, LeakSearch(), -APART
         self._open, self.found = True, False
         self.look()
 
@@ -511,33 +511,38 @@ class EarlyHunt:
         session, start = self._session, now()
         if not self._open or session.steps - self._last < APART:
             return
-        self._hunt.look(session.steps, sys._getframe())
+        self._search.look(session.steps, sys._getframe())
         self._last, took = session.steps, now() - start
-        self._open = not self._hunt.done and took * LOOKS <= max(session.allowance.share(), LEAST_FOR_LEAKS)
-        for leak in self._hunt.leaks:
+        self._open = not self._search.done and took * LOOKS <= max(session.allowance.share(), LEAST_FOR_LEAKS)
+        for leak in self._search.leaks:
             if leak["name"] and leak["nodes"]:
                 session.recorder.fact("leak", **leak)
                 self.found = True
         session.recorder.pause(start)
 
 
-def _hunt_leaks(session: Session) -> Stage:
+def _search_leaks(session: Session) -> Stage:
     """Examines the living objects several times, a few steps apart, for objects that outlive their step, and for
     holders."""
-    hunt, share = LeakHunt(), max(session.allowance.share(), LEAST_FOR_LEAKS)
+    search, share = LeakSearch(), max(session.allowance.share(), LEAST_FOR_LEAKS)
+    looks, steps = [], []
     while True:
         start = now()
-        hunt.look(session.steps, sys._getframe())
+        search.look(session.steps, sys._getframe())
+        looks.append(lengths(sys._getframe()))
+        steps.append(session.steps)
         took = now() - start
         session.recorder.pause(start)
-        if hunt.done:
+        if search.done:
             break
         if took * LOOKS > share:
             session.recorder.note(f"leaks were not looked for: to look at what lives takes {took / SECOND:.1f} s")
             return
         yield from _steps(APART)
-    for leak in hunt.leaks:
+    for leak in search.leaks:
         session.recorder.fact("leak", **leak)
+    for container in growing(looks, steps, sys._getframe()):
+        session.recorder.fact("growing", **container)
 
 
 def _profile(session: Session, window: ProfilerWindow, wanted: int, patience: int = SECOND) -> Stage:
@@ -580,7 +585,7 @@ def _recorded(session: Session, window: ProfilerWindow, start: int, wanted: int,
         raise
 
 
-def _keep_watching(session: Session, duration: int, stacks: bool, due: bool) -> Stage:
+def _keep_timing(session: Session, duration: int, stacks: bool, due: bool) -> Stage:
     """Runs to the end of the job: takes a further window after ten minutes, and for each request. due: the usual window
     still has to be taken."""
     request = os.path.join(session.plan["recording"], REQUEST)

@@ -318,7 +318,7 @@ class Session:
         elif time_ns >= self.fast_path.until and self._script is not None:
             self._garbage.write()
             self._ranges.again()
-            with unasked():  # the boundary may lie in a torch function mode of the job's, which would see what we read
+            with unasked():  # the boundary may be in a torch function mode of the job's, which would see what we read
                 resume(self._script, self.recorder, time_ns)
             if not self.active:
                 end_script(self._script)
@@ -326,9 +326,9 @@ class Session:
             each.boundary(self.steps)
 
     @guarding
-    def unwatched_update(self, *_: Any) -> None:
+    def untimed_update(self, *_: Any) -> None:
         """Counts a step while the timers are off, from the optimizer's post hook."""
-        if not self.watching and get_ident() == self.fast_path.trainer and self.counter.unwatched_update():
+        if not self.watching and get_ident() == self.fast_path.trainer and self.counter.untimed_update():
             self._boundary(time.perf_counter_ns())
 
     def add_top_module(self, module: torch.nn.Module) -> None:
@@ -347,7 +347,7 @@ class Session:
         if os.getpid() != self._pid or not self.recorder.folder:
             return
         start = time.perf_counter_ns()
-        with suppressed(Exception):  # the probe's boundary: the interpreter is going down, nobody could be told
+        with suppressed(Exception):  # the probe's boundary: the interpreter is going down, nobody would read a message
             end_script(self._script)
             self._garbage.write()
             self.catching.finish()

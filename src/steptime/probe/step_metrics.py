@@ -37,12 +37,12 @@ PARTS = {
     int(Kind.BOUNDARY): APART,
 }
 """Part of the step for each kind of record; APART counts for no step."""
-LOADER_NEXT, CALL, PASS, UNWATCHED = int(Kind.LOADER_NEXT), int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.BOUNDARY)
+LOADER_NEXT, CALL, PASS, UNTIMED = int(Kind.LOADER_NEXT), int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.BOUNDARY)
 GRADIENT, EXHAUSTED = int(Flag.GRADIENT), int(Flag.EXHAUSTED)
 UPDATES = (int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP))
 SIGNS = frozenset((*UPDATES, CALL, PASS))
 """Kinds of records that may end a step."""
-SPOILS = (int(Kind.LOADER_START), int(Kind.CHECKPOINT), int(Kind.COMPILE), UNWATCHED)
+SPOILS = (int(Kind.LOADER_START), int(Kind.CHECKPOINT), int(Kind.COMPILE), UNTIMED)
 """Kinds of records that exclude a step."""
 RARE = frozenset((*SPOILS, CALL))
 """Kinds of records that may not belong to the step, and are checked."""
@@ -93,7 +93,7 @@ class StepTally:
         thread, first = self._fast_path.thread, max(0, len(records) - WORDS * MOST_SUMMED)
         if first:
             closing = self._closing | thread
-            self.steps += sum(head & ~FLAGS in (closing, UNWATCHED | thread) for head in records[:first:WORDS])
+            self.steps += sum(head & ~FLAGS in (closing, UNTIMED | thread) for head in records[:first:WORDS])
             self._start = 0
             self._next_step()
         times = iter(records[first:])  # each step of the job pays for what follows
@@ -115,7 +115,7 @@ class StepTally:
                 self._newest = head & SIGN
                 if self._newest == closing:
                     self._step_ends(end)
-            elif head & KIND == UNWATCHED:
+            elif head & KIND == UNTIMED:
                 self._step_ends(end)
         del opened[:-MOST_OPEN]
 

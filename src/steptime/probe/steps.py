@@ -170,7 +170,7 @@ class StepCounter:
         self._updates += 1
         return self._updates == self._cycle_length and self._boundary(OPTIMIZER)
 
-    def unwatched_update(self) -> bool:
+    def untimed_update(self) -> bool:
         """Counts an update that only the optimizer's hook has seen, while the timers are off."""
         if self._updates >= self._cycle_length:
             self._updates = 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +42,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "trace": rec.TraceFacts,
     "change": rec.ChangeFacts,
     "leak": rec.LeakFacts,
+    "growing": rec.GrowingFacts,
     "loss": rec.LossFacts,
     "padding": rec.PaddingFacts,
     "inputs": rec.InputFacts,
@@ -57,10 +57,6 @@ FACT_TYPES: dict[str, type[Any]] = {
     "out_of_memory": rec.OutOfMemoryFacts,
 }
 """Type of a line by its `fact`; lines of "note" have a `text` instead."""
-
-
-WRITTEN_KEY = (b'"begin":', b'"start":')
-"""Key of an interval's start on disk, and in the records."""
 
 
 class _Heading(msgspec.Struct):
@@ -144,7 +140,7 @@ def decode_fact(line: bytes) -> object:
         heading = _heading.decode(line)
         if heading.fact == "note":
             return heading.text
-        fact = _decoders[heading.fact].decode(line.replace(*WRITTEN_KEY))
+        fact = _decoders[heading.fact].decode(line)
     except (msgspec.MsgspecError, KeyError, RecursionError) as error:
         raise ValueError(str(error)) from None
     if not _bounded(fact):
@@ -153,13 +149,8 @@ def decode_fact(line: bytes) -> object:
 
 
 def decode_sample(line: bytes) -> rec.TelemetrySample:
-    """Returns a line of telemetry.jsonl. Raises ValueError. Old recordings have one sample for all devices of the
-    machine, in fields that start with "gpu_"."""
-    sample = decode_document(line, rec.TelemetrySample)
-    if b'"gpu_' not in line:
-        return sample
-    merged = decode_document(line.replace(b'"gpu_', b'"'), rec.DeviceSample)
-    return replace(sample, devices=(merged,)) if merged != rec.DeviceSample() else sample
+    """Returns a line of telemetry.jsonl. Raises ValueError."""
+    return decode_document(line, rec.TelemetrySample)
 
 
 def _bounded(value: Any) -> bool:

@@ -25,11 +25,11 @@ LEAST_BYTES = 4096
 SLOW = 2.0
 """Factor of the median above which a step is slow."""
 LASTING = (
-    Kind.COMPILE, Kind.CHECKPOINT, Kind.UNWATCHED, Kind.BOUNDARY, Kind.PROFILED, Kind.DISCOVERY, Kind.LINES,
+    Kind.COMPILE, Kind.CHECKPOINT, Kind.UNTIMED, Kind.BOUNDARY, Kind.PROFILED, Kind.DISCOVERY, Kind.LINES,
     Kind.PAUSE, Kind.LOADER_START,
 )  # fmt: skip
 """Rare kinds, kept everywhere: the time that they mark must not count as a usual step."""
-CLOSELY = (Kind.PROFILED, Kind.DISCOVERY, Kind.LINES, Kind.UNWATCHED)
+CLOSELY = (Kind.PROFILED, Kind.DISCOVERY, Kind.LINES, Kind.UNTIMED)
 """Windows whose steps are kept."""
 SIGNS = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP, Kind.BACKWARD, Kind.FORWARD)
 """Kinds that mark steps; the first one present counts. The analysis finds steps more exactly."""

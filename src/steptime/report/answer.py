@@ -16,6 +16,7 @@ from steptime.answer.printable import one_line
 from steptime.answer.tables import Table, table_of, word
 from steptime.quantities import format_duration
 from steptime.report import json
+from steptime.report.compact import compact
 from steptime.report.gain import gain_of
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import (
@@ -83,10 +84,11 @@ def answer_of(report: Report, *, full: bool = False) -> Answer:
         more=f"steptime report {shlex.quote(report.source)} -o report.html",
         next_command=report.next_command,
         details=partial(_details, report),
+        data=partial(json.without_contents if full else compact, report),
+        findings=report.processes[0].findings,
+        step=process.case.step.duration.value,
         exports={
-            ".json": partial(json.render, report) if full else partial(_compact, report),
             ".html": partial(_page, report),
-            ".sarif": partial(_sarif, report),
             ".speedscope.json": partial(_speedscope, report),
             ".svg": partial(_svg, report),
             ".png": partial(_png, report),
@@ -94,22 +96,10 @@ def answer_of(report: Report, *, full: bool = False) -> Answer:
     )
 
 
-def _compact(report: Report) -> str:
-    from steptime.report import compact
-
-    return compact.render(report)
-
-
 def _page(report: Report) -> str:
     from steptime.report.page import page  # templates take a while to import
 
     return page.render(report)
-
-
-def _sarif(report: Report) -> str:
-    from steptime.report import sarif
-
-    return sarif.render(report)
 
 
 def _speedscope(report: Report) -> str:
@@ -246,7 +236,7 @@ def _details(report: Report) -> Iterator[Part]:
     if several:
         yield from (process_table(report), *rank_tables(report.ranks, len(report.processes)))
     for number, process in enumerate(map(placed, report.processes[:MOST_RANKS])):
-        if several and not number:  # the parts of the answer tell of it
+        if several and not number:  # the parts of the answer report it
             yield _sentences(f"{process.name}, further", [])
         elif several:
             verdict = process.verdict

@@ -202,16 +202,15 @@ class CompactReport:
     decides: str = ""
 
 
-def render(report: Report) -> str:
-    """Document as JSON; modules are dropped from one that gets too large."""
-    made = compact(report)
-    while len(text := document(made)) > LARGEST and made.modules:
-        made = replace(made, modules=made.modules[:-1], more_modules=made.more_modules + 1)
-    return text
-
-
 def compact(report: Report) -> CompactReport:
-    """Compact form of the first process."""
+    """Compact form of the first process; modules are dropped from one that gets too large."""
+    made = _compact(report)
+    while len(document(made)) > LARGEST and made.modules:
+        made = replace(made, modules=made.modules[:-1], more_modules=made.more_modules + 1)
+    return made
+
+
+def _compact(report: Report) -> CompactReport:
     process, environment = report.processes[0], report.environment
     step, verdict = process.case.step, process.verdict
     return CompactReport(

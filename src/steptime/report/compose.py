@@ -169,9 +169,9 @@ def cost_of(
     steady = np.flatnonzero(steps.steady)
     if tracer is not None:
         steady = steady[steady < steps.profiled.argmax()]
-    unwatched = ~(steps.watched | steps.warm_up | steps.excluded | steps.profiled | steps.lined)
+    untimed = ~(steps.timed | steps.warm_up | steps.excluded | steps.profiled | steps.lined)
     alike = find_period(steps) is None and (contention is None or not others_took_cpus(contention))
-    turns = _turns(steps, unwatched) if alike else np.zeros(0)
+    turns = _turns(steps, untimed) if alike else np.zeros(0)
     starts = np.sort(process.intervals.start)
     inside = np.searchsorted(starts, steps.end[steady]) - np.searchsorted(starts, steps.start[steady])
     records = float(inside.mean()) if len(steady) else None
@@ -287,14 +287,14 @@ def _time_of(process: Process, kind: Kind) -> int:
     return int((held.end - held.start).sum())
 
 
-def _turns(steps: Steps, unwatched: Bool) -> Float64:
+def _turns(steps: Steps, untimed: Bool) -> Float64:
     """Extra time of timed steps, ns, one value per turn: the median by which the timed steps after its untimed ones
     were longer. Steps of one turn are alike, so the interval counts turns, not steps; and drift of the machine must not
     count as steptime's cost."""
-    off = np.flatnonzero(unwatched)
+    off = np.flatnonzero(untimed)
     blocks = [block for block in np.split(off, np.flatnonzero(np.diff(off) > 1) + 1) if len(block)]
     differences = []
-    ends = [*(block[0] for block in blocks[1:]), len(unwatched)]
+    ends = [*(block[0] for block in blocks[1:]), len(untimed)]
     for block, following in zip(blocks, ends, strict=False):
         behind = np.arange(block[-1] + 1, min(following, block[-1] + 1 + len(block)))
         on = behind[steps.steady[behind]]
@@ -367,7 +367,9 @@ def next_command(source: str, environment: JobEnvironment, process: ProcessRepor
         return confirming(source, environment.command)
     if _can_be_tried(process):
         return f"steptime try {shlex.quote(source)}"
-    note = process.findings[:1] and process.findings[0].weight is Weight.NOTE  # told in full: no doubt is more urgent
+    note = (
+        process.findings[:1] and process.findings[0].weight is Weight.NOTE
+    )  # reported in full: no caveat is more urgent
     caveats = (Weight.CAVEAT,) if process.case.step.mode != "trace" and not note else ()  # no trace is measured again
     for weight in (Weight.FINDING, *caveats):
         for finding in process.findings:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from steptime.advice.device_uses import MachineUse, ReplayUse, RooflineUse
 from steptime.advice.evidence import Case
-from steptime.advice.kernels import matrix_units
+from steptime.advice.kernels import tensor_core_name
 from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import IDLE
 from steptime.advice.verdict import WORDS, steps_text
@@ -31,7 +31,7 @@ from steptime.quantities import (
 )
 from steptime.report.json import sources_of
 from steptime.report.report import Cost, ProcessReport, Report, Throughput
-from steptime.report.steps import DISTURBING, MOST_MARKS, THINNED
+from steptime.report.steps import EXCLUDING, MOST_MARKS, THINNED
 
 MENTIONED = 0.05
 """Fraction of the kernels' time from which on a reason for missing models is mentioned."""
@@ -113,7 +113,7 @@ def left_out_text(process: ProcessReport) -> str:
     job, rest = list[tuple[int, str]](), "interrupted"
     if series is not None and len(series.marks) < MOST_MARKS and THINNED not in series.names:
         kinds = Counter(series.names[kind] for kind in series.kinds)
-        job = [(kinds[name], name) for name in DISTURBING]
+        job = [(kinds[name], name) for name in EXCLUDING]
         rest = "for measurements of steptime"
     ours = excluded - sum(count for count, _ in job)
     aside = "outlier" if outliers == 1 else "outliers"
@@ -184,9 +184,9 @@ def roofline_sentences(case: Case) -> tuple[str, ...]:
         sentences.append(f"Reached: {reached}.")
     if moved:
         sentences.append(f"{moved[:1].upper()}{moved[1:]}.")
-    if roofline.matrix_unit is not None:
-        share = format_share(roofline.matrix_unit)
-        units = matrix_units(machine.name if machine is not None else case.step.device)
+    if roofline.tensor_cores is not None:
+        share = format_share(roofline.tensor_cores)
+        units = tensor_core_name(machine.name if machine is not None else case.step.device)
         sentences.append(f"{units} ran {share} of the matmul time.")
     if roofline.modelled < NEARLY_ALL:
         share = format_share(1 - roofline.modelled)
@@ -196,7 +196,7 @@ def roofline_sentences(case: Case) -> tuple[str, ...]:
     if alone > MENTIONED * whole:
         share = format_share(alone / whole)
         sentences.append(f"{share} of it belongs to no operator (launched before the trace started?).")
-    if machine is not None and not (machine.measured and roofline.peak):  # it was said with what was reached
+    if machine is not None and not (machine.measured and roofline.peak):  # it was reported with what was reached
         source = f" ({machine.source})" if machine.source and not machine.measured else ""
         sentences.append(f"Peaks of {machine.name}: {origin(machine)}{source}.")
     return tuple(sentences)
@@ -276,7 +276,7 @@ def balance_text(case: Case) -> str:
 
 
 LEAST_BUSY = 0.7
-"""Fraction of the time: below it the guides of the field call a GPU underused, and the reason is said."""
+"""Fraction of the time: below it the guides of the field call a GPU underused, and the reason is reported."""
 
 
 def gpu_busy_text(case: Case) -> str:

@@ -12,7 +12,7 @@ from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.timeline import SegmentKind, Steps, Timeline
 from steptime.arrays import Bool, Int64, quartiles, unique
 
-DISTURBING = ("with evaluation", "with checkpoint", "with compilation")
+EXCLUDING = ("with evaluation", "with checkpoint", "with compilation")
 """Work of the job besides training that excludes a step from the mean; rollouts and starts of a loader do not."""
 THINNED = "several, left out"
 KINDS = (
@@ -84,7 +84,7 @@ def series_of_process(timeline: Timeline, breakdown: Breakdown) -> StepSeries:
         if steps.excluded[mark.step]:
             kinds[mark.step] = KINDS.index(_OF_SEGMENT[SegmentKind[mark.kind.replace(" ", "_").upper()]])
     kinds[steps.lined & steps.excluded] = KINDS.index("line-timed")
-    kinds[~steps.watched] = KINDS.index("timers off")
+    kinds[~steps.timed] = KINDS.index("timers off")
     kinds[steps.profiled] = KINDS.index("profiled")
     kinds[steps.warm_up] = KINDS.index("warm-up")
     kinds[_outliers(steps.duration, steps.steady)] = KINDS.index("outlier")

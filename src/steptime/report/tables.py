@@ -29,7 +29,15 @@ from steptime.answer.tables import (
     table_of,
     word,
 )
-from steptime.quantities import SourceLine, format_bytes, format_change, format_duration, format_rate, format_share
+from steptime.quantities import (
+    SourceLine,
+    format_bytes,
+    format_change,
+    format_duration,
+    format_intensity,
+    format_rate,
+    format_share,
+)
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import interval_text, place_text, predictions
 from steptime.report.trials import TrialReport
@@ -275,7 +283,7 @@ def _kernels(case: Case) -> Table:
         _rate(lambda use: _per_second(use.flops, use.duration)),
         *_bandwidth(case, KernelUse),
         word("format", "format", lambda use: use.dtype),
-        word("matrix unit", "matrix_unit", lambda use: {True: "yes", False: "no", None: ""}[use.matrix_unit]),
+        word("Tensor Cores", "tensor_cores", lambda use: {True: "yes", False: "no", None: ""}[use.tensor_cores]),
         *_counters(),
         word("shapes", "shapes", lambda use: use.shapes, kind="code", room="page"),
         _place(lambda use: use.source),
@@ -315,6 +323,8 @@ def _operators(case: Case) -> Table:
         number("FLOP", "flop", lambda use: use.flops, lambda value: f"{value:.3g}"),
         _rate(lambda use: _per_second(use.flops, use.duration)),
         size("bytes", "bytes", lambda use: use.bytes),
+        number("FLOP/byte", "flop_per_byte", lambda use: use.intensity,
+               lambda value: format_intensity(value).partition(" ")[0]),
         *_bandwidth(case, OperatorUse),
         _place(lambda use: use.source),
     )  # fmt: skip
@@ -358,7 +368,7 @@ def _lines(case: Case) -> Table:
         word("source", "source", lambda use: use.source.text, kind="source"),
         word("role", "role", lambda use: use.role),
         duration("per step", "duration_ns", lambda use: use.duration.value, barred=True),
-        duration("of it host", "host_ns", lambda use: use.host.value),
+        duration("of it Python", "python_ns", lambda use: use.python.value),
         count("runs", "hits", lambda use: use.hits),
     )  # fmt: skip
 
@@ -473,7 +483,7 @@ def _allocations(case: Case) -> Table:
         "allocations", "Calls to the driver's allocator", "", case.allocations,
         word("call", "call", lambda use: use.name),
         count("calls", "calls", lambda use: use.calls),
-        duration("host", "host_ns", lambda use: use.duration.value, barred=True),
+        duration("CPU", "cpu_ns", lambda use: use.duration.value, barred=True),
         duration("device idle", "idle_ns", lambda use: use.idle.value),
         _place(lambda use: use.source),
     )  # fmt: skip

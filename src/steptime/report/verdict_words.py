@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import ceil, log
+from statistics import median
 
 from steptime.advice.fix import Goal
-from steptime.quantities import Estimate, format_change, format_count, format_duration
+from steptime.quantities import Estimate, format_bytes, format_change, format_count, format_duration
+from steptime.recording.recording import StepWork
 from steptime.report.trials import TrialReport, Tried
 from steptime.trials import parity
 from steptime.trials.judge import KEPT, LEAST_ROUNDS
@@ -76,6 +78,34 @@ def gain_text(judgement: Judgement, goal: Goal) -> str:
     return memory_text(gain) if goal is Goal.MEMORY else speed_text(gain)
 
 
+def counted(runs: Sequence[Run], variant: str) -> StepWork | None:
+    """Step of a variant's rehearsal whose kernels and operators were counted; None without one."""
+    own = (run.work[-1] for run in runs if (run.variant, run.stage, run.exact) == (variant, 0, False) and run.work)
+    return next((work for work in own if work.operators), None)
+
+
+def changes_text(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
+    """Kernels per step (without a device, operators), their launches, and memory growth, before and after, where they
+    differ: "532 → 48 kernels per step"."""
+    before, after = counted(runs, BASELINE), counted(runs, judgement.variant.name)
+    reported = []
+    if before is not None and after is not None:
+        names = ("kernels", "launches") if before.kernels or after.kernels else ("operators",)
+        pairs = [(name, getattr(before, name) or 0, getattr(after, name) or 0) for name in names]
+        reported = [f"{one:,} → {two:,} {name} per step" for name, one, two in pairs if one != two]
+    grown, grows = _growth(runs, (BASELINE, CONTROL)), _growth(runs, (judgement.variant.name,))
+    if grown is not None and grows is not None and (grown or grows):
+        by = (f"{format_bytes(each)}/step" if each else "no certain one" for each in (grown, grows))
+        reported.append(f"Memory growth {' → '.join(by)}")
+    return reported
+
+
+def _growth(runs: Sequence[Run], variants: Sequence[str]) -> float | None:
+    """Median memory growth over timed runs, bytes per step; None if unknown."""
+    known = [run.growth for run in runs if run.variant in variants and not run.stage and run.growth is not None]
+    return median(known) if known else None
+
+
 def reason_text(judgement: Judgement) -> str:
     """Reason of a judgement; for one that stays undecided after MAX_ROUNDS, also that no further round is run."""
     ended = judgement.verdict is TrialVerdict.UNDECIDED and judgement.rounds >= MAX_ROUNDS
@@ -130,10 +160,14 @@ def certainty(results: Results, judgements: Iterable[Judgement]) -> str:
     rounds = sum(run.variant == CONTROL and not run.rehearsal and not run.stage for run in results.runs)
     spent = format_duration(sum(run.seconds for run in results.runs) * 1e9)
     basis = f"{format_count(len(results.runs), 'process')} in {format_count(rounds, 'round')}, {spent}"
+    alone = results.patch is not None and results.patch.diff and results.patch.judgement is None
+    basis += "; the budget ended before the patch ran by itself" if alone else ""
     every = list(judgements)
     unsure = sum(each.verdict is TrialVerdict.UNDECIDED for each in every)
     if unsure or not rounds:
         open_ = f"; {unsure} of {len(every)} not decided" if unsure else ""
+        if (first := seconds_to_start(results)) is not None:
+            open_ += f"; its first rounds take about {format_duration(first * 1e9)}, more than the budget allowed"
         return f"{'Unclear' if unsure == len(every) else 'Likely'}: {basis}{open_}."
     return f"Confident: {basis}."
 

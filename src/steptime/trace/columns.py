@@ -393,7 +393,7 @@ class SparseColumnBuilder:
 
 
 DEVICE_WORK = 254
-"""Code outside of `EventKind`: work of a device whose kind the event's name tells."""
+"""Code outside of `EventKind`: work of a device whose kind the event's name shows."""
 UNKNOWN = 255
 """Code outside of `EventKind`: work of a device if the event says where it ran, else OTHER."""
 

@@ -77,7 +77,7 @@ def is_traces(path: str) -> bool:
 def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathered:
     """Traces in files, folders and patterns, by rank.
 
-    A folder stands for the traces in it, or, if it has none itself, in its sub-folders. Files in a folder or under a
+    A folder represents the traces in it, or, if it has none itself, in its sub-folders. Files in a folder or under a
     pattern that are no traces are skipped and reported. Raises TraceError: no-traces, mixed-traces, and any reading
     error of a file that was given by name."""
     files = [meant for path in paths for meant in _meant(path)]

@@ -85,7 +85,7 @@ class Vendor:
     synchronise: str
     """Returns only when the device, a stream or an event is done."""
     stream_wait: str
-    """Makes a stream wait for another; the host goes on."""
+    """Makes a stream wait for another; the CPU goes on."""
     allocate: str = NO_CALL
     """Asks the driver for memory, or gives it back. The device may idle meanwhile. Stream-ordered calls
     (cudaMallocAsync, cudaFreeAsync) are none: the driver serves them from a pool."""
@@ -185,7 +185,7 @@ CAPTURE_END = re.compile(r"^[a-z]{2,6}StreamEndCapture\w*$")
 """Calls that start and end the capture of a graph of work, in CUDA and interfaces with its names."""
 
 COLLECTIVE_ON_HOST = re.compile(r"^(gloo|mpi|ucc):")
-"""Annotations of collectives whose library works on the host."""
+"""Annotations of collectives whose library works on the CPU."""
 COLLECTIVE_ON_DEVICE = re.compile(r"^(nccl|rccl|xccl|hccl):")
 """Annotations of collectives whose library works on devices only."""
 OPERATOR_ON_DEVICE = re.compile(

@@ -33,7 +33,7 @@ def from_diff(diff: Path, directory: Path, name: str) -> Variant:
         raise UsageError("judge-diff", f"No such file: {diff}. Expected a unified diff, as `git diff` writes it.")
     diff = diff.absolute()
     with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
-        scratch = Path(folder)  # no repository: git takes the paths as they stand
+        scratch = Path(folder)  # no repository: git takes the paths as they are
         touched = _named(_git(scratch, "apply", "--numstat", "-z", str(diff), topmost=scratch.parent), diff)
         places = (directory, _root_of(directory) or directory)
         root = next((place for place in places if any((place / path).exists() for path in touched)), directory)

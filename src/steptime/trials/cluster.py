@@ -45,7 +45,7 @@ INTERRUPTED = 130
 DETACHED = "--detached"
 
 
-# -- a lane -----------------------------------------------------------------------------------------------------------
+# -- a worker ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def decode(line: bytes, kind: type[Kind]) -> Kind:
 def _text(value: Any) -> str:
     if isinstance(value, Path):
         return str(value)
-    raise NotImplementedError  # how a hook tells msgspec that it does not know a type
+    raise NotImplementedError  # the way in which a hook declines a type
 
 
 def _path(kind: type, value: Any) -> Any:
@@ -220,7 +220,7 @@ class RayExecutor:
                     start(place)
                     yield run
         finally:
-            for place in running.values():  # interrupted: its lane, and so its job, ends with the actor
+            for place in running.values():  # interrupted: its worker, and so its job, ends with the actor
                 self._ray.kill(self._workers.pop(place))
 
     def _read(self, reference: Any, place: str) -> Run:
@@ -234,7 +234,7 @@ class RayExecutor:
             raise SteptimeError(*answer.refusal)
         if answer.run is None:
             raise CommandError(
-                "lane-lost",
+                "worker-lost",
                 f"The trial's worker on {place} was lost: its machine left the cluster, or ran out of memory. "
                 "Finished runs are kept; continue with --resume.",
             )

@@ -54,10 +54,10 @@ from steptime.trials.trial import (
 from steptime.trials.until_loss import going_on, longest
 
 
-def combine(bench: TrialRunner, judgements: Sequence[Judgement]) -> Variant | None:
+def combine(runner: TrialRunner, judgements: Sequence[Judgement]) -> Variant | None:
     """Combination of adopted variants that pays; None where none was adopted. Each further variant is tried on top of
     those already taken; the last stage compares all of them with the unchanged job."""
-    gains = [(each.gain(bench.plan.goal), each.variant) for each in judgements if each.verdict is TrialVerdict.ADOPT]
+    gains = [(each.gain(runner.plan.goal), each.variant) for each in judgements if each.verdict is TrialVerdict.ADOPT]
     ordered = sorted(((gain.value, variant) for gain, variant in gains if gain is not None), key=lambda pair: -pair[0])
     if not ordered:
         return None
@@ -66,16 +66,16 @@ def combine(bench: TrialRunner, judgements: Sequence[Judgement]) -> Variant | No
     for other in others:
         if taken.rivals(other):
             continue
-        if bench.budget.left() <= 0:
+        if runner.budget.left() <= 0:
             break
         both = together(taken, other)
         before = replace(AS_IT_IS, changes=taken.changes, sources=taken.sources)
-        (proved,) = bench.conduct(stage, (both,), baseline=before, later=PROOF)
+        (proved,) = runner.conduct(stage, (both,), baseline=before, later=PROOF)
         stage += 1
         if proved.verdict is TrialVerdict.ADOPT:
             taken = both
-    if taken is not best and bench.budget.left() > 0:
-        bench.conduct(stage, (taken,), later=PROOF)
+    if taken is not best and runner.budget.left() > 0:
+        runner.conduct(stage, (taken,), later=PROOF)
     return taken
 
 
@@ -110,7 +110,7 @@ MOST_SLICED = 600
 changes."""
 START_SHARE = 0.5
 """Steady time of a process as a fraction of its start-up time, so that a slow start is worth it. On a virtual machine
-with an H200, processes that started for 9 s were timed for 0.6 s, in which the host alone made them differ by 6 %."""
+with an H200, processes that started for 9 s were timed for 0.6 s, in which the CPU alone made them differ by 6 %."""
 ELSEWHERE = 2.0
 """Ratio of rehearsed to recorded step time that shows another machine: on the same machine, five steps differ by
 less."""

@@ -92,8 +92,8 @@ Contained = tuple[tuple[str, ...], VariantPlace]
 
 
 def ground_of(workspace: Workspace) -> Ground:
-    """Best containment that the system permits, determined once. With --uncontained, a copy replaces Landlock, which
-    would refuse writes that the user has accepted; overlays do not refuse them."""
+    """Best containment that the system permits, determined once. With --uncontained the user has accepted writes that
+    Landlock would refuse: the job then runs in a plain copy instead. Overlays refuse nothing."""
     ground = _ground(workspace.folder, workspace.directory)
     if workspace.uncontained and ground.layer is Layer.LANDLOCK:
         return replace(ground, layer=Layer.COPY)
@@ -126,7 +126,7 @@ def overlays_work(base: Path, directory: Path, janitor: Janitor) -> bool:
         return False
     finally:
         clear(trial)
-        with contextlib.suppress(OSError):  # something else lies in it
+        with contextlib.suppress(OSError):  # something else is in it
             trial.parent.rmdir()
             base.rmdir()
 

@@ -39,7 +39,11 @@ def deferred(source: SourceFile, edit: DeferEdit) -> New | None:
     if place is None or added is None:
         return None
     sum_, item = added
-    name, scope, loop = sum_.target, source.scope_of(place.statement), _innermost_loop(source, place)
+    name, scope, loop = (
+        sum_.target,
+        source.scope_of(place.statement),
+        next((node for node in source.around(place.statement) if isinstance(node, Loop)), None),
+    )
     assert isinstance(name, libcst.Name)
     if scope is None or loop is None or not isinstance(item.func, libcst.Attribute):
         return None
@@ -85,10 +89,6 @@ def _called(value: libcst.BaseExpression, *methods: str) -> libcst.BaseExpressio
     for method in methods:
         value = libcst.Call(libcst.Attribute(value, libcst.Name(method)))
     return value
-
-
-def _innermost_loop(source: SourceFile, place: StatementPlace) -> Loop | None:
-    return next((node for node in source.around(place.statement) if isinstance(node, Loop)), None)
 
 
 def _kind(

@@ -181,6 +181,8 @@ NEVER = frozenset(
 KEPT = frozenset({Agreement.SAME_BITS, Agreement.SAME_CURVE, Agreement.OTHER_STREAM})
 BROKEN = frozenset({Agreement.APART, Agreement.DEAD_GRADIENTS, Agreement.WILD_GRADIENTS, Agreement.OTHER_WORK})
 REHEARSED = "Its rehearsal matches the job's; losses were not compared"
+DROPOUT_MASKS = "dropout masks"
+"""Random numbers of a forward, among those that a fix names."""
 NOT_REPEATED = "The job does not reproduce its own losses (seeded by the clock?)"
 
 
@@ -406,8 +408,7 @@ def _plain(runs: Sequence[Run]) -> list[Run]:
 
 
 def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool:
-    """True if the unchanged job needs another rehearsal, so that a variant's gradients can be told from the job's own
-    spread."""
+    """True if the unchanged job needs another rehearsal to separate a variant's gradients from the job's own spread."""
     done = sum(run.variant == BASELINE and run.rehearsal and not run.exact for run in runs)
     if done == 1 and any(each.foreign and not is_proved(each, runs) for each in variants):
         return True
@@ -521,7 +522,9 @@ def _losses(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -> Numbe
     tried = {run.seed: run.losses for run in own if parity.seen(run.losses)}
     if not parity.within_band(tried, band):
         return NumbersCheck(Agreement.APART, f"Its loss is outside the band of {len(band)} seeds")
-    if variant.streams:
+    drew = [step.drew for run in plain if not run.rehearsal for step in run.work if step.drew is not None]
+    without = drew and not any(drew) and DROPOUT_MASKS in variant.streams  # the job's forwards have none to change
+    if variant.streams and not without:
         return NumbersCheck(
             Agreement.OTHER_STREAM, f"Losses are within the band of {len(band)} seeds; it changes {variant.streams}"
         )

@@ -157,7 +157,7 @@ class Drafts:
         started = place_of(folder, script) if script is not None else None
         place = place_of(folder, Path(site.file)) if site is not None else started
         if place is None or isinstance(edit, Snippet) or INSTALLED.intersection(place.parts):
-            return None  # a framework's own loop, in an environment that lies in the job's folder
+            return None  # a framework's own loop, in an environment that is in the job's folder
         if place.is_relative_to(folder):
             return place.relative_to(folder)
         if script is None or script.is_absolute() or place != started:

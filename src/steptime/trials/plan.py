@@ -133,23 +133,23 @@ def script_of(command: Sequence[str]) -> Path | None:
     return next((Path(word) for word in command if word.endswith(".py")), None)
 
 
-def prove(bench: TrialRunner, taken: Variant, patch: Patch) -> Judgement | None:
+def prove(runner: TrialRunner, taken: Variant, patch: Patch) -> Judgement | None:
     """Runs the patch by itself, without instrumented changes, against the unchanged job; None if it is empty, or no
     time is left."""
-    if not (patch.files or patch.environment) or bench.budget.left() <= 0:
+    if not (patch.files or patch.environment) or runner.budget.left() <= 0:
         return None
     variables = (Change("environment", arguments=patch.environment),) if patch.environment else ()
     sources = tuple((str(path), new) for path, _, new in patch.files)
     variant = replace(taken, name=PATCH, label="alone", changes=variables, predicted=None, sources=sources)
-    proving = {run.stage for run in bench.runs if run.variant == PATCH}
-    going_on = bench.runs[-1].stage in proving  # it was interrupted
-    (judgement,) = bench.conduct(next_stage(bench) - going_on, (variant,))
+    proving = {run.stage for run in runner.runs if run.variant == PATCH}
+    going_on = runner.runs[-1].stage in proving  # it was interrupted
+    (judgement,) = runner.conduct(next_stage(runner) - going_on, (variant,))
     return judgement
 
 
-def next_stage(bench: TrialRunner) -> int:
+def next_stage(runner: TrialRunner) -> int:
     """Number of the next stage of a trial that has run something."""
-    return max(run.stage for run in bench.runs) + 1
+    return max(run.stage for run in runner.runs) + 1
 
 
 def workspace_for(

@@ -71,7 +71,7 @@ FORMAT = 1
 WARM_UP = 5
 """Least number of untimed first steps of a process."""
 NOT_A_NUMBER = float("nan")
-SKETCHES = ("batches", "weights", "updates", "directions", "samples", "ways", "carried")
+SKETCHES = ("batches", "weights", "updates", "directions", "samples", "ways", "carried", "buffers")
 """Fields of `StepWork` that hold lists of numbers."""
 MOST_FOLDERS = 2000
 """Most folders next to a recording that are searched: `runs` of a long project."""
@@ -83,7 +83,7 @@ class Plan:
     start_seconds: its step time and its time to the end of the first step; 0 if unknown. warm_up: untimed first steps
     of each process. baseline: variant to compare with, if not the unchanged job. metric: compared instead of step
     times; recording is "" then. until_loss: the loss to reach, whose time is compared. least_step_ns: time of a step's
-    matrix products at the machine's largest rate, 0 if unknown. measured_on: machine, versions and commit, a line
+    matmuls at the machine's largest rate, 0 if unknown. measured_on: machine, versions and commit, a line
     each."""
 
     command: tuple[str, ...]

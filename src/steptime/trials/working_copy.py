@@ -88,7 +88,7 @@ def write_private(copy: Path, path: Path, text: str) -> None:
     becomes a real one first, with copies of sources and links to everything else. path: relative. Raises ValueError for
     one that leads out of the copy, and OSError."""
     if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{path} lies outside of the copy")
+        raise ValueError(f"{path} is outside of the copy")
     folder = copy
     for part in path.parent.parts:
         folder = folder / part

@@ -89,7 +89,7 @@ def test_float16_is_trained_with_a_scaled_loss(tmp_path: Path, images: Variant) 
     assert parity is not None
     assert before is not None
     assert variant.seen[-1]["dtype"] == "torch.float16"
-    assert variant.change("autocast").detail == "float16 in 1 root module, 0 overflows"
+    assert variant.change("autocast").detail == "float16 in 1 top module, 0 overflows"
     assert parity.loss == pytest.approx(before.loss, rel=0.02)
     assert parity.norm[:2] == pytest.approx(before.norm[:2], rel=0.02)
 
@@ -165,14 +165,14 @@ def test_what_cannot_be_exercised_says_why(tmp_path: Path, blocks: Variant) -> N
     assert details["sharding"] == "the job shards no model"
     assert details["matmul-precision"] == "cpu has no TensorFloat-32"
     assert "nonsense" in details["autocast"]
-    assert details["unheard-of"] == "this steptime has no applier of that name"
+    assert details["unheard-of"] == "this steptime has no such change"
     assert variant.losses == blocks.losses
     assert variant.status == 0
 
 
 def test_both_roots_of_two_optimisers_are_under_autocast(tmp_path: Path) -> None:
     variant = run(tmp_path, ZOO / "gan.py", change("autocast"), change("optimizer", fused=True))
-    assert variant.change("autocast").detail == "bfloat16 in 2 root modules"
+    assert variant.change("autocast").detail == "bfloat16 in 2 top modules"
     assert variant.change("optimizer").detail == "fused=True in 2 optimizers (Adam)"
     assert variant.process.parity is not None
     assert set(variant.process.parity.backwards.tolist()[2:]) == {3}  # the first cycle is not known as one
@@ -286,7 +286,7 @@ def test_compiled_roots_make_graphs_and_the_same_gradients(tmp_path: Path, image
     """A Sequential, which torch passes over in place; without dropout, whose masks compiled code draws otherwise."""
     variant = run(tmp_path, IMAGES, change("compile", backend="aot_eager"), variant=STILL)
     assert variant.change("compile").exercised
-    assert variant.change("compile").detail.endswith(" graphs, 0 breaks, in 1 root module")  # training, evaluation
+    assert variant.change("compile").detail.endswith(" graphs, 0 breaks, in 1 top module")  # training, evaluation
     assert variant.change("compile").seconds > 0
     assert still.losses != images.losses  # the dropout was there
     assert variant.losses == pytest.approx(still.losses, rel=1e-5)

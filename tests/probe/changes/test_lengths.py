@@ -76,7 +76,7 @@ def test_each_row_is_trained_on_as_often_and_less_of_it_is_padding(tmp_path: Pat
 @pytest.mark.parametrize(
     ("item", "loader", "reason"),
     [
-        ("torch.full((40,), index),", FOURS, "all rows that were looked at are of one length"),
+        ("torch.full((40,), index),", FOURS, "all inspected rows have one length"),
         ("(index, torch.full((40,), index))", FOURS, "has no length"),
         (LONG_AND_SHORT, "batch_sampler=[[0, 1], [2]] * 8", "makes its batches itself"),
         (LONG_AND_SHORT, "batch_size=4", "goes through its rows in their order"),

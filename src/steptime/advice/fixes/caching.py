@@ -20,7 +20,7 @@ LOOKED_UP = 1_000.0
 DEAR = 20_000.0
 """ns of an item from which on it may be worth keeping: below, what makes it is an index itself."""
 MEMORY = 0.5
-"""Fraction of the memory that was to be had when training began: the rest is for what training itself comes to hold."""
+"""Fraction of the memory that was to be had when training began: the rest is for what training itself holds later."""
 LONGEST = 60e9
 """ns of making all items in which a trial can still be taken: each of its processes makes them anew."""
 PLAIN = "[{value}[index] for index in range(len({value}))]"
@@ -94,7 +94,7 @@ def cached_items(step: StepSummary, loader: LoaderUse, case: Case) -> Option | N
 
 
 def _room(step: StepSummary, memory: MemoryUse | None, available: int | None) -> float | None:
-    """Bytes of the host's memory that a list may come to share; None where nothing tells. On a CPU the limit of a
+    """Bytes of the host's memory that a list may come to share; None where nothing shows. On a CPU the limit of a
     container counts, too."""
     left = [float(available)] if available is not None else []
     if step.device == "cpu" and memory is not None and memory.capacity:

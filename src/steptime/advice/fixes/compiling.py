@@ -25,7 +25,7 @@ from steptime.advice.savings import modelled, named, of_kernels, partly, ratio
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.changes import Change
-from steptime.quantities import Estimate, SourceLine
+from steptime.quantities import Estimate, SourceLine, format_source
 
 LIKELY_COMPILED_MODEL = 2 / 3
 """Fraction of the dispatching: fused code still launches, and a graph break leaves all of it. And of the pointwise
@@ -50,6 +50,30 @@ TUNED = "max-autotune"
 STATEMENT_TUNED_MODEL = f'{{model}} = {{torch}}.compile({{model}}, mode="{TUNED}")'
 EXAMPLE_TUNED_MODEL = f'model = torch.compile(model, mode="{TUNED}")  # before the optimizer is made'
 EXAMPLE_COMPILED_MODEL = "model = torch.compile(model)  # before the optimizer is made from its parameters"
+CAPTURED_STEP = """\
+static = [each.cuda() for each in next(iter(loader))]  # inputs that keep their addresses
+
+def train():
+    optimizer.zero_grad(set_to_none=True)
+    loss = loss_function(model(static[0]), static[1])
+    loss.backward()
+    optimizer.step()  # of Adam: capturable=True
+    return loss
+
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):  # warm-up
+    for _ in range(3):
+        train()
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    loss = train()
+
+for batch in loader:  # with drop_last=True
+    for one, new in zip(static, batch):
+        one.copy_(new, non_blocking=True)
+    graph.replay()  # writes loss: clone it to keep it beyond the next replay"""
 LIKELY_CHANNELS_LAST = 0.2
 """Fraction of the convolutions' time: 14 to 25 % were measured on networks of images on CPUs."""
 LEAST_SHARE = 0.2
@@ -109,7 +133,7 @@ def compiled_model(step: StepSummary, case: Case) -> Iterator[Option]:
 
     What it should gain: Two thirds of the time that goes into dispatching small operators (nine tenths on a CPU), and
     two thirds of what chains of pointwise operators take: fused, they read and write memory once. On a device whose
-    steps can be replayed, the longer one counts of the device with its chains fused and the host with fewer kernels to
+    steps can be replayed, the longer one counts of the device with its chains fused and the CPU with fewer kernels to
     launch: what is left is launched one by one. On a CPU also two
     thirds of the Python and autograd between the model's operators, at most as much as goes into dispatching, less what
     tanh takes longer there. Nothing is predicted where the profiled steps differ in shapes or in the number of
@@ -151,14 +175,14 @@ def _saving(case: Case) -> tuple[Estimate | None, float]:
 
 def _fewer_launches(kernels: tuple[KernelUse, ...], chains: tuple[ChainUse, ...]) -> float:
     """Share of a device's launches that go where each chain becomes one kernel. The rest is launched one by one, from
-    generated Python: for a GPT of 10.7 M parameters the host took 0.92 of its time when compiled (H200, torch 2.11,
+    generated Python: for a GPT of 10.7 M parameters the CPU took 0.92 of its time when compiled (H200, torch 2.11,
     CUDA 13.0)."""
     launches = sum(use.calls for use in kernels)
     return min(LIKELY_COMPILED_MODEL, ratio(sum(each.kernels - each.calls for each in chains), launches))
 
 
 def _in_chains(case: Case) -> float:
-    """ns a step of what fusion makes less of: what a device's chains move in between, else pointwise operators that
+    """ns per step of what fusion makes less of: what a device's chains move in between, else pointwise operators that
     move bytes, on the scale of the steady steps."""
     if case.chains:
         return sum(chain.duration * ratio(chain.saved, chain.bytes) for chain in case.chains)
@@ -181,13 +205,13 @@ def _steady(case: Case, chosen: Iterable[OperatorUse]) -> float:
 
 
 def _between(case: Case) -> float:
-    """ns a step of forward and backward in which no operator runs: modules that are called, autograd's own work."""
+    """ns per step of forward and backward in which no operator runs: modules that are called, autograd's own work."""
     inside = sum(phase.duration.value for phase in case.phases if phase.name in MODEL)
     at_work = sum(category.duration.value for category in case.categories if category.name in AT_WORK)
     elsewhere = [use for use in case.operators if use.phase not in MODEL]
     at_work -= _steady(case, elsewhere)
-    host = named(case.categories, "python")
-    return min(max(0.0, inside - at_work), host.duration.value if host is not None else 0.0)
+    python = named(case.categories, "python")
+    return min(max(0.0, inside - at_work), python.duration.value if python is not None else 0.0)
 
 
 @fix(
@@ -213,7 +237,7 @@ def channels_last(step: StepSummary, case: Case) -> Option | None:
     """
     device = sum(use.duration for use in case.kernels if "convolution" in use.operator or "conv2d" in use.operator)
     host = sum(use.duration for use in case.operators if "convolution" in use.name or "conv2d" in use.name)
-    spent = device or host  # on a device the host's operators only launch
+    spent = device or host  # on a device the CPU's operators only launch
     if spent < LEAST_SHARE * step.duration.value:
         return None
     saving = modelled(LIKELY_CHANNELS_LAST * spent, 0.0, 2 * LIKELY_CHANNELS_LAST * spent, step.steady)
@@ -233,7 +257,7 @@ def no_checkpointing(recompute: RecomputeUse) -> Option | None:
     What it should gain: The measured time of the operators that run again inside backward, and of the Python around
     them.
 
-    When to leave it: When memory does not suffice without it: the trial then fails, and says so. Peak memory is told
+    When to leave it: When memory does not suffice without it: the trial then fails, and says so. It reports peak memory
     either way.
     """
     snippet = Snippet("block(x)  # instead of checkpoint(block, x, …)")
@@ -254,7 +278,7 @@ def cuda_graphs(step: StepSummary, case: Case) -> Option | None:
 
     What it changes: The module that your loop calls is compiled with mode="reduce-overhead": forward and backward are
     recorded as CUDA graphs and launched by one call each. The compiler decides what can be recorded, and keeps to plain
-    launches where it cannot (changing shapes, copies to the host).
+    launches where it cannot (changing shapes, copies to the CPU).
 
     What it promises: A curve as another seed would give: dropout masks come from another generator. Gradients of the
     first step are compared parameter by parameter.
@@ -278,6 +302,39 @@ def cuda_graphs(step: StepSummary, case: Case) -> Option | None:
     example = 'model = torch.compile(model, mode="reduce-overhead")'
     edit = model_edit(case, STATEMENT_CUDA_GRAPHS, example, in_place=IN_PLACE)
     return Option(example.partition("= ")[2], (change,), saving, edit, MASKS)
+
+
+@fix("RM312", "captured-step", addresses={"ST302"}, promise=Promise.SAME_CURVE, risk=5)
+def captured_step(step: StepSummary, case: Case) -> Option | None:
+    """The whole step captured as one CUDA graph, by hand
+
+    What it changes: Forward, backward and update are captured once and replayed by one call. It is yours to write: the
+    example has static inputs that each batch is copied into, because a graph reads the addresses that it was captured
+    with; a warm-up on a side stream, because what is allocated or chosen once must not be captured; and the replay. Of
+    a part alone, torch.cuda.make_graphed_callables(model, (images,)) returns one that backward goes through.
+
+    What it promises: A curve as another seed would give: dropout masks come from another generator.
+
+    What it should gain: The device's idle time between launches, the optimizer's and the loss's included, which
+    mode="reduce-overhead" leaves.
+
+    When to leave it: Where shapes change from step to step (pad to a few lengths, and capture a graph for each). Where
+    the step reads values of the device or branches on them: these lines are named, and belong behind the replay. Adam
+    needs capturable=True, a learning rate that a schedule changes must be a tensor, and GradScaler skips no step.
+    """
+    predictions = case.replay.predictions if case.replay is not None else ()
+    replayed = next((each.saved for each in predictions if each.change == "one graph launch"), None)
+    if not step.device.startswith("cuda") or step.graphs is not None or replayed is None:
+        return None
+    if replayed.value < LEAST_CUDA_GRAPHS * step.duration.value:
+        return None
+    advice = "Capture the step as one CUDA graph."
+    waits = dict.fromkeys(format_source(site.source) for site in case.sites if site.device != "cpu" and site.calls > 0)
+    if waits:
+        advice += f" First take out of it what waits for the device: {', '.join(waits)}."
+    if case.changing_work:
+        advice += " Its work changes from step to step: pad to a few shapes, and capture a graph for each."
+    return Option("one CUDA graph for the step", edit=Snippet(CAPTURED_STEP), advice=advice)
 
 
 @fix("RM308", "attention-backend", addresses={"ST405"}, promise=Promise.SAME_CURVE, risk=3, low_precision=True)

@@ -173,7 +173,7 @@ def fitting_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Iterato
 
 def _waited(step: StepSummary, categories: tuple[CategoryUse, ...], loader: LoaderUse) -> float:
     """ns that a step is longer for its input: what the training thread waits; on a device, no more than it idles for
-    input, as it works on while the host waits."""
+    input, as it works on while the CPU waits."""
     idle = named(categories, "input") if step.device != "cpu" else None
     return loader.wait.value if idle is None else min(loader.wait.value, idle.recoverable.value)
 
@@ -282,7 +282,7 @@ def pinned_memory(step: StepSummary, loader: LoaderUse, case: Case) -> Option | 
 
     What it promises: Equal losses: the same numbers arrive, in the order of the stream.
 
-    What it should gain: Up to the exposed time of copies, and of the host that waits for them while they are staged.
+    What it should gain: Up to the exposed time of copies, and of the CPU that waits for them while they are staged.
 
     When to leave it: When the host's memory is short: pinned memory is never swapped out.
     """
@@ -393,7 +393,7 @@ def whole_tensor() -> Option:
 
     What it promises: A curve as another seed would give: sums may be taken in another order.
 
-    What it should gain: At most the savings of the finding, which is told with the advice (Amdahl's upper bound).
+    What it should gain: At most the savings of the finding, which is reported with the advice (Amdahl's upper bound).
 
     When to leave it: When each round needs a decision that Python took on the result of the last.
     """
@@ -404,9 +404,9 @@ def whole_tensor() -> Option:
 
 @fix("RM109", "file-system-sharing", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=2)
 def file_system_sharing(step: StepSummary, loader: LoaderUse, case: Case) -> Option | None:
-    """Batches handed over by name
+    """Batches shared by file name
 
-    What it changes: torch.multiprocessing.set_sharing_strategy("file_system") before training: a loader's worker tells
+    What it changes: torch.multiprocessing.set_sharing_strategy("file_system") before training: a loader's worker sends
     the training process the name of each tensor's shared memory. By default, on Linux, it passes an open file for each
     of them, through a connection that it must answer itself; where it makes the next item in pure Python meanwhile, it
     holds the interpreter's lock and answers late, five milliseconds at a time (sys.getswitchinterval).
@@ -495,7 +495,7 @@ def few_lengths(compilations: tuple[CompilationUse, ...]) -> Option | None:
 
     What it promises: Equal losses up to rounding, where masks and ignored labels leave the padding out.
 
-    What it should gain: The compilations behind the warm-up. What it costs is the padding, which is said for each
+    What it should gain: The compilations behind the warm-up. What it costs is the padding, which is reported for each
     number of lengths, by the sizes that failed guards have shown: the bounds are those that pad least. The code has the
     fewest that pad a tenth or less.
 

@@ -101,7 +101,9 @@ def _makes_large_tensors(use: OperatorUse) -> bool:
     return use.bound == "memory" and use.calls > 0 and (use.bytes or 0.0) / use.calls / TENSORS > LARGEST_KEPT
 
 
-@fix("RM403", "expandable-segments", addresses={"ST306", "ST703", "ST705"}, promise=Promise.SAME_BITS, risk=1)
+@fix(
+    "RM403", "expandable-segments", addresses={"ST306", "ST703", "ST705"}, promise=Promise.SAME_BITS, risk=1, frees=0.1
+)
 def expandable_segments(step: StepSummary, case: Case) -> Option | None:
     """Device memory in segments that grow
 
@@ -171,7 +173,7 @@ def flushed_denormals(step: StepSummary, settings: SettingsUse) -> Option | None
     What it promises: A curve as another seed would give: what was denormal is zero.
 
     What it should gain: Nearly all of the time of the operators that the finding names, where denormals are the reason;
-    nothing where it is the layout of their operands. No model tells which.
+    nothing where it is the layout of their operands. No model shows which.
 
     When to leave it: When values below 1.2e-38 matter.
     """

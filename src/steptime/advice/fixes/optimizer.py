@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from steptime.advice.evidence import Case, LineUse, OptimizerUse
 from steptime.advice.fix import CallEdit, Edit, JointEdit, Option, Promise, Snippet, fix
 from steptime.advice.line_evidence import steady_time
-from steptime.advice.models import FOREACH, FUSABLE, floor, zeroing
+from steptime.advice.models import FOREACH, FUSABLE, lower_bound, zeroing
 from steptime.advice.run_uses import SettingsUse, StepSummary
 from steptime.advice.savings import as_decided, modelled, partly
 from steptime.changes import Change
@@ -54,7 +54,7 @@ def fused_optimizer(step: StepSummary, optimizers: tuple[OptimizerUse, ...], cas
         return None
     use = max(known, key=lambda each: each.duration.value)
     name = _better(use, step.device)
-    gain = max(0.0, use.duration.value - floor(use, case.machine))
+    gain = max(0.0, use.duration.value - lower_bound(use, case.machine))
     label = f"{use.type}({name}=True)"
     edit = _edit_fused_optimizer([each for each in known if _better(each, step.device) == name], name, label)
     likely = LIKELY_ON_CPU if step.device == "cpu" else LIKELY

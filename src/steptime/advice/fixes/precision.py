@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from steptime.advice.evidence import Case, LineUse
 from steptime.advice.fix import AutocastEdit, Option, Promise, Snippet, StatementEdit, fix, training_lines
-from steptime.advice.kernels import is_matrix_product, moving, spent
+from steptime.advice.kernels import is_matmul, moving, spent
 from steptime.advice.line_evidence import steady_time
 from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import modelled, named, of_kernels, partly
@@ -27,7 +27,7 @@ loss.backward()  # outside"""
 LIKELY_TENSOR_FLOAT, SURE_TENSOR_FLOAT = 0.75, 0.4
 """As ST403 has it for the same kernels: products reach less of a higher upper bound, and nothing is cast."""
 CASTS = 1.25
-"""Times the dispatching: autocast casts the input and the weight of each product, and backward casts back. The host of
+"""Times the dispatching: autocast casts the input and the weight of each product, and backward casts back. The CPU of
 two programs took 1.25 and 1.28 times as long with it (a GPT of 10.7 M parameters and linear layers, H200, torch
 2.11)."""
 LIKELY_HALF_AUTOCAST, SURE_HALF_AUTOCAST = 0.4, 0.0
@@ -53,7 +53,7 @@ scaler.update()"""
     frees=0.3,
 )
 def bfloat_autocast(step: StepSummary, case: Case) -> Option | None:
-    """Matrix products in bfloat16
+    """Matmuls in bfloat16
 
     What it changes: Forward and loss run under torch.autocast with bfloat16; parameters, gradients and the optimizer
     stay in float32.
@@ -67,7 +67,7 @@ def bfloat_autocast(step: StepSummary, case: Case) -> Option | None:
     known, nine tenths of what the products gain by that ratio, and a fifth or so of the pointwise operators that move
     bytes (half of the bytes, but casts cost). Without products, or units for bfloat16, it is not proposed there.
 
-    When to leave it: When the job is not limited by matrix products, or its loss is sensitive (then keep that part in
+    When to leave it: When the job is not limited by matmuls, or its loss is sensitive (then keep that part in
     float32).
     """
     rates = dict(case.machine.rates) if case.machine is not None else {}
@@ -113,8 +113,8 @@ NOTHING_WIDE, LEAST_WIDE = (0.0, 0.0), 0.1
 
 def _wide_products(case: Case, dtype: str) -> tuple[float, float] | None:
     """(what they would take less, what they take), ns per step, of a device's products in formats with a lower rate
-    than that of dtype; None where the kernels or the machine do not tell."""
-    products = [use for use in case.kernels if is_matrix_product(use)]
+    than that of dtype; None where the kernels or the machine do not say."""
+    products = [use for use in case.kernels if is_matmul(use)]
     rates = dict(case.machine.rates) if case.machine is not None else {}
     fast = rates.get(dtype)
     known = [use for use in products if use.dtype]
@@ -140,13 +140,13 @@ def _edit(step: StepSummary, lines: tuple[LineUse, ...]) -> AutocastEdit | Snipp
 def tensor_float(step: StepSummary, case: Case) -> Option | None:
     """TensorFloat-32 for products in float32
 
-    What it changes: torch.set_float32_matmul_precision("high") before training: matrix units take float32 products with
+    What it changes: torch.set_float32_matmul_precision("high") before training: Tensor Cores take float32 products with
     10 bits of mantissa. CUDA devices from Ampere on.
 
     What it promises: A curve as another seed would give: range and storage stay those of float32, products lose bits.
 
     What it should gain: The products' kernels by the ratio of the two rates of the device, three quarters of it likely,
-    as far as the step is shorter by it: where the host decides the step, nothing.
+    as far as the step is shorter by it: where the CPU decides the step, nothing.
 
     When to leave it: When products must be exact to float32 (physics, solvers).
     """
@@ -163,7 +163,7 @@ def tensor_float(step: StepSummary, case: Case) -> Option | None:
 
 
 def _by_rate(case: Case, dtype: str, likely: float, sure: float, casts: float) -> Estimate | None:
-    """Of the products, by their rates in a format and in their own, or of all computing where the kernels do not tell;
+    """Of the products, by their rates in a format and in their own, or of all computing where the kernels do not say;
     as far as the step gets shorter by it. None where the format is no faster. casts: as of `of_kernels`."""
     rates = dict(case.machine.rates) if case.machine is not None else {}
     fast, full, compute = rates.get(dtype), rates.get("float32"), named(case.categories, "compute")
@@ -185,10 +185,10 @@ def _by_rate(case: Case, dtype: str, likely: float, sure: float, casts: float) -
     frees=0.3,
 )
 def half_autocast(step: StepSummary, case: Case) -> Option | None:
-    """Matrix products in float16, with a scaled loss
+    """Matmuls in float16, with a scaled loss
 
     What it changes: Forward and loss run under torch.autocast with float16, and the loss is scaled so that small
-    gradients do not vanish. CUDA devices only, and only those whose matrix units are slower in bfloat16 or lack it
+    gradients do not vanish. CUDA devices only, and only those whose Tensor Cores are slower in bfloat16 or lack it
     (before Ampere).
 
     What it promises: A curve as another seed would give: products are rounded to 11 bits of mantissa. A step whose

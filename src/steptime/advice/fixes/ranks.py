@@ -157,13 +157,13 @@ def sharding_settings(step: StepSummary, case: Case) -> Iterator[Option]:
     """A sharded model whose parameters are gathered less often, or earlier
 
     What it changes: Of a model under fully_shard or FullyShardedDataParallel the parameters of a block stay whole from
-    its forward to its backward (reshard_after_forward=False, SHARD_GRAD_OP), so that they are gathered once a step
+    its forward to its backward (reshard_after_forward=False, SHARD_GRAD_OP), so that they are gathered once per step
     instead of twice; or those of the next block are asked for before this one computes (forward prefetch).
 
     What it promises: Equal losses: the same numbers are sent, and the same are computed from them.
 
     What it should gain: Kept parameters: half of the time in which the step waits for them. For the prefetch nothing is
-    predicted: it helps where the host is late in asking.
+    predicted: it helps where the CPU is late in asking.
 
     When to leave it: When memory is short: all parameters that a rank gathers are there at once, as without sharding
     them; gradients and the optimizer's state stay sharded.

@@ -45,7 +45,7 @@ LEAST_AUGMENTING = 0.05
 COLLECTOR_REPORTED = 0.1
 """Fraction of the wait: below that the garbage collector's part in it is left out."""
 MOSTLY_WAITING = 0.5
-"""Share of the making of a batch in which a CPU works: below, it is said that the rest is spent waiting."""
+"""Share of the making of a batch in which a CPU works: below, it is reported that the rest is spent waiting."""
 LEAST_GAIN_OF_MORE = 0.05
 """Fraction of the step: workers cost memory and start-up, a smaller gain is not worth advising them."""
 MOSTLY_HIDDEN = 0.1
@@ -65,7 +65,7 @@ OWN = 0.5
 SAMPLER_SHARE = 0.5
 """Fraction of the wait: from half on, drawing the indices is the first thing to mend."""
 SENDS, FILLS = ("to", "cuda"), ("copy_",)
-"""Tensor methods that copy from the host: called on the host's tensor, and on the device's."""
+"""Tensor methods that copy from the CPU: called on the CPU's tensor, and on the device's."""
 LEAST_PADDING = 0.25
 """Fraction of the tokens: what remains after sorting by length, as a rule."""
 LIKELY_PADDING, SURE_PADDING = 0.8, 0.4
@@ -88,7 +88,7 @@ def input_wait(step: StepSummary, categories: tuple[CategoryUse, ...], case: Cas
     waiting (disk, network, sleep), which needs no CPU. The savings are the wait, without the time that it takes to
     receive a batch that is ready from a worker (measured once on a machine, else a millisecond). Where the training
     thread reads a batch at once already, only a worker could hide that: the same is left out, but for your own code in
-    there. A bare trace shows the loader's next() as an annotation: there the breakdown's input category is to be saved,
+    there. A bare trace shows the loader's next() as an annotation: there the breakdown's input category can be saved,
     on an accelerator the time that it idled meanwhile.
 
     What helps: First whatever is the largest part: the reading of an item (decode less, cache what never changes, store
@@ -286,10 +286,10 @@ def too_many_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Findin
     and they take turns with the training thread.
 
     How we know: The time to make a step's batches is measured inside the workers. If it is shorter than the wait of the
-    training thread, no workers at all would be faster; to be saved is the difference, and a quarter of what receiving a
+    training thread, no worker at all would be faster; the savings are the difference, and a quarter of what receiving a
     batch takes on this machine, by which workers slow the training itself (a thread feeds their queues) and their own
     collating (into shared memory). If there are more workers than the usable CPUs have room for (a worker whose items
-    wait needs only a part of a CPU) and the model of rule ST102 asks for fewer, the wait is to be saved.
+    wait needs only a part of a CPU) and the model of rule ST102 asks for fewer, the wait can be saved.
 
     What helps: num_workers=0 for in-memory and cheap items, or the smaller number that the advice names.
 
@@ -374,7 +374,7 @@ def per_sample_fetch(loader: LoaderUse) -> Finding | None:
 
     How we know: The dataset holds its data as tensors and has no __getitems__; the time per item and per collated batch
     is measured, without garbage collection. Indexing a whole batch at once still copies its bytes, which is taken for
-    the collating (twice that for the lower bound); the rest of the wait is to be saved.
+    the collating (twice that for the lower bound); the rest of the wait can be saved.
 
     What helps: Index whole batches: give the dataset a __getitems__(indices) with a collate_fn that takes the batch as
     it is, or drop the DataLoader: for index in torch.randperm(n).split(batch_size): x, y = data[index], labels[index].
@@ -442,13 +442,13 @@ def slow_collate(loader: LoaderUse, case: Case) -> Finding | None:
 def slow_transfer(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Finding | None:
     """Moving the batch to the device takes time
 
-    What it means: The copy of each batch from the host's to the device's memory is in the way of training: it is
+    What it means: The copy of each batch from the CPU's to the device's memory is in the way of training: it is
     blocking, it comes from pageable memory, or it carries more bytes than the model needs.
 
     How we know: The lines that move the batch are timed in the steps; where a device trace exists, the copies that no
-    kernel hides are to be saved, and the time that the device idles while the host stages pageable memory for it: of
+    kernel hides can be saved, and the time that the device idles while the CPU stages pageable memory for it: of
     the breakdown's copy and sync categories the share that they have in the traced steps, and never more. The line is
-    one that moves the batch, else one that was seen to move a tensor from the host. On a CPU there is nothing to move.
+    one that moves the batch, else one that was seen to move a tensor from the CPU. On a CPU there is nothing to move.
 
     What helps: Pinned memory in the loader together with non_blocking=True; sending bytes (uint8 pixels, int32 tokens)
     and converting on the device; one copy per batch in place of one per tensor.
@@ -472,7 +472,7 @@ def slow_transfer(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
 
 def _moving_line(lines: tuple[LineUse, ...], sites: tuple[SiteUse, ...]) -> SourceLine | None:
     """The line that moves the batch to the device, the longest of several: by its role, else by the calls that it was
-    seen to make on tensors of the host, else on those of the device that are filled from elsewhere; where nobody saw on
+    seen to make on tensors of the CPU, else on those of the device that are filled from elsewhere; where nobody saw on
     which device a tensor lay, a line of the loop's own that calls such a method."""
     moving = [use for use in lines if use.role == "transfer"]
     if moving:
@@ -549,7 +549,7 @@ def batch_preparation(step: StepSummary, phases: tuple[CategoryUse, ...], case: 
     waits.
 
     How we know: The lines of the loop that make what the model is then called with are timed one by one, in a few
-    steps. Their sum is to be saved; where the lines were too many to time, the step's input phase is.
+    steps. Their sum can be saved; where the lines were too many to time, the step's input phase is.
 
     What helps: Do once, before the loop, what is the same in every step; prepare whole batches with one array
     operation; move the work into a Dataset and let workers do it during the step; on a device, do it there.
@@ -557,9 +557,9 @@ def batch_preparation(step: StepSummary, phases: tuple[CategoryUse, ...], case: 
     When to ignore it: When the batch depends on the model's last output (reinforcement learning, self-play).
     """
     times = [time for time in line_times(case.lines, phases) if time.line.role == "input"]
-    making = [time for time in times if time.line.host.value >= OWN * time.line.duration.value]
-    making.sort(key=lambda time: time.host.value, reverse=True)
-    saving = total(time.host for time in making)
+    making = [time for time in times if time.line.python.value >= OWN * time.line.duration.value]
+    making.sort(key=lambda time: time.python.value, reverse=True)
+    saving = total(time.python for time in making)
     phase = named(phases, "input")
     if phase is not None and case.loader is None and saving.value < OWN * phase.duration.value:
         saving = phase.duration
@@ -577,7 +577,7 @@ def batch_preparation(step: StepSummary, phases: tuple[CategoryUse, ...], case: 
 
 def _line(time: LineTime) -> str:
     """A line, as evidence."""
-    return f"{format_duration(time.host.value)} per step: {time.line.source.text or time.line.source.line}"
+    return f"{format_duration(time.python.value)} per step: {time.line.source.text or time.line.source.line}"
 
 
 @rule("ST109", "padding")
@@ -590,7 +590,7 @@ def padded_tokens(
     words, and its gradients are computed: all for nothing.
 
     How we know: The first steps' batches are looked at: the share of the numbers at the ends (or fronts) of rows that
-    stand nowhere else in them. The rule fires from a quarter on. To be saved is that share of the computing in forward
+    are nowhere else in them. The rule fires from a quarter on. The savings are that share of the computing in forward
     and backward; an update costs the same. Sorting by length leaves some of the padding, and attention grows with the
     square of the length, so the interval is wide. A batch that is packed (pack_padded_sequence) computes none of it.
 

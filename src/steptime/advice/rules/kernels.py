@@ -38,7 +38,7 @@ from steptime.quantities import Estimate, SourceLine, format_bytes, format_count
 from steptime.trace.vendors import BUCKET_TO_GRADIENT, is_compiled
 
 LEAST_SHARE_POINTWISE = 0.2
-"""Fraction of the step: plain activations next to small matrix products reach a sixth on a CPU, and there is little to
+"""Fraction of the step: plain activations next to small matmuls reach a sixth on a CPU, and there is little to
 fuse; five recordings of a planted chain showed 23 to 37 %."""
 FILL = "fill"
 """Fills of new tensors under deterministic algorithms: a matter for ST603, and no link of a chain."""
@@ -65,10 +65,10 @@ CAST = re.compile(
 )
 """Kernels of copy_ that convert on the way, as torch 1.13 to 2.13 name them."""
 LIKELY_ALIGNED, SURE_ALIGNED = 0.5, 0.1
-"""Fraction of what lies between the kernels and their roofline: padding removes the copies and the narrow loads of
-misaligned rows, not what small sizes or a bad tile lose; how much is which, no name tells."""
+"""Fraction of what is between the kernels and their roofline: padding removes the copies and the narrow loads of
+misaligned rows, not what small sizes or a bad tile lose; how much is which, no name shows."""
 HALF = frozenset({"float16", "bfloat16"})
-"""Formats that go to the matrix units, where alignment counts most."""
+"""Formats that go to the Tensor Cores, where alignment counts most."""
 SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax", "_softmax_backward_data", "_masked_softmax"})
 """Forward and backward, with or without a mask."""
 BETWEEN = POINTWISE | {"copy", "clone", "_to_copy", "masked_fill", "tril", "triu"}
@@ -124,7 +124,7 @@ LEAST_SHARE_ARITHMETIC = 0.05
 INPUT = ("input", "transfer")
 """Phases whose time the rules of the input report."""
 SURE_ARITHMETIC, LIKELY_ARITHMETIC = 0.3, 0.9
-"""Fraction of what lies above three times the copy: which of the two causes it is, and whether it can go, is not seen
+"""Fraction of what is above three times the copy: which of the two causes it is, and whether it can go, is not seen
 here."""
 NEEDED = 3.0
 LEAST_WITHOUT_GRADIENT = 0.1
@@ -154,7 +154,7 @@ without a denormal number."""
 def memory_bound_pointwise(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) -> Finding | None:
     """Chains of pointwise operators move bytes and compute nothing
 
-    What it means: Activations, norms, masks and arithmetic between the matrix products read a whole tensor and write a
+    What it means: Activations, norms, masks and arithmetic between the matmuls read a whole tensor and write a
     whole tensor each; the memory is busy, the arithmetic units are idle.
 
     How we know: Each operator's floating-point operations and bytes are computed from its shapes and set against the
@@ -211,7 +211,7 @@ def _from_chains(case: Case) -> Finding:
     duration, kernels = sum(chain.duration for chain in case.chains), sum(chain.kernels for chain in case.chains)
     evidence = (
         f"{' → '.join(map(plain_name, chain.operators[:6]))}: {format_duration(chain.duration)} in {chain.calls:.3g} "
-        f"chains a step, {format_bytes(chain.saved)} in between"
+        f"chains per step, {format_bytes(chain.saved)} in between"
         for chain in ordered[:3]
     )
     return memory_bound_pointwise.finding(
@@ -251,7 +251,7 @@ def copies_and_casts(step: StepSummary, operators: tuple[OperatorUse, ...], case
     What helps: Convert once, at the input; keep one type and one layout through the model; use reshape and views; let
     autocast keep its cache; take data that is float32 already.
 
-    When to ignore it: When they belong to autocast on large matrix products: the products gain more than the copies
+    When to ignore it: When they belong to autocast on large matmuls: the products gain more than the copies
     cost.
     """
     if case.kernels:
@@ -303,25 +303,25 @@ def _copy_kernels(case: Case) -> Finding | None:
 
 @rule("ST404", "awkward-dimensions", supersedes=("dominant-operator",))
 def awkward_dimensions(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Finding | None:
-    """Dimensions of matrix products miss the tiles of the matrix units
+    """Dimensions of matmuls miss the tiles of the Tensor Cores
 
-    What it means: A matrix unit works on tiles, and loads 16 bytes at once: dimensions that are no multiple of 8
+    What it means: A Tensor Core works on tiles, and loads 16 bytes at once: dimensions that are no multiple of 8
     numbers of 16 bits (4 of 32 bits) fall back to slower kernels or to padding on the way.
 
-    How we know: The shapes of the products are in the trace. Products of formats that the matrix units take, with a
-    dimension that is no multiple, are set against their roofline; part of the difference is to be saved.
+    How we know: The shapes of the products are in the trace. Products of formats that the Tensor Cores take, with a
+    dimension that is no multiple, are set against their roofline; part of the difference can be saved.
 
     What helps: Round sizes up: a vocabulary of 50257 to 50304, classes of 1001 to 1008, hidden sizes to multiples of
     64, the batch or the sequence to multiples of 8.
 
     When to ignore it: When the dimension is the data's own and padding it would cost more products than it saves.
     """
-    for_units = (use for use in kernels if use.dtype in HALF or use.matrix_unit is True)
+    for_units = (use for use in kernels if use.dtype in HALF or use.tensor_cores is True)
     poor = [use for use in for_units if use.dimensions and use.at_roofline is not None]
     lost = sum(max(0.0, use.duration - (use.at_roofline or 0.0)) for use in poor)
     if not lost:
         return None
-    products = f"{sum(use.calls for use in poor):.4g} matrix products with {', '.join(longest(poor)[0].dimensions[:2])}"
+    products = f"{sum(use.calls for use in poor):.4g} matmuls with {', '.join(longest(poor)[0].dimensions[:2])}"
     summary = f"{products} take {in_step(spent(poor), step)}"
     advice = "Round these dimensions up to a multiple of 8 (64 for large ones)."
     saving = partly(lost, LIKELY_ALIGNED, SURE_ALIGNED, step)
@@ -335,9 +335,9 @@ def unflashed_attention(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Fi
     What it means: A product, a softmax and another product compute attention step by step: the matrix of weights, a row
     per query and a column per key, goes to memory and back several times. It grows with the square of the sequence.
 
-    How we know: A softmax over a tensor whose last two dimensions are those of the result of a batched matrix product
+    How we know: A softmax over a tensor whose last two dimensions are those of the result of a batched matmul
     in the same step, and every pointwise operator on tensors of just that size. The shapes are in the trace; without
-    them (record_shapes) this is not seen. To be saved is the time of these passes; the products stay.
+    them (record_shapes) this is not seen. The savings are the time of these passes; the products stay.
 
     What helps: torch.nn.functional.scaled_dot_product_attention, which picks a fused kernel; in transformers
     attn_implementation="sdpa" or "flash_attention_2". It falls back to the slow path for float32 masks of some shapes,
@@ -373,7 +373,7 @@ def _weights(kernels: Iterable[KernelUse]) -> frozenset[tuple[int, int]]:
 
 
 def _product(use: KernelUse) -> tuple[int, int, int]:
-    """(elements, rows, columns) of the result of a batched matrix product."""
+    """(elements, rows, columns) of the result of a batched matmul."""
     shapes = [shape for shape in shapes_of(use.shapes) if len(shape) == 3]
     if len(shapes) < 2:
         return (0, 0, 0)
@@ -395,13 +395,13 @@ def exposed_copies(step: StepSummary, copies: tuple[CopyUse, ...], case: Case) -
 
     What it means: The device's copy engines move data while its arithmetic units idle: results on their way to the
     host, tensors that are laid out anew, memory that is filled. DistributedDataParallel copies each gradient out of its
-    bucket when the exchange is done; these copies are told by themselves, with what the device idles for their
+    bucket when the exchange is done; these copies are reported by themselves, with what the device idles for their
     launches.
 
     How we know: The copies are in the trace with their direction and size; exposed is the time in which nothing but
     copies ran on any stream. Those of DistributedDataParallel run in a range of its reducer's (copy_bucket_to_grad).
 
-    What helps: For copies to the host: fewer of them, pinned memory and non_blocking=True, a stream of their own. For
+    What helps: For copies to the CPU: fewer of them, pinned memory and non_blocking=True, a stream of their own. For
     copies within the device: one layout through the model, views, a compiled model. For fills:
     zero_grad(set_to_none=True), which is the default since torch 2.0. For those of DistributedDataParallel:
     gradient_as_bucket_view=True, with which a gradient is a part of its bucket.
@@ -425,7 +425,7 @@ def exposed_copies(step: StepSummary, copies: tuple[CopyUse, ...], case: Case) -
 
 def _out_of_buckets(case: Case) -> Iterator[Finding]:
     """Copies by DistributedDataParallel from its buckets into .grad, in the category that has more of its time: the
-    copies alone, or idle time while the host launches them."""
+    copies alone, or idle time while the CPU launches them."""
     copied = [use for use in case.copies if use.operator == BUCKET_TO_GRADIENT]
     waited = [gap for gap in case.gaps if gap.cause == BUCKET_TO_GRADIENT and gap.category == "overhead"]
     if not copied:
@@ -454,13 +454,13 @@ def dominant_operator(step: StepSummary, operators: tuple[OperatorUse, ...], cas
     What it means: Whatever else is made faster, this operator decides how long the step is.
 
     How we know: The kernels' times are added by the operator that launched them. Where its arithmetic and bytes are
-    known, what lies above the machine's peaks is to be saved, as far as good kernels come near them; else nothing is
+    known, what is above the machine's peaks can be saved, as far as good kernels come near them; else nothing is
     promised and this is a note. So it is on a processor, where the operators themselves are timed.
 
     What helps: Another implementation of this one operator: another layout (channels_last), another dtype, a fused
     form, another algorithm (torch.backends.cudnn.benchmark for convolutions of fixed size), a smaller size.
 
-    When to ignore it: When it is the matrix product that the model is made of, near its upper bound: then it is the
+    When to ignore it: When it is the matmul that the model is made of, near its upper bound: then it is the
     work itself.
     """
     if not case.kernels:
@@ -515,7 +515,7 @@ def slow_arithmetic(
     threads: most calls took more than ten times that (a single one may have waited for a processor), with 20 us a call
     at least and 16 MB at most; a fused or foreach call has 20 us for each of the optimizer's parameters. Of a job that
     shares its processors, the part counts in which it had one; where that is less than a quarter, or three quarters
-    with several threads, nothing is said, as a call is over when its last thread has had its turn. A small tensor,
+    with several threads, nothing is reported, as a call is over when its last thread has had its turn. A small tensor,
     which torch gives to fewer threads, has their part of the bandwidth. The time above three times that and those 20 us
     is the upper bound of the savings. Processors differ: a Zen 4 is slow in roots and quotients of denormals only,
     others in products, too.

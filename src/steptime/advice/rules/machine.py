@@ -23,7 +23,7 @@ BUSY = 0.85
 BUSY_ALONE = 0.6
 """Where the threads of one operator exceed the CPUs: they wait for one another, asleep for a third of the time."""
 WHOLE = 0.9
-"""Fraction of its time: a worker that needs a CPU for less counts with its share, and that is said."""
+"""Fraction of its time: a worker that needs a CPU for less counts with its share, and that is reported."""
 NEED_ONE = 0.5
 """CPUs that workers need together: from here on one is left to them."""
 PRESSURE_BY_THREADS = 20.0
@@ -34,7 +34,7 @@ SPREAD = 0.3
 DRIFT = 0.2
 """Change of the step from the first to the last part of the run, over the median: growth beyond noise."""
 LEAST_CAPTURING, LEAST_IN_GRAPHS = 0.1, 0.1
-"""Fraction of the step, and of the kernels' time: below, a graph changes nothing that is told."""
+"""Fraction of the step, and of the kernels' time: below, a graph changes nothing that is reported."""
 FEWEST = 8
 """Steady steps: the interval of a median from fewer spans nearly their whole range (binomial 95 % needs six at
 least)."""
@@ -67,12 +67,12 @@ def thread_oversubscription(
     How we know: intra-op threads x training processes on this host + workers (of each the part of its time in which it
     makes batches and needs a CPU for that), against the CPUs that the process may use (affinity and container limits
     counted); and the CPUs were in fact busy, or tasks waited for them. The upper bound is the share of the threads that
-    have no CPU; how much of it is real only a trial tells, so the interval is wide.
+    have no CPU; how much of it is real only a trial shows, so the interval is wide.
 
     What helps: OMP_NUM_THREADS (or torch.set_num_threads) = CPUs / training processes, minus what the workers need;
     fewer workers.
 
-    When to ignore it: When a device computes and the host's threads mostly sleep.
+    When to ignore it: When a device computes and the CPU's threads mostly sleep.
     """
     loader = loader if loader is not None and loader.workers else None
     cpus, trainers = max(1, settings.usable_cpus), max(1, settings.trainers_on_host)
@@ -121,7 +121,7 @@ def _advice(settings: SettingsUse, loader: LoaderUse | None) -> str:
 def background_load(contention: Contention) -> Finding | None:
     """Other processes used the CPUs while this was measured
 
-    What it means: The machine was shared. Times of the host, of the loader and of CPU operators contain waiting for a
+    What it means: The machine was shared. Times of the CPU, of the loader and of CPU operators contain waiting for a
     CPU, and the largest category may be the one that suffered most, not the one to mend. The verdict is called likely
     where the steps stayed even all the same, and unclear where they did not.
 
@@ -161,7 +161,7 @@ def unstable_steps(contention: Contention) -> Finding | None:
 
     When to ignore it: When batches differ in size by design.
     """
-    if others_took_cpus(contention):  # ST802 tells how far the steps vary, with what is behind it
+    if others_took_cpus(contention):  # ST802 shows how far the steps vary, with what is behind it
         return None
     if contention.drift > DRIFT:
         summary = f"Steps grew by {format_share(contention.drift)} during the run"
@@ -200,7 +200,7 @@ def few_steps(step: StepSummary) -> Finding | None:
 def device_not_traced(step: StepSummary) -> Finding | None:
     """The trace shows that kernels were launched, and none of them
 
-    What it means: The job ran on a device, but the profiler recorded the host only. The apparent computing here is the
+    What it means: The job ran on a device, but the profiler recorded the CPU only. The apparent computing here is the
     host that launches; whether the device was busy meanwhile is not known.
 
     How we know: The trace holds calls that launch kernels (cudaLaunchKernel, hipLaunchKernel, graphs), or collectives
@@ -210,13 +210,13 @@ def device_not_traced(step: StepSummary) -> Finding | None:
     asked for, the device's tracer did not start: another profiler or a monitoring daemon holds it (CUPTI serves one at
     a time), or the driver does not allow it.
 
-    When to ignore it: When only the host's side was meant to be looked at.
+    When to ignore it: When only the CPU's side was meant to be looked at.
     """
     if not step.untraced:
         return None
     calls = format_count(step.untraced, "call")
     return device_not_traced.finding(
-        f"The trace holds {calls} for a device a step and no kernel: it was not recorded",
+        f"The trace has {calls} per step that launch device work, but no kernels: the device was not recorded",
         "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
     )
 
@@ -225,13 +225,13 @@ def device_not_traced(step: StepSummary) -> Finding | None:
 def unrecorded_work(step: StepSummary, categories: tuple[CategoryUse, ...]) -> Finding | None:
     """The device was at work that the trace does not hold
 
-    What it means: For a part of the step the trace shows an idle device, although the host had launched the next kernel
+    What it means: For a part of the step the trace shows an idle device, although the CPU had launched the next kernel
     and was done with it. The device was still at something that was not recorded: kernels launched before the profiler
     began, events that its buffers lost, graphs or streams that it does not see, another process on the device. Nothing
-    on the host is to blame for that time, and what filled it is not known.
+    on the CPU is to blame for that time, and what filled it is not known.
 
     How we know: The call that launched the kernel which ends the idle time had returned more than 50 microseconds
-    before that kernel began, and launching takes a tenth of that. Or the host waited for the device, for longer than a
+    before that kernel began, and launching takes a tenth of that. Or the CPU waited for the device, for longer than a
     millisecond, although of all that was recorded the device had nothing to do.
 
     What helps: Record several whole steps (torch.profiler.schedule with a warm-up), or synchronise the device before
@@ -252,7 +252,7 @@ def graph_capture(step: StepSummary) -> Finding | None:
 
     What it means: A CUDA or HIP graph is recorded once (torch.cuda.graph, torch.compile with mode="reduce-overhead",
     an inference server that starts) and launched as one later. While it is recorded, operators and launches go through
-    the host and nothing runs: the device idles, and what looks like overhead is paid once.
+    the CPU and nothing runs: the device idles, and what looks like overhead is paid once.
 
     How we know: The time between cudaStreamBeginCapture and cudaStreamEndCapture (hipStream…) of one thread, where it
     is a tenth of the step or more.
@@ -283,7 +283,7 @@ def graph_launches(step: StepSummary) -> Finding | None:
     What helps: Trace the job once without graphs (torch.compile without mode="reduce-overhead", enforce_eager=True of
     vLLM, --disable-cuda-graph of SGLang): its kernels are the same and have operators, shapes and lines.
 
-    When to ignore it: When the kernels' names say enough. The host's time for launches is right as it is.
+    When to ignore it: When the kernels' names say enough. The CPU's time for launches is right as it is.
     """
     graphs = step.graphs
     if graphs is None or (graphs.share < LEAST_IN_GRAPHS and not graphs.empty):
@@ -310,8 +310,8 @@ def too_few_threads(
 
     How we know: The variable is set, and torch follows it; at least twice as many threads would fit the CPUs that the
     process may use (its share of them where several training processes run on this host, one left to a loader's
-    workers); and that many CPUs were idle in fact. To be saved is the time of the operators that arithmetic or memory
-    bounds, which spreads over threads; how much of it is real only a trial tells, so the interval is wide.
+    workers); and that many CPUs were idle in fact. The savings are the time of the operators that arithmetic or memory
+    bounds, which spreads over threads; how much of it is real only a trial shows, so the interval is wide.
 
     What helps: OMP_NUM_THREADS = CPUs / training processes.
 
@@ -366,7 +366,7 @@ def gpu_slowed(step: StepSummary, categories: tuple[CategoryUse, ...], gpus: tup
     How we know: NVIDIA's driver gives its reasons for a lower clock about once a second: hardware slowdown, heat, power
     brake. The rule fires where one of them holds in a quarter of the samples of the steady steps in which the GPU was
     at work, and the clock is a tenth below its highest. Each GPU on which the process has a context counts by itself,
-    and no other GPU of the machine. To be saved is at most the part of the computing that the clock is lower by; what
+    and no other GPU of the machine. The savings are at most the part of the computing that the clock is lower by; what
     waits for memory does not follow it, so that the interval is wide.
 
     What helps: Cooling (air flow, dust, the neighbouring card), the power cables and the supply; another node of the
@@ -394,14 +394,14 @@ def gpu_slowed(step: StepSummary, categories: tuple[CategoryUse, ...], gpus: tup
 def gpu_power_capped(gpus: tuple[GpuUse, ...]) -> Finding | None:
     """The GPU runs at the limit of its power
 
-    What it means: The driver lowers the clock so that the GPU stays within its power limit. Large matrix products do
+    What it means: The driver lowers the clock so that the GPU stays within its power limit. Large matmuls do
     that to most boards. It is how fast the device is, unless somebody has set the limit below the board's own.
 
     How we know: NVIDIA's driver gives its reasons for a lower clock about once a second. The rule fires where the power
     cap holds in a quarter of the samples of the steady steps in which the GPU was at work, and the clock is a tenth
     below its highest.
 
-    What helps: nvidia-smi -q -d POWER tells the limit in force and the board's default; an administrator can raise it
+    What helps: nvidia-smi -q -d POWER shows the limit in force and the board's default; an administrator can raise it
     (nvidia-smi -pl). Fewer bytes moved and a lower precision take less power for the same step.
 
     When to ignore it: When the limit is the board's own.
@@ -426,13 +426,13 @@ def narrow_link(step: StepSummary, gpus: tuple[GpuUse, ...], case: Case) -> Find
     What it means: The GPU sits in a slot of fewer lanes, on a riser or behind a switch, or the link was trained down to
     an older generation. Copies between host and device take that much longer.
 
-    How we know: NVIDIA's driver tells lanes and generation of the PCI Express link, and what device and slot can do
+    How we know: NVIDIA's driver shows lanes and generation of the PCI Express link, and what device and slot can do
     together. The best of the samples in which the GPU was at work counts, because an idle link is slowed down to save
-    power. To be saved is the part of the exposed copies that the full link would take off.
+    power. The savings are the part of the exposed copies that the full link would take off.
 
     What helps: Another slot; the card seated anew; the slot's lanes and generation in the firmware; another node.
 
-    When to ignore it: When hardly anything is copied: then it is told as a note.
+    When to ignore it: When hardly anything is copied: then it is reported as a note.
     """
     parts = {use: _part_of_link(use) for use in gpus}
     held = [use for use in parts if parts[use] < 1]

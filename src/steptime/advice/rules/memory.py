@@ -64,10 +64,10 @@ def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
 
     How we know: Memory is sampled about twice a second. Its slope over the steps is the median of all pairs'
     (Theil and Sen), with an interval from a bootstrap of blocks; the first quarter of the run and the windows of our
-    own profiler are left out. The rule fires when the interval lies above zero, a megabyte has come together, and the
+    own profiler are left out. The rule fires when the interval is above zero, a megabyte has come together, and the
     series keeps rising: a sawtooth does not, nor does a cache that fills up. Who keeps it is asked of Python's garbage
     collector at three boundaries of steps, a few steps apart. In a run that was too short for a slope, what is found so
-    is told if it keeps graphs of autograd. How long the memory lasts is what is left of it, divided by the growth.
+    is reported if it keeps graphs of autograd. How long the memory lasts is what is left of it, divided by the growth.
 
     What helps: Keep numbers, not tensors: `total += loss.detach()`, `losses.append(loss.item())` now and then. Remove
     hooks when they have served; empty what is collected.
@@ -85,7 +85,7 @@ def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
     summary = f"Memory grows by {format_bytes(growth.value)} per step, {grown}"
     if holder is not None and holder.name:
         summary += f": {holder.kind} {holder.name}"
-    interval = f"The growth lies between {format_bytes(growth.low)} and {format_bytes(growth.high)} per step."
+    interval = f"The growth is between {format_bytes(growth.low)} and {format_bytes(growth.high)} per step."
     source = holder.source if holder is not None else None
     return memory_leak.finding(
         summary, _advice(holder), source=source, evidence=(interval, *map(_kept, memory.holders))
@@ -103,6 +103,8 @@ def _found_keeping(holder: HolderUse, holders: Sequence[HolderUse]) -> Finding:
 def _kept(holder: HolderUse) -> str:
     """Objects that one holder holds on to, as evidence."""
     named = f"The {holder.kind} {holder.name}" if holder.kind else "Something that was not found"
+    if holder.entries:
+        return f"{named} gets {holder.entries:,.0f} entries longer with every step."
     kept = f"keeps {holder.tensors:.3g} tensors more with every step" if holder.tensors >= 1 else "is a sum that grows"
     return f"{named} {kept}{', with their graphs of autograd' if holder.graph else ''}."
 
@@ -122,7 +124,7 @@ def _advice(holder: HolderUse | None) -> str:
 def memory_fragmentation(memory: MemoryUse) -> Finding | None:
     """The device's allocator holds much more than tensors ever needed
 
-    What it means: Freed memory lies in pieces that new requests do not fit into, so that more is asked of the driver.
+    What it means: Freed memory is in pieces that new requests do not fit into, so that more is asked of the driver.
     The job runs out of memory although much of it is free.
 
     How we know: The most that was reserved is compared with the most that tensors held at once. The rule fires when at
@@ -137,7 +139,7 @@ def memory_fragmentation(memory: MemoryUse) -> Finding | None:
         return None
     summary = (
         f"{format_bytes(peak)} are reserved, and tensors never held more than {format_bytes(needed)}: "
-        f"{format_share((peak - needed) / peak)} lies in pieces"
+        f"{format_share((peak - needed) / peak)} is in pieces"
     )
     return memory_fragmentation.finding(summary, "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.")
 

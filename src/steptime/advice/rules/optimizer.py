@@ -9,7 +9,15 @@ from steptime.advice.device_uses import MachineUse
 from steptime.advice.evidence import Case, LineUse, OptimizerUse, PathUse, TopModuleUse
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import calls_function
-from steptime.advice.models import BYTES_PER_ELEMENT, FOREACH, FUSABLE, ITERATIVE, floor, hand_made_update, zeroing
+from steptime.advice.models import (
+    BYTES_PER_ELEMENT,
+    FOREACH,
+    FUSABLE,
+    ITERATIVE,
+    hand_made_update,
+    lower_bound,
+    zeroing,
+)
 from steptime.advice.rule import Finding, Part, Weight, rule
 from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.advice.savings import in_step, modelled, named, ratio, scaled, share_of_step, total
@@ -53,7 +61,7 @@ FEWEST_MADE = 8
 FEWEST_GROUPS, FOLD = 8, 2
 """Groups of parameters, and groups for each set of options, from which on they are worth merging."""
 LIKELY_MERGED = 0.8
-"""Fraction of what lies above the least time of an update and goes with the groups."""
+"""Fraction of what is above the least time of an update and goes with the groups."""
 SCALED_IN_PLACE = "aten::mul_"
 LEAST_SHARE_OF_ZEROS = 0.03
 """Fraction of the step: below it the difference is not noticed."""
@@ -67,7 +75,7 @@ def optimizer_share(step: StepSummary, optimizers: tuple[OptimizerUse, ...], cas
     the number of parameters, or the update is done tensor by tensor.
 
     How we know: The optimizer's step() is timed in every step; where a device decides how long the step is, its kernels
-    are, as the host only launches them, or waits for room in the driver's queue. At best, reading and writing
+    are, as the CPU only launches them, or waits for room in the driver's queue. At best, reading and writing
     parameters, gradients and state once at the measured bandwidth remains, and on a CPU Python's time for each tensor;
     the rest is the saving.
 
@@ -75,7 +83,7 @@ def optimizer_share(step: StepSummary, optimizers: tuple[OptimizerUse, ...], cas
     gradients; a larger batch; freezing what does not train; an optimizer with less state.
 
     When to ignore it: When the batch size is fixed by the method and the optimizer is fused already: then this is its
-    price. LBFGS, which iterates over its history, is left out: no floor of it is known.
+    price. LBFGS, which iterates over its history, is left out: no lower bound of it is known.
     """
     duration = total(use.duration for use in optimizers)
     least = LEAST_SHARE_OF_FUSED if all(use.fused for use in optimizers) else LEAST_SHARE
@@ -97,7 +105,7 @@ def optimizer_share(step: StepSummary, optimizers: tuple[OptimizerUse, ...], cas
 
 
 def _category(use: OptimizerUse) -> Part:
-    """Kernels' time is the device's computing; the host's is of no category alone."""
+    """Kernels' time is the device's computing; the CPU's is of no category alone."""
     return "compute" if use.kernels else ""
 
 
@@ -114,7 +122,7 @@ def _own_line(optimizers: tuple[OptimizerUse, ...], paths: tuple[PathUse, ...]) 
 
 def _above_lower_bound(duration: Estimate, optimizers: Iterable[OptimizerUse], machine: MachineUse | None) -> Estimate:
     """Time of their updates beyond the least that they need."""
-    best = sum(floor(use, machine) for use in optimizers)
+    best = sum(lower_bound(use, machine) for use in optimizers)
     return scaled(duration, 1 - min(1.0, ratio(best, duration.value)))
 
 
@@ -126,7 +134,7 @@ def dense_embedding_gradient(step: StepSummary, optimizers: tuple[OptimizerUse, 
     filled with zeros, and the optimizer updates every row, every step.
 
     How we know: Embedding weights with a dense gradient are counted among the optimizer's elements; their part of the
-    optimizer's time is to be saved (making the zeros in backward comes on top).
+    optimizer's time can be saved (making the zeros in backward comes on top).
 
     What helps: Embedding(..., sparse=True) with SparseAdam, SGD or Adagrad for that table (the moments of untouched
     rows then stay as they are, which changes Adam's curve slightly); or the table in an optimizer of its own that steps
@@ -281,7 +289,7 @@ def gradients_for_nothing(
 
     How we know: Between two steps each parameter that has a gradient is looked for in the optimizers of the job; those
     that none has are counted to their modules, whose backward the profile times. Where mostly other tensors are updated
-    than the modules' own (copies in single precision, flat shards), nothing is told. Where a trained module is called
+    than the modules' own (copies in single precision, flat shards), it is silent. Where a trained module is called
     before, gradients may have to flow through: then half of the module's backward is taken for that of its parameters.
 
     What helps: requires_grad_(False) on the parameters; where nothing before it is trained, the call under
@@ -347,7 +355,7 @@ def single_tensor_clipping(step: StepSummary, kernels: tuple[KernelUse, ...], ca
     several types; loops over model.parameters() always do.
 
     How we know: As many kernels of a norm as there are parameters, and as many products in place behind them; torch's
-    batched form has a handful (_foreach_norm, _foreach_mul_). To be saved is what the device idles while these are
+    batched form has a handful (_foreach_norm, _foreach_mul_). The savings are what the device idles while these are
     launched, and what the kernels take beyond their bytes; the interval starts at the idle time alone.
 
     What helps: torch.nn.utils.clip_grad_norm_(model.parameters(), limit, foreach=True), which is the default on CUDA;
@@ -386,7 +394,7 @@ def many_groups(
     all tensors of a group at once, has one tensor at a time.
 
     How we know: The groups of the optimizer are counted, and how many different sets of options they have. The time of
-    its step() goes with the number of groups, as far as it lies above what the update needs at the memory's bandwidth.
+    its step() goes with the number of groups, as far as it is above what the update needs at the memory's bandwidth.
 
     What helps: Collect parameters by their options (a dictionary from (lr, weight_decay) to the list of parameters),
     and make one group of each.
@@ -398,7 +406,7 @@ def many_groups(
         return None
     use = max(many, key=lambda each: each.duration.value)
     part = 1 - ratio(use.distinct_groups, use.groups)
-    amount = part * max(0.0, use.duration.value - floor(use, machine))
+    amount = part * max(0.0, use.duration.value - lower_bound(use, machine))
     options = "with the same options" if use.distinct_groups == 1 else f"{use.distinct_groups} with different options"
     return many_groups.finding(
         f"{use.type} updates {use.groups} groups of parameters, {options}: {in_step(use.duration.value, step)}",
@@ -424,8 +432,8 @@ def optimizer_in_step(
     averages, so that Adam and SGD with momentum train as if each step were the first; and to make it takes time.
 
     How we know: Each optimizer that takes a step is counted, with the line that made it, where the one before it from
-    there is gone. As they are told at 1, 2, 4, … of them, a quarter of the number of steps is enough. The time of that
-    line in the loop is to be saved.
+    there is gone. They are reported at 1, 2, 4, … of them: a quarter of the number of steps is enough. The time of that
+    line in the loop can be saved.
 
     What helps: Make it once, before the loop, and change options in its param_groups.
 

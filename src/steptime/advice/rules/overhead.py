@@ -38,8 +38,9 @@ FEWEST_OPERATORS = 100
 """From one line or function per step: below it, it is no loop over elements."""
 LARGEST_OPERATOR = 15_000.0
 """ns: an operator that takes longer on a CPU does enough work to be worth its dispatch (3 to 10 µs in eager mode)."""
-LEAST_PART_OF_OPERATORS = 0.25
-"""Fraction of all operators of the step: one line that calls fewer is not why the step is bound by dispatch."""
+LEAST_PART_OF_OPERATORS, LEAST_OF_STEP = 0.25, 0.1
+"""Fractions of all operators of the step, and of its time: a loop with fewer, whose lines were not seen to take as much
+either, is not worth the trouble."""
 MOST_OF_OPERATORS = 0.5
 """A function that calls fewer is not where a step's dispatch is."""
 FEWEST_MICRO_BATCHES = 2
@@ -51,7 +52,7 @@ ON_A_LIST = "Use one operator on the whole tensor, or on all tensors (torch._for
 CALLERS = frozenset({"forward", "python"})
 """Roles of lines that call the operators of a loop themselves."""
 GAINED_BY_SIZE = 0.5
-"""Fraction of what small matrix products take beyond their arithmetic: one large product does not reach the machine's
+"""Fraction of what small matmuls take beyond their arithmetic: one large product does not reach the machine's
 rate either, and one of torch's own loops (nn.LSTM) only in part. How much is gained is not known before it is tried."""
 LONGEST_HINT = 160
 MOST_NAMED = 4
@@ -59,23 +60,23 @@ MOST_NAMED = 4
 LARGE_COMPILING = 0.1
 """Fraction of the run: compiling the same again and again that takes more is no price of a start."""
 MOST_EVENTS = 5
-"""Graph breaks and guards that are told one by one: all are in the tables."""
+"""Graph breaks and guards that are reported one by one: all are in the tables."""
 MOST_SITES = 3
 """A fourth line would not be read."""
 LEAST_OVERHEAD = 0.2
 """Fraction of the step: every eager model dispatches; from a fifth on it is worth the trouble of compiling or
 batching."""
 LEAST_OF_HOST_BOUND = 0.1
-"""The same where the host decides the step: no change of the device's work saves anything then."""
+"""The same where the CPU decides the step: no change of the device's work saves anything then."""
 FEWEST_KERNELS = 10.0
 """A step on a device: next to fewer launches idle time has another cause, and compiling has little to fuse. On a CPU
 the same of operators."""
 STALLED = 0.5
-"""Fraction of the idle time: where a few long gaps are half of it, the host stalled, and did not dispatch slowly."""
+"""Fraction of the idle time: where a few long gaps are half of it, the CPU stalled, and did not dispatch slowly."""
 STALL = 5e6
 """ns of such a gap: loading a library, allocating, tuning take milliseconds and more, launches never do."""
 HARMLESS = frozenset({"to", "cuda", "copy_"})
-"""Calls that only wait when they copy from the device, or from pageable memory: only a trace tells whether they do."""
+"""Calls that only wait when they copy from the device, or from pageable memory: only a trace shows whether they do."""
 READS = {"_local_scalar_dense": "item", "is_nonzero": "item", "_to_copy": "to", "masked_select": "masked_select"}
 """Operators of ATen, and the call in Python that runs them."""
 READ_LESS = "Keep the value on the device and read it every n-th step."
@@ -87,7 +88,7 @@ FEWEST_TINY = 100.0
 LEAST_PART_TINY = 0.3
 """Fraction of the device's busy time: else the large kernels are what to look at."""
 HELD_BACK = 0.2
-"""Fraction of the step: from here on the host launches too slowly, and overhead-bound says so with what is to be saved
+"""Fraction of the step: from here on the CPU launches too slowly, and overhead-bound says so with what can be saved
 there."""
 FUSES_AT_LEAST, FUSES = 0.3, 0.6
 """Fraction of the kernels: every third is gone when pairs of a chain of pointwise operators are fused here and there;
@@ -105,16 +106,17 @@ FEWEST_SLICES = 16
 @dataclass(frozen=True, slots=True)
 class _Site:
     """Operators that one line or function calls in a step. each: mean ns of one. idle: ns of those whose work takes no
-    longer than their dispatch. host: ns of Python in the loop. slow: ns of matrix products beyond what their arithmetic
-    takes at the machine's rate. lines: that call them."""
+    longer than their dispatch. python: ns of Python in the loop. slow: ns of matmuls beyond what their arithmetic
+    takes at the machine's rate. lines: that call them. spent: ns of timed lines that run in the loop."""
 
     source: SourceLine
     calls: float
     each: float
     idle: float
-    host: float = 0.0
+    python: float = 0.0
     slow: float = 0.0
     lines: int = 1
+    spent: float = 0.0
 
 
 @rule(
@@ -133,16 +135,16 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
     How we know: The profile counts the operators of each function and their mean duration; those of a function with
     timed lines are shared out among them by time, and the lines that run several times a batch count. In a bare trace
     the stacks must show a function that calls the same thing, or is called by the same one, eight times or more: a
-    model that is called once is no loop. To be saved is the part of the line or function of all operators, of the
+    model that is called once is no loop. The savings are the part of the line or function of all operators, of the
     breakdown's overhead; on a CPU the loop's own Python, too, and the time of operators whose arithmetic takes no
-    longer than their dispatch (bound by latency). Small matrix products are slower than one large one that does the
+    longer than their dispatch (bound by latency). Small matmuls are slower than one large one that does the
     same arithmetic: half of what they take beyond the machine's rate counts, and all of it is where the interval ends.
 
-    What helps: One operator on the whole tensor (a matrix product, einsum, cumsum, torch.nn.LSTM in place of a loop
+    What helps: One operator on the whole tensor (a matmul, einsum, cumsum, torch.nn.LSTM in place of a loop
     over cells, a torch._foreach operator over parameters); else torch.compile, which fuses the loop; on CUDA a graph
     (mode="reduce-overhead").
 
-    When to ignore it: When each round of the loop depends on a decision taken on the host from the last.
+    When to ignore it: When each round of the loop depends on a decision taken on the CPU from the last.
     """
     launch, on_device = named(categories, "overhead"), step.device != "cpu"
     if launch is None:
@@ -154,10 +156,11 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
     everything = sum(operator.calls for operator in case.operators)
     for site in sorted(_sites(case), key=lambda site: site.calls, reverse=True)[:MOST_SITES]:
         part = ratio(site.calls, max(everything, site.calls))
-        if site.each > LARGEST_OPERATOR or part < LEAST_PART_OF_OPERATORS:
+        is_small = part < LEAST_PART_OF_OPERATORS and site.spent < LEAST_OF_STEP * step.duration.value
+        if site.each > LARGEST_OPERATOR or is_small:
             continue
         saving, source = capped(scaled(launch.recoverable, part), launch.recoverable), site.source
-        if not on_device:  # a device only waits for what the host cannot hide
+        if not on_device:  # a device only waits for what the CPU cannot hide
             saving = capped(_with_the_loop(saving, site), step.duration)
         where = format_source(source)
         where += f" ({source.function})" if source.function and not source.text else ""
@@ -175,9 +178,9 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
 
 
 def _with_the_loop(dispatch: Estimate, site: _Site) -> Estimate:
-    """With what else one operator would save: the loop's Python, and at most all of the small operators and what matrix
-    products lose by being small."""
-    sure = Estimate(site.host, site.host, site.host, dispatch.samples)
+    """With what else one operator would save: the loop's Python, and at most all of the small operators and what
+    matmuls lose by being small."""
+    sure = Estimate(site.python, site.python, site.python, dispatch.samples)
     likely = site.idle + GAINED_BY_SIZE * site.slow
     return total((dispatch, sure, modelled(likely, 0.0, site.idle + site.slow, dispatch.samples)))
 
@@ -199,8 +202,8 @@ def _sites(case: Case) -> Iterator[_Site]:
             name = function_of(source)[1]
             callers = [use for use in case.lines if use.role in CALLERS and calls_function(use.calls, name)]
             if len(callers) == 1:  # its own lines are not timed, the call of it is
-                host = callers[0].host.value
-                yield _Site(callers[0].source, calls, each, _idle(uses), host, _slow(case.roofline, uses))
+                python = callers[0].python.value
+                yield _Site(callers[0].source, calls, each, _idle(uses), python, _slow(case.roofline, uses))
             else:
                 sampled = sampled_lines(case.paths, source)
                 line = max(sampled, key=lambda line: sampled[line], default=source)
@@ -218,7 +221,7 @@ def _idle(uses: Iterable[OperatorUse]) -> float:
 
 
 def _slow(roofline: RooflineUse | None, uses: Iterable[OperatorUse]) -> float:
-    """ns that small matrix products take beyond their arithmetic at the machine's rate; none where that is not known.
+    """ns that small matmuls take beyond their arithmetic at the machine's rate; none where that is not known.
     Large ones, a model's layers, run near it by themselves."""
     peak = roofline.peak if roofline is not None else None
     if not peak:
@@ -241,19 +244,20 @@ def _looping(lines: list[LineUse], uses: list[OperatorUse], slow: float, batches
     part = ratio(sum(line.duration.value for line in rounds), sum(line.duration.value for line in lines))
     if rounds and calls * part >= FEWEST_OPERATORS:
         top = max(rounds, key=lambda line: line.duration.value)
-        each, host = ratio(sum(use.duration for use in uses), calls), sum(line.host.value for line in rounds)
-        yield _Site(top.source, calls * part, each, part * _idle(uses), host, part * slow, len(rounds))
+        each, python = ratio(sum(use.duration for use in uses), calls), sum(line.python.value for line in rounds)
+        spent = sum(line.duration.value for line in rounds)
+        yield _Site(top.source, calls * part, each, part * _idle(uses), python, part * slow, len(rounds), spent)
 
 
 @rule("ST302", "overhead-bound")
 def overhead_bound(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Finding | None:
     """The step is bound by dispatching its operators
 
-    What it means: The host cannot hand out the operators as fast as they are computed: Python, the dispatcher, autograd
+    What it means: The CPU cannot hand out the operators as fast as they are computed: Python, the dispatcher, autograd
     and (on CUDA) the launches take the time. Such a step stays as long with a larger batch or a faster device.
 
     How we know: The breakdown's overhead category: on a CPU the time of the training thread around and between small
-    operators; on an accelerator the time that it idles while the host is dispatching, with the operators and modules
+    operators; on an accelerator the time that it idles while the CPU is dispatching, with the operators and modules
     that it was dispatching in the largest gaps.
 
     What helps: torch.compile; on CUDA its mode "reduce-overhead" (graphs); a larger batch, which carries more work per
@@ -284,7 +288,7 @@ def overhead_bound(step: StepSummary, categories: tuple[CategoryUse, ...], case:
     many = f" of {calls:,.0f} operators" if calls else ""
     summary = f"Dispatch{many} takes {in_step(idle, step)}"
     if often:
-        summary = f"The device idles {in_step(idle, step)} while the host {_launches(step, often)}"
+        summary = f"The device idles {in_step(idle, step)} while the CPU {_launches(step, often)}"
         if not _replays(step):
             summary += f", each of which runs for {format_duration(ratio(spent(launched), often))}"
     graphs = ' (mode="reduce-overhead")' if step.device != "cpu" else ""
@@ -323,7 +327,7 @@ def _replays(step: StepSummary) -> bool:
 
 
 def _launches(step: StepSummary, kernels: float) -> str:
-    """Launches of the host: kernels, or graphs and the kernels next to them."""
+    """Launches of the CPU: kernels, or graphs and the kernels next to them."""
     graphs = step.graphs
     if graphs is None or not graphs.launches:
         return f"launches {format_count(kernels, 'kernel')}"
@@ -332,7 +336,7 @@ def _launches(step: StepSummary, kernels: float) -> str:
 
 
 def _outside_graphs(step: StepSummary) -> str:
-    """Advice about the host's work next to the graphs, by its names."""
+    """Advice about the CPU's work next to the graphs, by its names."""
     eager = step.graphs.eager if step.graphs is not None else ()
     if not eager:
         return "put more of the step into them"
@@ -380,7 +384,7 @@ def _stall(step: StepSummary, gaps: list[GapUse], launch: Estimate) -> Finding:
     """Long gaps, one of each cause, the longest first: compiling would not shorten them."""
     gap, stalled = gaps[0], total(each.duration for each in gaps)
     longest = format_duration(max(each.longest for each in gaps))
-    running = [each.cause or "the host" for each in gaps[:3]] + ["others"] * (len(gaps) > 3)
+    running = [each.cause or "the CPU" for each in gaps[:3]] + ["others"] * (len(gaps) > 3)
     calls = " and ".join(filter(None, (", ".join(running[:-1]), running[-1])))
     runs = "runs" if len(running) == 1 else "run"
     idle = in_step(stalled.value, step)
@@ -393,10 +397,10 @@ def _stall(step: StepSummary, gaps: list[GapUse], launch: Estimate) -> Finding:
 
 @rule("ST303", "host-sync")
 def host_sync(step: StepSummary, categories: tuple[CategoryUse, ...], case: Case) -> Iterator[Finding]:
-    """The host waits for the device, and then the device for the host
+    """The CPU waits for the device, and then the device for the CPU
 
-    What it means: A value is read from the device (item, cpu, tolist, nonzero, a boolean mask, a print): the host
-    stands until the queue is empty, and the device idles until the next operators arrive.
+    What it means: A value is read from the device (item, cpu, tolist, nonzero, a boolean mask, a print): the CPU
+    waits until the queue is empty, and the device idles until the next operators arrive.
 
     How we know: The price is not the duration of the call but the device's idle time from the moment it ran dry to the
     next launch. A trace has that for each gap, with the operator that held the thread; the calls on device tensors are
@@ -447,7 +451,7 @@ def _advice_on_call(call: str) -> str:
     if call in HARMLESS or "emcpy" in call:
         return "To the device: pinned memory and non_blocking=True. From it: less often, or all values in one copy."
     if "Synchronize" in call:
-        return "Leave synchronize() to measurements; a stream or an event waits without the host."
+        return "Leave synchronize() to measurements; a stream or an event waits without the CPU."
     return READ_LESS
 
 
@@ -466,8 +470,8 @@ def recompilation(step: StepSummary, case: Case) -> Finding | None:
     so the function is traced and compiled anew. After eight times it is given up and runs uncompiled.
 
     How we know: TorchDynamo records each compilation with its time and the guard that failed. Those after the warm-up
-    count, spread over the steps of the run; the time lies between or inside steps that statistics leave out. A bare
-    trace shows the parts of a compilation as annotations: there the breakdown's compile category is to be saved.
+    count, spread over the steps of the run; the time is between or inside steps that statistics leave out. A bare
+    trace shows the parts of a compilation as annotations: there the breakdown's compile category can be saved.
 
     What helps: Pad or bucket to a few shapes; torch._dynamo.mark_dynamic or dynamic=True for a dimension that varies;
     keep Python numbers that change (step counters, schedules) out of compiled code or make them tensors;
@@ -499,7 +503,7 @@ def recompilation(step: StepSummary, case: Case) -> Finding | None:
 
 def _compiled_at_the_start(case: Case) -> Finding | None:
     """Recompilations that the warm-up hides, where they are a good part of the run; of a function that was given up
-    ST309 tells."""
+    ST309 shows."""
     given_up = {each.source for each in case.compiler.limits} if case.compiler is not None else set()
     again = [each for each in case.compilations if each.reason and each.source not in given_up]
     took = sum(each.duration for each in again)
@@ -614,8 +618,8 @@ def tiny_kernels(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) 
     for a moment and drains it again; starting and ending costs more than the work, and no larger device makes it
     faster.
 
-    How we know: Kernels that take less than ten microseconds on average are added up. To be saved is the part that a
-    kernel without any work takes too, for as many kernels as fusing usually removes. The rule is silent where the host
+    How we know: Kernels that take less than ten microseconds on average are added up. The savings are the part that a
+    kernel without any work takes too, for as many kernels as fusing usually removes. The rule is silent where the CPU
     cannot launch them fast enough anyhow, which is ST302.
 
     What helps: torch.compile, which fuses neighbours; foreach and fused optimizers; one batched operator for a loop
@@ -656,7 +660,7 @@ def allocator_stalls(step: StepSummary, allocations: tuple[AllocationUse, ...]) 
     nearly full (it frees everything and tries again), or a call of empty_cache(). Freeing waits for the device to
     finish.
 
-    How we know: The calls are in the trace, with the time that the host spent in them. To be saved is the time that the
+    How we know: The calls are in the trace, with the time that the CPU spent in them. The savings are the time that the
     device idled meanwhile, not the duration of the calls; each category of it is a finding of its own.
 
     What helps: Take torch.cuda.empty_cache() out of the loop; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against
@@ -666,7 +670,7 @@ def allocator_stalls(step: StepSummary, allocations: tuple[AllocationUse, ...]) 
     """
     calls, host = sum(use.calls for use in allocations), format_duration(sum(use.duration.value for use in allocations))
     top, like = max(allocations, key=lambda use: use.idle.value), " and its like" if len(allocations) > 1 else ""
-    evidence = [f"The host spends {host} {per_step(step)} in them."]
+    evidence = [f"The CPU spends {host} {per_step(step)} in them."]
     evidence += [
         f"{use.name}: {format_count(use.calls, 'call')} {per_step(step)}, {format_duration(use.duration.value)}"
         for use in allocations[:3]
@@ -700,7 +704,7 @@ def indexing_in_loop(step: StepSummary, operators: tuple[OperatorUse, ...], case
 
     How we know: The profile counts the derivatives of slices in backward, and as many operators there that fill with
     zeros and that add (one fewer), and times them. Their part of all operators in backward is the part of the measured
-    backward that is to be saved, but for one pass; on a CPU, where operators are timed one by one. The interval is from
+    backward that can be saved, but for one pass; on a CPU, where operators are timed one by one. The interval is from
     none to all of the filling: new memory may take far longer in the profiled steps than in the others. Slices that
     torch's own recurrent layers take (of a packed batch) are not counted.
 

@@ -1,9 +1,9 @@
-"""ST4xx: number formats that are wider than what the device multiplies and moves fastest."""
+"""ST4xx: dtypes that are wider than what the device multiplies and moves fastest."""
 
 from __future__ import annotations
 
 from steptime.advice.device_uses import MachineUse, RooflineUse, ScalingUse
-from steptime.advice.kernels import EMPTY_KERNEL, about_kernels, is_matrix_product, matrix_units, plain_name, spent
+from steptime.advice.kernels import EMPTY_KERNEL, about_kernels, is_matmul, plain_name, spent, tensor_core_name
 from steptime.advice.rule import Finding, rule
 from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.advice.savings import in_step, modelled, named, partly, ratio, total
@@ -19,7 +19,7 @@ FORMATS = (
     ("bfloat16", "torch.autocast with bfloat16", "8 bits of mantissa, same range"),
     ("float16", "torch.autocast with float16 and a GradScaler", "11 bits of mantissa, a small range"),
 )
-"""Formats that a matrix unit takes in place of float32: the gentlest first, with its effect on the numbers."""
+"""Formats that a Tensor Core takes in place of float32: the gentlest first, with its effect on the numbers."""
 DOUBLE = "float64"
 DOUBLE_SAVES, DOUBLE_SAVES_AT_LEAST = 0.5, 0.3
 """Fraction of the computing: half of the bytes and of the vector instructions, less where operators are small."""
@@ -53,15 +53,15 @@ LEAST_WIDE = 0.1
 """Fraction of the step in kernels that would gain."""
 
 
-@rule("ST403", "idle-matrix-units", supersedes=("dominant-operator",))
-def idle_matrix_units(step: StepSummary, machine: MachineUse, kernels: tuple[KernelUse, ...]) -> Finding | None:
+@rule("ST403", "tensor-cores-unused", supersedes=("dominant-operator",))
+def tensor_cores_unused(step: StepSummary, machine: MachineUse, kernels: tuple[KernelUse, ...]) -> Finding | None:
     """float32 matmuls run without Tensor Cores or matrix cores
 
     What it means: The device has units that multiply matrices eight to sixteen times as fast as its ordinary ones do,
     but they take other dtypes than float32; products in float32 leave them idle.
 
-    How we know: The kernels of matrix products and convolutions with float32 arguments, whose names are those of
-    kernels that do not use the matrix units; kernels whose names do not tell are left out. The prediction sets the
+    How we know: The kernels of matmuls and convolutions with float32 arguments, whose names are those of
+    kernels that do not use the Tensor Cores; kernels whose names do not say are left out. The prediction sets the
     ratio of the two peaks against the kernels' time, but never below what moving their bytes takes.
 
     What helps: torch.set_float32_matmul_precision("high") lets float32 products use TF32 where the device has it
@@ -70,8 +70,8 @@ def idle_matrix_units(step: StepSummary, machine: MachineUse, kernels: tuple[Ker
 
     When to ignore it: When the numbers need all 24 bits (linear solvers, physics, some losses): then only those parts.
     """
-    plainly = (use for use in kernels if use.matrix_unit is False and use.dtype == "float32")
-    slow = [use for use in plainly if is_matrix_product(use)]
+    plainly = (use for use in kernels if use.tensor_cores is False and use.dtype == "float32")
+    slow = [use for use in plainly if is_matmul(use)]
     rates, plain = dict(machine.rates), machine.matrix_flops
     faster = [each for each in FORMATS if rates.get(each[0], 0.0) > (plain or 0.0)]
     if not slow or not faster or not plain:
@@ -79,10 +79,10 @@ def idle_matrix_units(step: StepSummary, machine: MachineUse, kernels: tuple[Ker
     dtype, how, meaning = faster[0]
     saved = sum(use.duration - _at_units(use, machine, ratio(plain, rates[dtype])) for use in slow)
     calls = format_count(sum(use.calls for use in slow), "kernel")
-    units, took = matrix_units(machine.name), in_step(spent(slow), step)
+    units, took = tensor_core_name(machine.name), in_step(spent(slow), step)
     summary = f"float32 matmuls and convolutions run without {units}: {took} in {calls}"
     saving = partly(saved, 1.0, SURE_UNITS, step)
-    return about_kernels(idle_matrix_units, slow, summary, f"Use {how} ({meaning}).", saving)
+    return about_kernels(tensor_cores_unused, slow, summary, f"Use {how} ({meaning}).", saving)
 
 
 def _at_units(use: KernelUse, machine: MachineUse, faster: float, narrower: float = 1.0) -> float:
@@ -97,7 +97,7 @@ def _perfect(use: KernelUse, machine: MachineUse, rate: float) -> float:
     half."""
     if use.bytes is None or not machine.copy_bytes:
         return NARROWER * use.duration
-    product = (use.flops or 0.0) if is_matrix_product(use) else 0.0
+    product = (use.flops or 0.0) if is_matmul(use) else 0.0
     least = max(product / rate, NARROWER * use.bytes / machine.copy_bytes) * 1e9
     return min(use.duration, max(least, use.calls * EMPTY_KERNEL))
 
@@ -106,24 +106,24 @@ def _perfect(use: KernelUse, machine: MachineUse, rate: float) -> float:
 def single_precision(step: StepSummary, machine: MachineUse, kernels: tuple[KernelUse, ...]) -> Finding | None:
     """Model and activations are in float32 on a device that is faster in bfloat16
 
-    What it means: The matrix units take float32 products as TF32, at half of their rate for bfloat16, and each
+    What it means: The Tensor Cores take float32 products as TF32, at half of their rate for bfloat16, and each
     activation that goes through memory is twice as large as it must be.
 
-    How we know: The kernels of products and convolutions with float32 arguments that use the matrix units, and those of
+    How we know: The kernels of products and convolutions with float32 arguments that use the Tensor Cores, and those of
     operators behind them (batch norms, activations, pooling) that memory bounds, or behind convolutions latency. The
-    most to be saved is what lies above the machine's peaks in bfloat16 with half of the bytes, the least a third of
-    what the ratio of the two rates and half of the bytes give. Layer norms, softmax and losses stay in float32 under
-    autocast, and so does the optimizer: they do not count.
+    upper end of the savings assumes that bfloat16 reaches the machine's peaks with half of the bytes; the lower end is
+    a third of what the ratio of the two rates and half of the bytes give. Layer norms, softmax, losses and the
+    optimizer do not count: they stay in float32 under autocast.
 
     What helps: torch.autocast("cuda", dtype=torch.bfloat16) around forward and loss; parameters stay in float32. For
-    convolutions channels_last besides, which their half-precision kernels want.
+    convolutions also channels_last, which their half-precision kernels want.
 
     When to ignore it: When the numbers need the bits: then keep those parts in float32 with autocast(enabled=False).
     """
     rates = dict(machine.rates)
     full, half = rates.get("tf32", 0.0), rates.get("bfloat16", 0.0)
     wide = [use for use in kernels if use.dtype in ("float32", "tf32")]
-    products = [use for use in wide if is_matrix_product(use) and use.matrix_unit is not False]
+    products = [use for use in wide if is_matmul(use) and use.tensor_cores is not False]
     if not full or half <= full or not products:
         return None
     bounds = ("memory", "latency") if any("convolution" in use.operator for use in products) else ("memory",)
@@ -135,7 +135,7 @@ def single_precision(step: StepSummary, machine: MachineUse, kernels: tuple[Kern
     most = sum(use.duration - _perfect(use, machine, half) for use in (*products, *behind))
     saving = modelled(most, sure, most, step.steady)
     took = in_step(spent([*products, *behind]), step)
-    what = "products, norms and activations" if behind else "matrix products"
+    what = "products, norms and activations" if behind else "matmuls"
     summary = f"The model's {what} are in float32, {took}; bfloat16 is faster"
     return about_kernels(single_precision, [*products, *behind], summary, AUTOCAST, saving)
 
@@ -145,12 +145,12 @@ def loss_scaling(step: StepSummary, machine: MachineUse, scaling: ScalingUse) ->
     """A gradient scaler on a device for which bfloat16 needs none
 
     What it means: float16 has a small range, so that the loss is scaled up, every gradient is looked through for
-    infinities and scaled back, and the host waits to hear whether one was found before it updates. bfloat16 has the
+    infinities and scaled back, and the CPU waits to hear whether one was found before it updates. bfloat16 has the
     range of float32 and needs none of this; devices from Ampere on (AMD: MI200) multiply it as fast.
 
     How we know: The scaler's kernels are in the trace, with the time that the device idles while they are launched, and
-    while it waits behind the read after which the update starts. All of that is saved. The rates of the device's matrix
-    units in both formats are known.
+    while it waits behind the read after which the update starts. All of that is saved. The rates of the device's Tensor
+    Cores in both formats are known.
 
     What helps: torch.autocast with dtype=torch.bfloat16, and backward and step without the scaler; clipping needs no
     unscale_() then.
@@ -176,9 +176,9 @@ def double_precision(step: StepSummary, categories: tuple[CategoryUse, ...], roo
 
     What it means: Most of the step's arithmetic is in float64. Every number takes twice the bytes, a processor's vector
     holds half as many of them, a GPU has half as many units for them in a data centre and one in 32 or 64 elsewhere,
-    and no matrix units. It mostly comes from NumPy, whose arrays are float64 unless told otherwise.
+    and no Tensor Cores. It mostly comes from NumPy, whose arrays are float64 unless told otherwise.
 
-    How we know: The number format of the operators with most of the FLOPs, by the types in the trace. Half of the time
+    How we know: The dtype of the operators with most of the FLOPs, by the types in the trace. Half of the time
     that computing takes is the promise, 30 % the least (small operators gain less).
 
     What helps: array.astype(np.float32) or torch.from_numpy(array).float() where the data is made; no .double(), and no

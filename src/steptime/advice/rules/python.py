@@ -41,7 +41,7 @@ line, which nobody edits, must hold LEAST_SHARE."""
 LEAST_OUTSIDE = 0.08
 """Fraction of the step, for code that may be needed: a loss of the user's own, a schedule, an average of weights."""
 EACH_UPDATE = "Each update needs it: clip_grad_norm_(…, foreach=True) takes all gradients at once."
-"""What can be said of the clipping of gradients, which is never done less often."""
+"""What can be reported of the clipping of gradients, which is never done less often."""
 SHORT_TEXT = 40
 """Characters of a line that a sentence holds."""
 LOSSES = frozenset(
@@ -62,11 +62,11 @@ IN_PHASES = ("forward", "backward", "optimizer")
 LOOP_ROLES = ("python", *IN_PHASES)
 """Roles whose Python is examined here; input, transfer and evaluation have rules of their own."""
 MOST_OF_IT = 0.5
-"""Fraction of the step's Python, for one line that was looked at now and then to be told."""
+"""Fraction of the step's Python, for one line that was looked at now and then to be reported."""
 TRAINED_THROUGH = 0.1
 """Fraction of the time of a function outside of the model, in backward: from here on the loss goes through it."""
 OFTEN = 50
-"""Steps between two checkpoints: when more lie between, saving is an event between steps (ST902), not part of them."""
+"""Steps between two checkpoints: when more are between, saving is an event between steps (ST902), not part of them."""
 LEAST_CONVERSION = 200_000.0
 """ns per execution: a conversion of one array of some MB is done by then (a copy at several GB/s)."""
 
@@ -77,13 +77,13 @@ def python_time(step: StepSummary, case: Case) -> Iterator[Finding]:
 
     What it means: The training thread runs Python or a library that is not torch: no operator, no kernel, no loader.
 
-    How we know: The lines of the training loop are timed exactly in a few steps; what lies outside torch's operators,
+    How we know: The lines of the training loop are timed exactly in a few steps; what is outside torch's operators,
     the loader and the phases of the step is the line's own Python. On a CPU the breakdown's Python that they leave
     belongs to functions inside of the phases (a hook, a module's forward): to the timed lines of those that were seen
     to run no operators, and to the others in the proportion in which a step with stacks saw them outside of operators;
     without one, to lines that were seen to run no operators. Where no step
-    was profiled, what lies in operators is not known, and the lines are said to be outside of forward, backward and
-    optimizer. Where lines could not be timed, the breakdown's Python stands for all of them; a trace with stacks names
+    was profiled, what is in operators is not known, and the lines are reported to be outside of forward, backward and
+    optimizer. Where lines could not be timed, the breakdown's Python represents all of them; a trace with stacks names
     the functions that ran while the device idled.
 
     What helps: Move it out of the loop, do it every n-th step, do it on whole arrays instead of item by item, or hand
@@ -94,17 +94,17 @@ def python_time(step: StepSummary, case: Case) -> Iterator[Finding]:
     """
     times = [time for time in line_times(case.lines, case.phases) if time.line.role in LOOP_ROLES]
     unprofiled = named(case.categories, UNPROFILED)
-    host = named(case.categories, "python") or unprofiled
+    python = named(case.categories, "python") or unprofiled
     spent = sum(map(_host, times))
     # Lines hold operators outside the model too (a loss, an index), of which the category knows the part.
-    part = min(1.0, ratio(host.duration.value, spent)) if host is not None and spent > 0 else 1.0
+    part = min(1.0, ratio(python.duration.value, spent)) if python is not None and spent > 0 else 1.0
     groups = [
-        (scaled(total(time.host for time in group), part), group)
+        (scaled(total(time.python for time in group), part), group)
         for group in _by_function(times, loop_functions(case.lines))
     ]
-    if host is not None and unprofiled is None and step.device == "cpu":
+    if python is not None and unprofiled is None and step.device == "cpu":
         collected = case.garbage.duration.value if case.garbage is not None else 0.0
-        groups += _in_phases(case, times, less(host.duration, part * spent + collected))
+        groups += _in_phases(case, times, less(python.duration, part * spent + collected))
         groups.sort(key=lambda each: -each[0].value)
     for saving, group in groups[:MOST_LINES]:
         least = LEAST_LINE if is_user_file(group[0].line.source.file) else LEAST_SHARE
@@ -224,7 +224,7 @@ def _calls_torch(time: LineTime) -> bool:
 
 
 def _host(time: LineTime) -> float:
-    return time.host.value
+    return time.python.value
 
 
 def _finding(step: StepSummary, group: list[LineTime], saving: Estimate, unprofiled: bool) -> Finding:
@@ -251,13 +251,13 @@ def _in_what(time: LineTime, otherwise: str) -> str:
 
 
 def _whole_breakdown(case: Case) -> Iterator[Finding]:
-    host = named(case.categories, "python")
-    if host is None or ratio(host.duration.value, case.step.duration.value) < LEAST_SHARE:
+    python = named(case.categories, "python")
+    if python is None or ratio(python.duration.value, case.step.duration.value) < LEAST_SHARE:
         return
     own = _own_lines(case.paths)
     line = max(own, key=lambda each: own[each], default=None)
-    if line is not None and own[line] >= MOST_OF_IT * host.duration.value:
-        taken = capped(modelled(own[line], own[line], own[line]), host.duration)
+    if line is not None and own[line] >= MOST_OF_IT * python.duration.value:
+        taken = capped(modelled(own[line], own[line], own[line]), python.duration)
         yield _finding(case.step, [_as_time(line, taken)], taken, unprofiled=False)
         return
     idle_behind = [gap for gap in case.gaps if gap.category == "python" and gap.cause]
@@ -265,9 +265,9 @@ def _whole_breakdown(case: Case) -> Iterator[Finding]:
     idle = [f"{format_duration(gap.duration.value)} idle a step behind {gap.cause}" for gap in idle_behind[:MOST_LINES]]
     held = [f"{format_duration(spent)} per step in {name}" for gap in idle_behind[:1] for name, spent in gap.functions]
     yield python_time.finding(
-        f"Python outside torch takes {in_step(host.duration.value, case.step)}",
+        f"Python outside torch takes {in_step(python.duration.value, case.step)}",
         "Look for loops, logging and conversions in the step.",
-        host.recoverable,
+        python.recoverable,
         category="python",
         source=next((gap.source for gap in idle_behind if gap.source is not None), None),
         evidence=(*idle, *held),
@@ -295,7 +295,7 @@ def garbage_collection(step: StepSummary, garbage: GarbageUse, lines: tuple[Line
     How we know: Python calls back at the start and end of each collection; those in the training thread are timed.
 
     What helps: gc.freeze() after set-up takes the long-lived objects out of every later collection; keep data in arrays
-    instead of lists of objects; or gc.disable() and a gc.collect() every few hundred steps. A gc.collect() that stands
+    instead of lists of objects; or gc.disable() and a gc.collect() every few hundred steps. A gc.collect() that is
     in the loop can nearly always go: tensors are freed by reference counts.
 
     When to ignore it: When cycles hold large tensors and memory is short: then the collector is what frees them.
@@ -303,7 +303,7 @@ def garbage_collection(step: StepSummary, garbage: GarbageUse, lines: tuple[Line
     collecting = [line for line in lines if line.garbage > 0 and line.role != "evaluation"]
     source = max(collecting, key=lambda line: line.garbage).source if collecting else None
     spent = in_step(garbage.duration.value, step)
-    summary = f"The garbage collector takes {spent}, {garbage.collections:.2g} collections a step"
+    summary = f"The garbage collector takes {spent}, {garbage.collections:.2g} collections per step"
     advice = "Call gc.freeze() once before the loop, or keep long-lived data in arrays instead of Python objects."
     if any(line.source == source and line_kind(line.calls) is LineKind.COLLECT for line in collecting):
         advice = "Take gc.collect() out of the loop: tensors are freed by their reference counts."
@@ -334,7 +334,7 @@ def logging_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     """
     for time in line_times(lines, case.phases):
         if time.line.role != "evaluation" and line_kind(time.line.calls) is LineKind.LOGGING:
-            saving = time.duration if step.device == "cpu" else time.host
+            saving = time.duration if step.device == "cpu" else time.python
             does = f"logs for {in_step(saving.value, step)}"
             advice = "Log every n-th step, or from another thread."
             if any(map(LIGHTNING_LOG.fullmatch, time.line.calls)):
@@ -357,10 +357,10 @@ def checkpoint_in_step(step: StepSummary, segments: tuple[SegmentUse, ...], case
     so often that every step pays for it.
 
     How we know: Each torch.save in the training thread is timed as a segment of its own; their total, spread over the
-    steps, is to be saved. Where every step saves, the time in torch.save of its line is. The line is the one of the
+    steps, can be saved. Where every step saves, the time in torch.save of its line is. The line is the one of the
     loop that holds the call.
 
-    What helps: Save less often; copy the state to the host and write it from another thread or process
+    What helps: Save less often; copy the state to the CPU and write it from another thread or process
     (torch.distributed.checkpoint.async_save does both); save the optimizer's state less often than the parameters.
 
     When to ignore it: When the machine may vanish at any time and a step is expensive.
@@ -407,7 +407,7 @@ def metrics_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     """Metrics are computed in every step
 
     What it means: Accuracy, scores or running statistics are taken from each batch in Python, element by element or by
-    a library that works on the host.
+    a library that works on the CPU.
 
     How we know: The lines of the loop are timed exactly; the line was seen to call item, tolist or numpy of a tensor, a
     library of metrics, or a function that is called a metric, an accuracy or a score. On an accelerator only its Python
@@ -421,7 +421,7 @@ def metrics_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     advice = "Compute it every n-th step, with whole-tensor operations, and read the value only when it is shown."
     for time in line_times(lines, case.phases):
         if time.line.role == "python" and line_kind(time.line.calls) is LineKind.METRICS:
-            saving = time.duration if step.device == "cpu" else time.host
+            saving = time.duration if step.device == "cpu" else time.python
             does = f"takes {in_step(saving.value, step)} for a metric"
             yield _line(metrics_in_step, time.line, does, advice, saving)
 
@@ -468,17 +468,17 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
     each step, in Python or in operators of its own. No other rule says what it does; here is where it is.
 
     How we know: The lines of the loop, and of the functions of yours that it calls, are timed exactly in a few steps;
-    what lies outside the loader, forward, backward and update is the line's own, operators included. The operators that
+    what is outside the loader, forward, backward and update is the line's own, operators included. The operators that
     autograd runs for these are added, in the proportion in which a step with stacks saw it. Loss functions of torch are
     left out: every training needs one. A model that trains and is called again in the same steps without gradients is
-    told, too. An update of the parameters by the loop itself is not told here: each step needs it (ST505).
+    reported, too. An update of the parameters by the loop itself is not told here: each step needs it (ST505).
 
     What helps: Ask whether each step needs it: do it every n-th step, once before the loop, or on what is there
     already. What the loss goes through each step needs: torch.compile on that function, or ready-made operators.
 
     When to ignore it: When it is what the training is about (a loss of your own that must be that large).
     """
-    if step.device != "cpu":  # a device only waits for what the host cannot hide
+    if step.device != "cpu":  # a device only waits for what the CPU cannot hide
         return
     times = [time for time in line_times(lines, case.phases) if time.line.role == "python"]
     loops, updating = loop_functions(lines), hand_made_update(case)
@@ -532,7 +532,7 @@ def _needed_in_loop(
 
 
 def _in_operators(time: LineTime) -> float:
-    return max(0.0, time.duration.value - time.host.value)
+    return max(0.0, time.duration.value - time.python.value)
 
 
 def _in_backward(case: Case, source: SourceLine) -> float:
@@ -560,7 +560,7 @@ def _advice_outside(case: Case, group: Sequence[LineTime], trained: bool, loops:
     faster = f"use ready-made operators; {REFUSED}" if case.second_order else "compile it, or use ready-made operators"
     if trained:
         return f"The loss goes through it, so each step needs it: {faster}."
-    operators = 2 * sum(each.host.value for each in group) < sum(each.duration.value for each in group)
+    operators = 2 * sum(each.python.value for each in group) < sum(each.duration.value for each in group)
     if operators and (source.file, source.function) in loops and named(case.phases, "backward") is not None:
         return f"If the loss or its gradients go through it: {faster}. Else do it every n-th step."
     return "Ask whether each step needs it: do it every n-th step, or once before the loop."

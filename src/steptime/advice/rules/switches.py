@@ -12,7 +12,7 @@ from steptime.advice.run_uses import SettingsUse, StepSummary
 from steptime.advice.savings import in_step, modelled, ratio, scaled
 from steptime.analysis.operators import OperatorUse
 from steptime.debug_switches import acting
-from steptime.quantities import Estimate, format_count, format_duration, format_share
+from steptime.quantities import Estimate, format_count, format_duration, format_share, format_source
 
 SLOWDOWN_BY_ANOMALY_DETECTION = (1.2, 1.7, 5.0)
 """Least, usual and greatest factor by which it lengthens a step. Measured on a CPU with torch 2.13: 1.26
@@ -51,7 +51,7 @@ def _by_slowdown(step: StepSummary, factors: tuple[float, float, float]) -> Esti
     return modelled(usual, low, high, step.steady)
 
 
-@rule("ST601", "detect-anomaly", supersedes=("overhead-bound",))
+@rule("ST601", "detect-anomaly", supersedes=("overhead-bound",), at_setting=True)
 def detect_anomaly(step: StepSummary, settings: SettingsUse) -> Finding | None:
     """Autograd's anomaly detection was left on
 
@@ -64,13 +64,14 @@ def detect_anomaly(step: StepSummary, settings: SettingsUse) -> Finding | None:
     What helps: Switch it off, and on again only when a NaN appears; torch.autograd.detect_anomaly() as a context
     manager around the suspicious steps is enough.
 
-    When to ignore it: While you are hunting a NaN.
+    When to ignore it: While you are looking for a NaN.
     """
     if not settings.detect_anomaly:
         return None
     saving, whole = _by_slowdown(step, SLOWDOWN_BY_ANOMALY_DETECTION), format_duration(step.duration.value)
     summary = f"Anomaly detection is on: it takes some {format_duration(saving.value)} of a step of {whole}"
-    return detect_anomaly.finding(summary, "Switch off torch.autograd.set_detect_anomaly.", saving)
+    advice = "Switch off torch.autograd.set_detect_anomaly."
+    return detect_anomaly.finding(summary, advice, saving, source=settings.anomaly_site)
 
 
 @rule("ST602", "profiler-left-on", supersedes=("overhead-bound",))
@@ -103,7 +104,7 @@ def deterministic_left_on(step: StepSummary, settings: SettingsUse, case: Case) 
     slower ways, and fills every new tensor (torch.utils.deterministic.fill_uninitialized_memory).
 
     How we know: The switch is read while backward runs. Where a profile exists, the time of the operators that it
-    changes is the upper bound of what is to be saved; without one this is only a note.
+    changes is the upper bound of what can be saved; without one this is only a note.
 
     What helps: Switch it off when the run need not repeat bit by bit; or keep it and set
     torch.utils.deterministic.fill_uninitialized_memory = False.
@@ -118,7 +119,7 @@ def deterministic_left_on(step: StepSummary, settings: SettingsUse, case: Case) 
     spent = sum(use.duration for use in changed) * scale
     if ratio(spent, step.duration.value) < LEAST_SHARE_DETERMINISTIC:
         summary = "Deterministic algorithms are on; what they cost here is small or was not measured"
-        return deterministic_left_on.finding(summary, advice, weight=Weight.NOTE)
+        return deterministic_left_on.finding(summary, advice, weight=Weight.NOTE, source=settings.deterministic_site)
     filling = sum(use.duration for use in changed if plain_name(use.name) == FILL) * scale
     slower = spent - filling
     likely, sure = 0.5 * slower + 0.9 * filling, 0.1 * slower + 0.5 * filling
@@ -126,7 +127,11 @@ def deterministic_left_on(step: StepSummary, settings: SettingsUse, case: Case) 
     top = max(changed, key=lambda use: use.duration)
     slowed = f"{in_step(saving.high, step)} in what they slow down, most in {plain_name(top.name)}"
     summary = f"Deterministic algorithms are on: {slowed}"
-    return deterministic_left_on.finding(summary, advice, saving, category="compute", source=top.place)
+    site = settings.deterministic_site
+    slow = (f"The longest is at {format_source(top.place)}.",) if site is not None and top.place is not None else ()
+    return deterministic_left_on.finding(
+        summary, advice, saving, category="compute", source=site or top.place, evidence=slow
+    )
 
 
 @rule("ST604", "overflow-skipped")
@@ -161,7 +166,7 @@ def exploding_gradient(step: StepSummary) -> Finding | None:
     steps are as fast as ever, and what they compute is lost: the loss soon is nan, if it is not yet.
 
     How we know: Now and then, for 0.02 % of the time, the norm of the gradients that an update has used is taken at the
-    end of a step, of up to a million elements, the smallest parameters first, which lie in all layers. The median of
+    end of a step, of up to a million elements, the smallest parameters first, which are in all layers. The median of
     the first third of the samples is compared with that of the last. Parameters on a device are not read, as that would
     wait for it; steptime nan does so, in a run of its own.
 
@@ -200,11 +205,10 @@ def debug_switch(step: StepSummary, settings: SettingsUse) -> Finding | None:
     What it means: A variable of the environment makes every step do more than train: CUDA_LAUNCH_BLOCKING=1 waits for
     each kernel, TORCH_DISTRIBUTED_DEBUG=DETAIL checks each collective by further ones, ONEDNN_VERBOSE=1 prints each
     product, PYTHONDEVMODE=1 and PYTHONMALLOC=debug check the interpreter, NCCL_P2P_DISABLE=1 sends what devices
-    exchange through the host. Such lines stay in scripts long after the fault is found.
+    exchange through the CPU. Such lines stay in scripts long after the fault is found.
 
-    How we know: The variables are read at the first steps, and told where they act: those of CUDA in a job on a device,
-    those of NCCL where it is the backend. The cost of one depends on the job: this is a note, and steptime try measures
-    it.
+    How we know: The variables are read at the first steps. The rule names those that act: CUDA's in a job on a device,
+    NCCL's where it is the backend. The cost of one depends on the job: this is a note, and steptime try measures it.
 
     What helps: Take the variable out of the script, the launcher or the container. One that the script sets itself,
     through os.environ, has to be taken out there.

@@ -24,7 +24,7 @@ def _setting(call: Call, position: int | None, spatial: int, default: int) -> tu
 
 
 def _channels(weight: Tensor, groups: int, *, transposed: bool = False) -> tuple[tuple[str, int], ...]:
-    """Channels of one group: the sides of its matrices on a matrix unit."""
+    """Channels of one group: the sides of its matrices on a Tensor Core."""
     first, second = weight.shape[0] // groups, weight.shape[1]
     return (("channels in", first if transposed else second), ("channels out", second if transposed else first))
 

@@ -1,7 +1,7 @@
 """The work of one operator call, from the shapes and types that the trace holds, and what bounds it on a machine: the
 roofline of its peaks (Williams, Waterman, Patterson 2009).
 
-FLOPs: those of matrix products, convolutions, attention and recurrent layers, a multiply and an add counted as two, as
+FLOPs: those of matmuls, convolutions, attention and recurrent layers, a multiply and an add counted as two, as
 torch.utils.flop_counter counts them; zero for operators whose arithmetic never binds. Bytes: each input read once and
 each output written once, which is the least that must move when nothing stays in a cache; temporaries of an operator
 do not count. docs/reading-a-report.md has the definitions; each family of operators has a module of its own.
@@ -110,8 +110,8 @@ def _base(name: str) -> str:
 
 
 GENERATED = re.compile(r"^(triton_(poi|red|per|for|split_scan)_|cpp_fused_|(graph_\d+_)?cpp_fused_)")
-"""Code without matrix products. Inductor names a Triton kernel triton_<kind>_fused_<operators>_<number>: "poi"
-pointwise, "red" and "per" reductions, "for" several of these, "tem" a template with a matrix product in it."""
+"""Code without matmuls. Inductor names a Triton kernel triton_<kind>_fused_<operators>_<number>: "poi"
+pointwise, "red" and "per" reductions, "for" several of these, "tem" a template with a matmul in it."""
 
 
 def _compiled(name: str) -> Model | None:

@@ -35,7 +35,7 @@ from steptime.quantities import Estimate, mean_of_series
 
 MOST_ROWS = 32
 LEAST_LATE = 50_000
-"""Least difference of the ranks' own work in a step that tells who is late, ns."""
+"""Least difference of the ranks' own work in a step that shows who is late, ns."""
 
 
 def aligned(summaries: Sequence[RankSummary]) -> tuple[int, Int64, Int64] | None:
@@ -91,7 +91,7 @@ LEAST_STEPS = 3
 LARGE = 0.2
 """Fraction of the step: this much waiting is reported even if one or two steps cannot rule out chance."""
 LEAST_OTHERS, FAR = 7, 2.0
-"""LEAST_OTHERS: fewest other ranks for a known spread. FAR: interquartile ranges by which a straggler must stand apart.
+"""LEAST_OTHERS: fewest other ranks for a known spread. FAR: interquartile ranges by which a straggler must be apart.
 Of a thousand equal ranks with normal variation, the last one does so in less than 0.1 % of cases."""
 LEAST_WAITING = 0.03
 """Fraction of the step: less waiting is within the variation of equal ranks and not worth a report."""
@@ -122,9 +122,9 @@ def find_stragglers(
     waiting: Waiting,
     links: Chain,
     series: StragglerSeries | None,
-    watched: Waiting | None = None,
+    by_series: Waiting | None = None,
 ) -> Straggler | None:
-    """The straggler or the late node; None if no rank is late. watched: waiting from the series of steps, if there is
+    """The straggler or the late node; None if no rank is late. by_series: waiting from the series of steps, if there is
     one, which covers more steps."""
     late = _node(summaries, waiting)
     late = late if late is not None else _one(waiting, len(summaries))
@@ -133,9 +133,9 @@ def find_stragglers(
     waited = float(np.delete(waiting.waiting, late).mean())
     step = float(np.mean([summary.step for summary in summaries]))
     others = np.setdiff1d(np.arange(len(summaries)), late)
-    lasting = watched is None or _lasts(summaries, late, others, watched, waited)
+    lasting = by_series is None or _lasts(summaries, late, others, by_series, waited)
     large = waiting.by_step.shape[1] < LEAST_STEPS and waited >= LARGE * step
-    known = (waiting, watched) if lasting else (watched,)
+    known = (waiting, by_series) if lasting else (by_series,)
     sure = (large and lasting) or any(_sure(each, late) for each in known if each is not None)
     if not sure or waited < LEAST_WAITING * step:
         return None
@@ -162,7 +162,7 @@ def find_stragglers(
     )
 
 
-def _lasts(summaries: Sequence[RankSummary], late: Int64, others: Int64, watched: Waiting, waited: float) -> bool:
+def _lasts(summaries: Sequence[RankSummary], late: Int64, others: Int64, by_series: Waiting, waited: float) -> bool:
     """True unless the delay is limited to the profiled steps. These are few and in a row, and a CPU may have been slow
     for a while. If the always-on timers saw the delay in the profiled steps, they must see it in the others too. A
     delay that they cannot see, inside backward, is accepted."""
@@ -173,7 +173,7 @@ def _lasts(summaries: Sequence[RankSummary], late: Int64, others: Int64, watched
     seen = float(np.median(own[late]) - np.median(own[others]))
     if seen < EXPLAINS * waited:
         return True
-    ahead = watched.by_step[others].mean(axis=0) - watched.by_step[late].mean(axis=0)
+    ahead = by_series.by_step[others].mean(axis=0) - by_series.by_step[late].mean(axis=0)
     return bool(ahead.mean() >= LATE_STEP * seen)
 
 
@@ -338,9 +338,9 @@ def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
         if each.start.shape[1]:
             origins[each.ranks] = np.minimum(origins[each.ranks], each.end[:, 0])
     links = chain(shared, origins)
-    series, watched = straggler_series(ordered) or (None, None)
+    series, by_series = straggler_series(ordered) or (None, None)
     everywhere = bool(shared) and len(unique(np.concatenate([each.ranks for each in shared]))) == len(ordered)
-    waiting = _waiting(ordered, shared, links) if everywhere or (shared and watched is None) else watched
+    waiting = _waiting(ordered, shared, links) if everywhere or (shared and by_series is None) else by_series
     none = np.zeros(len(ordered))
     waits, lasts = (waiting.waiting, waiting.last) if waiting is not None else (none, none)
     rows = (
@@ -351,7 +351,7 @@ def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
         categories=tuple(category.name.lower() for category in Category),
         rows=tuple(rows),
         collectives=_collectives(ordered, shared),
-        late=find_stragglers(ordered, waiting, links, series, watched) if waiting is not None else None,
+        late=find_stragglers(ordered, waiting, links, series, by_series) if waiting is not None else None,
         series=series,
         clocks=clocks(ordered, shared),
         notes=(*others, *uneven),

@@ -57,7 +57,7 @@ def elsewhere(
 ) -> Elsewhere | None:
     """The prediction for a device (None: the same one) and a link so many times as fast. None where nothing can be
     replayed: no host, no step, no kernel. The peaks of the steps' machine are those of here. step: ns of a step that
-    the profiler did not slow, to which the host's work is scaled; None where only these are known."""
+    the profiler did not slow, to which the CPU's work is scaled; None where only these are known."""
     if steps.track is None or not len(steps) or not steps.on_device:
         return None
     rows, groups, kind = groups_of_kernels(steps)

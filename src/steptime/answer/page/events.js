@@ -1,4 +1,4 @@
-// The events of a timeline: from columns of text to rows, and what is said of one of them.
+// The events of a timeline: from columns of text to rows, and what is reported of one of them.
 (() => {
   const { duration, printable } = sheet;
   const numbers = (text) => (text ? Float64Array.from(text.split(" "), Number) : new Float64Array(0));
@@ -40,7 +40,7 @@
     const label = stepView.labels[row.label[event]], detail = stepView.details[row.detail[event]];
     const facts = [["takes", duration(row.end[event] - row.start[event])],
       ["starts", `${exact(row.start[event] - stepView.start, 10)} into the step`]];
-    if (row.track.kind === "category") facts.push(["", detail.note || "what this time is posted to"]);
+    if (row.track.kind === "category") facts.push(["", detail.note || "category of this time"]);
     else if (label.kind !== "other") facts.push(["kind", label.kind]);
     if (detail.operator) facts.push(["operator", detail.operator]);
     if (detail.shapes && !/^[[\], ]*$/.test(detail.shapes)) facts.push(["shapes", detail.shapes]);

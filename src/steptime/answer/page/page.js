@@ -163,7 +163,7 @@ const sheet = (() => {
     tip.style.top = `${y + 18 + box.height > window.innerHeight ? Math.max(6, y - box.height - 12) : y + 18}px`;
   };
   const hideTip = () => { tip.hidden = true; };
-  find(".point, .step, .stack rect, .row svg, .floor rect, .forest svg, .mark-of-step, .box").forEach((mark) => {
+  find(".point, .step, .stack rect, .row svg, .lower-bound rect, .forest svg, .mark-of-step, .box").forEach((mark) => {
     const title = Array.from(mark.children).find((child) => child.localName === "title");
     if (!title) return;
     const words = title.textContent.trim();
@@ -178,7 +178,7 @@ const sheet = (() => {
   });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
 
-  // Labels of an axis that would lie on each other: the later one goes, but the last one stays.
+  // Labels of an axis that would are on each other: the later one goes, but the last one stays.
   const untangle = (axis) => {
     const texts = find("text", axis).reverse();
     texts.forEach((text) => text.classList.remove("hidden"));

@@ -7,7 +7,7 @@
   const WAIT = window.location.protocol === "file:" ? 6000 : 15000;
   const OFTEN = 100;
 
-  // A trace is { what, name, type, title, content() }, status where it is said what became of it.
+  // A trace is { what, name, type, title, content() }, status where it is reported what became of it.
   const save = ({ content, type, name }) => download(content(), type, name);
   const open = (trace, status) => {
     const other = window.open(PERFETTO);
@@ -21,7 +21,7 @@
       if (event.source !== other || event.origin !== PERFETTO || event.data !== "PONG") return;
       stop();
       other.postMessage({ perfetto: { buffer: trace.content().buffer, title: trace.title, fileName: trace.name } }, PERFETTO);
-      status.textContent = "Handed to Perfetto's window, which keeps it in this browser.";
+      status.textContent = "Opened in Perfetto; the trace stays in this browser.";
     };
     const timer = window.setInterval(() => {
       if (!other.closed && Date.now() - since < WAIT) {
@@ -34,7 +34,7 @@
         return;
       }
       save(trace);
-      status.textContent = `Perfetto took no data from this page (browsers forbid it to pages that were opened as a file): ` +
+      status.textContent = `Perfetto accepts no data from a page opened as a file: ` +
         `${trace.what} was saved as ${trace.name} instead. Drop it into Perfetto's window.`;
     }, OFTEN);
     const stop = () => {

@@ -52,7 +52,7 @@
     filled.style.width = `${(100 * spent) / longest}%`;
     bar.append(filled);
     const more = spent - usual;
-    const words = Math.abs(more) < 1 ? "as usual" : `${more > 0 ? "+" : "−"}${duration(Math.abs(more))}`;
+    const words = Math.abs(more) < 1 ? "usual" : `${more > 0 ? "+" : "−"}${duration(Math.abs(more))}`;
     row.append(head, bar, make("td", duration(spent), "number"), make("td", words, "number"));
     return row;
   };
@@ -65,9 +65,9 @@
       categoryRow(series.categories[index], value, usual.get(series.categories[index]) || 0, Math.max(...spent))));
     table.hidden = !spent.length;
     const marks = series ? series.marks.filter((mark) => mark.step === step) : [];
-    const notes = marks.map((mark) => `${mark.kind} of ${duration(mark.duration)} in it, charged to no step`);
+    const notes = marks.map((mark) => `${mark.kind} of ${duration(mark.duration)} within it, counted in no step`);
     if (spent.length && series.stride > 1) notes.push(`categories: mean of ${series.stride} steps`);
-    if (!spent.length && series && series.spent.length) notes.push("its categories are not known: it is no steady step");
+    if (!spent.length && series && series.spent.length) notes.push("no categories: it is not a steady step");
     byId("chosen-notes").textContent = notes.join("; ");
     const closer = byId("closer");
     if (closer) closer.hidden = !(process.step_view && process.step_view.step === step);

@@ -29,14 +29,14 @@ from steptime.cli.options import force_option, outputs_option
 @outputs_option("With --sweep: write it to FILE, in the format of its extension (.txt, .md, .json, .html).")
 @force_option
 def command(**given: Any) -> int:
-    """Show this machine, the versions in use, and its peaks: matrix products by dtype, copy bandwidth, cost of an
+    """Show this machine, the versions in use, and its peaks: matmuls by dtype, copy bandwidth, cost of an
     operator. Your torch measures them once (some seconds); they are cached.
 
     \b
     steptime env
     steptime env --remeasure --json
-    steptime env --sweep -o ceilings.html
-    steptime env --sweep --place runs/train-20260801-101500 -o ceilings.html
+    steptime env --sweep -o peaks.html
+    steptime env --sweep --place runs/train-20260801-101500 -o peaks.html
     """
     from steptime.cli.env import run
 

@@ -95,8 +95,8 @@ def _goal(context: click.Context, option: click.Parameter, word: str) -> object:
 def command(**given: Any) -> int:
     """Try the fixes for a recording's findings, each in a fresh process of the same unmodified command, in turns
     with the job as it is. A fix is adopted if its gain exceeds noise and --min-gain, and its losses and gradients
-    are as promised. --goal memory tries every fix that saves memory and adopts those that lower the peak beyond
-    doubt. Options come before the command. Without a recording or a command: the newest recording in runs/.
+    are as promised. --goal memory tries every fix that saves memory and adopts those that certainly lower the
+    peak. Options come before the command. Without a recording or a command: the newest recording in runs/.
 
     \b
     steptime try

@@ -34,9 +34,9 @@ class SimilarLengths(LoaderChange):
         if arguments["batch_sampler"] is not None or not arguments["batch_size"]:
             return "the job makes its batches itself"
         if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__len__"):
-            return "the dataset has no length: its rows cannot be sorted"
+            return "the dataset has no length, so its rows cannot be sorted"
         if not self.is_for(arguments):
-            return "the loader goes through its rows in their order"
+            return "the loader reads its rows in order"
         distributed = process_group()
         alone = distributed is None or distributed.get_world_size() == 1
         if not alone and not isinstance(sampler, DistributedSampler):
@@ -49,7 +49,7 @@ class SimilarLengths(LoaderChange):
         if None in lengths:
             return "an item of the dataset has no length"
         if len(lengths) < 2:
-            return "all rows that were looked at are of one length"
+            return "all inspected rows have one length"
         arguments["sampler"], arguments["shuffle"] = ordered, None
         return ""
 

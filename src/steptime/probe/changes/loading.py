@@ -106,7 +106,7 @@ class LoaderChange(Applier, ABC):
         elif self._reason:
             self.detail = self._reason
         elif self.applied:
-            self.detail = "no training step has asked a changed loader for a batch"
+            self.detail = "no training step took a batch from a changed loader"
         elif self._others:
             self.detail = f"none of {count(self._others, 'DataLoader')} is the one to change"
         else:
@@ -141,12 +141,12 @@ class LoaderSettings(LoaderChange):
                 return "the dataset holds tensors on a device, which a forked worker cannot use"
         if wanted.get("pin_memory") and not torch.accelerator.is_available():
             if len(wanted) == 1:
-                return "memory is pinned for an accelerator, and there is none"
+                return "there is no accelerator to pin memory for"
             del wanted["pin_memory"]
         if not workers:
             wanted.update(NONE)
         if all(arguments[name] == value for name, value in wanted.items()):
-            return "" if self._datasets.get(id(dataset)) is dataset else "the loader is set so already"
+            return "" if self._datasets.get(id(dataset)) is dataset else "the loader already has this setting"
         self._datasets[id(dataset)] = dataset
         arguments.update(wanted)
         return ""
@@ -176,7 +176,7 @@ def _without_waiting(original: Any, name: str) -> Any:
         # to(device, dtype, non_blocking).
         second = name == "cuda" or (bool(args) and isinstance(args[0], torch.dtype | torch.Tensor))
         message = "non_blocking" in kwargs or len(args) > (1 if second else 2)
-        # Only out of pinned memory: a copy to the host that does not wait would be read too early.
+        # Only out of pinned memory: a copy to the CPU that does not wait would be read too early.
         if not message and tensor.device.type == "cpu" and tensor.is_pinned():
             kwargs["non_blocking"] = True
         return original(tensor, *args, **kwargs)
@@ -197,9 +197,9 @@ class BatchSize(LoaderChange):
         holder, dataset, size = arguments["batch_sampler"], arguments["dataset"], self._size
         before = getattr(holder, "batch_size", None) if holder is not None else arguments["batch_size"]
         if not isinstance(before, int):
-            return "the loader makes no batches, or by a sampler that tells no size"
+            return "the loader makes no batches, or its sampler has no batch size"
         if size == before:
-            return "" if id(dataset) in self._datasets else f"the batches have {size} items already"
+            return "" if id(dataset) in self._datasets else f"the batches already have {size} items"
         length = getattr(dataset, "__len__", None)
         if length is not None and length() < size:
             return f"the dataset has only {length()} items, less than a batch of {size}"
@@ -299,7 +299,7 @@ class SharingStrategy(LoaderChange):
         self._strategy, before = str(self.arguments["strategy"]), multiprocessing.get_sharing_strategy()
         self._set = before != self._strategy
         if not self._set:
-            self.detail = f"tensors are shared by {before} already"
+            self.detail = f"tensors are already shared by {before}"
             return
         multiprocessing.set_sharing_strategy(self._strategy)
         super().install()
@@ -347,15 +347,15 @@ class CachedItems(LoaderChange):
         if any(dataset is items for _, items in self._kept):  # a framework makes the loader anew
             return ""
         if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__len__"):
-            return "the dataset has no length: its items cannot be listed"
+            return "the dataset has no length, so its items cannot be listed"
         if hasattr(dataset, "set_epoch"):
-            return "the dataset has set_epoch: its items change with the epoch"
+            return "the dataset has set_epoch, so its items change with the epoch"
         start, before = time.perf_counter(), random_states()
         length = len(dataset)
         items = KeptItems([dataset[index] for index in range(length)])
         self.seconds = round(self.seconds + time.perf_counter() - start, 3)
         if random_states() != before:
-            return "making the items takes random numbers: kept ones would always be the same"
+            return "making an item draws random numbers; cached items would never vary"
         if not self._stay(arguments, items):
             return DIFFERENT
         self._kept.append((dataset, items))

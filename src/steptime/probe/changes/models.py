@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class CudnnBenchmark(Applier):
         if not _on_cuda(module):
             self.detail = "the model is on no CUDA device"
         elif self._before:
-            self.detail = "it was on already"
+            self.detail = "it was already on"
         elif not convolutions:
             self.detail = "the model has no convolution"
         else:
@@ -95,7 +96,7 @@ class AttentionBackend(Applier):
         if not self._cuda:
             self.detail = "the model is on no CUDA device"
         elif not self._calls:
-            self.detail = "scaled_dot_product_attention was not called, or from compiled code"
+            self.detail = "scaled_dot_product_attention was not called, or only from compiled code"
         else:
             self.works(f"{self.arguments['backend']}, {len(self._calls)} calls per step")
 
@@ -130,7 +131,7 @@ class ChannelsLast(Applier):
         changed = [each for each in weights if not each.is_contiguous(memory_format=torch.channels_last)]
         if not changed:
             if not self.exercised:
-                self.detail = "no weight of a convolution" if not weights else "the weights are so already"
+                self.detail = "no weight of a convolution" if not weights else "the weights already have this layout"
             return
         self._weights += changed
         if self.in_force:
@@ -195,7 +196,7 @@ CHECKPOINT_OPTIONS = (
 
 class Checkpointing(Applier):
     """Activation checkpointing of blocks. arguments: enabled (True by default; False turns the job's own calls of
-    torch's checkpoint into plain calls).
+    torch's checkpoint into plain calls), blocks (how many, the first ones; all by default).
 
     A block is a child of a ModuleList or Sequential with parameters, children, and siblings of its class.
     """
@@ -203,6 +204,7 @@ class Checkpointing(Applier):
     def __init__(self, target: str, arguments: dict[str, Any]) -> None:
         super().__init__(target, arguments)
         self._on = bool(arguments.get("enabled", True))
+        self._most = arguments.get("blocks")
         self.switchable = not self._on
         self._blocks: dict[int, torch.nn.Module] = {}
         self._plain = 0
@@ -226,7 +228,7 @@ class Checkpointing(Applier):
     def top_module(self, module: torch.nn.Module) -> None:
         if not self._on:
             return
-        for block in _blocks(module):
+        for block in islice(_blocks(module), self._most):
             if id(block) not in self._blocks and not isinstance(block, torch.jit.ScriptModule):
                 self._blocks[id(block)] = block
                 kind: Any = type(block)
@@ -315,7 +317,7 @@ class Compile(Applier):
         self.seconds = round(sum(int(getattr(metric, "duration_us", 0) or 0) for metric in metrics) / 1e6, 3)
         if graphs:
             self.detail = (
-                f"{count(graphs, 'graph')}, {count(breaks, 'break')}, in {count(self._top_modules, 'root module')}"
+                f"{count(graphs, 'graph')}, {count(breaks, 'break')}, in {count(self._top_modules, 'top module')}"
             )
         else:
             self.detail = NOTHING_COMPILED
@@ -343,7 +345,7 @@ class DynamicShapes(Applier):
 
         def edit(bound: inspect.BoundArguments) -> None:
             if bound.arguments.get("dynamic") is True:
-                self.detail = "the job compiles for symbolic sizes already"
+                self.detail = "the job already compiles for symbolic sizes"
                 return
             bound.arguments["dynamic"] = True
             self._calls += 1

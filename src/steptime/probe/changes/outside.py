@@ -99,7 +99,7 @@ class OutsideWrites:
     def _wrote(self, path: Any, *, keeps: bool) -> None:
         """Handles a file that is about to be written. keeps: its content may still be read or appended to."""
         if isinstance(path, str | bytes | os.PathLike):
-            with suppressed(OSError):  # the link stays, and what is behind it is told
+            with suppressed(OSError):  # the link stays, and what is behind it is reported
                 self._copy.take(os.fsdecode(path), keeps=keeps)
             self._remember(os.path.realpath(os.fsdecode(path)))
 

@@ -100,7 +100,7 @@ class Autocast(Applier):
             self._refuse()
         elif all(each.dtype in (torch.float16, torch.bfloat16) for each in parameters if each.is_floating_point()):
             if not self.applied:
-                self.detail = "the parameters have a lower precision already"
+                self.detail = "the parameters already have a lower precision"
         elif not self._refused:
             self.applied = True
             if self._scale is not None:
@@ -155,7 +155,7 @@ class Autocast(Applier):
             self.exercised = bool(self._top_modules)
             skipped = f", {self._scale.overflows} overflows" if self._scale is not None else ""
             dtype = str(self._dtype).removeprefix("torch.")
-            self.detail = f"{dtype} in {count(len(self._top_modules), 'root module')}{skipped}"
+            self.detail = f"{dtype} in {count(len(self._top_modules), 'top module')}{skipped}"
 
 
 AMPERE = (8, 0)
@@ -204,7 +204,7 @@ class MatmulPrecision(Applier):
             names = ", ".join(sorted({device.type for device in devices})) or "this device"
             self.detail = f"{names} has no TensorFloat-32"
         elif self._before == self._precision:
-            self.detail = f"the precision was {self._precision} already"
+            self.detail = f"the precision was already {self._precision}"
         else:
             again = " (set once more: the job had set it itself)" if self.in_force and theirs != self._precision else ""
             self.works(f"{self._before} → {self._precision}{again}")

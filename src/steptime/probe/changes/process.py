@@ -29,7 +29,7 @@ class EnvironmentVariables(Applier):
         for name, value in self.arguments.items():
             if os.environ.get(name) != str(value):
                 self.applied = False
-                self.detail = f"{name} is {os.environ.get(name, 'not set')}: a script on the way has set it"
+                self.detail = f"{name} is {os.environ.get(name, 'not set')}: a script in between has set it"
 
 
 class Preloaded(Applier):
@@ -124,7 +124,7 @@ class FlushDenormal(Applier):
 
     def install(self) -> None:
         if flushes_denormals():
-            self.detail = "denormals were flushed already"
+            self.detail = "denormals were already flushed"
             return
         self.applied = bool(torch.set_flush_denormal(True))
         self.detail = "no step ran under it" if self.applied else "this processor has no such mode"
@@ -254,7 +254,7 @@ class ThreadCount(Applier):
         torch.set_num_threads = set_num_threads
         original(number)
         self.applied = before != number
-        self.detail = f"{before} → {number}" if self.applied else f"there were {number} already"
+        self.detail = f"{before} → {number}" if self.applied else f"there were already {number}"
 
     def boundary(self, steps: int) -> None:
         if self.applied:

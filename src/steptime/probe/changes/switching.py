@@ -121,7 +121,7 @@ class SwitchingTrial(Trial):
     def _refusal(self) -> str:
         distributed = process_group()
         if distributed is not None and distributed.get_world_size() > 1:
-            return "the job has several ranks, which would have to switch together"
+            return "the job has several ranks, which steptime cannot switch together"
         stuck = next((each for each in self.appliers if not each.switchable), None)
         return f"{type(stuck).__name__} cannot be taken back" if stuck is not None else ""
 

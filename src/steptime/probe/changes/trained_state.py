@@ -21,12 +21,12 @@ RESERVE = 1 << 30
 
 
 class NoRoomError(Exception):
-    """Error: neither the device nor the host has room for the saved state."""
+    """Error: neither the device nor the CPU has room for the saved state."""
 
 
 class TrainedState:
     """Copy of modules' parameters and buffers, optimizers' states, and the random streams of Python, NumPy and torch.
-    On the device if its memory allows, else on the host. Raises NoRoomError if neither does.
+    On the device if its memory allows, else on the CPU. Raises NoRoomError if neither does.
 
     A generator of the job's own, and tensors outside of modules, are not restored.
     """
@@ -69,7 +69,7 @@ def _tensors_of(top_module: torch.nn.Module) -> Iterator[Any]:
 
 
 def _place(size: int) -> str:
-    """Returns "" to keep copies on each tensor's device, or "cpu" for the host."""
+    """Returns "" to keep copies on each tensor's device, or "cpu" for the CPU."""
     needed = ROOM * size + RESERVE
     if device.in_use():
         free, _ = torch.cuda.mem_get_info()

@@ -121,7 +121,7 @@ class Trial(Follower):
         if self.parity is not None:
             self.parity.attach(session.recorder)
 
-    # -- what is told ----------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------------
 
     def backward_starts(self, tensors: Any) -> Any:
         """Called when an outermost backward starts. Returns the tensors to start on."""
@@ -144,6 +144,7 @@ class Trial(Follower):
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not torch.compiler.is_compiling():
             self._notify("before_update", optimizer)
+            self._keep("before_update", optimizer)
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not torch.compiler.is_compiling():
@@ -280,7 +281,7 @@ def make_applier(change: dict[str, Any]) -> Applier:
     kind, target, arguments = change["kind"], change.get("target", ""), dict(change.get("arguments") or ())
     none = Applier(target, arguments)
     if kind not in APPLIERS:
-        none.detail = "this steptime has no applier of that name"
+        none.detail = "this steptime has no such change"
         return none
     try:
         return APPLIERS[kind](target, arguments)

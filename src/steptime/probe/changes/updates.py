@@ -28,7 +28,7 @@ class OptimizerVariant(Applier):
         self._name = next(name for name in VARIANTS if arguments.get(name))
         self._made: SideTable[bool] = SideTable()
         self._used: dict[int, str] = {}
-        self._reason = f"no optimizer of torch's own with the option {self._name}"
+        self._reason = f"no torch optimizer with the option {self._name}"
         self._switched: list[tuple[Any, list[dict[str, Any]], list[tuple[Any, Any]]]] = []
 
     def on(self) -> None:
@@ -91,7 +91,7 @@ class OptimizerVariant(Applier):
                 original(*args, **kwargs)
                 return
             if given is True:
-                self._reason = f"{cls.__name__} was made with {self._name}={given} already"
+                self._reason = f"{cls.__name__} was already made with {self._name}={given}"
             else:
                 self.applied = True
                 self._made.keep(optimizer, True)
@@ -201,7 +201,7 @@ class ZeroGrad(Applier):
     """zero_grad with set_to_none=True. No arguments."""
 
     switchable = True
-    detail = "the job does not ask for zeros"
+    detail = "the job does not ask for zeroed gradients"
     _calls = 0
 
     def prepare(self) -> None:
@@ -250,7 +250,7 @@ class FewerExchanges(Applier):
             return
         if not self._without_sync and not all(each.require_backward_grad_sync for each in self._models):
             self._refused, self.exercised = True, False
-            self.detail = "the job has no_sync() of its own"
+            self.detail = "the job uses no_sync() itself"
             return
         self._total += 1
         self._skipped += self._without_sync
@@ -286,11 +286,11 @@ class FewerExchanges(Applier):
         if self._refused or not self._every:
             return
         if self._every == 1:
-            self.detail = "an update has one backward, whose gradients must be exchanged"
+            self.detail = "each update has one backward pass, which must exchange its gradients"
             return
         self.applied = True
         self.exercised = self._skipped > 0
-        self.detail = f"{self._skipped} of {self._total} backwards without an exchange"
+        self.detail = f"{self._skipped} of {self._total} backward passes without an exchange"
 
 
 class DistributedSettings(Applier):
@@ -302,7 +302,7 @@ class DistributedSettings(Applier):
 
         def edit(bound: inspect.BoundArguments) -> None:
             if all(bound.arguments.get(name) == value for name, value in self.arguments.items()):
-                self.detail = "the job sets it so already"
+                self.detail = "the job already has this setting"
                 return
             bound.arguments.update(self.arguments)
             self.applied = True
@@ -352,7 +352,7 @@ class ShardingSettings(Applier):
 
     def _set(self, bound: inspect.BoundArguments, name: str, value: Any) -> None:
         if bound.arguments.get(name) == value:
-            self.detail = "the job sets it so already"
+            self.detail = "the job already has this setting"
             return
         bound.arguments[name] = value
         self.applied = True
@@ -367,7 +367,7 @@ class ShardingSettings(Applier):
                 listed = [each for each in blocks.children() if ordered and isinstance(each, sharded)]
                 for block, following in itertools.pairwise(listed):
                     if getattr(block._get_fsdp_state(), "_states_to_forward_prefetch", None):
-                        self.detail = "the job sets it so already"
+                        self.detail = "the job already has this setting"
                         return
                     block.set_modules_to_forward_prefetch([following])
                     self.applied = True

@@ -31,17 +31,17 @@ HISTORY = 16
 class Instrument(Role):
     """Role of the instrumented run. plan: first_step and last_step of the window; `kind`: the monitor's finding."""
 
-    def __init__(self, plan: dict[str, Any], account: GrowingNumerics, ending: ProcessVariant) -> None:
+    def __init__(self, plan: dict[str, Any], numerics: GrowingNumerics, ending: ProcessVariant) -> None:
         self._first, self._last = int(plan["first_step"]), int(plan["last_step"])
         self._scaled, self._left = plan.get("kind") == SKIPPED, plan.get("kind") == READ
-        self._account, self._ending = account, ending
+        self._numerics, self._ending = numerics, ending
         self._names, self._batches = ModuleNames(), Batches()
         self._observer = OperatorObserver(self._batches, self._names, self.failed)
         self._entered = False
         self._found = False
         self._history: list[tuple[int, Any]] = []
         self._parameters: dict[int, tuple[str, Any]] = {}
-        account.facts.update(origin=None, trigger=None, origins=[])
+        numerics.facts.update(origin=None, trigger=None, origins=[])
 
     def install(self) -> None:
         self._batches.install()
@@ -52,7 +52,7 @@ class Instrument(Role):
         self._observer.next_step(step)
         if not self._entered:
             self._entered = True
-            _uncompiled(self._account)
+            _uncompiled(self._numerics)
             self._observer.__enter__()
         self._observer.active = True
         self._learn_parameters()
@@ -60,7 +60,7 @@ class Instrument(Role):
     def _learn_parameters(self) -> None:
         self._observer.parameters = {storage_of(each): name for name, each in self._parameters.values()}
 
-    # -- what is told ----------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------------
 
     def top_module(self, module: torch.nn.Module) -> None:
         self._names.top_module(module)
@@ -71,7 +71,7 @@ class Instrument(Role):
         self._learn_parameters()
 
     def losses(self, step: int, tensors: list[Any]) -> None:
-        self._account.open()
+        self._numerics.open()
         self._ending.boundary(0)
         self._decide(step, LOSS, [tensor.detach() for tensor in tensors])
 
@@ -90,7 +90,7 @@ class Instrument(Role):
             self._gradients(step, optimizer)
 
     def boundary(self, step: int) -> None:
-        self._account.facts["steps"] = step
+        self._numerics.facts["steps"] = step
         self._ending.boundary(step)
         self._observer.read = self._observer.scalar = ()
         if step >= self._last:
@@ -102,18 +102,18 @@ class Instrument(Role):
         # The job may have read a loss that is not finite and have left because of it.
         carried = self._observer.read or (self._observer.scalar if self._left else ())
         if carried and not self._found:
-            self._account.open()
+            self._numerics.open()
             self._notify(self._observer.step, READ, None, "", carried)
         self._write()
 
     def failed(self, error: Exception) -> None:
         self._observer.active = False
         self._count()
-        self._account.give_up("the look at operators was given up", error)
+        self._numerics.give_up("the look at operators was given up", error)
 
     def forked(self) -> None:
         self._observer.active = False
-        self._account.forget()
+        self._numerics.forget()
 
     def _measure(self, step: int, optimizer: Any) -> None:
         active, self._observer.active = self._observer.active, False  # our own operators are none of the job's
@@ -123,7 +123,7 @@ class Instrument(Role):
             self._history.append((step, float(norm)))
             del self._history[: -4 * HISTORY]
 
-    # -- what it comes to ------------------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------------------
 
     def _gradients(self, step: int, optimizer: Any) -> None:
         owners = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
@@ -134,8 +134,8 @@ class Instrument(Role):
             if is_floating(gradient) and not is_finite(gradient)
         ]
         if bad and self._observer.active:
-            self._account.facts["bad_gradients"] = [name for name, _ in bad[:MOST_PARAMETERS]]
-            self._account.facts["gradients"] = {"not_finite": len(bad), "all": len(gradients)}
+            self._numerics.facts["bad_gradients"] = [name for name, _ in bad[:MOST_PARAMETERS]]
+            self._numerics.facts["gradients"] = {"not_finite": len(bad), "all": len(gradients)}
             self._decide(step, GRADIENT, [gradient for _, gradient in bad])
 
     def _decide(self, step: int, kind: str, tensors: list[Any]) -> None:
@@ -144,14 +144,14 @@ class Instrument(Role):
         bad = [tensor for tensor in tensors if is_floating(tensor) and not is_finite(tensor)]
         if bad:
             value = float(bad[0].sum())
-            name = next(iter(self._account.facts.get("bad_gradients", ())), "") if kind == GRADIENT else ""
+            name = next(iter(self._numerics.facts.get("bad_gradients", ())), "") if kind == GRADIENT else ""
             self._notify(step, kind, value, name, self._observer.origins_of(bad))
             self._leave(step)
 
     def _notify(self, step: int, kind: str, value: float | None, name: str, carried: tuple[int, ...]) -> None:
         self._found = True
         origins = [self._observer.origins[each] for each in carried]
-        facts = self._account.facts
+        facts = self._numerics.facts
         facts["trigger"] = {"kind": kind, "step": step, "value": json_number(value), "name": name}
         origin = _origin(origins)
         facts["origin"] = origin.facts if origin is not None else None
@@ -165,11 +165,11 @@ class Instrument(Role):
 
     def _write(self) -> None:
         self._count()
-        self._account.write()
+        self._numerics.write()
 
     def _count(self) -> None:
-        self._account.facts["operators"] = self._observer.looked_at
-        self._account.facts["history"] = [[step, None, json_number(norm)] for step, norm in self._history]
+        self._numerics.facts["operators"] = self._observer.looked_at
+        self._numerics.facts["history"] = [[step, None, json_number(norm)] for step, norm in self._history]
 
 
 def _origin(origins: list[FirstNonFinite]) -> FirstNonFinite | None:
@@ -177,11 +177,11 @@ def _origin(origins: list[FirstNonFinite]) -> FirstNonFinite | None:
     return min(origins, key=lambda origin: (origin.deliberate, origin.number), default=None)
 
 
-def _uncompiled(account: GrowingNumerics) -> None:
+def _uncompiled(numerics: GrowingNumerics) -> None:
     """Makes compiled functions run uncompiled from now on."""
     if "torch._dynamo" not in sys.modules:
         return
     if not hasattr(torch.compiler, "set_stance"):  # torch < 2.6
-        account.note("this torch cannot leave compiled code for a step: operators inside of it were not seen")
+        numerics.note("this torch cannot leave compiled code for a step: operators inside of it were not seen")
         return
     torch.compiler.set_stance("force_eager")

@@ -223,9 +223,9 @@ LOSS, GRADIENT, FOUND, SKIPPED = "loss", "gradient", "found_inf", "skipped"
 class Monitor(Role):
     """Monitor that ends the job at the first value that is not finite, unless `go_on`."""
 
-    def __init__(self, plan: dict[str, Any], account: GrowingNumerics, ending: ProcessVariant) -> None:
+    def __init__(self, plan: dict[str, Any], numerics: GrowingNumerics, ending: ProcessVariant) -> None:
         self._go_on = bool(plan["go_on"])
-        self._account, self._ending = account, ending
+        self._numerics, self._ending = numerics, ending
         self._readings = Readings()
         self._outputs = OutputObserver(self._readings, self._guarded)
         self._names = ModuleNames()
@@ -239,7 +239,7 @@ class Monitor(Role):
         self._clipped = False
         self._spent = 0
         self._start = 0
-        account.facts.update(trigger=None, skipped_steps=0, steps_not_finite=0)
+        numerics.facts.update(trigger=None, skipped_steps=0, steps_not_finite=0)
 
     def install(self) -> None:
         """Reads the norms that the job's own clipping computes, from now on."""
@@ -255,7 +255,7 @@ class Monitor(Role):
             self._readings.add(GRADIENT, norm.detach())
             self._clipped = True
 
-    # -- what is told ----------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------------
 
     def top_module(self, module: torch.nn.Module) -> None:
         self._names.top_module(module)
@@ -263,7 +263,7 @@ class Monitor(Role):
         self._guarded(self._updates.top_module, module, self._names.of)
 
     def losses(self, step: int, tensors: list[Any]) -> None:
-        self._account.open()
+        self._numerics.open()
         for tensor in tensors:
             value = tensor.detach()
             self._readings.add(LOSS, value if value.numel() == 1 else value.sum())
@@ -294,7 +294,7 @@ class Monitor(Role):
     def boundary(self, step: int) -> None:
         start = now()
         self._readings.close(step)
-        self._account.facts["steps"] = step
+        self._numerics.facts["steps"] = step
         for done, values in self._readings.ready():
             self._judge(done, values)
         self._spent += now() - start
@@ -305,18 +305,18 @@ class Monitor(Role):
             self._ending.end(step)
 
     def finish(self) -> None:
-        if self._account.folder:
-            self._readings.close(self._account.facts["steps"] + 1)
+        if self._numerics.folder:
+            self._readings.close(self._numerics.facts["steps"] + 1)
             for step, values in self._readings.ready(wait=True):
                 self._judge(step, values)
             self._finish()
 
     def failed(self, error: Exception) -> None:
-        self._account.give_up("the watch was switched off", error)
+        self._numerics.give_up("the watch was switched off", error)
 
     def forked(self) -> None:
         self._readings.forget()
-        self._account.forget()
+        self._numerics.forget()
         self._history = LossHistory()
         self._largest.clear()
         self._sizes.clear()
@@ -359,7 +359,7 @@ class Monitor(Role):
             return
         outputs = [(name.removeprefix(MODULE), value) for name, value in values if name.startswith(MODULE)]
         bad = next((position for position, (_, each) in enumerate(outputs) if not math.isfinite(each)), None)
-        self._account.facts["trigger"] = {
+        self._numerics.facts["trigger"] = {
             "kind": kind,
             "step": step,
             "value": json_number(value),
@@ -367,15 +367,15 @@ class Monitor(Role):
             "modules_looked_at": len(outputs),
             "steps_before": max(1, self._gradient_stride),
         }
-        self._account.facts["history"] = self._history.last()
+        self._numerics.facts["history"] = self._history.last()
 
     def _finish(self) -> None:
-        facts = self._account.facts
+        facts = self._numerics.facts
         facts["skipped_steps"], facts["steps_not_finite"] = self._skipped, self._found
         facts.setdefault("history", self._history.last())
         facts["spread"] = self._history.spread()
         facts["updates"], facts["sizes"] = list(self._largest), list(self._sizes.items())
-        self._account.write()
+        self._numerics.write()
 
     # -- what it costs ---------------------------------------------------------------------------------------------
 
@@ -403,7 +403,7 @@ class Monitor(Role):
             method(*arguments)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: without this look the others go on
             self._outputs.stride = 0
-            self._account.note(f"module outputs were not looked at: {type(error).__name__}: {error}")
+            self._numerics.note(f"module outputs were not looked at: {type(error).__name__}: {error}")
             pass_on(error)
 
 

@@ -31,7 +31,7 @@ MOST_BARS = 400
 ROOM = 1.25
 """Height of the plot over the highest steady step: what is longer (a compilation) is cut, and marked so."""
 MOST_SIGNS = 80
-"""Letters under the bars; more would lie on one another, and are then lines."""
+"""Letters under the bars; more would be on one another, and are then lines."""
 SIGNS = {
     "outlier": "▲", "slow": "△", "evaluation": "E", "checkpoint": "C", "compilation": "J", "rollout": "R",
     "loader start": "L", "pause": "P",
@@ -39,7 +39,7 @@ SIGNS = {
 """Letters of what is marked under the bars; J as in just-in-time. A slow step is far longer than the others and in the
 mean all the same; an outlier is left out of it."""
 NEXT_LETTER = 2.5
-"""Percent of the width: a letter that is nearer to the last one is a line, so that none lies on another."""
+"""Percent of the width: a letter that is nearer to the last one is a line, so that none is on another."""
 MARGIN = 1.08
 """Height of the plot over the highest step of all, where that is less."""
 
@@ -47,7 +47,7 @@ MARGIN = 1.08
 @dataclass(frozen=True, slots=True)
 class Bar:
     """One step, or several in a row. x, width: percent from the left; height: of the median step, percent; peak: of the
-    slowest. first, last, slowest: steps by their numbers, from 0. kind: "warm-up", "steady" or "aside". layered: its
+    slowest. first, last, slowest: steps by their numbers, from 0. kind: "warm-up", "steady" or "excluded". layered: its
     categories are drawn in it."""
 
     x: float
@@ -137,12 +137,12 @@ def series(process: ProcessReport) -> SeriesChart | None:
 
 
 def step_kinds(process: ProcessReport) -> list[str]:
-    """State of every step: "steady", "warm-up" (the first ones), or "aside": disturbed, profiled or watched line by
-    line."""
+    """State of every step: "steady", "warm-up" (the first ones), or "excluded": under load, profiled or timed line
+    by line."""
     warm_up = process.case.step.warm_up
-    kinds = ["steady" if steady else "warm-up" if number < warm_up else "aside"
+    kinds = ["steady" if steady else "warm-up" if number < warm_up else "excluded"
              for number, steady in enumerate(process.steady)]  # fmt: skip
-    return (kinds + ["aside"] * len(process.step_ns))[: len(process.step_ns)]
+    return (kinds + ["excluded"] * len(process.step_ns))[: len(process.step_ns)]
 
 
 def _bars(steps: tuple[int, ...], kinds: list[str], top: float) -> tuple[Bar, ...]:
@@ -186,8 +186,8 @@ def _counts(kinds: list[str], fine: list[str]) -> Iterator[tuple[str, str, int]]
     fine = ["steady" if name == "slow" else name for name in fine]
     for name in dict.fromkeys(fine):
         places = [coarse for coarse, each in zip(kinds, fine, strict=False) if each == name]
-        colour = "steady" if name == "outlier" else max(set(places), key=places.count) if places else "aside"
-        yield colour, "excluded (interrupted, profiled, or an outlier)" if name == "aside" else name, len(places)
+        colour = "steady" if name == "outlier" else max(set(places), key=places.count) if places else "excluded"
+        yield colour, "excluded (interrupted, profiled, or an outlier)" if name == "excluded" else name, len(places)
 
 
 def _layered(bars: tuple[Bar, ...], known: StepSeries) -> tuple[tuple[Bar, ...], tuple[BarLayer, ...]]:
@@ -315,7 +315,10 @@ class RooflineChart:
 def roofline_chart(case: Case) -> RooflineChart | None:
     """The picture; None where no kernel and no operator has a model of its work."""
     uses: tuple[KernelUse | OperatorUse, ...] = case.kernels or case.operators
-    placed = sorted((use for use in uses if _has_place(use)), key=lambda use: -use.duration)
+    placed = sorted(
+        (use for use in uses if use.duration > 0 and (use.flops or 0) > 0 and (use.bytes or 0) > 0),
+        key=lambda use: -use.duration,
+    )
     displayed = placed[:MOST_POINTS]
     if not displayed:
         return None
@@ -344,7 +347,7 @@ def _source(case: Case, rates: list[tuple[str, float]], bandwidth: float | None)
         met = [f"{format_intensity(rate / bandwidth)} ({name})" for name, rate in rates] if bandwidth else []
         balance = f" They meet at the machine's balance: {', '.join(met)}." if met else ""
         return f"The lines are the peaks of {case.machine.name}.{balance}"
-    missing = "No peaks of this device are known: how far each point is from its limit cannot be said."
+    missing = "No peaks of this device are known: how far each point is from its limit cannot be reported."
     if case.step.mode == "trace" or case.step.device != "cpu":
         return missing
     return f"{missing} steptime run measures them, unless it runs with --no-peaks."
@@ -366,10 +369,6 @@ def _roof(use: KernelUse | OperatorUse, machine: MachineUse | None) -> float:
     named = dict(machine.rates).get(use.dtype if isinstance(use, KernelUse) else "float32")
     peak = named or machine.matrix_flops or math.inf
     return min(peak, _intensity(use) * machine.copy_bytes if machine.copy_bytes else math.inf)
-
-
-def _has_place(use: KernelUse | OperatorUse) -> bool:
-    return bool(use.flops and use.bytes and use.duration > 0 and use.flops > 0 and use.bytes > 0)
 
 
 def _intensity(use: KernelUse | OperatorUse) -> float:
@@ -475,7 +474,7 @@ MOST_BOXES = 700
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """start, width: percent. row: from the top. words: what is said next to the pointer."""
+    """start, width: percent. row: from the top. words: what is reported next to the pointer."""
 
     name: str
     kind: str

@@ -76,7 +76,7 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class ForestPlot:
-    """one: where the ratio 1 lies. headline: what the trial came to. kind: "try", "judge" or "lab"; title and item:
+    """one: where the ratio 1 lies. headline: result of the trial. kind: "try", "judge" or "lab"; title and item:
     what it and one of its rows are called. drawn: whether anything has a place on the axis."""
 
     headline: str
@@ -247,7 +247,7 @@ class _Plane:
     steps: int
 
     def up(self, loss: float) -> float:
-        """Percent from the bottom; all losses lie between 4 and 96."""
+        """Percent from the bottom; all losses are between 4 and 96."""
         return 4 + 92 * (loss - self.low) / ((self.high - self.low) or 1.0)
 
     def point(self, step: float, loss: float) -> str:

@@ -51,7 +51,7 @@ from steptime.report.trace_files import TraceFile
 MARKUP = 1_000
 """Bytes that a trace takes on the page next to what is in it."""
 OPENS = ("<", ":")
-"""The one sign of base 85 (RFC 1924) that could start markup, and one that stands for it, which base 85 has not."""
+"""The one sign of base 85 (RFC 1924) that could start markup, and one that represents it, which base 85 has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ OWNERS_OF_CPU = f"{OWNERS} torch does not know earlier allocations there: parame
 
 @dataclass(frozen=True, slots=True)
 class FindingView:
-    """A finding as the page tells it. summary: "" where the headline has said it. anchor: its own on the page. per:
+    """A finding as the page shows it. summary: "" where the headline has reported it. anchor: its own on the page. per:
     what the saving is of, in words. bar: percent of the step to be saved. page: sections of its rule, (heading,
     paragraphs); a paragraph is (kind, text) spans, "code" or "text"."""
 

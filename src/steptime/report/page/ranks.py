@@ -52,7 +52,7 @@ class Shade:
 
 @dataclass(frozen=True, slots=True)
 class StragglerChart:
-    """Who came late, step by step. ranks: names of the rows; longest: what the strongest shade stands for."""
+    """Who came late, step by step. ranks: names of the rows; longest: what the strongest shade represents."""
 
     shades: tuple[Shade, ...]
     ranks: tuple[Tick, ...]
@@ -183,7 +183,7 @@ def _row(report: Report, process: ProcessReport, names: tuple[str, ...], longest
 
 
 def _most_savings(process: ProcessReport) -> str:
-    """ "ST101 input-wait, 12.3 ms"; findings are in the order of what is to be saved."""
+    """ "ST101 input-wait, 12.3 ms"; findings are in the order of what can be saved."""
     found = next(((each, each.savings) for each in process.findings if each.savings is not None), None)
     if found is None or found[1] is None:
         return ""

@@ -21,7 +21,7 @@ SMALLEST = 0.0005
 @dataclass(frozen=True, slots=True)
 class Fall:
     """One category: its block hangs where the one before it began. start, kept, recoverable: percent; the hatched part
-    lies at the right of the block."""
+    is at the right of the block."""
 
     name: str
     start: float

@@ -8,31 +8,28 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
+from steptime._version import __version__
 from steptime.advice.explain import find_rule, page_of
 from steptime.advice.rule import Finding, Weight
+from steptime.answer.answer import Answer
 from steptime.answer.json import document
 from steptime.answer.printable import one_line, reachable
 from steptime.quantities import SourceLine, format_duration, format_share
-from steptime.report.report import Report
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 LEVELS = {Weight.FINDING: "warning", Weight.NOTE: "note", Weight.CAVEAT: "note"}
 
 
-def render(report: Report) -> str:
+def as_sarif(answer: Answer) -> str:
     """Document as JSON. Paths below the current folder are relative to it, so it should be written at the root of a
     repository."""
-    process = report.processes[0]
-    found = [finding for finding in process.findings if finding.source is not None and finding.source.line > 0]
-    codes = tuple(dict.fromkeys(finding.code for finding in found))
-    driver = {
-        "name": "steptime",
-        "version": report.environment.steptime,
-        "rules": [_rule(code, next(each.name for each in found if each.code == code)) for code in codes],
-    }
-    step = process.case.step.duration.value
-    results = [_result(finding, finding.source, codes, step) for finding in found if finding.source is not None]
-    return document({"$schema": SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]})
+    found = [(each, each.source) for each in answer.findings if each.source is not None and each.source.line > 0]
+    names = {each.code: each.name for each, _ in reversed(found)}
+    codes = tuple(dict.fromkeys(each.code for each, _ in found))
+    rules = [_rule(code, names[code]) for code in codes]
+    results = [_result(each, source, codes, answer.step) for each, source in found]
+    run = {"tool": {"driver": {"name": "steptime", "version": __version__, "rules": rules}}, "results": results}
+    return document({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
 def _rule(code: str, name: str) -> dict[str, Any]:
