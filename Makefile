@@ -64,8 +64,8 @@ package: .test/ready
 	cd .package && tool/bin/steptime run --recording run -- ../.test/bin/python ../examples/nan_distance.py && tool/bin/steptime explain ST101 >explained
 
 picture: .test/ready .demo/ready
-	PATH="$(CURDIR)/.demo/bin:$$PATH" .test/bin/python .ci/terminal.py docs/terminal.svg -- steptime run --force --recording runs/demo -- python examples/slow_input.py
-	.test/bin/steptime report runs/demo -o runs/demo.html -o docs/card.png
+	PATH="$(CURDIR)/.demo/bin:$$PATH" .test/bin/python .ci/terminal.py docs/terminal.svg -- steptime run -- python examples/slow_input.py
+	.test/bin/steptime report -o runs/demo.html -o docs/card.png
 	.test/bin/python .ci/picture.py runs/demo.html docs .demo/bin/python examples/slow_input.py --epochs 40
 
 # make bench NAME=my-machine RIVALS="--rival slowai=PYTHON": other tools beside ours, each in an environment of its own.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-WIDTH, HEIGHT, LIVE_HEIGHT = 1100, 590, 860
+WIDTH, HEIGHT, LIVE_HEIGHT = 1100, 590, 760
 LONGEST = 600.0
 """Seconds until the first diagnosis of the live job: a busy machine takes its time."""
 RECORDING = Path("runs/live")

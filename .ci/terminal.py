@@ -64,6 +64,14 @@ def lines_of(command: str, chunks: list[tuple[float, str]]) -> tuple[list[Displa
         before = seconds
         for part in re.split(r"(\r?\n|\r)", OTHER.sub("", text)):
             if part in ("\n", "\r\n"):
+                while (
+                    current is not None
+                    and len(STYLE.sub("", current.text)) > COLUMNS
+                    and not STYLE.search(current.text)
+                ):
+                    rest, row = current.text[COLUMNS:], row + 1  # as a terminal wraps
+                    current = Displayed(row, rest, now)
+                    displayed.append(current)
                 row, current, buffer = row + 1, None, ""
             elif part == "\r":
                 buffer = ""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from advice.planted import PLANTED
+
+from steptime.advice.engine import examine
 from steptime.advice.evidence import Case, LineUse, PathUse
 from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.line_evidence import at_calling_lines
@@ -139,3 +142,11 @@ def test_an_operator_is_at_the_line_that_was_seen_to_call_it() -> None:
     assert line_of("aten::threshold_backward") == starts, "nothing of that name was called"
     assert line_of("aten::relu") == linear
     assert line_of("aten::addmm") == starts, "a module called it"
+
+
+def test_what_collates_is_named_by_its_own_line_whatever_items_take() -> None:
+    padding = SourceLine("/job/train.py", 9, "pad_batch", "rows.append(row + [0] * (longest - len(row)))")
+    paths = (PathUse(8e6, "input", (ITEM, CALL)), PathUse(4e6, "input", (padding, CALL)))
+    (found,) = (each for each in examine(replace(PLANTED["slow-collate"]["fires"], paths=paths)).findings
+                if each.name == "slow-collate")  # fmt: skip
+    assert found.source == padding

@@ -120,6 +120,13 @@ def test_what_is_undecided_says_how_long_it_would_take() -> None:
     assert seconds_to_decide(FASTER, RESULTS) is None
 
 
+def test_what_was_only_rehearsed_says_how_long_its_first_rounds_take() -> None:
+    rehearsed = tuple(replace(run(each, 0, 1.0), rehearsal=True, seconds=20.0) for each in (BASELINE, "diff-1"))
+    none = replace(judged(TrialVerdict.UNDECIDED, speed=None, rounds=0), runs=rehearsed)
+    assert as_document(none)["candidates"][0]["seconds_to_decide"] == 120.0  # two rounds of three processes
+    assert "Its first rounds take about 2 min" in render_judged(none)
+
+
 def test_a_labs_batch_sizes_are_reported_to_programs_with_their_items_a_second() -> None:
     larger = replace(
         FASTER, variant=batch_variant(64), verdict=TrialVerdict.SLOWER, speed=Estimate(0.8, 0.7, 0.9, 2, "1")

@@ -76,7 +76,7 @@ def fragment(view: LiveView) -> str:
     )
 
 
-_QUARTERS = tuple(Tick(25.0 * number, f"{25 * number} %" if number else "0") for number in range(5))
+_QUARTERS = tuple(Tick(25.0 * number, words) for number, words in enumerate(("0", "", "50 %", "", "100 %")))
 _MINUTE = (Tick(0.0, "−60 s"), Tick(50.0, "−30 s"), Tick(100.0, "now"))
 
 

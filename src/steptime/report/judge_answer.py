@@ -19,7 +19,7 @@ from steptime.report.verdict_words import (
     memory_text,
     power_of,
     reason_text,
-    seconds_to_decide,
+    seconds_needed,
     speed_text,
     trial_headline,
     word_of,
@@ -55,9 +55,12 @@ def answer_of(results: Results, folder: str, next_command: str = "") -> Answer:
 def _table(results: Results, every: Sequence[Judgement]) -> Table:
     def why(judgement: Judgement) -> str:
         reported = _sentences(judgement, results.runs)
-        further = seconds_to_decide(judgement, results)
+        further = seconds_needed(judgement, results)
         if further is not None:
-            reported.append(f"About {format_duration(further * 1e9)} more should decide it")
+            about = format_duration(further * 1e9)
+            reported.append(
+                f"About {about} more should decide it" if judgement.rounds else f"Its first rounds take about {about}"
+            )
         elif may_go_on(judgement) and judgement.speed is not None:
             reported.append(HOPELESS)
         return ". ".join(reported)
@@ -91,7 +94,7 @@ def as_document(results: Results) -> dict[str, Any]:
                 "training": each.agreement.value,
                 "sentences": _sentences(each, results.runs),
                 "rounds": each.rounds,
-                "seconds_to_decide": seconds_to_decide(each, results),
+                "seconds_to_decide": seconds_needed(each, results),
                 **_items(each, step),
             }
             for each in judged(results)

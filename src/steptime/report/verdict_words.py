@@ -199,6 +199,13 @@ def seconds_to_start(results: Results) -> float | None:
     return LEAST_ROUNDS * processes_of(1) * max(whole)
 
 
+def seconds_needed(judgement: Judgement, results: Results) -> float | None:
+    """`seconds_to_decide`; before any round, `seconds_to_start`."""
+    if may_go_on(judgement) and not judgement.rounds:
+        return seconds_to_start(results)
+    return seconds_to_decide(judgement, results)
+
+
 def may_go_on(judgement: Judgement) -> bool:
     """True if further rounds would be run."""
     return judgement.verdict is TrialVerdict.UNDECIDED and judgement.rounds < MAX_ROUNDS

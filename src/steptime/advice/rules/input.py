@@ -402,7 +402,7 @@ def per_sample_fetch(loader: LoaderUse) -> Finding | None:
 
 
 @rule("ST106", "slow-collate", supersedes=("input-wait", "too-few-workers"))
-def slow_collate(loader: LoaderUse) -> Finding | None:
+def slow_collate(loader: LoaderUse, case: Case) -> Finding | None:
     """Collating a batch takes longer than reading its items
 
     What it means: The function that puts items together (collate_fn) is the slow part of the input: padding in Python,
@@ -432,7 +432,10 @@ def slow_collate(loader: LoaderUse) -> Finding | None:
     taken = f"{format_duration(collate.value)} a batch, {format_share(share)} of its making"
     summary = f"{what} takes {taken}; steps wait {format_duration(loader.wait.value)}"
     saving = capped(scaled(loader.wait, min(1.0, share)), scaled(collate, loader.demand))
-    return slow_collate.finding(summary, advice, saving, category="input", source=loader.site)
+    # The input's hottest line may be an item's; this is about the line below the function that collates.
+    below = [path for path in case.paths if any(line.function.rsplit(".", 1)[-1] == what for line in path.lines)]
+    hottest = max(below, key=lambda path: path.duration).lines[0] if below else loader.site
+    return slow_collate.finding(summary, advice, saving, category="input", source=hottest)
 
 
 @rule("ST107", "slow-transfer")

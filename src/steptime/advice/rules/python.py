@@ -562,7 +562,7 @@ def _advice_outside(case: Case, group: Sequence[LineTime], trained: bool, loops:
         return f"The loss goes through it, so each step needs it: {faster}."
     operators = 2 * sum(each.python.value for each in group) < sum(each.duration.value for each in group)
     if operators and (source.file, source.function) in loops and named(case.phases, "backward") is not None:
-        return f"If the loss goes through it: {faster}. Else do it every n-th step."
+        return f"If the loss or its gradients go through it: {faster}. Else do it every n-th step."
     return "Ask whether each step needs it: do it every n-th step, or once before the loop."
 
 

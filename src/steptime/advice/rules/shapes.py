@@ -227,7 +227,7 @@ def slow_way(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) 
 
     What it means: Torch has several operators for some results. Backward of x[index] adds up rows in a general way that
     fits any index, that of index_select knows that there is one. Convolutions that oneDNN does not take (another
-    number format, or switched off) are unfolded into matrices first.
+    dtype, or switched off) are unfolded into matrices first.
 
     How we know: The profile has the operator's name. The other way was measured against it in several sizes on two
     CPUs; the interval is as wide as these differ.

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from steptime.cli.bench import listed
-from steptime.cli.options import force_option, outputs_option, seconds
+from steptime.cli.options import Function, force_option, outputs_option, seconds
 
 CONTEXTS = ("fork", "forkserver", "spawn")
 SHARING = ("file_descriptor", "file_system")
@@ -32,9 +32,12 @@ def duration_ns(context: click.Context, option: click.Parameter, value: str | No
     return number * 1e6
 
 
-def _some_of(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
-    """Callback of an option that takes some of these names."""
-    return lambda _, option, names: listed(names, known, option.opts[0])
+def _some_of(known: tuple[str, ...], option: str, what: str) -> Callable[[Function], Function]:
+    """Option that takes some of these names."""
+    words = f"{what} to try: some of {', '.join(known)}."
+    return click.option(
+        option, default="", metavar="NAMES", callback=lambda _, __, names: listed(names, known, option), help=words
+    )
 
 
 @click.command("bench-loader")
@@ -48,20 +51,8 @@ def _some_of(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
     "--batch-sizes", default="", metavar="SIZES", help="Batch sizes to try with the best number of workers: 32,64."
 )
 @click.option("--prefetch", default="", metavar="FACTORS", help="Prefetch factors to try with it: 2,4,8.")
-@click.option(
-    "--contexts",
-    default="",
-    metavar="NAMES",
-    callback=_some_of(CONTEXTS),
-    help=f"Start methods to try: some of {', '.join(CONTEXTS)}.",
-)
-@click.option(
-    "--sharing",
-    default="",
-    metavar="NAMES",
-    callback=_some_of(SHARING),
-    help=f"Sharing strategies to try: some of {', '.join(SHARING)}.",
-)
+@_some_of(CONTEXTS, "--contexts", "Start methods")
+@_some_of(SHARING, "--sharing", "Sharing strategies")
 @click.option("--pin-memory", is_flag=True, help="Also try pin_memory=True.")
 @click.option("--kept", is_flag=True, help="Also try with the items cached in memory.")
 @click.option("--cold", is_flag=True, help="Also read items with their files out of the page cache.")
