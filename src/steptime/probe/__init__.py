@@ -33,7 +33,7 @@ def start(plan: str = "") -> bool:
     begun = True
     if len(_asked) == 1:  # else it was a signal, in the middle of what another had asked for
         collects = gc.isenabled()
-        gc.disable()  # our imports would begin a collection of all that torch has just made: 70 ms
+        gc.disable()  # our imports would start a collection of all that torch has just made: 70 ms
         try:
             while _asked:
                 begun = guarded(lambda: _start(json.loads(_asked[0]))) is not None
