@@ -13,12 +13,12 @@ from collections.abc import Generator, Iterator
 from typing import IO, Any
 
 import pytest
+from example_counts import ALL
 from hypothesis import settings
 from machines import remember_peaks
 from preloading import GIVEN, python
 from published import DATA, Published
 
-from examples import ALL
 from steptime import plain_pickle
 
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
