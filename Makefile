@@ -1,10 +1,10 @@
 # make demo   a diagnosis of a real training job, from nothing but Python
 # make test   the tests, in an environment of their own; all but the slow ones
-# make test-all   the slow ones, too: every planted fault, the compiler
-# make lint   ruff and mypy
+# make test-all   the slow ones, too, as every night: all planted faults, the compiler, four times the examples of properties
+# make lint   ruff, mypy, and pyright over the public names
 # make site   the documentation as a site, with search: .site/out
 # make package  the wheel and the source archive, checked, installed into an empty environment and run there
-# make picture   the picture in the README, from the page of `make demo`
+# make picture   all pictures in README and docs, of new runs: terminal, page, card, live page; on a quiet machine, with Chromium
 # make bench  the quick benchmarks, some 15 minutes on two CPUs: benchmarks/results/<NAME>.json and docs/proof.md
 # make bench-full   all of them: hours
 
@@ -25,8 +25,8 @@ $(1)/bin/python -c 'import torch' 2>/dev/null \
 	|| $(1)/bin/python -m pip install --quiet '$(TORCH)' --index-url '$(TORCH_INDEX)'
 endef
 
-# Half of the tests wait for a process of theirs. The slow ones measure, one at a time.
-TWO ?= -n 2 --dist worksteal
+# Half of the tests wait for a process of theirs: three at a time keep two processors busy. The slow ones measure, one at a time.
+THREE ?= -n 3 --dist worksteal
 
 .PHONY: demo test test-all lint docs site package picture bench bench-full clean
 
@@ -34,14 +34,15 @@ demo: .demo/ready
 	.demo/bin/steptime run --force --recording runs/demo -o runs/demo.html -- .demo/bin/python examples/slow_input.py
 
 test: .test/ready
-	.test/bin/python -m pytest -m "not slow" $(TWO) $(PYTEST_ARGS)
+	.test/bin/python -m pytest -m "not slow" $(THREE) $(PYTEST_ARGS)
 
 test-all: .test/ready
-	.test/bin/python -m pytest $(PYTEST_ARGS)
+	.test/bin/python -m pytest --hypothesis-profile=nightly $(PYTEST_ARGS)
 
 lint: .test/ready
 	.test/bin/ruff check
 	.test/bin/mypy
+	.test/bin/basedpyright --pythonpath .test/bin/python tests/typed # a user's script that uses every public name
 
 # The schemas, the only files in git that are generated from the code; the tests fail when they are not current.
 docs: .test/ready
@@ -62,9 +63,10 @@ package: .test/ready
 	.package/tool/bin/python -m pip install --quiet .package/dist/*.whl
 	cd .package && tool/bin/steptime run --recording run -- ../.test/bin/python ../examples/nan_distance.py && tool/bin/steptime explain ST101 >explained
 
-picture: .test/ready
-	.test/bin/python .ci/picture.py runs/demo.html docs
+picture: .test/ready .demo/ready
 	PATH="$(CURDIR)/.demo/bin:$$PATH" .test/bin/python .ci/terminal.py docs/terminal.svg -- steptime run --force --recording runs/demo -- python examples/slow_input.py
+	.test/bin/steptime report runs/demo -o runs/demo.html -o docs/card.png
+	.test/bin/python .ci/picture.py runs/demo.html docs .demo/bin/python examples/slow_input.py --epochs 40
 
 # make bench NAME=my-machine RIVALS="--rival slowai=PYTHON": other tools beside ours, each in an environment of its own.
 # A benchmark that finds a fault ends with 1; the page is made all the same.

@@ -3,9 +3,10 @@ is.
 
     python -m benchmarks.false_wins --out benchmarks/results/false-wins-NAME [--command "python train.py"]
 
-Every variant is the job as it is, under a variable of the environment that nobody reads; what is adopted all the same
-is a false win, what is called slower or another training a false loss. At most 5 % may be won. Each true speed-up is 1,
-and at least 95 % of the intervals must hold it: their *coverage*. Results that are there already are added to.
+Every variant is the job with another comment (a job of your own: under a variable of the environment that nobody
+reads); what is adopted all the same is a false win, what is called slower or another training a false loss. At most
+5 % may be won. Each true speed-up is 1, and at least 95 % of the intervals must hold it: their *coverage*. Results that
+are there already are added to.
 
 Next to the live figure stands one from the same recorded processes: since all of them ran the same job, their names can
 be exchanged within each round, and every exchange is another trial that changes nothing.
@@ -45,8 +46,11 @@ EXCHANGES = 50
 """Of the names in a trial."""
 
 
-def variants(count: int) -> tuple[Variant, ...]:
-    """What changes nothing, so many times."""
+def variants(count: int, source: str = "") -> tuple[Variant, ...]:
+    """What changes nothing, so many times. source: of the job, "" for one of your own."""
+    if source:
+        sources = [((JOB.name, f"{source}\n# {number}\n"),) for number in range(count)]
+        return tuple(Variant(f"nothing-{number}", sources=each) for number, each in enumerate(sources))
     return tuple(
         Variant(f"nothing-{number}", (Change("environment", arguments=(("STEPTIME_NOTHING", str(number)),)),))
         for number in range(count)
@@ -57,7 +61,7 @@ def live(
     shape: str, count: int, folder: Path, budget: float, own: tuple[str, ...] = ()
 ) -> tuple[TrialRunner, tuple[Judgement, ...]]:
     """One trial of a job with itself. own: another job's command, run in the current folder."""
-    job, tried = Path.cwd() if own else folder / "job", variants(count)
+    job, tried = Path.cwd() if own else folder / "job", variants(count, "" if own else JOB.read_text(encoding="utf-8"))
     command = own or (sys.executable, JOB.name, shape)
     if not own:
         job.mkdir(parents=True)
@@ -65,8 +69,9 @@ def live(
     plan = Plan(command, str(job), "", tried, MIN_GAIN)
     append_result(folder / "trial", plan=plan)
     workspace = Workspace(command, folder / "trial", job)
-    trial = TrialRunner(workspace, plan, budget=Budget(budget), executor=LocalExecutor(alternating=True))
-    return trial, trial.conduct(0, tried)
+    with contextlib.closing(LocalExecutor(alternating=True, forking=True)) as executor:
+        trial = TrialRunner(workspace, plan, budget=Budget(budget), executor=executor)
+        return trial, trial.conduct(0, tried)
 
 
 def exchanged(runs: Sequence[Run], draw: random.Random) -> list[Run]:

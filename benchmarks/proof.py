@@ -21,6 +21,7 @@ from benchmarks.clinic.score import Count, score
 from benchmarks.faithful import run as faithful
 from benchmarks.faults import run as faults
 from benchmarks.kept import RESULTS, ROOT, USUAL_NAME, read
+from benchmarks.reports import tables as reports
 
 PAGE = ROOT / "docs" / "proof.md"
 ABOUT = ("cpu", "cpus", "system", "python", "torch", "steptime", "commit", "date", "load")
@@ -34,6 +35,9 @@ group installed, on a quiet machine. `make bench` takes a quick set in 15 minute
 READ = """\
 ## How to read it
 
+- **Public reports** are what people complain about: scripts that re-enact in small what somebody reported, with the
+  cause that was found ([each case](../benchmarks/results/reports.md)), scored once, before any rule was changed for it.
+  Blind: written by somebody who does not look at rules. Advice counts where its words are the owners' fix.
 - **Fresh jobs** are the figures to trust. Each job is composed from a seed that had never been run, and scored once
   ([how](clinic.md)). A withheld verdict counts as not right. A twin is the same job without the planted fault: what
   steptime says of it was measured in it, and may be true, but nobody planted it.
@@ -129,6 +133,8 @@ def everything(name: str) -> str:
 
 
 def _rows(name: str, kept: Mapping[str, Any]) -> Iterator[str]:
+    for what, count, when in reports.proof_rows(reports.rows()):
+        yield _counted(what, count, "", when, "benchmarks.reports")
     if FRESH_ROWS.exists():
         yield from _fresh_rows()
     if clinic.SECTION in kept:

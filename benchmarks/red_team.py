@@ -2,10 +2,9 @@
 
     python -m benchmarks.red_team --out benchmarks/results/red-team.md [--only WORDS]
 
-Every change of red_team_changes.txt is made to red_team_job.py, and every one of red_team_average_changes.txt to
-red_team_average_job.py. A job runs as `judge` runs it: rehearsals, in float64 too, and short timed runs from three
-seeds. What is judged is the training, not the speed. Processes share one import of
-torch.
+Every change of red_team_changes.txt is made to red_team_job.py, and so on for each of JOBS and LATER_JOBS. A job runs
+as `judge` runs it: rehearsals, in float64 too, and short timed runs from three seeds. What is judged is the training,
+not the speed. Processes share one import of torch.
 """
 
 from __future__ import annotations
@@ -35,6 +34,8 @@ from preloading import python  # noqa: E402 - it lies in the tests' folder
 
 JOBS = ("red_team", "red_team_average")
 """What the files of a job and of its changes start with."""
+LATER_JOBS = ("red_team_text", "red_team_adversarial", "red_team_rollout")
+"""The same, of jobs and changes by somebody who had not read the checks. In the benchmark alone: they take minutes."""
 SEEDS = (0, 1, 2)
 STEPS, WARM_UP = 30, 5
 TITLE = re.compile(r"^# (cheat|honest|low precision): (.*)\n", re.MULTILINE)
@@ -140,7 +141,7 @@ def main() -> int:
     wanted = parser.parse_args()
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="red-team-") as folder:
-        for job in JOBS:
+        for job in (*JOBS, *LATER_JOBS):
             asked = [each for each in changes(job) if wanted.only in each.name]
             if asked:
                 judge = Judge(Path(folder) / job, job)
@@ -155,7 +156,7 @@ def main() -> int:
 
 def table(outcomes: list[Outcome]) -> str:
     """In Markdown."""
-    lines = ["# Cheats and honest changes of two jobs", "", summary(outcomes), ""]
+    lines = ["# Cheats and honest changes of five jobs", "", summary(outcomes), ""]
     lines += ["| change | | verdict on the training | why |", "|---|---|---|---|", *map(row, outcomes)]
     return "\n".join(lines) + "\n"
 

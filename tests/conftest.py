@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import shutil
@@ -17,6 +18,7 @@ from machines import remember_peaks
 from preloading import GIVEN, python
 from published import DATA, Published
 
+from examples import ALL
 from steptime import plain_pickle
 
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -33,8 +35,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same examples every time: a change is judged by itself. `--hypothesis-profile=default` looks for new ones.
-settings.register_profile("repeatable", derandomize=True)
+# The same examples every time: a change is judged by itself. `nightly` (make test-all) looks for new ones, and at more.
+settings.register_profile("repeatable", derandomize=True, max_examples=ALL // 4)
+settings.register_profile("nightly", max_examples=ALL)
 settings.load_profile("repeatable")
 
 
@@ -52,6 +55,14 @@ def cache_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_is_there_stays() -> None:
+    """The collected tests, torch and what was imported since are a million objects, which the garbage collector need
+    not look at again each time: a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -123,5 +134,14 @@ def browser() -> Iterator[Any]:
         pytest.skip(f"no Chromium: none of {', '.join(CHROMIUMS)} is installed (set STEPTIME_CHROMIUM)")
     with playwright.sync_playwright() as started:
         chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        opened = chromium.new_context
+
+        def patient(**options: Any) -> Any:
+            """What a page waits for may be a job that has to start on a busy machine."""
+            context = opened(**options)
+            context.set_default_timeout(150_000)
+            return context
+
+        chromium.new_context = patient
         yield chromium
         chromium.close()

@@ -8,9 +8,13 @@ skipped with its name.
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
+
+from steptime.trace.reader import read
+from steptime.trace.table import Trace
 
 ROOT = Path(__file__).resolve().parent.parent
 CLONED = ROOT / "tests" / "data" / "published"
@@ -36,3 +40,9 @@ def whole() -> None:
     """Skips a test that needs them all."""
     if IN_A_CLONE:
         pytest.skip(f"{UNHIDDEN}, with all published traces, is not here (set STEPTIME_DATA)")
+
+
+@lru_cache(maxsize=8)
+def trace_of(path: Path) -> Trace:
+    """A published trace, read once for the tests that look at it one after another."""
+    return read(path)

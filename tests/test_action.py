@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -39,7 +38,7 @@ def runs(tmp_path: Path) -> Path:
         (tmp_path / f"{name}.json").write_text(report_json.render(report), encoding="utf-8")
     program = tmp_path / "bin" / "steptime"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m steptime "$@"\n', encoding="utf-8")
+    program.write_text(f'#!/bin/sh\nexec {python()} -m steptime "$@"\n', encoding="utf-8")
     program.chmod(0o755)
     return tmp_path
 

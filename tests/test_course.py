@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from preloading import python
 from test_docs import follow
 
+from examples import exercises
 from steptime.advice.explain import find_rule
 from steptime.cli.main import main
 
@@ -57,11 +59,60 @@ def test_the_document_names_every_lesson_and_its_rules() -> None:
 def test_a_lesson_has_its_fault(lesson: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     words = ["run", "--quiet", "--no-peaks", "--json", "--full", "--recording", str(tmp_path / "r"), "--"]
-    command = [sys.executable, "-m", "steptime", *words, python(), str(COURSE / f"{lesson}.py")]
+    command = [python(), "-m", "steptime", *words, python(), str(COURSE / f"{lesson}.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout[done.stdout.index("{") :])["processes"][0]["findings"]
     names = [each["name"] for each in found if each["weight"] == "finding" or each["name"] == FOUND[lesson]]
     assert FOUND[lesson] in names[:2]
+
+
+@pytest.mark.parametrize("exercise", exercises.EXERCISES)
+def test_commands_of_an_exercise_can_be_followed_and_the_page_has_it(exercise: str) -> None:
+    page = (ROOT / "docs" / "course.md").read_text(encoding="utf-8")
+    assert f"\n| {exercise} |" in page
+    for quick in (True, False):
+        for words in exercises.command_lines(exercise, quick=quick):
+            follow(words)
+            for word in (each.partition(":")[0] for each in words if each.startswith("examples/")):
+                assert (ROOT / word).is_file()
+                assert word in page
+
+
+def exercised(exercise: str, folder: Path) -> str:
+    """Everything that the short form of an exercise prints."""
+    pytest.importorskip("torch")
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    command = [sys.executable, "-m", "examples.exercises", exercise, "--quick"]
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    return done.stdout
+
+
+def test_arithmetic_per_byte_is_what_the_guides_say(tmp_path: Path) -> None:
+    printed = exercised("d", tmp_path)
+    assert "$ steptime run --no-peaks --recording runs/bounds" in printed
+    lines = (tmp_path / "runs" / "bounds" / "bounds.md").read_text(encoding="utf-8").splitlines()
+    header = next(line for line in lines if line.startswith("| operator | phase"))
+    place = header.split(" | ").index("FLOP/byte")
+    found = {line.split(" | ")[0]: line.split(" | ")[place] for line in lines if line.startswith("| aten::")}
+    assert found["| aten::clamp_min"] == "0.125", "a relu, as a processor calls it"
+    assert found["| aten::mm"] == "128", "a third of the side, which is 384 in the short form"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("exercise", "reported"),
+    [
+        ("a", ("IQR", "block.py")),
+        ("b", ("examples/slow_input.py:55", "num_workers=")),
+        ("c", ("bfloat16, compiled", "sqrt", "examples/small_cnn.py:34", "total_loss", "examples/small_cnn.py:58")),
+        ("e", ("throughput",)),
+        ("f", ("operators per step",)),
+    ],
+)
+def test_an_exercise_shows_what_it_is_about(exercise: str, reported: tuple[str, ...], tmp_path: Path) -> None:
+    printed = exercised(exercise, tmp_path)
+    assert [each for each in reported if each not in printed] == []
 
 
 def test_a_new_script_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,3 +167,7 @@ def test_nothing_that_a_new_script_chooses_is_found_at_fault(tmp_path: Path) -> 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout[done.stdout.index("{") :])["processes"][0]["findings"]
     assert [each["code"] for each in found if re.match("ST[1567]", each["code"])] == []
+    weighty = [each["code"] for each in found if each["weight"] == "finding"]
+    assert [code for code in weighty if not re.match("ST[89]", code)] == [], (
+        "the machine's and the run's are not its own"
+    )

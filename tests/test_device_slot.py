@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.mark.slow
 def test_the_slot_is_rehearsed_on_a_cpu(tmp_path: Path) -> None:
     words = ("measure", "--rehearse", "--into", str(tmp_path), "--only", "left-behind,tiny-variants")
     done = subprocess.run(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 import pytest
+from device_recordings import report_of
 from documents import text_of
 
 from steptime import errors
@@ -26,7 +27,6 @@ from steptime.analysis.categories import Category
 from steptime.cli.explain import message_pages
 from steptime.cli.main import VERBS, steptime
 from steptime.cli.pages import page
-from steptime.diagnosis import diagnose_paths
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "steptime"
@@ -202,7 +202,7 @@ def test_the_task_for_vs_code_finds_the_lines_of_the_findings() -> None:
     text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     (task,) = json.loads(re.findall(r"```json\n(.*?)```", text[text.index("VS Code") :], re.DOTALL)[0])["tasks"]
     pattern = task["problemMatcher"]["pattern"]
-    report = diagnose_paths([str(ROOT / "tests" / "data" / "gpu" / "resnet_float32")])
+    report = report_of("resnet_float32")
     matches = [match for line in text_of(report).splitlines() if (match := re.match(pattern["regexp"], line))]
     found = [(match[pattern["file"]], int(match[pattern["line"]]), match[pattern["message"]]) for match in matches]
     sources = [each.source for each in report.processes[0].findings if each.weight is Weight.FINDING and each.source]

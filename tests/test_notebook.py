@@ -92,7 +92,8 @@ def test_the_text_and_the_name_of_it() -> None:
 def test_tables_hold_numbers_where_numbers_are(name: str) -> None:
     """An interval is two numbers, a line is an int and a file a str, and a saving has one name, in every table."""
     loaded = steptime.load(GPU / name)
-    columns = {(table, column): values for table in loaded.tables for column, values in loaded.to_dict(table).items()}
+    tables = {table: loaded.to_dict(table) for table in loaded.tables}
+    columns = {(table, column): values for table, given in tables.items() for column, values in given.items()}
     assert {"savings_ns", "savings_low_ns", "low_ns", "line", "file"} <= {column for _, column in columns}
     for (table, column), values in columns.items():
         known = [value for value in values if value is not None]
@@ -104,7 +105,7 @@ def test_tables_hold_numbers_where_numbers_are(name: str) -> None:
         elif column.endswith("_ns"):
             assert not any(isinstance(value, str) for value in known), (table, column)
     for table in {table for table, column in columns if column == "low_ns"}:
-        lows, highs, middles = (loaded.to_dict(table)[each] for each in ("low_ns", "high_ns", "duration_ns"))
+        lows, highs, middles = (tables[table][each] for each in ("low_ns", "high_ns", "duration_ns"))
         assert all(low <= middle <= high for low, middle, high in zip(lows, middles, highs, strict=True))
 
 

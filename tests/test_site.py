@@ -88,32 +88,50 @@ class QuietHandler(SimpleHTTPRequestHandler):
         """Nothing."""
 
 
-LINKS = "[...document.querySelectorAll('a[href], link[href], script[src], img[src]')].map((e) => e.href || e.src)"
-ANCHORS = "[...document.querySelectorAll('[id], a[name]')].map((each) => each.id || each.name)"
-WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+READ = """page => ({
+    anchors: [...page.querySelectorAll('[id], a[name]')].map(each => each.id || each.name),
+    links: [...page.querySelectorAll('a[href], link[href], script[src], img[src]')].map(each => each.href || each.src),
+    wide: document.documentElement.scrollWidth > document.documentElement.clientWidth,
+})"""
+EXCHANGED = f"""async url => {{
+    const page = new DOMParser().parseFromString(await (await fetch(url)).text(), "text/html")
+    page.head.prepend(Object.assign(page.createElement("base"), {{href: url}}))
+    const read = ({READ})(page)
+    document.querySelector("article").replaceWith(document.importNode(page.querySelector("article"), true))
+    return {{...read, wide: ({READ})(document).wide}}
+}}"""
+"""Pages of a folder differ in their article alone: what is in it is laid out in the page of the first one, thirty times
+as fast as opening each."""
 
 
 def test_every_page_opens_on_a_phone_without_an_error_and_its_links_lead_somewhere(
     browser: Any, site: Path, address: str
 ) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844})
+    # Each page would read the index of all of them; what is found with it is the matter of the tests above.
+    context.route("**/workers/search*.js", lambda route: route.fulfill(body="", content_type="text/javascript"))
     tab, errors = context.new_page(), []
     tab.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     tab.on("pageerror", lambda error: errors.append(str(error)))
     pages = sorted(each.relative_to(site).as_posix() for each in site.rglob("*.html") if each.name != "404.html")
     wanted: dict[str, set[str]] = {}
     known: dict[str, set[str]] = {}
-    wide = []
+    wide, folder = [], ""
     for name in pages:
-        tab.goto(f"{address}/{name}")
-        known[name] = set(tab.evaluate(ANCHORS))
-        if tab.evaluate(WIDER) > 0:
+        if folder and name.startswith(folder):
+            read = tab.evaluate(EXCHANGED, f"{address}/{name}")
+        else:
+            tab.goto(f"{address}/{name}")
+            read, folder = tab.evaluate(f"({READ})(document)"), name[: name.rfind("/") + 1]
+        known[name] = set(read["anchors"])
+        if read["wide"]:
             wide.append(name)
-        for link in tab.evaluate(LINKS):
+        for link in read["links"]:
             path, _, anchor = link.removeprefix(f"{address}/").partition("#")
             if link.startswith(address) and not path.startswith("?"):
                 wanted.setdefault(unquote(path) or "index.html", set()).add(unquote(anchor))
     context.close()
+    assert len(pages) > 100
     assert (errors, wide) == ([], [])
     assert [each for each in wanted if not (site / each).exists()] == []
     dead = {each: left for each, found in wanted.items() if each in known and (left := found - known[each] - {""})}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.clinic.parts.faults import FAULTS, HOST_WORK, INPUT, LOADED, Fault
+from benchmarks.clinic.parts.faults import FAULTS, HOST_WORK, INPUT, LOADED, STRUCTURE, Fault
 from benchmarks.clinic.parts.loops import BY_BATCH, BY_SAMPLE, HF_TRAINER, LOOPS, RANKS, ROLLOUTS, Loop
 from benchmarks.clinic.parts.models import MODELS, Model
 
@@ -21,6 +21,9 @@ STEPS = ((900, 3000), (150, 500), (20, 60))
 NO_FAULT, TWO_FAULTS = 0.1, 0.15
 IN_A_FUNCTION = 0.4
 """Of host work: it is in a function of a module of its own, which the place calls."""
+STRUCTURE_FROM, STRUCTURE_OFTEN = 10_000, 6
+"""Seed from which on faults of structure are drawn, too, so that an older seed stays the job that it was; and times as
+often as host work: about every third fault."""
 BETWEEN_RANKS_OFTEN = 12
 """Times as often as host work: only one loop in thirteen has ranks."""
 PARTS = {
@@ -98,17 +101,17 @@ def design(seed: int) -> Design:
     count = draw.choices((0, 1, 2), (NO_FAULT, 1 - NO_FAULT - TWO_FAULTS, TWO_FAULTS))[0]
     planted: list[Planted] = []
     for _ in range(count):
-        fault, place = draw.choice(list(fitting(loop, planted)))
+        fault, place = draw.choice(list(fitting(loop, planted, structure=seed >= STRUCTURE_FROM)))
         wanted = draw.uniform(0.1, 0.9) / count
         planted.append(Planted(fault, place, wanted, fault in HOST_WORK and draw.random() < IN_A_FUNCTION))
     return Design(seed, loop, model, size, steps, draw.random() < 0.5, tuple(planted))
 
 
-def fitting(loop: Loop, planted: Sequence[Planted] = ()) -> Iterator[tuple[Fault, str]]:
+def fitting(loop: Loop, planted: Sequence[Planted] = (), *, structure: bool = False) -> Iterator[tuple[Fault, str]]:
     """The faults that can be in a loop next to those that do, each as often as it has places there; host work at
     half of the chance. None is there twice: both would use one table."""
     taken, there = {each.place for each in planted}, {each.fault for each in planted}
-    for fault in FAULTS:
+    for fault in (*FAULTS, *(STRUCTURE if structure else ())):
         if fault in there:
             continue
         if (fault.ranks == RANKS.ranks and loop is not RANKS) or (fault.batch and loop is ROLLOUTS):
@@ -116,6 +119,7 @@ def fitting(loop: Loop, planted: Sequence[Planted] = ()) -> Iterator[tuple[Fault
         for place in fault.places:
             if place in loop.places and place not in taken:
                 often = 1 if fault in HOST_WORK else BETWEEN_RANKS_OFTEN if fault.ranks > 1 else 2
+                often = STRUCTURE_OFTEN if fault in STRUCTURE else often
                 yield from ((fault, place) for _ in range(often))
 
 

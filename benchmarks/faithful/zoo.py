@@ -41,6 +41,8 @@ STATES = ("start", "discovery", "lines", "profiled", "stacks", "off", "plain", "
 step that --catch looked into; a job in standby before anybody attached; all that was done under `attach`."""
 NOT_RUN: dict[str, Any] = {"rows": {}}
 """Of a job that the table is to name all the same."""
+PYTHON = sys.executable
+"""Runs the jobs."""
 STREAMS, RAISED = "exit status and streams", "raised"
 
 
@@ -219,7 +221,7 @@ def _environment(place: str) -> dict[str, str]:
 
 def _words(job: Job, way: str, recording: Path, operations: Sequence[str]) -> list[str]:
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={job.ranks}"] if job.ranks > 1 else []
-    words = [sys.executable, *launcher, job.script, *operations]
+    words = [PYTHON, *launcher, job.script, *operations]
     if way in OPTIONS:
         ours = [sys.executable, "-I", *STEPTIME[1:], "run", "--quiet", "--no-peaks", *OPTIONS[way]]
         return [*ours, "--recording", str(recording), "--", *words]

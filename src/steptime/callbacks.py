@@ -193,9 +193,13 @@ class _Writer:
 MAKERS = {"Lightning": _lightning, "HuggingFace": _hugging_face, "Accelerate": _accelerate, "Keras": _keras}
 
 
-@cache
 def __getattr__(name: str) -> Any:
-    """Class for a framework (PEP 562). Raises ImportError if that is not installed."""
+    """Class for a framework (PEP 562), undecorated for type checkers. Raises ImportError if that is not installed."""
+    return _made(name)
+
+
+@cache
+def _made(name: str) -> Any:
     if name not in MAKERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return MAKERS[name]()

@@ -322,6 +322,11 @@ PLANTED: dict[str, dict[str, Case]] = {
             lines=(line("torch.save(state, path)", 4 * MS, 0.1 * MS),),
             phases=phases(forward=7 * MS, backward=7 * MS, optimizer=MS, rest=5 * MS),
         ),
+        "fires-on-a-rest": replace(
+            BASE,
+            categories=categories(overhead=1.5 * MS, python=3 * MS),
+            lines=(line("rows = parse(text)", 0.3 * MS, 0.3 * MS),),
+        ),
         "clean-named-by-another-note": replace(BASE, operators=SORTING),
         "clean-named-by-a-finding": replace(BASE, lines=(line("rows = parse(text)", 6 * MS, 6 * MS),)),
     },
@@ -335,6 +340,26 @@ PLANTED: dict[str, dict[str, Case]] = {
         ),
         "clean-seldom": replace(BASE, repeats=(replace(AGAIN, duration=about(0.5 * MS)),)),
         "clean-on-a-device": replace(BASE, step=replace(BASE.step, device="cuda"), repeats=(AGAIN,)),
+    },
+    "slow-way": {
+        "fires": replace(
+            BASE, operators=(*HEALTHY.operators, operator("_index_put_impl_", 2, 4 * MS, "memory", "backward"))
+        ),
+        "fires-on-a-convolution": replace(
+            BASE, operators=(*HEALTHY.operators, operator("_slow_conv2d_forward", 8, 5 * MS, "compute"))
+        ),
+        "clean-of-an-assignment": replace(
+            BASE, operators=(*HEALTHY.operators, operator("_index_put_impl_", 2, 4 * MS, "memory", "forward"))
+        ),
+        "clean-small": replace(
+            BASE, operators=(*HEALTHY.operators, operator("_index_put_impl_", 2, 0.3 * MS, "memory", "backward"))
+        ),
+    },
+    "frozen-forward": {
+        "fires": replace(BASE, frozen=RepeatedForward(about(6 * MS), 1.0, ITEM)),
+        "fires-without-a-line": replace(BASE, frozen=RepeatedForward(about(6 * MS), 2.0)),
+        "clean-an-evaluation-now-and-then": replace(BASE, frozen=RepeatedForward(about(6 * MS), 0.1, ITEM, 0.1)),
+        "clean-small": replace(BASE, frozen=RepeatedForward(about(1 * MS), 1.0, ITEM)),
     },
     "iterator-in-step": {
         "fires": _waiting(15 * MS, 5 * MS, loader=IN_EACH_STEP),
@@ -1319,6 +1344,12 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires": replace(BASE, segments=(SegmentUse("rollout", 10, 9_000_000_000, 0.8),)),
         "fires-on-calls-alone": replace(
             BASE, segments=(SegmentUse("rollout", 548, 9_000_000_000, 0.8, 0.99, (SegmentLine(ITEM, 0.97),)),)
+        ),
+        "fires for a line in which nothing acts": replace(
+            BASE,
+            segments=(
+                SegmentUse("rollout", 99, 9_000_000_000, 0.8, 0.1, (SegmentLine(ITEM, 0.66, acts=False),), 1, 1.3),
+            ),
         ),
         "clean": replace(BASE, segments=(SegmentUse("rollout", 10, 900_000_000, 0.1),)),
     },

@@ -527,7 +527,7 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     },
     "pipeline-bubble": {
         "fires": replace(
-            _NETWORK, collectives=(CollectiveUse("recv 0<-1", "pp", 16, about(5 * MS), about(4 * MS), 8e6),)
+            _NETWORK, collectives=(CollectiveUse("recv 0<-1", "pp", 16, about(5 * MS), about(4 * MS), 8e6, size=4),)
         ),
         "clean-hidden": replace(
             _NETWORK, collectives=(CollectiveUse("recv 0<-1", "pp", 16, about(5 * MS), about(0.1 * MS), 8e6),)

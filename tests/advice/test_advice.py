@@ -203,3 +203,12 @@ def test_compilations_are_told_by_function() -> None:
     assert found.summary.startswith("Compiled again 8 times in the first ")
     assert found.evidence == ("forward (model.py:10): 8 compilations, 16 s",)
     assert found.weight is Weight.NOTE, "steady steps save nothing"
+
+
+def test_a_pipelines_bubble_is_told_by_schedule() -> None:
+    """Four equal stages and 16 micro-batches: 3 of 19 slots in 1F1B, 3 of 35 with twice as many or two chunks."""
+    message = (
+        "4 equal stages idle 16 % in 1F1B with 16 micro-batches, "
+        "8.6 % with twice as many, or interleaved with two chunks per stage."
+    )
+    assert message in finding("pipeline-bubble", "fires").evidence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from steptime.advice.evidence import Case, LineUse
 from steptime.advice.line_evidence import line_uses
 from steptime.advice.outliers import usual_steps
 from steptime.advice.step_evidence import waste
+from steptime.advice.verdict import verdict
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.operators import OperatorUse
@@ -369,6 +371,38 @@ def test_what_lies_between_steps_is_a_share_of_the_run_without_what_steptime_hel
     (saved,) = case_of(job.process(tmp_path / "recording")).segments
     assert (saved.kind, saved.count, saved.every) == ("checkpoint", 4, 5)
     assert saved.share == pytest.approx(400 / (390 + 400), rel=0.03)
+
+
+@pytest.mark.parametrize("look", [Kind.PROFILED, Kind.UNTIMED, Kind.LINES])
+def test_a_second_phase_is_said_though_the_probe_looks_then(tmp_path: Path, look: Kind) -> None:
+    """One long step of another optimizer at the end: no steady step, but most of the run."""
+    job = JournalBuilder().fact("optimizer", identity=2, type="LBFGS", parameters=3, elements=100)
+    for _ in range(20):
+        job.forward(5 * MS).backward(8 * MS).step(2 * MS).wait(1 * MS)
+    start = job.now
+    if look is Kind.UNTIMED:
+        job.wait(8000 * MS).record(Kind.BOUNDARY, job.now, job.now)
+    else:
+        job.forward(5 * MS).backward(8 * MS).step(8000 * MS, 2)
+    job.record(look, start, job.now, *((1,) if look is Kind.PROFILED else ()))
+    case = case_of(job.process(tmp_path / "recording"))
+    assert case.outliers is not None
+    assert (case.outliers.count, case.outliers.steps, case.outliers.left_out) == (1, 21, 1)
+    what = "their parts were not timed" if look is Kind.UNTIMED else "LBFGS, which steps in no other"
+    assert re.match(rf"1 of 21 steps took 8\.\d+ s, .* excluded here: {what}\.", verdict(case).sentence)
+
+
+def test_a_model_that_never_has_gradients_is_known_by_its_forwards(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(20):
+        job.forward(5 * MS).evaluate(4 * MS, 2)
+        if number == 9:
+            job.evaluate(30 * MS, 1)
+        job.backward(8 * MS).step(2 * MS)
+    case = case_of(job.process(tmp_path / "recording"))
+    assert case.frozen is not None
+    assert (case.frozen.duration.value, case.frozen.calls, case.frozen.steps) == (4 * MS, 1.0, 1.0)
+    assert "frozen-forward" in {each.name for each in examine(case).findings}
 
 
 def test_outliers_are_counted_once(tmp_path: Path) -> None:

@@ -74,6 +74,27 @@ def test_the_patch_computes_again_what_the_change_did(tmp_path: Path) -> None:
     assert plain.losses == changed.losses == patched.losses
 
 
+def test_as_many_blocks_are_computed_again_as_the_memory_asks_for(tmp_path: Path) -> None:
+    """5 MiB are too much for nine tenths of the memory, and a block keeps 3 MiB: two of three do."""
+    file = Path(shutil.copy(JOBS / "blocks.py", tmp_path / "blocks.py"))
+    fix = find_fix("RM601")
+    assert fix is not None
+    known = tuple(replace(each, kept=float(3 << 20)) for each in reversed(modules(BLOCKS)))
+    every, two = fix(full(file, known))
+    assert (every.label, two.label) == ("activation checkpointing", "activation checkpointing of 2 blocks")
+    assert two.changes == (change("checkpointing", blocks=2),)
+    assert isinstance(two.edit, ModelEdit)
+    changed = run(tmp_path, file, *two.changes)
+    assert changed.change("checkpointing").detail == "2 blocks"
+    new = make_patch((two.edit,), tmp_path, Path("blocks.py")).files[0][2]
+    assert "for block in net.blocks[:2]:\n" in new
+    file.write_text(new)
+    patched = run(tmp_path, file)
+    assert [each.seen[1]["calls"] for each in (changed, patched)] == [5, 5]
+    assert changed.losses == patched.losses
+    assert len(fix(full(file, tuple(replace(each, kept=1.0) for each in known)))) == 1, "all are needed"
+
+
 @pytest.mark.parametrize(
     ("known", "other", "holders"),
     [

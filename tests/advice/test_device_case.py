@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from device_recordings import diagnosed
 from traces import MAIN, Event, Events, Written, called, happened, kernel, launch, operator, python, write
 
 from steptime.advice.assemble import with_profile
@@ -172,7 +173,7 @@ def test_the_bus_bandwidth_of_a_real_job_is_set_against_its_link(shared_data: Pa
 
 def test_copies_of_data_parallel_training_are_called_so() -> None:
     """A recording of an H100: the reducer copies 16 gradients out of its buckets; one more copy is the model's."""
-    case, findings = case_and_findings(Path(__file__).parents[1] / "data" / "gpu" / "ddp")
+    case, findings = diagnosed("ddp")
     (copied,) = (use for use in case.copies if use.operator == BUCKET_TO_GRADIENT)
     assert (copied.calls, copied.bytes) == (16, 134283264)
     (reported,) = (finding for finding in findings if finding.code == "ST406")
@@ -254,7 +255,7 @@ def test_a_bare_trace_and_a_recording_that_holds_it_tell_the_same(written: Writt
 @pytest.mark.parametrize("name", ["ddp", "graphs", "streams"])
 def test_no_rule_looks_at_a_trace_and_is_blind_for_the_recording_that_holds_it(name: str) -> None:
     """But for idle time that the profiler alone makes: of a category that steady steps do not have, no gap is told."""
-    recorded, _ = case_and_findings(GPU / name)
+    recorded, _ = diagnosed(name)
     bare, _ = case_and_findings(min((GPU / name).rglob("trace-*.json.gz")))
     usual = {use.name for use in recorded.categories}
     lost = {name for name in ABSENT if bare.has(name) and not recorded.has(name)} - OF_STEPS

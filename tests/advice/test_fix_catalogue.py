@@ -19,7 +19,7 @@ from steptime.advice.device_uses import (
     ReplayUse,
 )
 from steptime.advice.engine import examine
-from steptime.advice.evidence import Case, CompilationUse, RecomputeUse, TopModuleUse
+from steptime.advice.evidence import Case, CompilationUse, RecomputeUse, SiteUse, TopModuleUse
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import (
     AutocastEdit,
@@ -34,11 +34,13 @@ from steptime.advice.fix import (
     SwitchEdit,
 )
 from steptime.advice.fixes import CATALOGUE
+from steptime.advice.fixes.compiling import CAPTURED_STEP
 from steptime.advice.kernels import least_step, moving
 from steptime.advice.propose import propose
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.rules import CATALOGUE as RULES
 from steptime.advice.run_uses import MemoryUse, SettingsUse
+from steptime.analysis.graph_launches import GraphUse
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.analysis.what_if.what_if import Prediction
@@ -359,6 +361,42 @@ def test_graphs_save_what_the_replay_as_one_launch_says() -> None:
     assert option.saving is not None
     assert option.saving.value == pytest.approx(0.6 * 4 * MS)
     assert change(option).argument("mode") == "reduce-overhead"
+
+
+def test_a_step_to_be_captured_names_what_must_leave_it_and_gives_the_code() -> None:
+    saved = Prediction("one graph launch", about(4 * MS), 5 * MS)
+    case = replace(CUDA, replay=ReplayUse(0.02, 4, (), (saved,)), sites=(), changing_work=False)
+    option = only("RM312", case)
+    assert (option.changes, option.advice) == ((), "Capture the step as one CUDA graph.")
+    reading = SiteUse("item", "cuda", 1.0, SourceLine("/job/train.py", 31))
+    advice = only("RM312", replace(case, sites=(reading,), changing_work=True)).advice
+    assert "train.py:31" in advice
+    assert "a graph for each" in advice
+    in_use = replace(case, step=replace(case.step, graphs=GraphUse(2.0, 0.0, 400.0, 0.9, 0.0, 0.0, 0.0)))
+    assert options("RM312", in_use) == options("RM312", HEALTHY) == options("RM312", CUDA) == ()
+
+
+def test_the_code_of_a_captured_step_is_python_and_uses_what_torch_has() -> None:
+    torch = pytest.importorskip("torch")
+    compile(CAPTURED_STEP, "example", "exec")
+    assert [name for name in re.findall(r"torch\.cuda\.(\w+)", CAPTURED_STEP) if not hasattr(torch.cuda, name)] == []
+
+
+@pytest.mark.gpu
+def test_a_captured_step_trains_as_the_plain_one() -> None:
+    torch = pytest.importorskip("torch")
+    names = {
+        "torch": torch,
+        "loader": [(torch.randn(8, 4), torch.randn(8, 2)) for _ in range(4)],
+        "model": torch.nn.Linear(4, 2).cuda(),
+        "loss_function": torch.nn.functional.mse_loss,
+    }
+    names["optimizer"] = torch.optim.SGD(names["model"].parameters(), lr=0.1)
+    exec(CAPTURED_STEP, names)
+    before = float(names["loss"])
+    for _ in range(50):
+        names["graph"].replay()
+    assert float(names["loss"]) < before
 
 
 def test_attention_tries_flash_only_in_half_precision() -> None:

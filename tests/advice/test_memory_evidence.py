@@ -21,9 +21,10 @@ MIB = 1 << 20
 RESIDENT, ALLOCATED, RESERVED, ALLOCATED_PEAK, RESERVED_PEAK = 1, 2, 3, 6, 7
 
 
-def job_on_a_device(folder: Path, *samples: tuple[int, int]) -> Process:
+def job_on_a_device(folder: Path, *samples: tuple[int, int], device: str = "cpu") -> Process:
     """A process with samples of memory (identity, MiB) at each of 40 boundaries."""
     job = JournalBuilder()
+    job.process_facts = {"device": device}
     for _ in range(40):
         job.next(MS).forward(3 * MS).backward(4 * MS).step(MS)
         for identity, size in samples:

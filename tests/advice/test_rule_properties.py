@@ -12,6 +12,7 @@ import pytest
 from advice.planted import PLANTED
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from examples import examples
 from steptime.advice.device_uses import (
     AllocationUse,
     ChainUse,
@@ -148,8 +149,8 @@ loading = st.builds(
     settings=st.none() | every(SettingsUse),
     contention=st.none() | every(Contention),
 )
-many = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
-few = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+many = settings(max_examples=examples(50), deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=examples(16), deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 
 def holds(case: Case) -> None:

@@ -140,3 +140,18 @@ def test_rows_of_calls_are_no_rollouts() -> None:
     assert summary(0.99, ACT) == "Calls of the models without gradients took 70 % of the run (5 s in 47 rows of calls)"
     assert summary(0.8, ACT).startswith("Rollouts took 70 %")
     assert summary(0.99, STEP).startswith("Rollouts took 70 %")
+
+
+def test_a_line_in_which_nothing_acts_is_told_in_place_of_the_rollouts() -> None:
+    """Its function was timed, and holds neither a model nor an environment."""
+    batch = SourceLine("train.py", 40, "main", "batch = to_batch(memory.sample(64))")
+    stack = SourceLine("train.py", 9, "to_batch", "states = torch.as_tensor([each.state for each in items])")
+    play = SourceLine("train.py", 39, "main", "play(4)")
+    paths = (SampledPath(70, "", (stack, batch)), SampledPath(30, "", (STEP, play)))
+    first, second = segment_lines(paths)
+    assert (first.source, first.acts, second.source, second.acts) == (batch, False, play, True)
+    use = SegmentUse("rollout", 47, 5 * 10**9, 0.7, 0.1, (first, second), 1, 1.2)
+    (found,) = (each for each in examine(replace(HEALTHY, segments=(use,))).findings if each.code == "ST903")
+    assert found.source == stack
+    assert "np.stack" in found.advice
+    assert found.summary.startswith("train.py:40 (most at train.py:9) takes 70 % of the time between updates")

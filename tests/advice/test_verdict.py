@@ -8,8 +8,16 @@ import pytest
 
 from steptime.advice.evidence import Case, PathUse
 from steptime.advice.rule import Finding, Weight
-from steptime.advice.run_uses import CategoryUse, Contention, SegmentLine, SegmentUse, StepSummary
-from steptime.advice.verdict import verdict, with_savings
+from steptime.advice.run_uses import (
+    CategoryUse,
+    Contention,
+    HolderUse,
+    MemoryUse,
+    SegmentLine,
+    SegmentUse,
+    StepSummary,
+)
+from steptime.advice.verdict import verdict, with_savings, worsening
 from steptime.analysis.stragglers.comparison import Straggler
 from steptime.quantities import Estimate, SourceLine
 
@@ -289,3 +297,16 @@ def test_a_saving_of_no_category_is_one_of_the_step() -> None:
                     source=place)  # fmt: skip
     message = verdict(case(use("python", 43, 1), use("input", 2, 1)), [found]).sentence
     assert message.endswith("; 14 ns of the step could be saved at train.py:9.")
+
+
+def test_growth_that_nothing_was_seen_to_keep_leads_only_as_far_as_the_run_can_tell() -> None:
+    """Sixty steps of 100 ns were seen: memory that is full after a thousand more leads, after a million it may be a
+    buffer; a list that holds it leads either way."""
+    growth = Estimate(8.0, 7.0, 9.0, 50, "bytes")
+    memory = MemoryUse("cpu", 0, capacity=8_000, growth=growth, grows=True, grown=1 << 20)
+    seen = case(use("compute", 90, 2))
+    assert worsening(replace(seen, memory=memory)) == "memory-leak"
+    far = replace(memory, capacity=8_000_000)
+    assert worsening(replace(seen, memory=far)) == ""
+    held = replace(far, holders=(HolderUse("list", "outputs", 1.0, 8.0),))
+    assert worsening(replace(seen, memory=held)) == "memory-leak"

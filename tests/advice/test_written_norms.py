@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from device_recordings import diagnosed
 from traces import ENGINE, Event, Events, Written, annotation, called, kernel, launch, operator, step, write
 
 from steptime.advice.device_evidence import norm_uses
@@ -110,7 +111,7 @@ def test_rms_norms_of_a_real_model_are_found(shared_data: Path) -> None:
 
 def test_a_scaler_costs_its_kernels_and_the_wait_before_the_update() -> None:
     """A recording of an H200 whose step reads twice: the scaler's flag, and the loss behind the update."""
-    case, findings = case_and_findings(Path(__file__).parents[1] / "data" / "gpu" / "amp")
+    case, findings = diagnosed("amp")
     use = case.scaling
     assert use is not None
     ran = sum(each.duration for each in case.kernels if "_amp_" in each.operator)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from analysis.trace_events import annotation, called, kernel, operator, replayed, step
+from published import trace_of
 
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
@@ -108,7 +109,7 @@ def test_the_originals_events_are_all_there_and_nothing_else_changed(
 def test_the_track_of_the_breakdown_sums_to_the_breakdown(shared_data: Path, tmp_path: Path, file: str) -> None:
     out = tmp_path / "annotated.json"
     annotate(shared_data / file, out, cache=False)
-    trace = read(shared_data / file)
+    trace = trace_of(shared_data / file)
     breakdown = breakdown_of(step_context(trace, steps_of(trace)))
     found = slices(exact(out)["traceEvents"], BREAKDOWN)
     entries = np.zeros_like(breakdown.entries)
@@ -129,7 +130,7 @@ def test_the_track_of_the_breakdown_sums_to_the_breakdown(shared_data: Path, tmp
 def test_our_reader_sees_the_same_trace(shared_data: Path, tmp_path: Path, file: str) -> None:
     out = tmp_path / "annotated.json.gz"
     annotate(shared_data / file, out, cache=False)
-    before, after = read(shared_data / file), read(out)
+    before, after = trace_of(shared_data / file), read(out)
     assert len(after.events) == len(before.events)
     for column in ("start", "duration", "event_kind", "track", "correlation"):
         assert np.array_equal(getattr(after.events, column), getattr(before.events, column)), column

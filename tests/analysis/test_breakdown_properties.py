@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from examples import examples
 from steptime.analysis import operators, threads
 from steptime.analysis.breakdown import breakdown_of, phase_breakdown
 from steptime.analysis.categories import Category
@@ -58,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("traces")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(listed=st.lists(events(), max_size=25), thread=st.sampled_from([None, 0, 1, 7]))
 def test_any_mixture_of_events_balances(folder: Path, listed: list[dict[str, Any]], thread: int | None) -> None:
     path = folder / "trace.json"
@@ -79,7 +80,7 @@ def test_any_mixture_of_events_balances(folder: Path, listed: list[dict[str, Any
     assert (recomputed(steps) <= boundaries[:, 1] - boundaries[:, 0]).all()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(listed=st.lists(events(), max_size=25), gap=st.integers(0, 40_000))
 def test_the_time_of_events_is_the_same_in_pieces(folder: Path, listed: list[dict[str, Any]], gap: int) -> None:
     path = folder / "pieces.json"
@@ -94,7 +95,7 @@ def test_the_time_of_events_is_the_same_in_pieces(folder: Path, listed: list[dic
         assert during(trace, every, bridged) == join(whole, short_gaps(whole))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(listed=st.lists(events(), max_size=25), thread=st.sampled_from([None, 0, 1]))
 def test_gaps_and_traffic_of_any_mixture_sum_to_the_breakdown(
     folder: Path, listed: list[dict[str, Any]], thread: int | None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from device_recordings import diagnosed
 
 from steptime.advice.propose import propose
 from steptime.advice.verdict import verdict
@@ -15,7 +16,6 @@ from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.recorded_breakdown import ON_DEVICE, breakdown_of_process
 from steptime.analysis.tracer import slowed_by_tracer, starts_with_tracer, without_tracer
 from steptime.analysis.what_if.calibrated import DEVICE, HOST, HOST_WORK
-from steptime.cli.trial import case_and_findings
 from steptime.recording.load import load
 from steptime.report.compose import cost_of
 
@@ -54,7 +54,7 @@ def test_the_device_works_as_long_in_a_steady_step_as_in_a_profiled_one(job: str
     ],
 )
 def test_what_is_reported_of_each(job: str, compute: float, first: str) -> None:
-    case, findings = case_and_findings(DATA / job)
+    case, findings = diagnosed(job)
     categories = {use.name: use.duration.value / case.step.duration.value for use in case.categories}
     assert categories["compute"] == pytest.approx(compute, abs=0.02)
     assert findings[0].code == first, [finding.summary for finding in findings]
@@ -82,7 +82,7 @@ def test_what_is_reported_of_each(job: str, compute: float, first: str) -> None:
     ],
 )
 def test_who_decides_the_step(job: str, decides: str, kernels_free: float, host_halved: float) -> None:
-    case, findings = case_and_findings(DATA / job)
+    case, findings = diagnosed(job)
     assert case.replay is not None
     found = case.replay.calibration
     assert found is not None
@@ -118,7 +118,7 @@ def test_who_decides_the_step(job: str, decides: str, kernels_free: float, host_
 def test_what_precision_was_measured_to_save_is_inside_of_what_is_reported(
     job: str, code: str, fix: str, saved: float
 ) -> None:
-    case, findings = case_and_findings(DATA / job)
+    case, findings = diagnosed(job)
     saving = next(each.savings for each in findings if each.code == code)
     assert saving is not None
     assert saved <= saving.value / 1e6, "up to"
@@ -131,7 +131,7 @@ def test_what_precision_was_measured_to_save_is_inside_of_what_is_reported(
 
 def test_bfloat16_with_channels_last_is_within_what_is_reported_of_images() -> None:
     """The step took 60.5 ms, and 29.7 with both and a fused optimizer, which saves 0.57."""
-    _, findings = case_and_findings(DATA / "resnet_float32")
+    _, findings = diagnosed("resnet_float32")
     saving = next(each.savings for each in findings if each.code == "ST413")
     assert saving is not None
     assert saving.low < 30.3e6 <= saving.value
@@ -140,7 +140,7 @@ def test_bfloat16_with_channels_last_is_within_what_is_reported_of_images() -> N
 @pytest.mark.parametrize(("job", "measured"), [("gpt", 0.29), ("dense_device_bound", 0.53), ("resnet_float32", 0.57)])
 def test_an_optimizer_on_a_device_takes_what_its_kernels_take(job: str, measured: float) -> None:
     """measured: ms per step that a fused one was measured to save; timed on the host it waits for the device."""
-    case, findings = case_and_findings(DATA / job)
+    case, findings = diagnosed(job)
     (use,) = case.optimizers
     assert use.kernels
     assert measured < use.duration.value / 1e6 < 2.2 * measured
@@ -151,7 +151,7 @@ def test_an_optimizer_on_a_device_takes_what_its_kernels_take(job: str, measured
 
 
 def test_the_host_of_a_host_bound_job_keeps_its_optimizers_time() -> None:
-    case, _ = case_and_findings(DATA / "chargpt")
+    case, _ = diagnosed("chargpt")
     (use,) = case.optimizers
     assert use.kernels is None
     assert use.duration.value == pytest.approx(2.18e6, rel=0.05)
@@ -159,7 +159,7 @@ def test_the_host_of_a_host_bound_job_keeps_its_optimizers_time() -> None:
 
 def test_what_a_host_keeps_from_saving_anything_is_not_tried() -> None:
     for job in ("chargpt", "dense", "nanogpt"):
-        case, findings = case_and_findings(DATA / job)
+        case, findings = diagnosed(job)
         tried = {each.fix.code for each in propose(case, findings) if not each.advice_only}
         assert "RM303" in tried, "fewer launches make the host faster"
         assert not tried & {"RM301", "RM302", "RM304"}, job
@@ -167,7 +167,7 @@ def test_what_a_host_keeps_from_saving_anything_is_not_tried() -> None:
 
 def test_compiling_takes_the_longer_of_host_and_device() -> None:
     """Of chargpt the device needs 10.2 of 25.0 ms: no compilation promises a shorter step than its kernels."""
-    case, findings = case_and_findings(DATA / "chargpt")
+    case, findings = diagnosed("chargpt")
     saving = next(each.option.saving for each in propose(case, findings) if each.fix.code == "RM303")
     assert saving is not None
     kernels = next(use.duration.value for use in case.categories if use.name == "compute")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from published import trace_of
 from traces import Events, Written, annotation, kernel, launch, operator, step, write
 
 from steptime.analysis.trace_steps import find_steps
-from steptime.trace.reader import read
 from steptime.trace.table import EventTable, Trace
 from steptime.trace.vendors import ANNOTATION, LOADER, OPTIMIZER_STEP, STEP, ZERO_GRAD, matching
 
@@ -160,7 +160,7 @@ REAL = (
 
 @pytest.mark.parametrize(("file", "marked"), REAL)
 def test_without_the_marks_real_traces_have_steps_of_the_same_length(shared_data: Path, file: str, marked: int) -> None:
-    trace = read(shared_data / file)
+    trace = trace_of(shared_data / file)
     boundaries = find_steps(trace).boundaries
     assert len(boundaries) == marked
     lengths = np.diff(boundaries)
@@ -181,6 +181,6 @@ def test_without_the_marks_real_traces_have_steps_of_the_same_length(shared_data
     ],
 )
 def test_one_pass_of_many_layers_is_one_step(shared_data: Path, file: str) -> None:
-    found = find_steps(read(shared_data / file))
+    found = find_steps(trace_of(shared_data / file))
     assert len(found.boundaries) == 1
     assert found.how.startswith("the whole trace counts as one step")

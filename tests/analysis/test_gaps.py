@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from published import IN_A_CLONE
+from published import IN_A_CLONE, trace_of
 from traces import (
     ENGINE,
     Event,
@@ -253,7 +253,7 @@ def test_gaps_of_real_traces_sum_to_the_breakdown_of_each_step(shared_data: Path
 
 def test_a_job_without_a_memory_pool_idles_in_the_drivers_allocator(shared_data: Path) -> None:
     """TraceLens' classifier of idle time must find MEMORY_ALLOC there; expected.json."""
-    totals = looked_at(read(shared_data / "tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.json.gz"))[1]
+    totals = looked_at(trace_of(shared_data / "tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.json.gz"))[1]
     idle = sum(int(each.duration.sum()) for each in totals)
     assert totals[0].cause == "hipFree"
     assert int(totals[0].duration.sum()) > 0.9 * idle
@@ -262,7 +262,7 @@ def test_a_job_without_a_memory_pool_idles_in_the_drivers_allocator(shared_data:
 def test_graphs_of_which_a_real_trace_holds_one_node_are_work_that_it_does_not_hold(shared_data: Path) -> None:
     """Of a graph only a memset at its end was recorded, 63 to 65 ms after the launch returned, with nothing before it
     on any stream, while the host had long gone on or waits in cudaDeviceSynchronize."""
-    trace = read(shared_data / "hta/negative_queue_length_values_check/rank0.json.gz")
+    trace = trace_of(shared_data / "hta/negative_queue_length_values_check/rank0.json.gz")
     gaps, totals = looked_at(trace)
     lost = next(each for each in totals if each.category is Category.UNRECORDED)
     assert (lost.duration > 120_000_000).all()

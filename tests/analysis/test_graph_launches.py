@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from analysis import trace_events as made
+from device_recordings import diagnosed
 
 from steptime.advice.propose import propose
 from steptime.analysis.graph_launches import EagerUse, GraphUse, graph_use
@@ -76,7 +77,7 @@ def test_a_recording_says_of_its_graphs_what_its_trace_does(kind: str) -> None:
 
 
 def test_nothing_that_graphs_do_is_proposed_to_a_job_with_graphs() -> None:
-    case, findings = case_and_findings(Path(__file__).resolve().parents[1] / "data" / "gpu" / "graphs")
+    case, findings = diagnosed("graphs")
     assert case.compiled
     assert not [each.fix.code for each in propose(case, findings) if each.fix.code in ("RM303", "RM307")]
     plain = replace(case, compilations=(), top_modules=(), step=replace(case.step, compiled=False, graphs=None))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from device_recordings import report_of
 
 from steptime.analysis.device_activity import has_kernels, held_whole, unseen_work
 from steptime.analysis.layout import lay_out_whole
@@ -93,7 +94,7 @@ def test_a_second_window_without_device_events_changes_no_figure(job: str, tmp_p
     report = diagnose_paths([str(recording)])
     assert "trace-5.json.gz, which contains no device activity." in report.problems
     assert shares(recording) == pytest.approx(before, rel=1e-6)
-    assert findings(report) == findings(diagnose_paths([str(DATA / job)]))
+    assert findings(report) == findings(report_of(job))
 
 
 @pytest.mark.parametrize("lost", ["all", "kernels"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from published import trace_of
 
 from steptime.advice.kernels import elements, shapes_of
 from steptime.analysis.op_cost.call import OpCost
@@ -18,7 +19,6 @@ from steptime.intervals import contains, union
 from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
 from steptime.trace.links import is_user_file
-from steptime.trace.reader import read
 from steptime.trace.table import EventKind
 
 
@@ -114,7 +114,7 @@ def test_what_no_tensor_can_have_is_not_known(shapes: str, types: str) -> None:
 
 
 def test_on_an_accelerator_time_is_that_of_the_kernels(shared_data: Path) -> None:
-    trace = read(shared_data / "kineto/resnet50_workers0.pt.trace.json.gz")
+    trace = trace_of(shared_data / "kineto/resnet50_workers0.pt.trace.json.gz")
     boundaries = steps_of(trace)
     totals = operator_totals(step_context(trace, boundaries), {})
     found = {(each.name, each.phase, each.differentiated): each for each in totals}
@@ -129,7 +129,7 @@ def test_on_an_accelerator_time_is_that_of_the_kernels(shared_data: Path) -> Non
 
 def test_bytes_of_collectives_are_those_of_their_shapes(shared_data: Path) -> None:
     """Bytes, longs and ints that are exchanged between all, and signed chars that are gathered, in two steps."""
-    trace = read(shared_data / "hta/trace_filter/sampled_rank-0.json.gz")
+    trace = trace_of(shared_data / "hta/trace_filter/sampled_rank-0.json.gz")
     found = collectives_of(step_context(trace, steps_of(trace)))
     totals = {each.name: each.bytes.sum() for each in found if each.bytes is not None}
     assert totals["all_to_all"] == 2 * 419_430_400 + 384 * 8 + 2_846_720 * 4

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from published import trace_of
 
 from steptime import intervals
 from steptime.analysis.breakdown import breakdown_of
@@ -18,7 +19,6 @@ from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import device_step_bounds, steps_of
 from steptime.intervals import Intervals, total, union
 from steptime.trace.links import UNKNOWN, link
-from steptime.trace.reader import read
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import COMMUNICATION_KERNEL, LOADER, STEP, matching
 
@@ -44,7 +44,7 @@ def of_event_kind(trace: Trace, event_kind: EventKind) -> Intervals:
 
 @pytest.mark.parametrize("file", FILES)
 def test_compute_and_copy_of_every_step_are_the_published_microseconds(shared_data: Path, file: str) -> None:
-    trace, expected = read(shared_data / file), per_step(shared_data, file)
+    trace, expected = trace_of(shared_data / file), per_step(shared_data, file)
     breakdown = breakdown_of(step_context(trace, steps_of(trace)))
     assert (breakdown.wall // MICROSECOND).tolist() == expected.sum(axis=1).tolist()
     assert (breakdown.entries[:, Category.COMPUTE] // MICROSECOND).tolist() == expected[:, 0].tolist()
@@ -53,7 +53,7 @@ def test_compute_and_copy_of_every_step_are_the_published_microseconds(shared_da
 
 @pytest.mark.parametrize("file", FILES)
 def test_our_interval_algebra_gives_all_published_columns(shared_data: Path, file: str) -> None:
-    trace, expected = read(shared_data / file), per_step(shared_data, file)
+    trace, expected = trace_of(shared_data / file), per_step(shared_data, file)
     loader = matching(trace, LOADER.match)
     operator = (trace.events.event_kind == EventKind.OPERATOR) & ~loader & ~matching(trace, STEP.match)
     sets = [
@@ -70,7 +70,7 @@ def test_our_interval_algebra_gives_all_published_columns(shared_data: Path, fil
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_average_step_is_the_published_one(shared_data: Path, file: str) -> None:
-    trace = read(shared_data / file)
+    trace = trace_of(shared_data / file)
     breakdown = breakdown_of(step_context(trace, steps_of(trace)))
     expected = published(shared_data, file, "average step time and split")
     assert round(breakdown.wall.mean() / MICROSECOND) == expected["total"]
@@ -78,7 +78,7 @@ def test_the_average_step_is_the_published_one(shared_data: Path, file: str) -> 
 
 
 def test_the_slow_loader_is_the_largest_recoverable_category_without_workers_only(shared_data: Path) -> None:
-    traces = (read(shared_data / file) for file in FILES)
+    traces = (trace_of(shared_data / file) for file in FILES)
     alone, helped = (breakdown_of(step_context(trace, steps_of(trace))) for trace in traces)
     others = [category for category in Category if category not in (Category.COMPUTE, Category.INPUT)]
     assert (alone.entries[:, Category.INPUT] > alone.entries[:, others].sum(axis=1)).all()
@@ -112,7 +112,7 @@ def test_device_time_is_that_of_the_published_timelines(shared_data: Path) -> No
     timelines = published_timelines(shared_data)
     assert len(timelines) >= 5
     for file, expected in timelines.items():
-        trace = read(shared_data / file)
+        trace = trace_of(shared_data / file)
         rows = device_rows(trace)
         start, end = trace.events.start[rows], trace.events.end[rows]
         sets = [union(start[chosen], end[chosen]) for chosen in kinds_of(trace, rows)]
@@ -125,7 +125,7 @@ def test_device_time_is_that_of_the_published_timelines(shared_data: Path) -> No
 
 def test_published_timelines_are_met_to_the_last_digit_in_their_arithmetic(shared_data: Path) -> None:
     for file, expected in published_timelines(shared_data).items():
-        trace = read(shared_data / file)
+        trace = trace_of(shared_data / file)
         rows = device_rows(trace)
         start = (trace.events.start[rows] - trace.base_ns) / 1000
         end = start + trace.events.duration[rows] / 1000
@@ -163,13 +163,13 @@ def covered(start: np.ndarray, end: np.ndarray) -> float:
 def test_input_wait_is_the_published_time_in_the_loader(shared_data: Path, file: str) -> None:
     """Their column is the time in the loader in which neither the device nor a runtime call was busy; ours the device's
     idle time while the launching thread was there. In the loader nothing launches, so the two agree."""
-    breakdown = breakdown_of(step_context(trace := read(shared_data / file), steps_of(trace)))
+    breakdown = breakdown_of(step_context(trace := trace_of(shared_data / file), steps_of(trace)))
     assert (breakdown.entries[:, Category.INPUT] // MICROSECOND).tolist() == per_step(shared_data, file)[:, 4].tolist()
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_occupancy_and_utilisation_are_the_published_percentages(shared_data: Path, file: str) -> None:
-    trace = read(shared_data / file)
+    trace = trace_of(shared_data / file)
     summary = published(shared_data, file, "GPU summary")
     windows = device_step_bounds(trace, steps_of(trace))
     start, end = windows[0, 0], windows[-1, 1]
@@ -186,7 +186,7 @@ def test_occupancy_and_utilisation_are_the_published_percentages(shared_data: Pa
 
 def test_idle_time_is_not_inflated_by_rounding(shared_data: Path) -> None:
     """HTA rounds every start up and every end down to whole microseconds, and publishes 10,113 µs for four steps."""
-    trace = read(shared_data / "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz")
+    trace = trace_of(shared_data / "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz")
     boundaries = steps_of(trace)
     rows = device_rows(trace)
     rows = rows[link(trace, boundaries).step[rows] < len(boundaries) - 1]
@@ -197,7 +197,7 @@ def test_idle_time_is_not_inflated_by_rounding(shared_data: Path) -> None:
 
 
 def test_what_was_queued_before_the_recording_ran_in_it_all_the_same(shared_data: Path) -> None:
-    trace = read(shared_data / "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz")
+    trace = trace_of(shared_data / "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz")
     busy = device_time(trace).busy
     assert total(busy) / 1e6 == pytest.approx(45.65, abs=0.005)
     known = device_rows(trace)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from advice.healthy import HEALTHY
+from published import trace_of
 
 from steptime.advice.device_evidence import machine_use, roofline_use
 from steptime.analysis.breakdown import breakdown_of
@@ -270,7 +271,7 @@ def test_lists_are_as_wide_as_the_kernels_name_says(tmp_path: Path) -> None:
 
 def test_the_split_is_the_breakdowns_compute_category_to_the_nanosecond(shared_data: Path) -> None:
     for name in ("kineto/resnet50_workers4.pt.trace.json.gz", "tracelens/mi300/resnet_act_checkpoint.json.gz"):
-        trace = read(shared_data / name)
+        trace = trace_of(shared_data / name)
         boundaries = steps_of(trace)
         roofline = draw(step_context(trace, boundaries, machine=machine()))
         breakdown = breakdown_of(step_context(trace, boundaries))

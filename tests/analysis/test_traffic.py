@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from published import IN_A_CLONE
+from published import IN_A_CLONE, trace_of
 from traces import Event, Written, annotation, called, copy, happened, kernel, launch, operator, python, step, write
 
 from steptime.analysis.breakdown import breakdown_of
@@ -252,7 +252,7 @@ def test_exposed_traffic_of_real_traces_is_the_breakdowns_of_each_step(shared_da
 
 def test_collectives_of_a_real_job_are_the_published_ones(shared_data: Path) -> None:
     """HTA: 21 NCCL kernels, all-reduces of up to 2,049,000 elements of float in the default group; expected.json."""
-    trace = read(shared_data / "hta/nccl_parser_config/nccl_data.json.gz")
+    trace = trace_of(shared_data / "hta/nccl_parser_config/nccl_data.json.gz")
     _, (reduce, broadcast), _ = found_in(trace)
     assert int(reduce.calls.sum() + broadcast.calls.sum()) == 21
     assert (reduce.name, reduce.group, reduce.size) == ("all_reduce", "default_pg", 2)

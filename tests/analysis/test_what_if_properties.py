@@ -10,6 +10,7 @@ import pytest
 from analysis.trace_events import Event, called, kernel, operator, replayed, step, written
 from hypothesis import given, settings, strategies as some
 
+from examples import examples
 from steptime.analysis.what_if.scope import SURE
 from steptime.analysis.what_if.what_if import Replay
 
@@ -83,7 +84,7 @@ def replay_of(machine: Machine) -> Replay:
         return replayed(written(Path(folder) / "made.json", machine.events))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(programs)
 def test_the_unchanged_replay_is_the_machine(program: Program) -> None:
     machine = Machine()
@@ -94,7 +95,7 @@ def test_the_unchanged_replay_is_the_machine(program: Program) -> None:
     assert (replay.entries.sum(axis=1) == replay.replayed).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(programs)
 def test_free_syncs_save_no_more_than_the_machine_without_them_does(program: Program) -> None:
     """And as much, where the streams are not tied: ties that the replay has to guess may hold a kernel back."""
@@ -110,7 +111,7 @@ def test_free_syncs_save_no_more_than_the_machine_without_them_does(program: Pro
             assert saved >= min(came_true, cap) - 3 - machine.short / 4
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(programs, some.integers(1, 10**9))
 def test_a_replay_does_not_know_the_time_of_day(program: Program, shift: int) -> None:
     machine = Machine()
@@ -146,7 +147,7 @@ operators = some.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(some.lists(some.one_of(calls, activities, operators), max_size=40))
 def test_nonsense_is_replayed_without_a_miscount(events: list[Event]) -> None:
     """Overlap on one stream, kernels before their launch, broken nesting, repeated correlations, no launch at all."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from analysis.trace_events import replayed
+from published import trace_of
 
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
@@ -24,7 +25,6 @@ from steptime.analysis.what_if.what_if import rerun
 from steptime.intervals import EMPTY
 from steptime.trace.call_tree import call_tree, exclusive_spans
 from steptime.trace.links import link
-from steptime.trace.reader import read
 from steptime.trace.table import Trace
 
 STEPS = {
@@ -49,7 +49,7 @@ MICROSECOND = 1000
 
 @pytest.mark.parametrize(("file", "error"), STEPS.items())
 def test_the_unchanged_replay_lands_near_the_measured_steps(shared_data: Path, file: str, error: float) -> None:
-    replay = replayed(read(shared_data / file))
+    replay = replayed(trace_of(shared_data / file))
     assert replay.error <= error
     assert (replay.entries.sum(axis=1) == replay.replayed).all()
     assert (replay.path.end > replay.path.start).all()
@@ -58,7 +58,7 @@ def test_the_unchanged_replay_lands_near_the_measured_steps(shared_data: Path, f
 @pytest.mark.parametrize("first", [1, 2])
 def test_a_replay_may_start_with_any_step(shared_data: Path, first: int) -> None:
     """The device is two steps behind the host here: a later step starts with a full queue."""
-    trace = read(shared_data / "tracelens/mi300/resnet_act_checkpoint.json.gz")
+    trace = trace_of(shared_data / "tracelens/mi300/resnet_act_checkpoint.json.gz")
     steps = step_context(trace, steps_of(trace))
     whole = breakdown_of(steps)
     breakdown = Breakdown(whole.device, whole.wall[first:], whole.entries[first:])
@@ -70,7 +70,7 @@ def test_a_replay_may_start_with_any_step(shared_data: Path, first: int) -> None
 
 def test_what_the_trace_does_not_hold_is_an_error_and_not_a_delay_of_the_model(shared_data: Path) -> None:
     """Half of each of these steps the device idles for work of other ranks that was not recorded."""
-    replay = replayed(read(shared_data / "hta/negative_queue_length_values_check/rank0.json.gz"))
+    replay = replayed(trace_of(shared_data / "hta/negative_queue_length_values_check/rank0.json.gz"))
     assert 0.4 < replay.error < 0.6
     assert dict(replay.critical_path)["unexplained"] > 0.4 * replay.replayed.mean()
     for prediction in replay.predictions:
@@ -79,7 +79,7 @@ def test_what_the_trace_does_not_hold_is_an_error_and_not_a_delay_of_the_model(s
 
 def test_free_input_is_predicted_as_it_came_true_with_four_workers(shared_data: Path) -> None:
     """The same training with num_workers=0 and 4. Of the latter, the steps in which the loader was awaited least."""
-    alone, helped = (read(shared_data / file) for file in list(STEPS)[:2])
+    alone, helped = (trace_of(shared_data / file) for file in list(STEPS)[:2])
     breakdown = breakdown_of(step_context(helped, steps_of(helped)))
     served = breakdown.entries[:, Category.INPUT] < 1_000_000
     came_true = float(np.median(breakdown.wall[served]))
@@ -108,7 +108,7 @@ def test_self_times_of_the_published_operators_are_theirs(shared_data: Path) -> 
     for what a thread meets outside itself, and names the time between two of them afterwards, so its counts are others
     by intent; what both must agree on are the lengths.
     """
-    trace = read(shared_data / SIMPLE_ADD)
+    trace = trace_of(shared_data / SIMPLE_ADD)
     events, annotated = trace.events, named(trace, FORWARD)[1]
     inside = (events.start >= events.start[annotated]) & (events.end <= events.end[annotated])
     rows = np.flatnonzero(inside & (events.track == events.track[annotated]))
@@ -120,7 +120,7 @@ def test_self_times_of_the_published_operators_are_theirs(shared_data: Path) -> 
 def test_launch_and_gap_were_observed_as_published_and_are_replayed_as_the_machines(shared_data: Path) -> None:
     """HTA gives each edge what was observed: 27 µs from the launch of correlation 5597 to its kernel, 7 µs from it to
     the next kernel, 5604. We see the same, and replay one delay for all, which is what makes a replay a test."""
-    trace = read(shared_data / SIMPLE_ADD)
+    trace = trace_of(shared_data / SIMPLE_ADD)
     annotated = named(trace, FORWARD)[1]
     _, graph = scope_over(trace, int(trace.events.start[annotated]), int(trace.events.end[annotated]))
     kernels = {int(trace.events.correlation[row]): node for node, row in enumerate(graph.nodes.row.tolist())
@@ -147,7 +147,7 @@ def correlations(scope: Scope, pairs: Any) -> set[tuple[int, int]]:
 def test_streams_wait_for_each_other_where_the_device_tracer_says_so(shared_data: Path) -> None:
     """HTA's published edge from the kernel of correlation 5606 on stream 20 to that of 5629 on stream 7, and every pair
     of streams in the file's own records of waits that has kernels on both sides."""
-    trace = read(shared_data / ALEXNET)
+    trace = trace_of(shared_data / ALEXNET)
     events = trace.events
     scope, _ = scope_over(trace, int(events.start.min()), int(events.end.max()))
     tied = event_ties(scope, streams_of(scope))
@@ -163,7 +163,7 @@ def test_streams_wait_for_each_other_where_the_device_tracer_says_so(shared_data
 def test_the_host_waits_for_the_kernel_before_the_event(shared_data: Path) -> None:
     """HTA's synchronising edges of weight 0: from the spinning kernel (correlation 1526) to cudaEventSynchronize and to
     cudaDeviceSynchronize. Ours carry the usual return of a wait instead. cudaEventQuery does not wait, and has none."""
-    trace = read(shared_data / f"{CRITICAL_PATH}/cuda_event_sync/event_sync_trace.json.gz")
+    trace = trace_of(shared_data / f"{CRITICAL_PATH}/cuda_event_sync/event_sync_trace.json.gz")
     start, end = steps_of(trace)[0].tolist()
     scope, _ = scope_over(trace, start, end)
     waits = waits_of(scope)
@@ -178,7 +178,7 @@ def test_the_host_waits_for_the_kernel_before_the_event(shared_data: Path) -> No
 
 def test_the_stream_of_an_event_is_found_across_three_streams(shared_data: Path) -> None:
     """HTA finds records of events on streams 20, 24 and 28; the file says that stream 24 waits for one of stream 20."""
-    trace = read(shared_data / f"{CRITICAL_PATH}/cuda_event_sync_multi_stream/event_sync_trace.json.gz")
+    trace = trace_of(shared_data / f"{CRITICAL_PATH}/cuda_event_sync_multi_stream/event_sync_trace.json.gz")
     scope, _ = scope_over(trace, int(trace.events.start.min()), int(trace.events.end.max()))
     stream = trace.events.stream[scope.activities.row]
     tied = event_ties(scope, streams_of(scope))
@@ -192,7 +192,7 @@ def test_the_whole_trace_has_the_published_copies_on_its_critical_path(shared_da
     It also marks the last kernels before a cudaDeviceSynchronize that began 235 µs after they had ended; the host did
     not wait for them, so they are on no path of ours.
     """
-    trace = read(shared_data / CRITICAL_PATH / "end_to_end/simple_add/input/trace.json.gz")
+    trace = trace_of(shared_data / CRITICAL_PATH / "end_to_end/simple_add/input/trace.json.gz")
     replay = replayed(trace)
     with gzip.open(
         shared_data / CRITICAL_PATH / "end_to_end/simple_add/output/overlaid_critical_path_trace.json.gz"

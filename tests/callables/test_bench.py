@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -50,7 +51,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def timed(*callables: Callable[..., object], **words: object) -> Bench:
+def timed(*callables: Callable[..., object], **words: Any) -> Bench:
     found: Benched = steptime.bench(*callables, seconds=0.05, **words)
     return found.result
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 from steptime.advice.evidence import Case
 from steptime.advice.run_uses import StepSummary
@@ -40,7 +41,7 @@ QUICK = SweepOptions("cpu", 0.01, False, 2**16, (1, 8), (16, 256), (1024, 2**22)
 
 
 def test_points_know_their_work() -> None:
-    found = sweep(QUICK, sys.executable, None, lambda _: None)
+    found = sweep(QUICK, python(), None, lambda _: None)
     assert [each.amount for each in found.of("copy")] == [1024, 2**22]
     small, large = found.of("product")
     assert large.flops == 2 * 256**3

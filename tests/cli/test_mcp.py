@@ -36,6 +36,7 @@ mcp = pytest.importorskip("mcp")
 anyio = importlib.import_module("anyio")
 
 GOLD = Path(__file__).parent.parent / "report" / "gold"
+GPU = Path(__file__).parent.parent / "data" / "gpu"
 REPORTS = sorted(path for path in GOLD.glob("*.json") if path.name not in ("comparison.json", "memory.json"))
 FRAME = {"answer", "confidence", "line", "saves", "fixes", "next"}
 TOKEN = re.compile(r"[^\W\d_]{1,4}|\d{1,2}|[^\w\s]+|_+")
@@ -212,6 +213,18 @@ def test_a_trial_that_goes_on_is_given_the_time_that_it_needs() -> None:
     assert "first rounds take about 10 min" in reported["confidence"]
     some = undecided(*[ran(BASELINE, False)] * 5, speed=Estimate(1.07, 1.0, 1.14, 4, "1"), rounds=4)
     assert answers.of_trial(some, "/runs/t", JOB, "ST408")["next"]["arguments"]["budget"] == "25m"
+
+
+@pytest.mark.parametrize("name", ["chargpt", "graphs"])
+def test_the_first_sentence_is_the_headline_and_the_finding_whose_line_is_given(name: str) -> None:
+    report = diagnose_anywhere((str(GPU / name),))
+    reported = answers.of_report(report, JOB, "runs/a")
+    first = report.processes[0].findings[0]
+    assert reported["line"] == place_of(first.source)
+    assert first.summary in reported["answer"]
+    process = replace(report.processes[0], verdict=replace(report.processes[0].verdict, sentence="Computing takes it."))
+    again = answers.of_report(replace(report, processes=(process,)), JOB, "runs/a")["answer"]
+    assert again.startswith(f"Computing takes it. {first.code}: {first.summary}"), "a headline of something else"
 
 
 def test_lines_that_take_much_are_reported_where_no_finding_names_them() -> None:

@@ -7,11 +7,11 @@ import os
 import re
 import struct
 import subprocess
-import sys
 import termios
 from pathlib import Path
 
 import pytest
+from preloading import python
 from report.stored_reports import stored
 
 from steptime.answer.screen import folded
@@ -32,7 +32,7 @@ def on_terminal(path: Path, columns: int, **variables: str) -> str:
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR")}
-    words = [sys.executable, "-m", "steptime", "diagnose", str(path)]
+    words = [python(), "-m", "steptime", "diagnose", str(path)]
     with subprocess.Popen(
         words, stdin=theirs, stdout=theirs, stderr=theirs, env={**kept, "TERM": "xterm", **variables}
     ) as process:
@@ -68,7 +68,7 @@ def test_colours_are_for_terminals_that_want_them(saved: Path) -> None:
 
 
 def test_pipes_get_no_colours_and_whole_sentences(saved: Path) -> None:
-    words = [sys.executable, "-m", "steptime", "diagnose", str(saved)]
+    words = [python(), "-m", "steptime", "diagnose", str(saved)]
     run = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, "FORCE_COLOR": "1"})
     assert "\x1b" not in run.stdout
     for finding in stored("quiet-1").processes[0].findings[:1]:

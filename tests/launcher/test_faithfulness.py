@@ -164,6 +164,42 @@ for compiled in (False, True, True, False):
 """
 
 
+LIVES = """
+import sys, weakref, torch
+model, seen = torch.nn.Linear(64, 64), []
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+def table():
+    made = torch.arange(64 * 200.0).reshape(200, 64).cos()
+    life = weakref.ref(made)
+    kept = made * 2
+    del made
+    return kept, life() is None, sys.getrefcount(kept)
+def train():
+    for step in range(60):
+        batch, (rows, gone, holders) = torch.ones(200, 64), table()
+        life = weakref.ref(rows)
+        loss = model(batch + rows).square().mean()
+        loss.backward()
+        optimizer.step(); optimizer.zero_grad()
+        seen.append([gone, holders, *map(sys.getrefcount, (batch, rows, model, optimizer, model.weight))])
+        del rows
+        seen.append([life() is None, sys.getrefcount(table)])
+train()
+for each in seen: print(*each)
+"""
+
+
+@needs_torch
+def test_lives_and_reference_counts_are_the_jobs_own_in_every_step(folder: Path) -> None:
+    """All looks of the probe are within these steps, those at results that come again, too."""
+    (folder / "lives.py").write_text(LIVES)
+    words = [python(), "lives.py"]
+    alone, together = bare(words, folder), watched(words, folder)
+    assert (together.stdout.decode(), together.returncode) == (alone.stdout.decode(), 0), together.stderr
+    facts = [path.read_text() for path in (folder / "recording").rglob("facts.jsonl")]
+    assert any('"repeats"' in each and "table()" in each for each in facts)
+
+
 @needs_torch
 def test_models_that_a_job_drops_are_gone(folder: Path) -> None:
     """The memory of a fold is the next one's."""

@@ -130,10 +130,11 @@ def test_trainers_that_are_forked(folder: Path) -> None:
     assert len({facts(process)["pid"] for process in processes}) == 2
 
 
-def test_many_short_processes_that_import_torch_and_train_nothing(folder: Path) -> None:
+@pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_many_short_processes_that_import_torch_and_train_nothing(folder: Path, rounds: int) -> None:
     (folder / "short.py").write_text(
         f"import subprocess\nwords = [{python()!r}, '-c', 'import torch; print(torch.ones(1).item())']\n"
-        "for _ in range(4):\n    many = [subprocess.Popen(words, stdout=subprocess.PIPE) for _ in range(8)]\n"
+        f"for _ in range({rounds}):\n    many = [subprocess.Popen(words, stdout=subprocess.PIPE) for _ in range(8)]\n"
         "    print(*(each.communicate()[0] for each in many), *(each.returncode for each in many))\n" + SCRIPT
     )
     assert len(trained(folder, [python(), "short.py"])) == 1

@@ -37,6 +37,7 @@ def test_the_load_of_others_is_what_the_machine_does_beyond_the_job(monkeypatch:
     clock = [10_000_000_000]
     machine = [Times(100, 0, 50, 1000, 10, 1, 1, 5, 7, 0)]
     job: dict[int, tuple[float, int]] = {1: (4.0, 100)}
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
     monkeypatch.setattr(time, "perf_counter_ns", lambda: clock[0])
     monkeypatch.setattr(psutil, "cpu_times", lambda: machine[0])
     monkeypatch.setattr(CpuLoad, "_own_cpu", staticmethod(lambda: 0.25 * (clock[0] / 1e9)))
@@ -52,6 +53,11 @@ def test_the_load_of_others_is_what_the_machine_does_beyond_the_job(monkeypatch:
     assert sample is not None
     assert (sample["job_cpu"], sample["other_cpu"], sample["steal"]) == (1.5, 1.25, 0.5)
     assert (sample["monotonic_ns"], sample["resident_bytes"]) == (13_000_000_000, 150)
+    clock[0] += 1_000_000_000
+    machine[0], job = Times(110, 0, 52, 1001, 11, 1, 1, 6, 7, 0), {1: (9.5, 150)}
+    sample = load.look()
+    assert sample is not None
+    assert (sample["job_cpu"], sample["other_cpu"]) == (3.5, 0.5), "clocks differ, and the machine has four"
 
 
 BEGETS = """

@@ -10,6 +10,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from preloading import python
 
 from benchmarks.faithful import zoo
 from benchmarks.faithful.run import END, START, TABLE
@@ -35,6 +36,12 @@ OPERATIONS = {
 """None of these has parts in which two bare runs differ."""
 REACHED = {"start", "discovery", "lines", "profiled", "plain"}
 """States that a run of 61 steps comes to on any machine."""
+
+
+@pytest.fixture(autouse=True)
+def quick_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How Python starts is no part of what the jobs do."""
+    monkeypatch.setattr(zoo, "PYTHON", python())
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

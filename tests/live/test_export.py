@@ -189,7 +189,7 @@ def everything(view: LiveView) -> LiveView:
     assert view.machine is not None
     device = replace(view.machine.devices[0], memory_bytes=1, clock_mhz=1, power_watts=1.0)
     machine = replace(view.machine, devices=(device,))
-    return replace(view, machine=machine, ranks=(replace(view.ranks[0], queue=Queue(1.0, 2), bytes=1),))
+    return replace(view, samples=(machine,), ranks=(replace(view.ranks[0], queue=Queue(1.0, 2), bytes=1),))
 
 
 def test_the_dashboard_asks_for_what_is_exported_by_labels_that_there_are(view: LiveView) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import json
 import os
 import socket
 import struct
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +61,13 @@ def test_the_page_shows_the_job_as_it_goes_and_ends_with_it(
     sheet.on("pageerror", lambda error: sentence.append(str(error)))
     sheet.on("dialog", lambda dialog: sentence.append(dialog.message))
     sheet.goto(live.url)
-    late = sheet.locator("#ranks tr.late")
+    late = sheet.locator("#ranks .row.late")
     late.wait_for()
     assert "rank 1" in late.inner_text()
     assert "the other ranks wait 6 ms/step for it" in late.inner_text()
-    assert HOSTILE in sheet.locator("h1").inner_text(), "as text"
+    assert HOSTILE in sheet.locator(".verdict .rank").inner_text(), "as text"
     assert sheet.locator("img, #view script").count() == 0
-    assert "60 steps" in sheet.locator("h1").inner_text()
+    assert "60 steps" in sheet.locator(".verdict .rank").inner_text()
     sheet.locator("#profile").click()
     sheet.locator("#said", has_text="Profile requested").wait_for()
     assert (recording / "profile-request").exists()
@@ -72,7 +76,7 @@ def test_the_page_shows_the_job_as_it_goes_and_ends_with_it(
         built.next(2 * MS).forward(3 * MS).backward(14 * MS).step(MS)
         journal.write(b"".join(built.records))
     live.publish(watcher.look())
-    sheet.locator("h1", has_text="61 steps").wait_for()
+    sheet.locator(".verdict .rank", has_text="61 steps").wait_for()
     manifest = json.loads((recording / "manifest.json").read_text())
     (recording / "manifest.json").write_text(json.dumps(manifest | {"ended_epoch_ns": 2 * 10**18, "exit_status": 0}))
     live.publish(watcher.look())
@@ -82,13 +86,100 @@ def test_the_page_shows_the_job_as_it_goes_and_ends_with_it(
     sheet.context.close()
 
 
-def test_the_diagnosis_comes_as_text(served: tuple[LivePage, Watcher], browser: Any) -> None:
+def test_the_findings_come_by_themselves_with_their_places(
+    served: tuple[LivePage, Watcher], browser: Any, tmp_path: Path
+) -> None:
+    page, watcher = served
+    sheet = browser.new_context(viewport={"width": 390, "height": 800}).new_page()
+    sheet.goto(page.url)
+    sheet.locator("#findings", has_text="The first diagnosis comes after").wait_for()
+    until = time.monotonic() + 120
+    while (view := watcher.look()).diagnosed is None:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    page.publish(view)
+    sheet.locator("h1", has_text=view.diagnosed.headline[:40]).wait_for()
+    assert view.diagnosed.findings
+    assert view.diagnosed.findings[0].title in sheet.locator("#findings .finding").first.inner_text()
+    assert sheet.evaluate("document.documentElement.scrollWidth") == 390, "nothing is cut on a phone"
+    assert not list(Path(tempfile.gettempdir()).glob("steptime-diagnosis-*/report.json")), "its folder ended with it"
+    sheet.context.close()
+
+
+def test_parts_add_up_to_their_whole_and_axes_have_units(served: tuple[LivePage, Watcher], browser: Any) -> None:
     sheet = browser.new_context().new_page()
     sheet.goto(served[0].url)
-    sheet.locator("#diagnose").click()
-    sheet.locator("#diagnosis", has_text="Step ").wait_for(timeout=60_000)
-    assert sheet.locator("#diagnosis *").count() == 0
+    rows = sheet.locator("#parts .row:not(.axis)")
+    rows.first.wait_for()
+    boxes = [each.locator(".track rect").bounding_box() for each in rows.all()]
+    assert sum(box["width"] for box in boxes[:-1]) == pytest.approx(boxes[-1]["width"], abs=1)
+    assert "20 ms/step" in rows.last.inner_text()
+    for each in sheet.locator("#ranks .row:not(.axis)").all():
+        track = each.locator(".track").bounding_box()
+        pieces = [piece.bounding_box()["width"] for piece in each.locator(".track rect").all()]
+        assert sum(pieces) == pytest.approx(track["width"], abs=1), "both ranks have steps of 20 ms"
+    assert "10 ms" in sheet.locator(".plot .y-axis").text_content()
+    assert "now" in sheet.locator(".plot .x-axis").text_content()
     sheet.context.close()
+
+
+@pytest.mark.parametrize("seconds", [120, pytest.param(3600, marks=pytest.mark.slow)])
+def test_a_page_that_is_left_open_takes_no_more_memory(seconds: int, tmp_path: Path, browser: Any) -> None:
+    """One look per second of the job, as fast as browser and server can."""
+    built = JournalBuilder()
+    built.process_facts = {"rank": 0, "world_size": 1, "host": "here"}
+    folder = built.next(MS).forward(MS).backward(MS).step(MS).write(tmp_path / "r")
+    with closing(Watcher(folder)) as watcher, closing(LivePage(folder, 0)) as page:
+        sheet = browser.new_context().new_page()
+        sheet.goto(page.url)
+        sheet.evaluate(
+            "window.seen = 0; new MutationObserver(() => { seen += 1; }).observe(view, { childList: true });"
+        )
+        measured = []
+        for second in range(1, seconds + 1):
+            built.records.clear()
+            for _ in range(5):
+                built.next(40 * MS).forward(50 * MS).backward(100 * MS).step(10 * MS)
+            device = {"uuid": "GPU-1", "index": 0, "utilization": 50.0 + second % 40}
+            sample = {
+                "monotonic_ns": built.now,
+                "cpus": 2,
+                "job_cpu": 1.0,
+                "other_cpu": 0.5,
+                "resident_bytes": 1,
+                "devices": [device],
+            }
+            with (
+                (folder / "process-17" / "journal.bin").open("ab") as journal,
+                (folder / "telemetry.jsonl").open("a") as lines,
+            ):
+                journal.write(b"".join(built.records))
+                lines.write(json.dumps(sample) + "\n")
+            view = replace(watcher.look(), state="running", diagnosed=None)
+            page.publish(view)
+            sheet.evaluate(
+                "n => new Promise(done => { const ask = () => seen < n ? setTimeout(ask, 2) : done(); ask(); })", second
+            )
+            if second in (seconds // 2, seconds):
+                measured.append(memory_of(sheet))
+        assert len(view.samples) <= 61
+        assert f"{5 * seconds + 1:,} steps" in sheet.locator(".verdict .rank").inner_text()
+        sheet.context.close()
+    (nodes, heap, objects), after = measured
+    assert after[0] <= nodes + 600, "the one that is shown, and those before it until they are collected"
+    assert after[1] <= heap * 1.25 + (1 << 20)
+    assert after[2] <= objects * 1.02 + 1000
+
+
+def memory_of(sheet: Any) -> tuple[float, float, int]:
+    """(nodes and bytes of the page after a collection, objects of this process)."""
+    session = sheet.context.new_cdp_session(sheet)
+    session.send("HeapProfiler.collectGarbage")
+    session.send("Performance.enable")
+    found = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+    session.detach()
+    gc.collect()
+    return found["Nodes"], found["JSHeapUsedSize"], len(gc.get_objects())
 
 
 def answered(page: LivePage, path: str, host: str | None = None, method: str = "GET") -> int:

@@ -12,7 +12,7 @@ from machine.interpreters import interpreter
 
 from steptime.machine import between_runs, peaks
 from steptime.machine.between_runs import DIFFERENCE
-from steptime.machine.machine import EXCLUDED_CPUS
+from steptime.machine.machine import BUSY_CPUS
 from steptime.quantities import BETWEEN_RUNS
 
 
@@ -33,7 +33,7 @@ def test_what_eight_runs_differ_by_is_remembered(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.usefixtures("cache")
 def test_runs_alongside_other_programs_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peaks.OtherLoad, "since", lambda self: (2 * EXCLUDED_CPUS, 0.0))
+    monkeypatch.setattr(peaks.OtherLoad, "since", lambda self: (2 * BUSY_CPUS, 0.0))
     with pytest.raises(peaks.MeasurementError, match=r"other processes used 0\.4 CPUs"):
         between_runs.measure(counting(tmp_path), "cpu", "9.9")
     assert between_runs.remembered("cpu", "9.9") is None

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 from machine.interpreters import interpreter
+from preloading import python
 
 from steptime.errors import SteptimeError
 from steptime.machine import peaks
@@ -94,7 +95,7 @@ def test_what_was_measured_is_remembered_for_this_torch_and_these_threads(
 ) -> None:
     calls: list[int | None] = []
 
-    def measure(executable: str, device: str, *, threads: int | None = None) -> Machine:
+    def measure(executable: str, device: str, *, threads: int | None = None, brief: bool = False) -> Machine:
         calls.append(threads)
         return QUIET
 
@@ -117,6 +118,20 @@ def test_what_other_load_disturbed_is_measured_again_until_nothing_disturbs_it(m
     assert peaks.peaks("python", "cpu", "9.9") == QUIET
     assert peaks.peaks("python", "cpu", "9.9") == QUIET == peaks.remembered("cpu", "9.9")
     assert peaks.remember(worse, peaks.cache_path("cpu", "", "9.9", None)) == QUIET, "asked for, and disturbed"
+
+
+def test_a_brief_measurement_is_not_repeated_while_the_machine_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It serves a run; `steptime env` measures at length, and that is used from then on."""
+    worse, at_length = replace(QUIET, other_cpus=1.3), replace(QUIET, name="at length")
+    coming, busy = iter((worse, QUIET, at_length)), True
+    monkeypatch.setattr(peaks, "measure", lambda *_, **__: next(coming))
+    monkeypatch.setattr(peaks, "is_busy", lambda: busy)
+    for _ in range(2):
+        assert peaks.peaks("python", "cpu", "9.9", brief=True) == worse
+    busy = False
+    for _ in range(2):
+        assert peaks.peaks("python", "cpu", "9.9", brief=True) == QUIET == peaks.remembered("cpu", "9.9")
+    assert peaks.peaks("python", "cpu", "9.9") == at_length == peaks.remembered("cpu", "9.9")
 
 
 @pytest.mark.parametrize(
@@ -213,7 +228,7 @@ def test_where_no_process_may_be_started_the_other_peaks_are_measured(tmp_path: 
         f"import runpy, subprocess; subprocess.Popen = lambda *_, **__: open('/nowhere/at/all'); "
         f"print(runpy.run_path({str(peaks.SCRIPT)!r})['together']())"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([python(), "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["1.0" if os.cpu_count() == 1 else "None"]
 
 
@@ -230,7 +245,7 @@ def test_where_no_worker_can_be_forked_its_handover_is_not_known(refused: str) -
         "import multiprocessing.context, runpy; "
         f"script = runpy.run_path({str(peaks.SCRIPT)!r}); {refused}; print(script['handover']())"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([python(), "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["None"]
 
 

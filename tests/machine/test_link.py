@@ -11,9 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 from machine.interpreters import interpreter
+from preloading import python
 
 from steptime.machine import link, peaks
-from steptime.machine.machine import EXCLUDED_CPUS, Link
+from steptime.machine.machine import BUSY_CPUS, Link
 from steptime.quantities import Estimate
 
 ANSWER = '{"backend": "gloo", "ranks": 2, "rate": {"best": 2e9, "median": 1.5e9, "blocks": 12}}'
@@ -37,7 +38,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_processes_of_this_machine_exchange_something() -> None:
     pytest.importorskip("torch")
-    found, reported = link_of(sys.executable)
+    found, reported = link_of(python())
     assert found is not None
     assert (found.backend, found.ranks) == ("gloo", 2)
     assert 1e6 < found.rate.low <= found.rate.value < 1e13
@@ -107,7 +108,7 @@ def test_a_failure_is_reported_and_not_tried_again_for_a_day(
 def test_what_other_programs_disturbed_is_reported_and_not_remembered(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peaks.OtherLoad, "since", lambda self: (2 * EXCLUDED_CPUS, 0.0))
+    monkeypatch.setattr(peaks.OtherLoad, "since", lambda self: (2 * BUSY_CPUS, 0.0))
     found = link.link_of(interpreter(tmp_path, f"echo '{ANSWER}'"), "cpu", "gloo", 2, "9.9", lambda sentence: None)
     assert found is not None
     assert found.under_load

@@ -28,6 +28,7 @@ def ran(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([python(), "-m", "steptime", *rest], cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_job_whose_memory_grows(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     shutil.copy(ROOT / "examples" / "kept_outputs.py", tmp_path)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 pytest.importorskip("torch")
 
@@ -30,8 +30,8 @@ print("traced")
 
 def test_a_model_is_traced_as_without_the_search(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
-    words = ["nan", "--no-replay", "--quiet", "--recording", "found", "--", sys.executable, "job.py"]
+    words = ["nan", "--no-replay", "--quiet", "--recording", "found", "--", python(), "job.py"]
     done = subprocess.run(
-        [sys.executable, "-m", "steptime", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+        [python(), "-m", "steptime", *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.stdout.startswith("traced"), done.stderr

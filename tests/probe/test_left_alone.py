@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from preloading import python
 
 torch = pytest.importorskip("torch")
 
@@ -64,7 +65,7 @@ print(len(seen), sys.getprofile() is trace)
 
 
 def printed(code: str, folder: Path) -> str:
-    command = [sys.executable, "-c", JOB + code, str(folder)]
+    command = [python(), "-c", JOB + code, str(folder)]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 

@@ -4,10 +4,10 @@ memory."""
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 torch = pytest.importorskip("torch")
 
@@ -39,7 +39,7 @@ os._exit(0)  # the heap may be broken
 
 
 def test_a_range_that_outlives_its_window_writes_into_nobodys_memory(tmp_path: Path) -> None:
-    run = subprocess.run([sys.executable, "-c", JOB, tmp_path], capture_output=True, text=True, check=False)
+    run = subprocess.run([python(), "-c", JOB, tmp_path], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (0, "0\n"), run.stderr
 
 

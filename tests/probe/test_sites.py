@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import pickle
+import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
@@ -16,6 +18,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from steptime.probe import sites  # noqa: E402
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
 @pytest.fixture(autouse=True)
@@ -138,3 +142,79 @@ def test_a_dataset_is_not_kept_alive() -> None:
     torch.utils.data.DataLoader(later)
     assert set(sites._loaded._known) & {key, id(later)} == {id(later)}  # what is gone goes with the next
     assert sites.site_of(torch.utils.data.DataLoader([1, 2])) is not None, "a list has no weak references"
+
+
+LIVES = """
+import sys, types, weakref
+sys.path.insert(0, SOURCE)
+torch = types.ModuleType("torch")  # the variables of a frame need none of it
+torch.__file__ = "/nowhere/torch/__init__.py"
+torch._C = types.SimpleNamespace(DisableTorchFunction=None, _get_tracing_state=None)
+sys.modules["torch"] = torch
+from steptime.probe.sites import TRACED_FROM, variables
+
+class Thing:
+    pass
+
+def generated():
+    item = Thing()
+    life = weakref.ref(item)
+    yield sys.getrefcount(item)
+    del item
+    yield life() is None
+
+def own_locals(argument):
+    mine = locals()
+    mine["added"] = 1
+    other = 2
+    return sorted(mine), argument
+
+def job(argument):
+    seen, thing, cell = [], Thing(), [1]
+    life = weakref.ref(thing)
+    seen.append(sys.getrefcount(thing))
+    def inner():
+        nonlocal cell
+        cell = cell + [len(seen)]
+    inner(); inner()
+    seen += [list(cell), *generated(), own_locals(3)]
+    other = [number for number in range(3) if cell]
+    seen.append(sys.getrefcount(cell))
+    del thing
+    seen += [life() is None, sys.getrefcount(argument)]
+    life = weakref.ref(argument)
+    argument = None
+    seen.append(life() is None)
+    thing = cell
+    cell = None
+    seen.append(sys.getrefcount(thing))
+    return seen
+
+met = set()
+def local(frame, event, argument):
+    met.update((frame.f_code.co_name, name) for name in variables(frame))
+    return local
+
+bare = job(Thing())
+if sys.version_info >= TRACED_FROM:
+    codes = {each.__code__ for each in (job, generated, own_locals)}
+    sys.settrace(lambda frame, event, argument: local if frame.f_code in codes else None)
+    watched = job(Thing())
+    sys.settrace(None)
+    assert watched == bare, (bare, watched)
+    assert {("job", "cell"), ("job", "thing"), ("job", "argument"), ("generated", "item")} <= met, met
+    assert not any(name == "own_locals" for name, _ in met)
+"""
+
+
+OTHERS = [path for path in os.environ.get("STEPTIME_PYTHONS", "").split(os.pathsep) if path]
+"""Interpreters of other versions, as for the timing of lines."""
+
+
+@pytest.mark.parametrize("python", [sys.executable, *OTHERS, "python3.10", "python3.12", "python3.13", "python3.14"])
+def test_reading_variables_in_a_trace_function_keeps_nothing_alive_and_writes_nothing(python: str) -> None:
+    if subprocess.run(["sh", "-c", f"{python} -V"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{python} does not start")
+    script = f"SOURCE = {str(SOURCE)!r}\n{LIVES}"
+    done = subprocess.run([python, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 JOB = """
 import ctypes, json, os, sys, warnings
@@ -59,7 +59,7 @@ print(json.dumps({"seen": seen, "changed": sorted(set(os.environ.items()) ^ set(
 def reported(folder: Path, where: str, own: str | None = None) -> dict[str, object]:
     environment = {name: value for name, value in os.environ.items() if name != "TEARDOWN_CUPTI"}
     environment |= {"TEARDOWN_CUPTI": own} if own is not None else {}
-    words = [sys.executable, "-c", JOB, str(folder), where]
+    words = [python(), "-c", JOB, str(folder), where]
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])

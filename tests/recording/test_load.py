@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from journals import EPOCH, MS, START, JournalBuilder
 
+from examples import examples
 from steptime.analysis.layout import lay_out
 from steptime.errors import RecordingError
 from steptime.journal import FORMAT_VERSION, RECORD, Kind
@@ -223,7 +224,7 @@ def test_what_may_not_be_read_is_refused(tmp_path: Path) -> None:
 
 OF_A_PROCESS = ("process.json", "journal.bin", "facts.jsonl")
 FILES = ("manifest.json", "telemetry.jsonl", *(f"process-17/{name}" for name in OF_A_PROCESS))
-quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @quick

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from device_recordings import report_of
 from machines import two_cpus
 
 from steptime.advice.evidence import Case
 from steptime.cli import env
 from steptime.cli.main import main
-from steptime.diagnosis import diagnose_paths
 from steptime.machine.environment import Environment
 from steptime.machine.identity import identify
 from steptime.report.sentences import balance_text, gpu_busy_text
@@ -24,7 +24,7 @@ EVERY = sorted(each.name for each in RECORDINGS.iterdir() if (each / "manifest.j
 
 
 def case_of(name: str) -> Case:
-    return diagnose_paths([str(RECORDINGS / name)]).processes[0].case
+    return report_of(name).processes[0].case
 
 
 @pytest.mark.parametrize("name", EVERY)

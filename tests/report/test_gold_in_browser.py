@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from device_recordings import report_of
 from documents import html_of
 from report.report_variants import HOSTILE
 from report.sheets import opening
@@ -18,7 +19,6 @@ from report.sheets import opening
 from steptime.answer.json import document as as_json
 from steptime.compare.answer import answer_of as answer_of_comparison
 from steptime.compare.comparison import Comparison
-from steptime.diagnosis import diagnose_paths
 from steptime.quantities import format_bytes, format_duration
 from steptime.report import json
 from steptime.report.page import charts, page
@@ -256,7 +256,7 @@ def test_the_table_of_ranks_takes_the_room_that_there_is(displayed: Any) -> None
 @pytest.fixture(scope="module")
 def of_gpu(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """(the page of a recording of a GPU, its flame graphs)."""
-    report = diagnose_paths([str(GOLD.parents[1] / "data" / "gpu" / "chargpt")])
+    report = report_of("chargpt")
     with opening(browser, tmp_path_factory.mktemp("gpu")) as opened:
         yield opened(page.render(report)), charts.flames(report.processes[0].flame)
 

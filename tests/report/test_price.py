@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from device_recordings import diagnosed, report_of
 
 from steptime.cli.main import main
 from steptime.cli.trial import case_and_findings
-from steptime.diagnosis import diagnose_paths
 from steptime.report.sentences import format_price, gpu_busy_text, price_text, reached_text
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "data" / "gpu"
@@ -25,7 +25,7 @@ def test_a_price_has_cents_or_three_digits(dollars: float, text: str) -> None:
 
 
 def test_steps_cost_what_their_gpus_cost_meanwhile() -> None:
-    report = diagnose_paths([str(RECORDINGS / "dense")])
+    report = report_of("dense")
     assert price_text(report) == "", "nobody gave a price"
     step, first = report.processes[0].case.step.duration.value, report.processes[0].findings[0]
     assert first.savings is not None
@@ -51,7 +51,7 @@ def test_a_price_on_the_command_line_is_in_every_output(tmp_path: Path, capsys: 
 
 def test_utilisation_by_the_datasheet_stands_alongside_the_measured_peak() -> None:
     """A recording of an H100: 184 TFLOP/s in tf32, of 494 by NVIDIA's datasheet."""
-    case, _ = case_and_findings(RECORDINGS / "dense")
+    case, _ = diagnosed("dense")
     roofline = case.roofline
     assert roofline is not None
     assert roofline.rated == 494.5e12
@@ -73,13 +73,13 @@ def test_what_checkpointing_computes_again_is_the_hardwares_alone(shared_data: P
 
 
 def test_a_gpu_is_busy_by_the_drivers_samples_of_the_steady_steps() -> None:
-    case, _ = case_and_findings(RECORDINGS / "chargpt")
+    case, _ = diagnosed("chargpt")
     assert case.step.gpu_busy == pytest.approx(0.36, abs=0.01)
     assert gpu_busy_text(case).startswith("GPU busy in 36 % of the steady steps' time, by the driver")
 
 
 def test_a_run_too_short_for_the_drivers_samples_has_none() -> None:
     """The steps of this recording last for a third of a second: the sample behind them is mostly of the start."""
-    case, _ = case_and_findings(RECORDINGS / "ddp")
+    case, _ = diagnosed("ddp")
     assert case.step.gpu_busy is None
     assert "by the driver" not in gpu_busy_text(case)

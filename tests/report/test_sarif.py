@@ -146,6 +146,28 @@ def test_paths_are_relative_where_the_file_lies_below(
     ]
 
 
+def test_the_line_is_where_it_is_now(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An editor shows the file as it is: lines that were put in front since the run do not move the mark."""
+    monkeypatch.chdir(tmp_path)
+    source = SourceLine(str(tmp_path / "train.py"), 2, "train", "loss.backward()")
+    process = report.processes[0]
+    found = replace(process.findings[0], source=source)
+    now = replace(report, processes=(replace(process, findings=(found,)),))
+
+    def line() -> int:
+        (result,) = standard_json.loads(sarif_of(now))["runs"][0]["results"]
+        number: int = result["locations"][0]["physicalLocation"]["region"]["startLine"]
+        return number
+
+    assert line() == 2, "no such file here"
+    (tmp_path / "train.py").write_text("loss.backward()\n\n\n    loss.backward()\n")
+    assert line() == 1, "the nearest"
+    (tmp_path / "train.py").write_text("import torch\n\nfor x in y:\n    loss.backward()\n")
+    assert line() == 4
+    (tmp_path / "train.py").write_bytes(b"\xff\n")
+    assert line() == 2
+
+
 def test_a_rule_that_is_not_known_here_keeps_its_name(report: Report, findings: tuple[Finding, ...]) -> None:
     strange = replace(findings[0], code="XX900", name="of-a-plugin")
     assert document(of(report, (strange,)))["runs"][0]["tool"]["driver"]["rules"] == [

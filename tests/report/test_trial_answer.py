@@ -9,10 +9,12 @@ import pytest
 from printed import sound
 
 from steptime.advice.fix import Goal, Promise
+from steptime.answer.tables import Table
 from steptime.answer.text import as_text
 from steptime.changes import Change
 from steptime.quantities import Estimate
-from steptime.report import lab_answer, trial_answer
+from steptime.recording.recording import StepWork
+from steptime.report import judge_answer, lab_answer, trial_answer
 from steptime.report.tables import trial_table
 from steptime.report.trial_answer import FIRST
 from steptime.report.trials import trial_report
@@ -273,3 +275,42 @@ def test_little_by_precision_and_little_by_compiling_are_read_as_the_field_reads
     assert "precision is not" not in lab_of(1.5, 1.6)
     assert "precision is not" not in lab_of(0.6, 1.6, fast=False), "this processor has no faster bfloat16"
     assert "compiling brings" not in lab_of(1.5, 2.0)
+
+
+def counted_runs(before: StepWork, after: StepWork, *growths: float) -> Results:
+    """A trial whose rehearsals counted these, and whose timed runs grew by so many bytes per step."""
+    made = results(FASTER)
+    rehearsed = (
+        replace(run(name, 1), rehearsal=True, step_ns=(), work=(StepWork(), work))
+        for name, work in ((BASELINE, before), (VARIANT.name, after))
+    )
+    timed = (replace(each, growth=growth) for each, growth in zip(made.runs, growths or (None, None), strict=True))
+    return replace(made, runs=(*rehearsed, *timed))
+
+
+def test_kernels_per_step_and_growth_are_reported_before_and_after() -> None:
+    eager, graphs = (StepWork(kernels=532, launches=many, operators=900) for many in (532, 3))
+    fused = StepWork(kernels=48, launches=48, operators=300)
+    for text in map(render_trial, (counted_runs(eager, fused), counted_runs(eager, graphs))):
+        assert "532 → 48 launches per step" in text or "532 → 3 launches per step" in text
+    assert "532 → 48 kernels per step" in render_trial(counted_runs(eager, fused))
+    assert "kernels per step" not in render_trial(counted_runs(eager, graphs)), "graphs launch as many at once"
+    on_a_cpu = counted_runs(StepWork(operators=532), StepWork(operators=48), 1_027_604.0, 0.0)
+    text = " ".join(as_text(judge_answer.answer_of(on_a_cpu, "runs/judge")).split())
+    assert "532 → 48 operators per step" in text
+    assert "Memory growth 0.98 MiB/step → no certain one" in text
+    assert "operators per step" not in render_trial(counted_runs(eager, eager))
+
+
+def test_a_lab_has_kernels_in_each_row_and_throughput_as_a_picture() -> None:
+    judged = [replace(FASTER, variant=VARIANT)]
+    judged += [replace(FASTER, variant=batch_variant(size), speed=Estimate(1.0, 0.9, 1.1, 3, "1")) for size in (16, 64)]
+    made = replace(counted_runs(StepWork(operators=532), StepWork(operators=48)),
+                   judgements=tuple((0, each) for each in judged))  # fmt: skip
+    answer = lab_answer.answer_of(made, 32, "x", samples=32.0)
+    table = answer.parts[0]
+    assert isinstance(table, Table)
+    assert [column.title for column in table.columns][-1] == "operators"
+    assert [row[-1].text for row in table.rows] == ["532", "48"]
+    assert all(row[5].text and row[7].text for row in table.rows), "samples/s and peak memory of every row"
+    assert [figure.title for figure in answer.figures] == ["Throughput over batch size"]

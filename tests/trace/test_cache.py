@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from traces import event, trace_file
 
+from examples import examples
 from steptime.arrays import Few
 from steptime.errors import TraceError
 from steptime.folders import NOWHERE, cache_folder
@@ -181,7 +182,7 @@ def test_what_cannot_be_read_is_refused_as_without_a_cache(folder: Path, tmp_pat
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_damaged_entry_is_never_believed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     base = tmp_path_factory.getbasetemp() / "container"
     base.mkdir(exist_ok=True)

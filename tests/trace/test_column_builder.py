@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from examples import examples
 from steptime.trace import columns
 from steptime.trace.columns import ColumnBuilder
 from steptime.trace.table import ABSENT
@@ -17,7 +18,7 @@ numbers = st.sampled_from(WIDTHS).flatmap(
 
 
 @given(parts=st.lists(st.integers(0, 9) | numbers, max_size=12))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_values_and_gaps_stay_in_their_order(parts: list[int | list[int]]) -> None:
     column, expected = ColumnBuilder(np.int8, ABSENT, growing=True), []
     piece, columns.PIECE = columns.PIECE, 8

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from examples import examples
 from steptime.errors import TraceError
 from steptime.trace.reader import read
 
@@ -59,7 +60,7 @@ def kept(content: bytes) -> int | None:
 
 @pytest.mark.parametrize("name", SMALL)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_cut_keeps_every_whole_event(shared_data: Path, name: str, data: st.DataObject) -> None:
     text, ends = plain(shared_data / name), ends_of_complete_events(shared_data / name)
     near_an_end = st.tuples(st.sampled_from(ends), st.integers(-3, 8)).map(sum)
@@ -68,7 +69,7 @@ def test_a_cut_keeps_every_whole_event(shared_data: Path, name: str, data: st.Da
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_packed_trace_may_be_cut_or_changed_anywhere(shared_data: Path, data: st.DataObject) -> None:
     packed = bytearray((shared_data / data.draw(st.sampled_from(SMALL))).read_bytes())
     for _ in range(data.draw(st.integers(0, 3))):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from examples import examples
 from steptime.advice.fix import AutocastEdit, CallEdit, Edit, LoopEdit, ModelEdit, SingleEdit, StatementEdit, SwitchEdit
 from steptime.quantities import SourceLine
 from steptime.trials.edits import apply_edit, replaced_arguments
@@ -159,7 +160,7 @@ EDITS: dict[str, Callable[[str], SingleEdit]] = {
 
 
 @given(STYLES, st.sampled_from(sorted(EDITS)))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_an_edit_parses_runs_and_changes_only_its_lines(style: Style, kind: str) -> None:
     source = style.text()
     edit: Any = EDITS[kind](source.replace("\r", ""))

@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 
 from steptime.recording.recording import StepWork
-from steptime.trials.exact import exactness, left_out, other_modes, other_options
+from steptime.trials.exact import (
+    exactness,
+    left_out,
+    other_buffers,
+    other_modes,
+    other_options,
+    other_parameters,
+    unclipped,
+)
 from steptime.trials.judge import next_in_float64
 from steptime.trials.trial import AS_IT_IS, BASELINE, Run, Variant
 
@@ -69,3 +77,42 @@ def test_what_its_rehearsal_refuses_is_not_rehearsed_in_float64() -> None:
     assert next_in_float64((honest, cheat), runs, AS_IT_IS) == (AS_IT_IS,)
     job = run(moved(1.0), rehearsal=True, exact=True, variant=BASELINE)
     assert next_in_float64((honest, cheat), (*runs, job), AS_IT_IS) == [honest]
+
+
+def buffers(*values: float) -> StepWork:
+    held = tuple(("16", (each, *FIRST[1:])) for each in values)
+    return StepWork(ways=moved(1.0).ways, buffers=held)
+
+
+def test_statistics_that_are_not_updated_are_no_faster_training() -> None:
+    job = [run(buffers(0.5, 0.25), rehearsal=True, exact=True, variant=BASELINE)] * 2
+    change = Variant("diff-1")
+    assert other_buffers(change, run(buffers(0.25, 0.5, 3.0), rehearsal=True, exact=True), job) == ""
+    found = other_buffers(change, run(buffers(0.5), rehearsal=True, exact=True), job)
+    assert "1 of 2 buffers that the job updates" in found
+    apart = run(StepWork(ways=moved(1.1).ways), rehearsal=True, exact=True)
+    assert other_buffers(change, apart, job) == ""  # they follow the parameters, and these are judged
+
+
+def test_gradients_that_are_no_longer_clipped_are_another_training() -> None:
+    job = [run(StepWork(updated=(2.0, 1.0)), StepWork(updated=(0.5, 0.5)))]
+    assert unclipped(run(StepWork(updated=(2.1, 1.0)), StepWork(updated=(0.6, 0.6))), job) == ""
+    assert unclipped(run(StepWork(updated=(0.9, 0.9))), job) == ""  # there was nothing to clip
+    found = unclipped(run(StepWork(updated=(2.1, 2.1))), job)
+    assert "In step 1, gradients of norm 2.1 come to the optimizer unclipped" in found
+
+
+def test_rounding_of_a_job_in_16_bits_and_other_draws_are_no_lower_precision() -> None:
+    exact = [run(moved(1.0), rehearsal=True, exact=True, variant=name) for name in (BASELINE, BASELINE, "diff-1")]
+
+    def refused(low: bool, batch: float) -> bool:
+        def single(by: float, batch: float, name: str) -> Run:
+            work = StepWork(ways=moved(by, "torch.float32").ways, low=low, batches=(((batch, *FIRST[1:]),),))
+            return run(work, rehearsal=True, variant=name)
+
+        mine, theirs = single(1.003, batch, "diff-1"), single(1.0, 1.0, BASELINE)
+        return bool(other_parameters(Variant("diff-1"), [exact[2], mine], [*exact[:2], theirs]))
+
+    assert refused(low=False, batch=1.0)
+    assert not refused(low=True, batch=1.0)
+    assert not refused(low=False, batch=2.0)

@@ -10,6 +10,7 @@ from trials.shared_machine import LOSSES, SharedMachine, run, trial
 from steptime.advice.fix import Goal, Promise
 from steptime.changes import Change
 from steptime.quantities import Estimate
+from steptime.recording.recording import StepWork
 from steptime.trials.judge import asks_for_rehearsal, cannot_win, judge, overtaken
 from steptime.trials.trial import (
     BASELINE,
@@ -145,6 +146,17 @@ def test_losses_that_should_be_equal_and_differ_break_the_promise() -> None:
     off = tuple(loss + 1e-6 for loss in LOSSES)
     judgement = judge(VARIANT, trial(quiet(), VARIANT, speed=2.0, losses=off))
     assert (judgement.verdict, judgement.agreement) == (TrialVerdict.BROKE_PROMISE, Agreement.APART)
+
+
+def test_dropout_masks_are_named_only_where_the_jobs_forwards_draw() -> None:
+    variant = replace(VARIANT, streams="dropout masks")
+    inside = tuple(loss + 0.01 for loss in LOSSES)
+    runs = trial(quiet(), variant, speed=2.0, losses=inside)
+    found = {}
+    for drew in (True, False):
+        seen = [replace(each, work=(StepWork(drew=drew, options=(("{}", 1),)),)) for each in runs]
+        found[drew] = judge(variant, seen).agreement
+    assert found == {True: Agreement.OTHER_STREAM, False: Agreement.SAME_CURVE}
 
 
 def test_another_random_stream_is_named_and_judged_by_the_band() -> None:

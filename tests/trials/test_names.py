@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from steptime.cli.judge import command as judge
-from steptime.cli.lab import command as lab
 from steptime.cli.mcp import TOOLS
-from steptime.cli.trial import command as try_
+from steptime.cli.verbs.judge import command as judge
+from steptime.cli.verbs.lab import command as lab
+from steptime.cli.verbs.trial import command as try_
 from steptime.errors import RecordingError, UsageError
 from steptime.launcher.watchdog import clear
 from steptime.trials.containment import Workspace, contained

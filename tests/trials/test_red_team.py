@@ -21,14 +21,9 @@ QUICK = {
     "skipped evaluation": "It evaluates none of the 128 samples",
     "fused optimizer": "",
     "the average is not updated": "an average of the weights",
-    "the average from step 20 on in every fourth step": "the job does in each step",
     "no weight decay, next to a fused optimizer": "its optimizer has weight_decay 0.0",
     "no second term of the loss": "steps in float64, its parameters differ",
-    "dropouts become nothing from step 30 on": "its dropout is weaker",
     "evaluation mode from step 20 on": "in training mode",
-    "smaller images from step 20 on": "Step 21 trains on",
-    "evaluations of 8 of 64 images": "It evaluates 8 of the 64 samples",
-    "a fused optimizer": "Parameters are equal after 7 steps in float64",
     "a mask of another shape": "",
 }
 """And words of the reason."""

@@ -336,3 +336,33 @@ for _ in range(4 * AMOUNT):
 )  # fmt: skip
 
 FAULTS = (*HOST_WORK, *TORCH_WORK, *SETTINGS, *BETWEEN_RANKS)
+
+STRUCTURE = (
+    Fault(
+        "history", "a mean over all that was ever seen", places=IN_THE_LOOP, rules=("steps-changed", "python-time"),
+        setup="\nHISTORY, RUNNING = [], [0.0, 0]\n",
+        faulty="""
+HISTORY.extend(float(n) for n in range(AMOUNT))  #!
+mean = sum(HISTORY) / len(HISTORY)  #!
+""", twin="RUNNING[0] += 1.0"),
+    Fault(
+        "table", "a table of the same values made in every step", places=(*IN_THE_LOOP, "loss"), most=4096,
+        setup="\nRATES = torch.rand(256)\nTABLE = torch.outer(torch.arange(2.0 * AMOUNT), RATES).sin()\n",
+        faulty="angles = torch.outer(torch.arange(2.0 * AMOUNT), RATES).sin()  #!", twin="angles = TABLE",
+        rules=("computed-again", "dominant-operator")),
+    Fault(
+        "diagonal", "scores of all pairs, of which the diagonal is read", places=(*IN_THE_LOOP, "loss"), most=256,
+        setup="\nPOINTS = torch.rand(8 * AMOUNT, 64)\n",
+        faulty="near = (POINTS @ POINTS.T).diagonal()  #!", twin="near = (POINTS * POINTS).sum(1)",
+        rules=("mostly-unread", "computed-again", "dominant-operator")),
+    Fault(
+        "iterator", "an iterator of a loader for each batch", places=IN_THE_LOOP, most=2048,
+        setup="\nPOOL = DataLoader(range(500 * AMOUNT), batch_size=8, shuffle=True)\n",
+        faulty="pick = next(iter(POOL))  #!", twin="pick = torch.zeros(8)", rules=("iterator-in-step",)),
+    Fault(
+        "one-hot", "rows of a table by a product with one-hot vectors", places=(*IN_THE_LOOP, "loss"), most=1024,
+        setup="\nWEIGHTS = torch.rand(16 * AMOUNT, 32)\nPICKED = torch.arange(64) % (16 * AMOUNT)\n",
+        faulty="rows = F.one_hot(PICKED, 16 * AMOUNT).float() @ WEIGHTS  #!", twin="rows = WEIGHTS[PICKED]",
+        rules=("computed-again", "dominant-operator")),
+)  # fmt: skip
+"""What people report most: work that grows, is done again, is thrown away, too often, or in a slow way."""

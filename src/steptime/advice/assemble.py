@@ -23,9 +23,9 @@ from steptime.advice.evidence import (
 )
 from steptime.advice.line_evidence import (
     at_calling_lines,
+    forwards_without_gradients,
     in_steady_steps,
     line_uses,
-    repeated_forward,
     with_updates_by_hand,
 )
 from steptime.advice.loader_evidence import input_use, loader_use
@@ -96,6 +96,7 @@ def assemble(
     top_modules = tuple(record_of(TopModuleUse, model) for model in process.top_modules)
     step = step_summary(process, layout.timeline, usual, len(with_tracer) - len(usual))
     compiling, run = _compiling(process, steps)
+    repeated, frozen = forwards_without_gradients(process, layout, usual)
     busy = gpu_busy(steps, usual, telemetry, process.devices)
     step = replace(step, gpu_busy=busy, compiling=compiling, run=run)
     if step.mode == "backward":
@@ -116,7 +117,8 @@ def assemble(
             SiteUse(each.name, each.device, each.count / max(1, each.steps), each.site) for each in process.sites
         ),
         paths=paths,
-        repeated=repeated_forward(process, layout, usual),
+        repeated=repeated,
+        frozen=frozen,
         repeats=repeat_uses(process, phases, step.duration.value),
         garbage=_garbage(layout),
         segments=segment_uses(process, layout),

@@ -27,6 +27,7 @@ from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import WORKING, as_decided, capped, named
+from steptime.advice.unclaimed import notes
 from steptime.advice.verdict import GROWTH, LARGE_PART, NOTES, most_of_the_run, worsening
 from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import Estimate, SourceLine, format_duration
@@ -290,6 +291,12 @@ def _with_shares(findings: Findings, case: Case, rules: Rules) -> Findings:
     return shared(findings, case, LEAST_SHARE * case.step.duration.value)
 
 
+def _with_the_rest(findings: Findings, case: Case, rules: Rules) -> Findings:
+    """Findings and notes on what could be saved and is in none of them."""
+    rule = rules.get(LARGE_PART)
+    return (*findings, *(notes(findings, case, rule) if rule is not None else ()))
+
+
 def _in_order(findings: Findings, case: Case, rules: Rules) -> Findings:
     """By savings, what names a line first where two are alike; before all, what becomes worse with every step, or else
     what is reported of most of the run."""
@@ -447,6 +454,7 @@ PASSES: tuple[Callable[[Findings, Case, Rules], Findings], ...] = (
     _without_named_parts,  # before the sharing: what another finding names needs no note
     _each_line_once,  # behind the lines, which may have become one; before the sharing, for the same reason
     _with_shares,  # the last that changes a saving: of all that stays, the largest first
+    _with_the_rest,  # behind the sharing: what nobody claims is known then
     _in_order,  # by what was left of each
 )
 """Passes over the findings of all rules, in this order."""

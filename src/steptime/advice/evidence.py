@@ -75,11 +75,13 @@ class LineUse:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedForward:
-    """Forwards without gradients, in training steps, of a model that is trained in them. duration, calls: per step."""
+    """Forwards without gradients, in training steps, of models that are trained in them, or that never are. duration,
+    calls: per step. steps: fraction of the steps that have one."""
 
     duration: Estimate
     calls: float
     source: SourceLine | None = None
+    steps: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +287,7 @@ class Case:
     )
     functions: tuple[FunctionUse, ...] = absent((), "no step was profiled with Python stacks")
     repeated: RepeatedForward | None = absent(None, "no model that trains ran without gradients in the steps")
+    frozen: RepeatedForward | None = absent(None, "no model that never has gradients ran in the steps")
     repeats: tuple[RepeatUse, ...] = absent(
         (),
         "no line computed again what it had computed before",

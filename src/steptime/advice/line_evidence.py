@@ -33,9 +33,9 @@ from steptime.analysis.lines import (
     without_stalls,
 )
 from steptime.analysis.operators import OperatorUse
-from steptime.analysis.timeline import Phase, SegmentKind
+from steptime.analysis.timeline import Phase, RecordTable, SegmentKind
 from steptime.arrays import Float64, Int64, unique
-from steptime.intervals import EMPTY, Intervals, measure, subtract
+from steptime.intervals import EMPTY, Intervals, contains, measure, subtract
 from steptime.journal import Flag, Kind
 from steptime.quantities import Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import CalledFacts, Process
@@ -319,28 +319,42 @@ def grown_line(process: Process, layout: Layout) -> tuple[SourceLine, float] | N
     return line, min(1.0, ratio(grown[most], float(np.median(whole[chosen]) - np.median(whole[~chosen]))))
 
 
-def repeated_forward(process: Process, layout: Layout, usual: Int64) -> RepeatedForward | None:
-    """Forwards without gradients in the usual steps, of models that are trained in them, and the line that calls most
-    of them."""
-    steps, forwards = layout.timeline.steps, layout.activity.forwards
+def forwards_without_gradients(
+    process: Process, layout: Layout, usual: Int64
+) -> tuple[RepeatedForward | None, RepeatedForward | None]:
+    """Forwards without gradients in the usual steps: of models that are trained in them, and of models that never run
+    with gradients."""
+    forwards = layout.activity.forwards
     gradient = forwards.flagged(Flag.GRADIENT)
-    again = forwards.where(~gradient & np.isin(forwards.identity, forwards.identity[gradient]))
-    spent = measure(again.intervals, steps.start, steps.end)[usual]
+    trained = np.isin(forwards.identity, forwards.identity[gradient])
+    kinds = forwards.where(~gradient & trained), forwards.where(~trained)
+    first, second = (_without_gradients(process, layout, usual, kind, forwards.start[gradient]) for kind in kinds)
+    return first, second
+
+
+def _without_gradients(
+    process: Process, layout: Layout, usual: Int64, chosen: RecordTable, others: Int64
+) -> RepeatedForward | None:
+    steps = layout.timeline.steps
+    spent = measure(chosen.intervals, steps.start, steps.end)[usual]
     if not spent.any():
         return None
-    calls = (np.searchsorted(again.start, steps.end) - np.searchsorted(again.start, steps.start))[usual]
-    return RepeatedForward(mean_of_series(spent), float(calls.mean()), _calling(process, layout, again.start))
+    calls = (np.searchsorted(chosen.start, steps.end) - np.searchsorted(chosen.start, steps.start))[usual]
+    source = _calling(process, layout, chosen.start, others)
+    return RepeatedForward(mean_of_series(spent), float(calls.mean()), source, float((calls > 0).mean()))
 
 
-def _calling(process: Process, layout: Layout, start: Int64) -> SourceLine | None:
-    """Timed line that was running at most of these times; None without one."""
-    times = layout.lines.times
-    order = np.argsort(times.start, kind="stable")
-    at = np.searchsorted(times.start[order], start, side="right") - 1
-    at = order[at[at >= 0]] if len(order) else order
-    running = times.identity[at][times.end[at] > start[-len(at) :]] if len(at) else at
-    most = int(np.bincount(running).argmax()) if len(running) else None
-    return dict(_sources(process)).get(most) if most is not None else None
+def _calling(process: Process, layout: Layout, start: Int64, others: Int64) -> SourceLine | None:
+    """Timed line that was running at most of these times: the innermost one, but rather one that does not run at other
+    times; None without one."""
+    records, found = layout.records.of(Kind.LINE), dict(_sources(process))
+
+    def rank(identity: int) -> tuple[bool, int, int]:
+        own = records.where(records.identity == identity).intervals
+        return not contains(own, others).any(), int(contains(own, start).sum()), -int((own.end - own.start).sum())
+
+    best = max(unique(records.identity).tolist(), key=rank, default=None)
+    return found.get(best) if best is not None and rank(best)[1] else None
 
 
 def _sources(process: Process) -> Iterator[tuple[int, SourceLine]]:

@@ -19,7 +19,7 @@ from steptime.analysis.memory_samples import (
     samples_of,
 )
 from steptime.analysis.timeline import Timeline
-from steptime.recording.recording import LeakFacts, Process
+from steptime.recording.recording import GrowingFacts, LeakFacts, Process
 
 
 def memory_rate(machine: MachineUse | None, size: float) -> float | None:
@@ -72,7 +72,7 @@ def with_memory(case: Case, process: Process, timeline: Timeline) -> Case:
         grows=growth.leaks if growth is not None else False,
         grown=growth.total if growth is not None else 0,
         optimizer_state=sum(SLOTS.get(each.type, 0) * ELEMENT * each.elements for each in process.optimizers),
-        holders=tuple(_holder(leak) for leak in process.leaks),
+        holders=tuple(map(_holder, process.leaks)) or tuple(map(_container, process.growing)),
     )
     recompute = case.recompute
     if recompute is not None and capacity:
@@ -89,6 +89,10 @@ def _retries(process: Process, timeline: Timeline) -> float:
         return 0.0
     late = counts[times >= steady[0]]
     return float(late[-1] - late[0]) / len(steady) if len(late) > 1 else 0.0
+
+
+def _container(found: GrowingFacts) -> HolderUse:
+    return HolderUse(found.kind, found.name, 0.0, 0.0, source=found.site, entries=found.entries)
 
 
 def _holder(leak: LeakFacts) -> HolderUse:

@@ -33,6 +33,9 @@ something else. (Varying shapes widen the interquartile range.)"""
 MOST_OF_THEM = 0.5
 """Fraction of the outliers' time, in the steps of one optimizer: a phase of the training that is its own."""
 NO_OPTIMIZERS: Mapping[int, str] = MappingProxyType({})
+SLOWED = 20.0
+"""Times the usual step; a judgement: no look of the probe's slows a step so much. Profiling with stacks, the slowest,
+costs some 10 µs per operator, of which the smallest takes 2."""
 MOST_NUMBERS = 8
 """Most outliers whose numbers are reported."""
 
@@ -85,7 +88,32 @@ def outliers_of(layout: Layout, usual: Int64, optimizers: Mapping[int, str] = NO
     steady = np.flatnonzero(steps.steady & ~_own(layout))
     names = tuple(phase.name.lower() for phase in Phase)
     use = _use(steady, steps.duration[steady], steps.phases[steady], names, usual)
+    unsteady = np.flatnonzero(~steps.steady & ~steps.warm_up)
+    far = unsteady[steps.duration[unsteady] > SLOWED * np.median(steps.duration[usual])]
+    if len(far) and steps.duration[far].sum() > (use.count * use.duration if use is not None else 0.0):
+        use, steady = (
+            _left_out(layout, far, usual, names),
+            far,
+        )  # a phase of the training that met a look of the probe's
     return use and replace(use, optimizer=_of_their_own(layout, steady, usual, optimizers, use))
+
+
+def _left_out(layout: Layout, far: Int64, usual: Int64, names: Sequence[str]) -> OutlierUse:
+    """Long steps that are no steady ones, because the probe looked into them or had its timers off."""
+    steps = layout.timeline.steps
+    grown = steps.phases[far].mean(axis=0) - steps.phases[usual].mean(axis=0)
+    most = int(grown.argmax())
+    return OutlierUse(
+        count=len(far),
+        steps=len(steps.duration),
+        duration=float(steps.duration[far].mean()),
+        usual=float(np.median(steps.duration[usual])),
+        part=names[most] if steps.timed[far].all() else "",
+        growth=float(grown[most]),
+        share=float(steps.duration[far].sum() / steps.duration.sum()),
+        left_out=len(far),
+        numbers=tuple((far[:MOST_NUMBERS] + 1).tolist()),
+    )
 
 
 def _of_their_own(layout: Layout, steady: Int64, usual: Int64, optimizers: Mapping[int, str], use: OutlierUse) -> str:

@@ -47,7 +47,23 @@ def change_use(process: Process, layout: Layout) -> LastingChange | None:
     carried = ""
     if change.phase == "backward" and (carrier := _carrier(process, layout)) is not None:
         carried, line = carrier
-    return replace(change, epoch=_epoch(process, layout, end), line=line, line_growth=grown, carried=carried)
+    change = replace(change, epoch=_epoch(process, layout, end), line=line, line_growth=grown, carried=carried)
+    return change if carried else _with_container(change, process)
+
+
+def _with_container(change: LastingChange, process: Process) -> LastingChange:
+    """Change with a container that becomes longer with every step: one that its line names, or that the function of
+    its line fills; without a line the fastest growing one, whose line it takes."""
+    line = change.line
+    found = [
+        each for each in process.growing
+        if line is None or each.name.rpartition(".")[2] in line.text
+        or (each.site is not None and (each.site.file, each.site.function) == (line.file, line.function))
+    ]  # fmt: skip
+    if not change.gradual or not found:
+        return change
+    first = found[0]
+    return replace(change, line=line or first.site, longer=f"{first.kind} {first.name}", entries=first.entries)
 
 
 def _carrier(process: Process, layout: Layout) -> tuple[str, SourceLine] | None:
@@ -92,7 +108,7 @@ def caught_use(process: Process, layout: Layout) -> CaughtUse | None:
         as_usual=tuple(profiled[1]),
         numbers=tuple(numbers[:MOST_NUMBERS]),
         period=apart.pop() if len(apart) == 1 and len(numbers) > 2 else 0,
-        lines=segment_lines(path for each in caught for path in each.paths),
+        lines=segment_lines([path for each in caught for path in each.paths]),
     )
 
 

@@ -15,7 +15,8 @@ from steptime.recording.recording import ItemFacts
 @dataclass(frozen=True, slots=True)
 class HolderUse:
     """Python object that grew with every examined step. kind: "list", "variable", "closure", "hook", …; tensors, bytes:
-    per step. graph: True if it also holds what autograd saved for them."""
+    per step. graph: True if it also holds what autograd saved for them. entries: by which a container without tensors
+    becomes longer per step."""
 
     kind: str
     name: str
@@ -23,6 +24,7 @@ class HolderUse:
     bytes: float
     graph: bool = False
     source: SourceLine | None = None
+    entries: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ class LoaderUse:
 class SettingsUse:
     """Process-wide switches of the job. packages: installed ones that a fix could use. allocator: value of
     PYTORCH_CUDA_ALLOC_CONF. matmul_precision: of float32 products. debug_switches: those that are on, (variable,
-    value)."""
+    value). anomaly_site, deterministic_site: the line that switched it on, None if it was not found."""
 
     intra_op_threads: int
     usable_cpus: int
@@ -184,6 +186,8 @@ class SettingsUse:
     packages: tuple[str, ...] = ()
     allocator: str = ""
     debug_switches: tuple[tuple[str, str], ...] = ()
+    anomaly_site: SourceLine | None = None
+    deterministic_site: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +203,13 @@ class GarbageUse:
 @dataclass(frozen=True, slots=True)
 class SegmentLine:
     """Line of the work between steps. share: its fraction of that. within: the line of a called function that takes
-    nearly all of its time; None if there is no such line."""
+    nearly all of its time; None if there is no such line. acts: False if what it calls was timed, and neither a model
+    nor, by the text of a line, an environment is in it."""
 
     source: SourceLine
     share: float
     within: SourceLine | None = None
+    acts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +269,8 @@ LONGER = 1.2
 class OutlierUse:
     """Steps that take far longer than the others. count: number of them among `steps` steady steps; left_out: those
     that the mean step excludes. duration: mean of them, ns; usual: median of the others, ns. part: phase (of a trace:
-    category) that grew most, by growth ns. share: their fraction of the steady steps' time. numbers: of the first
+    category) that grew most, by growth ns; "" where the timers were off. share: their fraction of the steady steps'
+    time; where the probe looked into them, `steps` and `share` are of all steps. numbers: of the first
     ones. optimizer: type of the one that takes most of that time, and steps in no usual step; "" for none."""
 
     count: int

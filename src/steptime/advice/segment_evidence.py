@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -124,15 +124,22 @@ def loop_paths(process: Process, layout: Layout, held: Intervals) -> list[Sample
     return [SampledPath(int(time), "", path[::-1]) for path, time in zip(paths, spent, strict=True) if path and time]
 
 
-def segment_lines(paths: Iterable[SampledPath]) -> tuple[SegmentLine, ...]:
+def _acts(line: SourceLine) -> bool:
+    """True for a line of a model's forward, and for one that by its text belongs to an environment."""
+    return line.function.rpartition(".")[2] == "forward" or PARTS[0][1].search(line.text) is not None
+
+
+def segment_lines(paths: Sequence[SampledPath]) -> tuple[SegmentLine, ...]:
     """Lines of the innermost function over which the time is spread: a line with nearly all of it is replaced by those
     that it calls. A model's forward is not entered, because the call of the model is what can be left out."""
     chosen = [(path.duration, _outside_of_forward(path.lines[::-1])) for path in paths if path.lines]
     whole = sum(duration for duration, _ in chosen)
     depth, chosen = _followed(chosen, ONE_LINE)
     largest = _spent(chosen, depth).most_common(MOST_LINES)
+    acting = {line for path in paths if any(map(_acts, path.lines)) for line in path.lines}
+    timed = {path[depth] for _, path in chosen if len(path) > depth + 1}
     return tuple(
-        SegmentLine(line, share, _within(chosen, depth, line))
+        SegmentLine(line, share, _within(chosen, depth, line), line in acting or line not in timed)
         for line, amount in largest
         if (share := ratio(amount, whole)) >= LEAST_SHARE
     )
@@ -187,6 +194,12 @@ def only_calls(use: SegmentUse) -> bool:
 def in_environment(use: SegmentUse) -> float:
     """Fraction of it in lines that, by their text, belong to an environment."""
     return sum(line.share for line in use.lines if _is_environment(line))
+
+
+def own_work(use: SegmentUse) -> SegmentLine | None:
+    """Line with most of a rollout's time in which nothing acts: the making of a batch, a log; None without one."""
+    first = next(iter(use.lines), None)
+    return first if first is not None and first.share >= MOST and not first.acts else None
 
 
 def _is_environment(line: SegmentLine) -> bool:

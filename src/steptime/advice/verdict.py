@@ -91,6 +91,9 @@ LEAK, GROWTH = "memory-leak", "steps-changed"
 """Rules of what becomes worse with every step."""
 SOON = 86_400e9
 """ns: a leak that fills the memory within a day ends the training before it is over."""
+MOST_AHEAD = 100
+"""Times the part of the run that was seen: further ahead, growth that nothing was seen to keep may be a buffer that is
+full long before the memory is."""
 MOST_OF_THE_RUN = 0.5
 """Fraction of the run from which on such an activity is named first, because faster steps change little."""
 
@@ -148,7 +151,9 @@ def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
     elif message := f"{_besides(case)} {_compiling(case, LEAST_SHARE)}".strip():
         found = replace(found, sentence=f"{found.sentence} {message}")
     if case.outliers is not None and case.outliers.longer and case.outliers.share >= LEAST_SHARE:
-        found = replace(found, sentence=f"{found.sentence} {outliers_text(case.outliers)}.")
+        first = case.outliers.share >= MOST_OF_THE_RUN
+        parts = (outliers_text(case.outliers) + ".", found.sentence)
+        found = replace(found, sentence=" ".join(parts if first else reversed(parts)))
     if late is None:
         return found
     reason = straggler_reason(late)
@@ -200,6 +205,7 @@ def outliers_text(use: OutlierUse) -> str:
         f", {format_times(use.duration / use.usual)} times the usual {format_duration(use.usual)}" if use.usual else ""
     )
     part = f"{use.optimizer}, which steps in no other" if use.optimizer else part_words(use.part)
+    part = part if use.part or use.optimizer else "their parts were not timed"
     return f"{took}{times}{', excluded here' if use.left_out else ''}: {part}"
 
 
@@ -222,7 +228,10 @@ def worsening(case: Case) -> str:
     if case.change is not None and case.change.grows_much:
         return GROWTH
     left = time_until_full(case.memory, case.step) if case.memory is not None else None
-    return LEAK if left is not None and left <= SOON else ""
+    if case.memory is None or left is None or left > SOON:
+        return ""
+    is_held = any(each.name for each in case.memory.holders)
+    return LEAK if is_held or left <= MOST_AHEAD * case.step.total * case.step.duration.value else ""
 
 
 def time_until_full(memory: MemoryUse, step: StepSummary) -> float | None:

@@ -402,7 +402,7 @@ class OperatorUse:
     the median of those with equal arguments, None if only the sum is known. rounds: most repetitions of one call in one
     run of the source's function, or of that function in its caller; None if unknown. differentiated: False if backward
     does not go through these calls although gradients are on. recurrent: calls inside torch's recurrent layers (in
-    backward, for them), whose loop is no line of the job's."""
+    backward, for them), whose loop is no line of the job's. intensity: FLOP per byte, pointwise operations included."""
 
     name: str
     calls: float
@@ -417,6 +417,7 @@ class OperatorUse:
     line: SourceLine | None = None
     differentiated: bool = True
     recurrent: float = 0.0
+    intensity: float | None = None
 
     @property
     def place(self) -> SourceLine | None:
@@ -483,6 +484,8 @@ def _operator_total(
         known = [amount * count for amount, count in zip(amounts, counts.tolist(), strict=True) if amount is not None]
         return sum(known) / len(steps) if len(known) == len(amounts) else None
 
+    moved = mean([work.bytes if work else None for work in works])
+    operations = mean([(work.flops or float(work.operations)) if work else None for work in works])
     return OperatorUse(
         name=name,
         calls=len(chosen) / len(steps),
@@ -491,7 +494,8 @@ def _operator_total(
         bound=max(bounds, key=lambda bound: bounds[bound]),
         phase=Phase(int(calls.phase[chosen[0]])).title,
         flops=mean([work.flops if work else None for work in works]),
-        bytes=mean([work.bytes if work else None for work in works]),
+        bytes=moved,
+        intensity=operations / moved if operations and moved else None,
         source=sources.get((name, differentiated)) or sources.get((name, True)),
         usual=float(by_median) / len(steps),
         differentiated=differentiated,

@@ -51,7 +51,9 @@ class LastingChange:
     that it is in, None where no loader shows. before, now: medians of the step, ns; phase: that grew, by `growth` ns.
     share: of the growth, what the mean step bears. line: that takes more than before, by line_growth ns. gradual: the
     steps grew bit by bit, by `by_step` ns in each; before and now are the first and the last fifth of the run. carried:
-    the variable that carries the graph of each step into the next, at the line; "" where none was found."""
+    the variable that carries the graph of each step into the next, at the line; "" where none was found. longer: the
+    container that the line names, or the fastest growing one where no line is known, which grew by `entries` per
+    step."""
 
     step: int
     steps: int
@@ -66,6 +68,8 @@ class LastingChange:
     gradual: bool = False
     by_step: float = 0.0
     carried: str = ""
+    longer: str = ""
+    entries: float = 0.0
 
     @property
     def grows_much(self) -> bool:

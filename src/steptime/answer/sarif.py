@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
@@ -52,7 +53,7 @@ def _result(finding: Finding, source: SourceLine, codes: Sequence[str], step: fl
         saving = f" Saves {format_duration(value)} per step ({format_share(value / step)})."
         properties = {"properties": {"savings_ns": round(value), "share": round(value / step, 4)}}
     snippet = {"snippet": {"text": source.text}} if source.text else {}
-    location = {"artifactLocation": _artifact(source.file), "region": {"startLine": source.line, **snippet}}
+    location = {"artifactLocation": _artifact(source.file), "region": {"startLine": _line_now(source), **snippet}}
     return {
         "ruleId": finding.code,
         "ruleIndex": codes.index(finding.code),
@@ -61,6 +62,15 @@ def _result(finding: Finding, source: SourceLine, codes: Sequence[str], step: fl
         "locations": [{"physicalLocation": location}],
         **properties,
     }
+
+
+def _line_now(source: SourceLine) -> int:
+    """Number of the line in the file as it is now: where it was edited since, of the nearest line of the same text."""
+    with contextlib.suppress(OSError, ValueError):
+        texts = Path(reachable(source.file)).read_text(encoding="utf-8").splitlines() if source.text else []
+        same = [number for number, text in enumerate(texts, 1) if text.strip() == source.text]
+        return min(same, key=lambda number: abs(number - source.line), default=source.line)
+    return source.line
 
 
 def _artifact(file: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from steptime.arrays import Float64
 from steptime.errors import NothingMeasuredError
-from steptime.machine.machine import EXCLUDED_CPUS, Machine
+from steptime.machine.machine import BUSY_CPUS, Machine
 from steptime.machine.peaks import OtherLoad, known, remembered
 from steptime.quantities import Estimate, format_share, median_of
 
@@ -199,7 +199,7 @@ class Bench:
     @property
     def under_load(self) -> bool:
         """True if other programs took so much of the machine that times are longer than necessary."""
-        return self.other_cpus > EXCLUDED_CPUS
+        return self.other_cpus > BUSY_CPUS
 
 
 def bench(options: BenchOptions, executable: str, machines: Sequence[Machine], notify: Callable[[str], None]) -> Bench:

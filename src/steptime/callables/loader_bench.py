@@ -18,7 +18,7 @@ import numpy as np
 from steptime.callables.bench import SCRIPTS, answer_of, over_processes
 from steptime.errors import NothingMeasuredError
 from steptime.launcher.variant import ERRORS, run_plain
-from steptime.machine.machine import EXCLUDED_CPUS
+from steptime.machine.machine import BUSY_CPUS
 from steptime.machine.peaks import OtherLoad
 from steptime.quantities import Estimate
 from steptime.trials.containment import Workspace, contained, leave
@@ -213,7 +213,7 @@ class LoaderBench:
     @property
     def under_load(self) -> bool:
         """True if other programs took so much of the machine that times are longer than necessary."""
-        return self.other_cpus > EXCLUDED_CPUS
+        return self.other_cpus > BUSY_CPUS
 
 
 def bench_loader(options: LoaderBenchOptions, ask: Ask, notify: Callable[[str], None]) -> LoaderBench:

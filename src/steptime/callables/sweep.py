@@ -21,7 +21,7 @@ from steptime.answer.page.curves import CurveChart, PlacedPoint, curve_figures, 
 from steptime.answer.printable import shorten
 from steptime.answer.tables import Table, duration, number, table_of, word
 from steptime.callables.bench import SCRIPTS, answer_of
-from steptime.machine.machine import EXCLUDED_CPUS, Machine
+from steptime.machine.machine import BUSY_CPUS, Machine
 from steptime.machine.peaks import OtherLoad
 from steptime.quantities import Estimate, format_bytes, format_count, format_duration, format_rate, format_share
 
@@ -221,7 +221,7 @@ def headline(sweep: Sweep) -> str:
 def badge(sweep: Sweep) -> str:
     """Confidence of the result, with its reason, and a comparison with the peaks that steps are judged by."""
     parts = []
-    if sweep.other_cpus > EXCLUDED_CPUS:
+    if sweep.other_cpus > BUSY_CPUS:
         parts.append(f"Unclear: other programs kept {sweep.other_cpus:.1f} CPUs busy meanwhile.")
     else:
         slower = sorted(each.seconds[1] / each.seconds[0] - 1 for each in sweep.points)

@@ -190,12 +190,13 @@ def measure_peaks(folder: Path, *, quiet: bool, only_known: bool = False) -> Non
         if machine is None and only_known:
             return
         if machine is None:
-            notify("benchmarking this machine (some seconds, once; --no-peaks skips it)")
-            machine = peaks(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
+            notify("benchmarking this machine (2 s, once; --no-peaks skips it)")
+            name = facts.device_name
+            machine = peaks(facts.executable, device, facts.torch, threads=threads, name=name, brief=True)
             if machine.under_load:
                 notify(
-                    "other processes used this machine meanwhile: the peaks are lower bounds, and the "
-                    "next run measures them again"
+                    "other processes used this machine meanwhile: the peaks are lower bounds, until a run that ends "
+                    "on an idle machine or steptime env measures them again"
                 )
             spent = time.perf_counter_ns() - start
         known = between_runs.remembered(device, facts.torch)

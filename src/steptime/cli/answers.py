@@ -69,8 +69,14 @@ def of_report(report: Report, job: Mapping[str, Any], path: str) -> Document:
     alone = bool(dear) and not any(each.weight is Weight.FINDING for each in made.findings)
     own = alone and bool(job) and not any(each["fixes"] for each in found)
     first = {name: dear[0][name] for name in ("line", "saves")} if alone else {}
+    unsaid = (
+        f" {each.get('code', each['name'])}: {each['why']}"
+        for each in (dear if alone else found)[:1]
+        if each["why"] not in made.headline
+    )
+    badge = made.badge or f"{process.verdict.confidence.capitalize()}."
     return as_brief(
-        replace(made, badge=made.badge or f"{process.verdict.confidence.capitalize()}."),
+        replace(made, headline=made.headline + "".join(unsaid), badge=badge),
         call("judge", diff=CHANGE, recording=path, **job) if own else _after_diagnosis(process, found, job, path),
         list(dict.fromkeys(code for each in found for code in each["fixes"])),
         found=[*found[: MOST_FINDINGS - len(dear)], *dear],

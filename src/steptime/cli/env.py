@@ -1,4 +1,4 @@
-"""`steptime env`: this machine, installed versions, and the peaks that a training step is compared with."""
+"""Work of `steptime env`, whose options are in verbs/env.py."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import platform
 from collections.abc import Sequence
 from dataclasses import replace
 
-import click
-
 from steptime._version import __version__
 from steptime.answer.answer import Answer
 from steptime.answer.tables import Table, table_of, word
 from steptime.cli.exit_codes import say
-from steptime.cli.options import force_option, outputs_option
 from steptime.errors import NothingMeasuredError, UsageError
 from steptime.machine.environment import Environment
 from steptime.machine.machine import Machine
@@ -100,56 +97,6 @@ def _scaled(value: float, unit: str) -> str:
     return f"{value / 1e6:.3g} M{unit}"
 
 
-@click.command("env")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--remeasure", is_flag=True, help="Measure the peaks again, even if they are known.")
-@click.option(
-    "--between-runs", "runs", is_flag=True, help="Also measure the noise between runs of one job here (half a minute)."
-)
-@click.option(
-    "--sweep",
-    "sweeps",
-    is_flag=True,
-    help="Measure work of rising size: where overhead ends, and where bandwidth and arithmetic become the limit (a "
-    "minute or two).",
-)
-@click.option(
-    "--place", "recording", metavar="RECORDING", help="With --sweep: place the operators of a recording on the curve."
-)
-@click.option("--python", metavar="PATH", help="Python whose torch measures. Default: the first that has torch.")
-@outputs_option("With --sweep: write it to FILE, in the format of its extension (.txt, .md, .json, .html).")
-@force_option
-def command(
-    as_json: bool,
-    remeasure: bool,
-    runs: bool,
-    sweeps: bool,
-    recording: str | None,
-    python: str | None,
-    outputs: tuple[str, ...],
-    force: bool,
-) -> int:
-    """Show this machine, the versions in use, and its peaks: matmuls by dtype, copy bandwidth, cost of an
-    operator. Your torch measures them once (some seconds); they are cached.
-
-    \b
-    steptime env
-    steptime env --remeasure --json
-    steptime env --sweep -o peaks.html
-    steptime env --sweep --place runs/train-20260801-101500 -o peaks.html
-    """
-    from steptime.cli.delivery import hand_over
-    from steptime.machine.environment import describe
-
-    if (outputs or recording) and not sweeps:
-        raise UsageError("usage", "-o and --place need --sweep: steptime env --sweep -o FILE")
-    if sweeps:
-        return _sweep(python, recording, remeasure=remeasure, outputs=outputs, as_json=as_json, force=force)
-    environment = describe(python, remeasure=remeasure, runs=runs, notify=say)
-    hand_over(answer_of(environment), (), as_json=as_json, force=False)
-    return 0
-
-
 def _sweep(
     python: str | None,
     recording: str | None,
@@ -180,4 +127,27 @@ def _sweep(
     found = sweep(SweepOptions(machine.device if machine is not None else "cpu"), interpreter, machine, say)
     found = replace(found, recording=recording or "", operators=operators)
     hand_over(answer_of_sweep(found), outputs, as_json=as_json, force=force)
+    return 0
+
+
+def run(
+    as_json: bool,
+    remeasure: bool,
+    runs: bool,
+    sweeps: bool,
+    recording: str | None,
+    python: str | None,
+    outputs: tuple[str, ...],
+    force: bool,
+) -> int:
+    """Prints the machine, or its sweep. Returns the exit status. Raises SteptimeError."""
+    from steptime.cli.delivery import hand_over
+    from steptime.machine.environment import describe
+
+    if (outputs or recording) and not sweeps:
+        raise UsageError("usage", "-o and --place need --sweep: steptime env --sweep -o FILE")
+    if sweeps:
+        return _sweep(python, recording, remeasure=remeasure, outputs=outputs, as_json=as_json, force=force)
+    environment = describe(python, remeasure=remeasure, runs=runs, notify=say)
+    hand_over(answer_of(environment), (), as_json=as_json, force=False)
     return 0

@@ -1,15 +1,11 @@
-"""`steptime history [FOLDER]`: lists the recordings in a folder, finds since when a job has been slow, and removes old
-recordings."""
+"""Work of `steptime history`, whose options are in verbs/history.py."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
-import click
-
 from steptime.cli.exit_codes import say
-from steptime.cli.options import noise_option, seconds, size
 from steptime.compare.history import History
 from steptime.errors import UsageError
 
@@ -17,30 +13,22 @@ MOST_NAMED = 10
 """Most files of the user's in a recording that are named; others are counted."""
 
 
-@click.command("history")
-@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"), metavar="[FOLDER]")
-@click.option("--job", metavar="NAME", help="Only recordings of this job, a script's or module's name.")
-@click.option("--commit", metavar="ID", help="Only recordings of this commit; its first digits are enough.")
-@click.option("--machine", metavar="NAME", help="Only recordings whose host or device has this in its name.")
-@click.option("--all", "everything", is_flag=True, help="List all recordings, not the newest ones only.")
-@noise_option
-@click.option(
-    "--older-than",
-    callback=lambda *given: seconds(*given, zero=True) if given[-1] is not None else None,
-    metavar="TIME",
-    help="Remove recordings older than this: 30d, 12h; 0s: all that have ended.",
-)
-@click.option("--keep-bytes", callback=size, metavar="SIZE", help="Remove the oldest until the others fit: 5GB.")
-@click.option("--yes", is_flag=True, help="Remove them; without it, they are only listed.")
-@click.option("--rebuild", is_flag=True, help="Rebuild the index from all recordings.")
-@click.option("--json", "as_json", is_flag=True, help="Print the history as JSON on standard output.")
-@click.option(
-    "--goodput",
-    is_flag=True,
-    help="For each job, the share of the time since its first run that went into training steps, and where the rest "
-    "went: start-up, compilation, evaluation, checkpoints, stalls, crashes.",
-)
-def command(
+def _prune(history: History, older_than: float | None, keep_bytes: int | None, *, yes: bool) -> None:
+    from steptime.cli.delivery import hand_over
+    from steptime.compare.history_answer import answer_of_doomed
+    from steptime.compare.history_index import doomed_of
+    from steptime.recording.inventory import remove
+
+    doomed = doomed_of(history.entries, time.time_ns(), older_than=older_than, keep_bytes=keep_bytes)
+    for each in doomed if yes else ():
+        strange = remove(Path(each.entry.path))
+        if strange:
+            more = f" and {len(strange) - MOST_NAMED} more" if len(strange) > MOST_NAMED else ""
+            say(f"Kept in {each.entry.path}, as steptime did not write it: {', '.join(strange[:MOST_NAMED])}{more}")
+    hand_over(answer_of_doomed(doomed, done=yes), (), as_json=False, force=False)
+
+
+def run(
     folder: Path,
     job: str | None,
     commit: str | None,
@@ -54,15 +42,7 @@ def command(
     as_json: bool,
     goodput: bool,
 ) -> int:
-    """List the recordings in FOLDER (default: runs) by job and machine, with their steps and commits, and report
-    with which recording a job became slower. Only files that steptime wrote are ever removed.
-
-    \b
-    steptime history
-    steptime history runs --job train --all
-    steptime history runs --job train --goodput
-    steptime history runs --older-than 30d --keep-bytes 5GB
-    """
+    """Lists, or removes, recordings. Returns the exit status. Raises SteptimeError."""
     from dataclasses import replace
 
     from steptime.cli.delivery import hand_over
@@ -97,18 +77,3 @@ def command(
     else:
         hand_over(answer_of(history, everything=everything or job is not None), (), as_json=as_json, force=False)
     return 0
-
-
-def _prune(history: History, older_than: float | None, keep_bytes: int | None, *, yes: bool) -> None:
-    from steptime.cli.delivery import hand_over
-    from steptime.compare.history_answer import answer_of_doomed
-    from steptime.compare.history_index import doomed_of
-    from steptime.recording.inventory import remove
-
-    doomed = doomed_of(history.entries, time.time_ns(), older_than=older_than, keep_bytes=keep_bytes)
-    for each in doomed if yes else ():
-        strange = remove(Path(each.entry.path))
-        if strange:
-            more = f" and {len(strange) - MOST_NAMED} more" if len(strange) > MOST_NAMED else ""
-            say(f"Kept in {each.entry.path}, as steptime did not write it: {', '.join(strange[:MOST_NAMED])}{more}")
-    hand_over(answer_of_doomed(doomed, done=yes), (), as_json=False, force=False)

@@ -1,5 +1,4 @@
-"""`steptime lab RECORDING` or `steptime lab -- CMD…`: compares precision, compilation, no input and batch sizes in one
-table."""
+"""Work of `steptime lab`, whose options are in verbs/lab.py."""
 
 from __future__ import annotations
 
@@ -8,15 +7,11 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-import click
-
 from steptime.advice.loader_model import samples_per_step
 from steptime.answer.printable import reachable
-from steptime.cli.options import RecordingOrCommand, outputs_option, variant_options
 from steptime.cli.trial import (
     TrialOptions,
     TrialOutput,
-    budget_option,
     case_and_findings,
     check_output,
     go_on_command,
@@ -32,61 +27,11 @@ from steptime.recording.load import load
 from steptime.report.lab_answer import BY_PRECISION, answer_of
 from steptime.trials.conduct import PROOF, TrialRunner
 from steptime.trials.judge import usual_step
-from steptime.trials.plan import batch_variant, groups, lab_variants, over, points_of
+from steptime.trials.plan import NO_INPUT, batch_variant, groups, lab_variants, over, points_of
 from steptime.trials.results import read_results
 from steptime.trials.trial import Judgement
 
 AUTO = "auto"
-
-
-@click.command(
-    "lab",
-    cls=RecordingOrCommand,
-    context_settings={"allow_interspersed_args": False},
-)
-@budget_option("15m")
-@click.option("--compile-modes", is_flag=True, help="Also run every mode of torch.compile, in the job's own precision.")
-@click.option(
-    "--batch-sizes",
-    metavar="N,N[,...]",
-    default="",
-    help="Also run these batch sizes and report samples per second. A trailing ... (16,...) doubles the size until "
-    "throughput stops rising or memory runs out; auto starts from the job's own size.",
-)
-@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Continue an interrupted lab.")
-@outputs_option(
-    "Also write FILE: the printed answer (.txt, .md), the verdicts (.json), the page (.html), or all results "
-    "(.jsonl). Can be given several times."
-)
-@variant_options
-def command(
-    target: tuple[str, ...],
-    compile_modes: bool,
-    batch_sizes: str,
-    resume: Path | None,
-    outputs: tuple[str, ...],
-    force: bool,
-    as_json: bool,
-    **given: Any,
-) -> int:
-    """Run a job as it is, in bfloat16, in bfloat16 and compiled, and without input (one batch repeated), in turns,
-    and compare them. Options come before RECORDING or the command. Without either: the newest recording in runs/.
-
-    \b
-    steptime lab
-    steptime lab runs/train-20260801-101500
-    steptime lab --compile-modes -- python train.py
-    steptime lab --batch-sizes auto -- python train.py
-    steptime lab --resume runs/train-lab-20260801-102000
-    """
-    if target and resume is not None:
-        raise UsageError("usage", "Give a recording, or a command after --, or --resume with the folder of a lab.")
-    sizes, go_on = _sizes(batch_sizes)
-    check_output(outputs, force=force)
-    options = TrialOptions(**given)
-    folder = resume or _start(recording_of(target, options), options, compile_modes, from_own=go_on and not sizes)
-    reported = _run_lab(folder, options, sizes, go_on)
-    return print_trial(reported, outputs, as_json=as_json, force=force)
 
 
 def _sizes(text: str) -> tuple[tuple[int, ...], bool]:
@@ -128,7 +73,8 @@ def _run_lab(folder: Path, options: TrialOptions, sizes: tuple[int, ...], go_on:
 
         def run() -> None:
             _try_sizes(runner, sizes, go_on, own_size)
-            runner.conduct(0, variants)
+            # First what the guides read first, for a budget that does not pay for all.
+            runner.conduct(0, sorted(variants, key=lambda each: each.name != NO_INPUT))
 
         status = keeping(runner, run)
     results = read_results(folder)
@@ -152,3 +98,24 @@ def _try_sizes(runner: TrialRunner, sizes: tuple[int, ...], go_on: bool, own_siz
             return
         variants = tuple(batch_variant(size) for size in several if size != own_size)
         judged += runner.conduct(1 + number, variants, later=PROOF, anyway=True) if variants else ()
+
+
+def run(
+    target: tuple[str, ...],
+    compile_modes: bool,
+    batch_sizes: str,
+    resume: Path | None,
+    outputs: tuple[str, ...],
+    force: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Starts or continues a lab, and prints it. Returns the exit status. Raises SteptimeError."""
+    if target and resume is not None:
+        raise UsageError("usage", "Give a recording, or a command after --, or --resume with the folder of a lab.")
+    sizes, go_on = _sizes(batch_sizes)
+    check_output(outputs, force=force)
+    options = TrialOptions(**given)
+    folder = resume or _start(recording_of(target, options), options, compile_modes, from_own=go_on and not sizes)
+    reported = _run_lab(folder, options, sizes, go_on)
+    return print_trial(reported, outputs, as_json=as_json, force=force)

@@ -118,8 +118,10 @@ GROUPS = {
 VERBS = {verb: line for verbs in GROUPS.values() for verb, line in verbs.items()}
 LOST = 1
 """Exit status if standard output failed, the same as for a report that cannot be written."""
-MODULES = {"try": "trial", "bench-loader": "bench_loader"}
-"""Modules of verbs that are not valid Python names."""
+MODULES = {"try": "verbs.trial", "bench-loader": "verbs.bench_loader"} | {
+    verb: f"verbs.{verb}" for verb in ("lab", "judge", "nan", "watch", "mcp", "history", "env")
+}
+"""Modules of verbs whose options are apart from their work, which imports more than their help may cost."""
 READING = frozenset({"diagnose", "explain", "report", "compare", "history", "memory", "hang"})
 """Verbs that start no job, so that changes of their environment affect no other process."""
 

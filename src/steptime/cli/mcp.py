@@ -1,4 +1,4 @@
-"""`steptime mcp`: steptime's tools for coding agents, by the Model Context Protocol over standard input and output.
+"""Work of `steptime mcp`: its tools, by the Model Context Protocol over standard input and output.
 
 Two laws: only the command that the client gave in the same call is executed (never a recording's own command), and
 every answer is short (`fitted`). A tool that runs a job starts a `steptime` process, whose messages are the
@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import msgspec
 
 from steptime._version import __version__
@@ -421,12 +420,8 @@ def new_server() -> Any:
     )
 
 
-@click.command("mcp")
-def command() -> int:
-    """Serve diagnose, explain, judge, what_if and compare to a coding agent over the Model Context Protocol, on
-    standard input and output. Needs the extra: pip install 'steptime[mcp]'. Once configured, a client starts it by
-    itself (docs/agents.md).
-    """
+def run() -> int:
+    """Serves until the client leaves. Returns the exit status. Raises SteptimeError."""
     mcp = import_mcp()
     server = new_server()
 

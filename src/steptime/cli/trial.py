@@ -1,4 +1,4 @@
-"""`steptime try RECORDING` or `steptime try -- CMD…`: tries the fixes for the findings on the job itself."""
+"""Work of `steptime try`, whose options are in verbs/trial.py."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import click
-
 from steptime.advice.evidence import Case
 from steptime.advice.explain import find_fix
 from steptime.advice.fix import Fix, Goal, Proposal, Snippet
@@ -34,19 +32,14 @@ from steptime.cli.announcer import Announcer
 from steptime.cli.delivery import write_all
 from steptime.cli.exit_codes import INTERRUPTED, say
 from steptime.cli.options import (
-    Function,
-    RecordingOrCommand,
     named_or_newest,
-    numbers_of,
-    outputs_option,
-    seconds,
-    variant_options,
 )
 from steptime.clusters import import_ray
 from steptime.errors import NothingMeasuredError, OutputError, RecordingError, UsageError, no_such_file
 from steptime.launcher.command import default_recording, is_recording, job_name, resolve
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.progress import PROFILED
+from steptime.launcher.telemetry import crowded
 from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, VariantPlace, run_variant
 from steptime.quantities import format_count, format_duration
 from steptime.recording.load import load
@@ -414,7 +407,7 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
     known = read_results(folder)
     plan, path = known.plan, Path(known.plan.recording)
     recording = load(path) if plan.recording else None
-    with closing(_executor(recording, options)) as executor:
+    with closing(_executor(recording, options, plan.goal)) as executor:
         if recording is None:
             workspace = plain_workspace(plan, folder, uncontained=options.uncontained, keep=options.keep)
         else:
@@ -424,6 +417,8 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
         refuse_uncontained(workspace)
         if not options.quiet:
             say(f"{len(plan.variants)} to try, {explain(workspace)}; Ctrl-C keeps what is done")
+            if busy := crowded():
+                say(busy)
             if plan.metric is None:
                 _say_what_it_takes(plan, options.budget)
         notify = (lambda _: None) if options.quiet else TrialAnnouncer(say).show
@@ -445,14 +440,14 @@ def _one_process(recording: Recording) -> bool:
     return len(recording.processes) == 1 and recording.processes[0].facts.device in ("", "cpu", "cuda")
 
 
-def _executor(recording: Recording | None, options: TrialOptions) -> Executor:
+def _executor(recording: Recording | None, options: TrialOptions, goal: Goal) -> Executor:
     """Executor of the variants."""
     if options.executor != "ray":
         if recording is None or len(recording.processes) != 1:
             return LocalExecutor()
         device = recording.processes[0].facts.device
         if device != "cuda":  # what was launched on another one goes on while its process is stopped
-            return LocalExecutor(alternating=device in ("", "cpu"))
+            return LocalExecutor(alternating=device in ("", "cpu"), forking=device == "cpu" and goal is Goal.SPEED)
         resident = max((sample.resident_bytes for sample in recording.telemetry), default=0)
         devices = [each.uuid for each in recording.processes[0].devices]
         return LocalExecutor(alternating=resident > 0, resident=resident, devices=devices)
@@ -470,19 +465,15 @@ def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
     """Warns if the budget pays for too few processes to prove a change, or to time all of the user's own changes."""
     each = plan.start_seconds + max(SECONDS, FEWEST * plan.step_seconds)
     if budget.left() < PROOF * each:
-        say(
-            f"The budget is too short to prove a change: two rounds take {PROOF} processes, and each needs "
-            f"about {format_duration(plan.start_seconds * 1e9)} to its first step. Give --budget "
-            f"{longer(plan, budget)}m."
-        )
-        return
+        first = format_duration(plan.start_seconds * 1e9)
+        needs = f"two rounds take {PROOF} processes, each of them {first} to its first step"
+        return say(f"The budget is too short to prove a change: {needs}. Give --budget {longer(plan, budget)}m.")
     handed = sum(variant.foreign for variant in plan.variants)
     processes = 2 * (1 + handed) + MIN_ROUNDS * processes_of(handed, alternating=True)
     if handed and plan.compared is None and budget.left() < processes * each:
         say(
-            f"The budget may be too short to decide all {handed}: their rehearsals and {MIN_ROUNDS} rounds "
-            f"take {processes} processes of about {format_duration(each * 1e9)}. The largest expected gains "
-            f"run first; --budget {ceil(processes * each / 60)}m is enough for all."
+            f"The budget may be too short to decide all {handed}: rehearsals and {MIN_ROUNDS} rounds take {processes} "
+            f"processes of {format_duration(each * 1e9)}. --budget {ceil(processes * each / 60)}m is enough for all."
         )
 
 
@@ -707,91 +698,10 @@ def print_trial(
     return reported.status
 
 
-def budget_option(default: str) -> Callable[[Function], Function]:
-    """Option --budget: budget, which starts when the option is parsed."""
-    return click.option(
-        "--budget",
-        callback=lambda *given: Budget(seconds(*given)),
-        metavar="TIME",
-        default=default,
-        show_default=True,
-        help="Time for all of it: 90s, 10m, 2h.",
-    )
-
-
-min_gain_option = click.option(
-    "--min-gain",
-    metavar="PERCENT",
-    type=click.FloatRange(0, 100),
-    callback=lambda _, __, percent: percent / 100,
-    default=3.0,
-    show_default=True,
-    help="Smallest gain that is worth a change.",
-)
-
-
-@click.command(
-    "try",
-    cls=RecordingOrCommand,
-    context_settings={"allow_interspersed_args": False},
-)
-@budget_option("10m")
-@click.option(
-    "--max-trials",
-    metavar="N",
-    type=click.IntRange(1, 50),
-    default=6,
-    show_default=True,
-    help="Fixes to try at most.",
-)
-@click.option(
-    "--fix",
-    "fixes",
-    metavar="CODE",
-    multiple=True,
-    help="Try this fix (RM101, or its name), whatever the findings are. Can be given several times.",
-)
-@click.option(
-    "--workers",
-    metavar="N,N",
-    callback=lambda _, __, words: numbers_of(words, "--workers", least=0),
-    default="",
-    help="Instead, try these values of num_workers, such as 1,2,4,8, and report the curve and the measured optimum.",
-)
-@min_gain_option
-@click.option(
-    "--goal",
-    type=click.Choice(["speed", "memory"]),
-    callback=lambda _, __, word: Goal(word),
-    default="speed",
-    show_default=True,
-    help="What to improve: the step time, or peak memory (the report shows what that costs in time).",
-)
-@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Continue an interrupted trial.")
-@click.option("--write", is_flag=True, help="Apply the patch to the job's own files if it was run and adopted.")
-@outputs_option(
-    "Also write FILE: the printed answer (.txt, .md), the verdicts (.json), the page (.html), or all results "
-    "(.jsonl). Can be given several times."
-)
-@click.option("--separate", is_flag=True, help="Run each fix in processes of its own; switch none within one process.")
-@click.option("--keep", is_flag=True, help="Keep the recordings of all variants.")
-@variant_options
-def command(
+def run(
     target: tuple[str, ...], resume: Path | None, outputs: tuple[str, ...], force: bool, as_json: bool, **given: Any
 ) -> int:
-    """Try the fixes for a recording's findings, each in a fresh process of the same unmodified command, in turns
-    with the job as it is. A fix is adopted if its gain exceeds noise and --min-gain, and its losses and gradients
-    are as promised. --goal memory tries every fix that saves memory and adopts those that certainly lower the
-    peak. Options come before the command. Without a recording or a command: the newest recording in runs/.
-
-    \b
-    steptime try
-    steptime try runs/train-20260801-101500
-    steptime try --budget 5m -- python train.py
-    steptime try --goal memory runs/train-20260801-101500
-    steptime try --workers 1,2,4,8 runs/train-20260801-101500
-    steptime try --resume runs/train-try-20260801-102000
-    """
+    """Starts or continues a trial, and prints it. Returns the exit status. Raises SteptimeError."""
     if target and resume is not None:
         raise UsageError("usage", "Give a recording, or a command after --, or --resume with the folder of a trial.")
     check_output(outputs, force=force)

@@ -1,4 +1,4 @@
-"""`steptime watch`: shows a running job live, in the terminal, as lines, or as a page."""
+"""Work of `steptime watch`, whose options are in verbs/watch.py."""
 
 from __future__ import annotations
 
@@ -12,90 +12,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
-
 from steptime.answer.screen import notify
-from steptime.cli.options import files, seconds
 from steptime.errors import OutputError, UsageError
 from steptime.live.answer import last_line, line
-from steptime.live.export import FORMATS, Exporter, exporter
+from steptime.live.export import Exporter, exporter
 from steptime.live.view import LiveView
 from steptime.live.watching import Watcher, ask_for_profile, diagnosis_command, find_recording
 
 FAREWELL = 1.0
 """Seconds for open pages to load the last view."""
 KEYS = "p: profile now   d: diagnose   q: leave"
-
-
-@click.command("watch")
-@click.argument("target", required=False, metavar="[RECORDING | PID]", shell_complete=files)
-@click.option(
-    "--every",
-    metavar="TIME",
-    callback=seconds,
-    default="10s",
-    show_default=True,
-    help="Time between two lines, for --export and without a terminal.",
-)
-@click.option("--serve", is_flag=True, help="Serve it as a page, to this machine only, at the printed address.")
-@click.option(
-    "--port",
-    metavar="N",
-    type=click.IntRange(0, 65535),
-    default=0,
-    help="Port of the page or the metrics. Default: a free one.",
-)
-@click.option(
-    "--export",
-    type=click.Choice(FORMATS),
-    help="Export the numbers instead of showing them: a line of JSON per --every on standard output, /metrics for "
-    "Prometheus to scrape, or OTLP to OTEL_EXPORTER_OTLP_ENDPOINT. The latter two need an extra: pip install "
-    "'steptime[prometheus]' or 'steptime[otlp]'.",
-)
-@click.option(
-    "--address",
-    metavar="ADDRESS",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address of this machine for --export prometheus to listen on.",
-)
-def command(target: str | None, every: float, serve: bool, port: int, export: str | None, address: str) -> int:
-    """Watch a job that steptime run records: step time, samples per second, where the last minute went, the loader's
-    queue, the GPU, every rank, stragglers, and the diagnosis so far. It reads the recording only, so it does not
-    disturb the job and runs on any machine that sees the folder. It ends with the job.
-
-    Without RECORDING or PID: the newest recording in runs/ that is still growing. PID: the job's, or that of its
-    steptime run.
-
-    In a terminal, p profiles the next steps, d diagnoses the recording so far, and q quits.
-
-    \b
-    steptime watch
-    steptime watch /shared/runs/train-77.0
-    steptime watch --serve --port 8700
-    steptime watch --export prometheus --port 9400
-    """
-    if serve and export is not None:
-        raise UsageError("usage", "--serve and --export exclude each other. Start one steptime watch for each.")
-    recording = find_recording(target)
-    watcher = Watcher(recording)
-    view: LiveView | None
-    try:
-        if export is not None:
-            with contextlib.closing(exporter(export, notify, every=every, address=address, port=port)) as wanted:
-                _exported(watcher, wanted, every if export == "jsonl" else 0.0)
-            return 0
-        if serve:
-            view = _served(watcher, port)
-        elif sys.stdout.isatty():
-            view = _in_terminal(watcher)
-        else:
-            view = _as_lines(watcher, every)
-    finally:
-        watcher.close()
-    if view is not None:
-        notify(f"{last_line(view)}\nNext:  steptime diagnose {shlex.quote(str(recording))}\n")
-    return 0
 
 
 def _wait(due: float) -> None:
@@ -210,3 +136,28 @@ def _keys() -> Iterator[int | None]:
         yield file
     finally:
         termios.tcsetattr(file, termios.TCSADRAIN, before)
+
+
+def run(target: str | None, every: float, serve: bool, port: int, export: str | None, address: str) -> int:
+    """Watches until the job ends or the user leaves. Returns the exit status. Raises SteptimeError."""
+    if serve and export is not None:
+        raise UsageError("usage", "--serve and --export exclude each other. Start one steptime watch for each.")
+    recording = find_recording(target)
+    watcher = Watcher(recording)
+    view: LiveView | None
+    try:
+        if export is not None:
+            with contextlib.closing(exporter(export, notify, every=every, address=address, port=port)) as wanted:
+                _exported(watcher, wanted, every if export == "jsonl" else 0.0)
+            return 0
+        if serve:
+            view = _served(watcher, port)
+        elif sys.stdout.isatty():
+            view = _in_terminal(watcher)
+        else:
+            view = _as_lines(watcher, every)
+    finally:
+        watcher.close()
+    if view is not None:
+        notify(f"{last_line(view)}\nNext:  steptime diagnose {shlex.quote(str(recording))}\n")
+    return 0

@@ -73,6 +73,11 @@ GENERAL = ("command", "commit", "torch", "Python", "host", "device")
 """Settings that can change anything, the most specific first."""
 
 
+MOVED = 0.5
+"""Fraction of a category's change that another one changes in the other direction, from which on the time moved between
+the two. Which of them an operator's time counts for depends on which steps were profiled."""
+
+
 def cause_of(
     step: Difference, parts: Sequence[Difference], settings: Sequence[Setting], pieces: Sequence[Piece]
 ) -> LikelyCause:
@@ -208,6 +213,14 @@ def _inside(comparison: Comparison) -> str:
     moved = next((part for part in comparison.parts if part.name == comparison.cause.category), None)
     if moved is None or moved.change is None:
         return ""
+    against = [part for part in comparison.parts if part.change and part.change.value * moved.change.value < 0]
+    other = max(against, key=lambda part: abs(part.change.value) if part.change else 0.0, default=None)
+    if other is not None and other.change and abs(other.change.value) > MOVED * abs(moved.change.value):
+        names = [WORDS.get(part.name, part.name) for part in (moved, other)]
+        return (
+            f"{names[0][:1].upper()}{names[0][1:]} is {_signed(moved.change)} and {names[1]} {_signed(other.change)}: "
+            "time moved between them, and the step takes as long"
+        )
     others = sum(part.outcome in CLEAR for part in comparison.parts) - 1
     more = f" (and {others} more categor{'ies' if others > 1 else 'y'} moved)" if others else ""
     words = WORDS.get(moved.name, moved.name)

@@ -347,7 +347,10 @@ def _batch(case: Case) -> Iterator[tuple[Key, str]]:
     if case.loader is not None and case.loader.batch_size:
         yield ("batch", "batch size"), str(case.loader.batch_size)
     if case.step.mode != "trace":
-        yield ("batch", "micro-batches per step"), f"{case.step.micro_batches:.3g}"
+        yield (
+            ("batch", "micro-batches per step"),
+            str(round(case.step.micro_batches)),
+        )  # the last step of an epoch may have fewer
 
 
 def _optimizers(optimizers: tuple[OptimizerUse, ...]) -> Iterator[tuple[Key, str]]:

@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     """Contains this process and becomes the command. Returns an exit status only after a check or a failure."""
     environment = _environment()
     try:
-        if arguments[0] != NOT_CONTAINED and _contained(arguments[0]):
+        if contained(arguments[0]):
             return 0
     except OSError as error:
         sys.stderr.write(f"steptime: this trial process cannot be contained: {error}\n")
@@ -99,8 +99,10 @@ def _environment() -> dict[bytes, bytes]:
         return {name: value for name, _, value in pairs}
 
 
-def _contained(path: str) -> bool:
+def contained(path: str) -> bool:
     """Contains this process by a spec. Returns True if that was only a check. Raises OSError."""
+    if path == NOT_CONTAINED:
+        return False
     with open(path, encoding="utf-8") as file:
         spec: Spec = json.load(file)
     if "writable" in spec:

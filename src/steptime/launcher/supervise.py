@@ -14,7 +14,6 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
 import threading
 import time
 import warnings
@@ -157,6 +156,18 @@ PATIENCE = 3600.0
 NO_TELEMETRY = "Telemetry could not be written to the recording. The machine's load is only partly known."
 
 
+class StartedJob(Protocol):
+    """Running job: a `subprocess.Popen`, or a fork of the server's."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Returns its return code, None while it runs."""
+
+    def send_signal(self, number: int) -> None:
+        """Sends it a signal."""
+
+
 class Timer(Protocol):
     """Work that is due at `due` (seconds of time.monotonic), and then sets the next time."""
 
@@ -205,9 +216,7 @@ class Display:
             self._show(Progress(elapsed, *self._journals.look(), notice=self._overlooked.look(), bar=bar))
 
 
-def supervise(
-    job: subprocess.Popen[bytes], folder: Path, signals: Pause, show: Callable[[Progress], None] | None
-) -> list[str]:
+def supervise(job: StartedJob, folder: Path, signals: Pause, show: Callable[[Progress], None] | None) -> list[str]:
     """Waits for the job's end, whatever its children do; returns a sentence for each loss."""
     try:
         lost = _stay(job, folder, signals, show)
@@ -220,9 +229,7 @@ def supervise(
     return lost
 
 
-def _stay(
-    job: subprocess.Popen[bytes], folder: Path, signals: Pause, show: Callable[[Progress], None] | None
-) -> list[str]:
+def _stay(job: StartedJob, folder: Path, signals: Pause, show: Callable[[Progress], None] | None) -> list[str]:
     start = time.monotonic()
     timers: list[Timer] = []
     while job.poll() is None:
@@ -237,7 +244,7 @@ def _stay(
 
 
 def _timers(
-    job: subprocess.Popen[bytes], folder: Path, show: Callable[[Progress], None] | None, start: float, signals: Pause
+    job: StartedJob, folder: Path, show: Callable[[Progress], None] | None, start: float, signals: Pause
 ) -> list[Timer]:
     from steptime.launcher.telemetry import Telemetry
     from steptime.launcher.thin import JournalThinner

@@ -19,6 +19,8 @@ NAME = "telemetry.jsonl"
 PERIOD, LONGEST_PERIOD, RARER = 1.0, 10.0, 1 / 1800
 """Seconds between two samples: least, most, and as a fraction of the job's time so far, so that a day takes 2 MB."""
 PRESSURE = Path("/proc/pressure/cpu")
+CROWDED = 25.0
+"""Percentage of the time with a process that waits for a CPU from which on a machine is busy (machine/machine.py)."""
 LARGEST_SHARE = 0.005
 """Largest fraction of one CPU: if samples are expensive (thousands of processes), they become rarer."""
 
@@ -83,12 +85,16 @@ class CpuLoad:
         job = sum(max(0.0, cpu - self._used.get(root, 0.0)) for root, cpu in used.items())
         own, (machine, steal) = self._own_cpu(), _machine_cpu()
         other = machine - self._machine - job - (own - self._own)
+        # Three clocks (of processes, of the machine, of the time between two looks) may exceed the machine together.
+        cpus = os.cpu_count() or 1
+        job = min(job / seconds, float(cpus))
         sample = {
             "monotonic_ns": now,
-            "job_cpu": round(job / seconds, 4),
-            "other_cpu": round(max(0.0, other) / seconds, 4),
+            "cpus": cpus,
+            "job_cpu": round(job, 4),
+            "other_cpu": round(min(max(0.0, other) / seconds, cpus - job), 4),
             "resident_bytes": sum(resident for _, resident in found.values()),
-            "pressure": _pressure(),
+            "pressure": pressure(),
             "steal": None if steal is None else round((steal - (self._steal or 0.0)) / seconds, 4),
         }
         self._time, self._used, self._own, self._machine, self._steal = now, used, own, machine, steal
@@ -133,7 +139,18 @@ def _machine_cpu() -> tuple[float, float | None]:
     return sum(times) - idle - guests - (steal or 0.0), steal
 
 
-def _pressure() -> float | None:
+def crowded() -> str:
+    """Returns a warning that other processes keep this machine busy, before a trial adds its own; "" if they do not."""
+    share = pressure() or 0.0
+    if share < CROWDED:
+        return ""
+    return (
+        f"Others keep this machine busy: in {share:.0f} % of the last 10 s some process waited for a CPU. Verdicts "
+        "take longer here, and small gains may stay undecided"
+    )
+
+
+def pressure() -> float | None:
     """Returns the percentage of the last 10 s in which some task waited for a CPU (pressure stall information)."""
     try:
         with PRESSURE.open(encoding="ascii") as file:

@@ -22,6 +22,7 @@ from steptime.changes import Change
 from steptime.errors import CommandError
 from steptime.launcher import contain, watchdog
 from steptime.launcher.command import make_recording, resolve
+from steptime.launcher.forks import ForkedJob, ForkServer
 from steptime.launcher.launch import changed_variables, ended, outcome_of, probe_environment, start
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.supervise import pack_recording, supervise
@@ -44,12 +45,16 @@ OPEN = (sys.executable, "-I", "-S", contain.__file__, contain.NOT_CONTAINED)
 """Entry of a process without containment."""
 
 
+KeptJob = subprocess.Popen[bytes] | ForkedJob
+"""Watchdog of a job."""
+
+
 @dataclass(frozen=True, slots=True)
 class VariantPlace:
     """Place where a variant runs. directory: its working folder. environment: variables besides the user's own.
     deadline: seconds from its start after which it is ended, rests excluded. until: seconds of time.monotonic after
     which it is ended in any case. entry: words before the command, which becomes that process (`contain`). contained:
-    see ProbeOptions. janitor: of the trial."""
+    see ProbeOptions. forks: server that may fork the process. janitor: of the trial."""
 
     directory: Path
     environment: tuple[tuple[str, str], ...] = ()
@@ -57,6 +62,7 @@ class VariantPlace:
     until: float = inf
     entry: tuple[str, ...] = OPEN
     contained: str = ""
+    forks: ForkServer | None = None
     janitor: watchdog.Janitor = field(default_factory=watchdog.Janitor)
 
 
@@ -66,9 +72,7 @@ class JobDeadline:
 
     kept = True
 
-    def __init__(
-        self, job: subprocess.Popen[bytes], place: VariantPlace, turn: tuple[Turn, Path] | None = None
-    ) -> None:
+    def __init__(self, job: KeptJob, place: VariantPlace, turn: tuple[Turn, Path] | None = None) -> None:
         self._job, self._turn = job, turn
         self._end, self._until = time.monotonic() + place.deadline, place.until
         self.passed = False
@@ -191,13 +195,17 @@ def start_kept(
     environment: Mapping[str, str],
     output: IO[bytes] | int,
     errors: IO[bytes] | int,
-) -> subprocess.Popen[bytes]:
+) -> KeptJob:
     """Starts a process under a watchdog, which ends with it and ends all its descendants. Returns the watchdog. Raises
     CommandError."""
+    held = place.janitor.held()
+    if place.forks is not None and not isinstance(output, int):
+        files = output, output if isinstance(errors, int) else errors, held
+        if fork := place.forks.job(words, place.directory, environment, place.entry[-1], files):
+            return fork
     with open(os.memfd_create("steptime"), "w+", encoding="ascii") as variables:  # noqa: PTH123 - it has no path
         json.dump(dict(environment), variables)
         variables.seek(0)
-        held = place.janitor.held()
         ours = {**os.environ, contain.VARIABLES: str(variables.fileno())}
         command = (sys.executable, "-I", "-S", watchdog.__file__, str(held[0] if held else -1), *place.entry, *words)
         return start(
@@ -212,7 +220,7 @@ def start_kept(
         )
 
 
-def end_job(job: subprocess.Popen[bytes]) -> None:
+def end_job(job: KeptJob) -> None:
     """Ends a job with all its descendants, wherever they are. job: its watchdog."""
     assert job.stdin is not None
     with contextlib.suppress(OSError, ValueError):  # it has ended, or is being ended already

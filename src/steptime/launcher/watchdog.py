@@ -33,9 +33,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import NewType
+from typing import NewType, NoReturn
 
 OwnFolder = NewType("OwnFolder", Path)
 """Folder that a trial may remove: made by `steptime.trials.names.own_folder` alone."""
@@ -55,8 +56,9 @@ STATUS_SHIFT = 128
 # -- the watchdog ------------------------------------------------------------------------------------------------------
 
 
-def keep(words: Sequence[str]) -> int:
-    """Runs a command; returns its return code, negative for a signal, when all its descendants are gone."""
+def keep(become: Callable[[], NoReturn]) -> int:
+    """Runs a command in a child, which `become` makes that command; returns its return code, negative for a signal,
+    when all its descendants are gone."""
     ctypes.CDLL(None).prctl(CHILD_SUBREAPER, 1, 0, 0, 0)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -65,7 +67,8 @@ def keep(words: Sequence[str]) -> int:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     job = os.fork()
     if job == 0:
-        _become(words)
+        os.close(woken)
+        become()
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGCHLD})
     until, watched = inf, [0, woken]
     while (code := _reap(job)) is None and time.monotonic() < until:
@@ -81,8 +84,8 @@ def keep(words: Sequence[str]) -> int:
     return _end_all(job, code)
 
 
-def _become(words: Sequence[str]) -> None:
-    """Becomes the command. Does not return."""
+def _become(words: Sequence[str]) -> NoReturn:
+    """Becomes the command."""
     try:
         os.setsid()
         nowhere = os.open(os.devnull, os.O_RDONLY)
@@ -258,7 +261,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if int(arguments[0]) >= 0:
         os.set_inheritable(int(arguments[0]), False)
-    return end_as(keep(arguments[1:]))
+    return end_as(keep(partial(_become, arguments[1:])))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from steptime.answer.answer import Answer
+import shlex
+
+from steptime.answer.answer import Answer, Item, Section
 from steptime.answer.printable import one_line
 from steptime.answer.tables import Cell, Column, Table, duration, integer, number, share, size, table_of, word
 from steptime.live.view import LiveView, Part, RankView
@@ -66,14 +68,20 @@ def answer_of(view: LiveView) -> Answer:
     """Answer about the last minute: the front rank's step and its parts, every rank, and the diagnosis so far."""
     rank = view.front
     curve = curve_line(rank) if rank is not None else ""
-    left_out = f"{format_count(view.left_out, 'further rank')} not read." if view.left_out else ""
     return Answer(
         title=title(view),
         headline=step_line(view) or title(view),
         head=(title(view), *([curve] if curve else [])) if step_line(view) else (),
-        parts=(_parts(rank), _ranks(view)),
-        notes=(*notes(view), *filter(None, (left_out, *view.finding, view.notice))),
+        parts=(_parts(rank), _ranks(view), *_findings(view)),
+        more=shlex.join(("steptime", "diagnose", view.source)),
+        notes=notes(view),
     )
+
+
+def _findings(view: LiveView) -> tuple[Section, ...]:
+    """Diagnosis so far, of which a terminal shows the first finding; () before there is one."""
+    found = view.diagnosed
+    return (Section(found.headline, found.findings or (Item("", lines=(found.reason,)),), first=1),) if found else ()
 
 
 def _parts(rank: RankView | None) -> Table:
@@ -117,8 +125,14 @@ def _input(rank: RankView) -> float:
     return next((part.share for part in rank.phases if part.name == "input"), 0.0)
 
 
-def notes(view: LiveView) -> list[str]:
-    """Notes on the loader's queue, garbage collections, memory, the rank's current activity and the machine."""
+def notes(view: LiveView) -> tuple[str, ...]:
+    """Notes on the front rank, and on the machine."""
+    return (*rank_notes(view), *(machine_lines(view.machine) if view.machine is not None else ()))
+
+
+def rank_notes(view: LiveView) -> tuple[str, ...]:
+    """Notes on the loader's queue, garbage collections, memory, the front rank's current activity, ranks that are not
+    read, and the last request."""
     rank, lines = view.front, []
     if rank is not None:
         about = []
@@ -131,14 +145,14 @@ def notes(view: LiveView) -> list[str]:
         if rank.bytes is not None:
             about.append(f"{format_bytes(rank.bytes)} of memory")
         lines.append("; ".join(about))
-    if view.machine is not None:
-        lines += machine_lines(view.machine)
-    return list(filter(None, lines))
+    left_out = f"{format_count(view.left_out, 'further rank')} not read." if view.left_out else ""
+    return tuple(filter(None, (*lines, left_out, view.notice)))
 
 
 def machine_lines(sample: TelemetrySample) -> list[str]:
     """Lines of the newest sample of the machine: one per device of the job, then the CPUs."""
-    cpus = f"CPU: this job {sample.job_cpu:.1f} cores, other processes {sample.other_cpu:.1f}"
+    of = f" of {sample.cpus}" if sample.cpus is not None else ""
+    cpus = f"CPU: this job {sample.job_cpu:.1f}{of} cores, other processes {sample.other_cpu:.1f}"
     pressure = f"; CPU pressure {sample.pressure:.0f} %" if sample.pressure else ""
     return [*filter(None, map(_device_line, sample.devices)), cpus + pressure]
 
@@ -155,8 +169,8 @@ def _device_line(device: DeviceSample) -> str:
         most = f" of {device.max_clock_mhz:,}" if device.max_clock_mhz else ""
         reported.append(f"{device.clock_mhz:,}{most} MHz")
     if device.power_watts is not None:
-        most = f" of {device.power_limit_watts:.0f}" if device.power_limit_watts else ""
-        reported.append(f"{device.power_watts:.0f}{most} W")
+        most = f" (limit {device.power_limit_watts:.0f} W)" if device.power_limit_watts else ""  # a mean may exceed it
+        reported.append(f"{device.power_watts:.0f} W{most}")
     reasons = [name for bit, name in HELD_BACK if (device.throttle_reasons or 0) & bit]
     if reasons:
         reported.append(f"held back by {' and '.join(dict.fromkeys(reasons))}")

@@ -21,8 +21,6 @@ from steptime.errors import OutputError, UsageError
 from steptime.live.view import LiveView, RankView
 from steptime.recording.recording import DeviceSample
 
-FORMATS = ("jsonl", "prometheus", "otlp")
-
 
 @dataclass(frozen=True, slots=True)
 class Number:
@@ -103,7 +101,7 @@ class Exporter(Protocol):
 
 
 def exporter(format: str, write: Callable[[str], None], *, every: float, address: str, port: int) -> Exporter:
-    """Exporter of a format in FORMATS. write: prints. Raises UsageError and OutputError."""
+    """Exporter of a format: "jsonl", "prometheus" or "otlp". write: prints. Raises UsageError and OutputError."""
     if format == "jsonl":
         return JsonLines(write)
     if format == "otlp":
@@ -121,6 +119,7 @@ class JsonLines:
 
     def show(self, view: LiveView) -> None:
         fields = {"epoch_seconds": round(time.time(), 3), **msgspec.to_builtins(view)}
+        fields["machine"] = next(reversed(fields.pop("samples")), None)
         self._write(msgspec.json.encode(fields).decode() + "\n")
 
     def close(self) -> None:

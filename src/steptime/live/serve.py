@@ -11,7 +11,6 @@ import contextlib
 import hmac
 import json
 import secrets
-import subprocess
 import threading
 from functools import cache, partial
 from http import HTTPStatus
@@ -22,22 +21,22 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import jinja2
+from markupsafe import Markup
 
-from steptime.answer.page.frame import escaping
-from steptime.answer.printable import printable
+from steptime.answer.page.axes import Tick
+from steptime.answer.page.frame import STYLES, asset, escaping
 from steptime.errors import OutputError
-from steptime.live.answer import answer_of, last_line, title
-from steptime.live.view import LiveView, RankView
-from steptime.live.watching import ask_for_profile, diagnosis_command
+from steptime.live.answer import answer_of, last_line, machine_lines, rank_notes, title
+from steptime.live.charts import pieces_of, rank_rows, step_course, strips_of
+from steptime.live.view import POINTS, LiveView
+from steptime.live.watching import STEPS_TO_DIAGNOSE, ask_for_profile
+from steptime.quantities import format_duration
 
 HOST = "127.0.0.1"
 MOST_STREAMS, MOST_CONNECTIONS = 16, 64
 """Most pages that are open at once, and most connections of any kind."""
 ALIVE = 15.0
 """Seconds after which data is sent to a page although nothing is new, to detect closed pages."""
-DIAGNOSIS_LIMIT = 600.0
-WIDTH, HEIGHT = 600, 60
-"""Size of the curve in its own units."""
 
 
 @cache
@@ -47,29 +46,38 @@ def _environment() -> jinja2.Environment:
 
 def fragment(view: LiveView) -> str:
     """Part of the page that changes with each update."""
-    answer = answer_of(view)
+    answer, rank = answer_of(view), view.front
+    ranks, ticks = rank_rows(view.ranks, view.waiting)
+    trained = rank is not None and rank.steps > 0
     return (
         _environment()
         .get_template("fragment.html")
         .render(
             answer=answer,
             title=title(view),
-            curve=_points(view.front) if view.front is not None else "",
-            width=WIDTH,
-            height=HEIGHT,
             last="" if view.state == "running" else last_line(view),
+            diagnosed=view.diagnosed,
+            findings=view.diagnosed.findings if view.diagnosed is not None else (),
+            waiting=f"The first diagnosis comes after {STEPS_TO_DIAGNOSE} steps, then about one a minute.",
+            command=answer.more,
+            pieces=pieces_of(rank) if rank is not None and trained else (),
+            quarters=_QUARTERS,
+            wall=format_duration(rank.wall) if rank is not None else "",
+            whole=f"{format_duration(rank.wall / rank.steps)}/step" if rank is not None and trained else "",
+            course=step_course(rank) if rank is not None else None,
+            interval=format_duration(rank.wall / POINTS) if rank is not None else "",
+            notes=rank_notes(view),
+            ranks=ranks,
+            ticks=ticks,
+            strips=strips_of(view.samples),
+            minute=_MINUTE,
+            machine=machine_lines(view.machine) if view.machine is not None else (),
         )
     )
 
 
-def _points(rank: RankView) -> str:
-    """Points of the curve for SVG, with 0 at the bottom; "" for fewer than two."""
-    most = max(rank.curve, default=0.0)
-    known = [(place, value) for place, value in enumerate(rank.curve) if value]
-    if len(known) < 2:
-        return ""
-    scale = WIDTH / (len(rank.curve) - 1)
-    return " ".join(f"{place * scale:.1f},{HEIGHT * (1 - value / most) + 1:.1f}" for place, value in known)
+_QUARTERS = tuple(Tick(25.0 * number, f"{25 * number} %" if number else "0") for number in range(5))
+_MINUTE = (Tick(0.0, "−60 s"), Tick(50.0, "−30 s"), Tick(100.0, "now"))
 
 
 class _Server(ThreadingHTTPServer):
@@ -105,7 +113,6 @@ class LivePage:
         self.changed = threading.Condition()
         self.number, self.html, self.over = 0, "", False
         self.streams = threading.BoundedSemaphore(MOST_STREAMS)
-        self.diagnosing = threading.Lock()
         try:
             self._server = _Server(partial(_Handler, self), port)
         except OSError as error:
@@ -154,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self._allowed()
         if path == "/":
-            self._answer(HTTPStatus.OK, *_page(self._page.token))
+            self._answer(HTTPStatus.OK, *_page())
         elif path == "/events":
             self._stream()
         elif path is not None:
@@ -168,8 +175,6 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.OK, "Profile requested.")
             except OutputError as error:
                 self._answer(HTTPStatus.CONFLICT, error.sentence)
-        elif path == "/diagnosis":
-            self._diagnose()
         elif path is not None:
             self._answer(HTTPStatus.NOT_FOUND, "There is nothing here.")
 
@@ -228,27 +233,13 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             page.streams.release()
 
-    def _diagnose(self) -> None:
-        if not self._page.diagnosing.acquire(blocking=False):
-            self._answer(HTTPStatus.CONFLICT, "A diagnosis is already running. Wait a moment.")
-            return
-        try:
-            words = diagnosis_command(self._page.recording)
-            done = subprocess.run(words, capture_output=True, timeout=DIAGNOSIS_LIMIT, check=False)
-            self._answer(HTTPStatus.OK, printable((done.stdout or done.stderr).decode("utf-8", "replace")))
-        except subprocess.TimeoutExpired:
-            self._answer(
-                HTTPStatus.GATEWAY_TIMEOUT, "The diagnosis took too long. Run steptime diagnose in a terminal."
-            )
-        finally:
-            self._page.diagnosing.release()
 
-
-def _page(token: str) -> tuple[str, str, str]:
+def _page() -> tuple[str, str, str]:
     """(the page, its policy, "html")."""
     nonce = secrets.token_urlsafe(16)
     policy = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    return _environment().get_template("page.html").render(nonce=nonce, token=token), policy, "html"
+    style = Markup("\n".join(map(asset, STYLES)))
+    return _environment().get_template("page.html").render(nonce=nonce, style=style), policy, "html"

@@ -16,6 +16,7 @@ from steptime.analysis.layout import Layout, lay_out_whole
 from steptime.analysis.stragglers.straggler import compare
 from steptime.analysis.stragglers.summary import RankSummary, blocks
 from steptime.analysis.timeline import Mode, Phase, SegmentKind, Steps
+from steptime.answer.answer import Item
 from steptime.arrays import Bool, Int64
 from steptime.intervals import measure, union
 from steptime.journal import Flag, Kind
@@ -95,11 +96,20 @@ class RankView:
 
 
 @dataclass(frozen=True, slots=True)
+class Diagnosed:
+    """Diagnosis of the recording so far. reason: why it is as sure as it is."""
+
+    headline: str
+    reason: str
+    findings: tuple[Item, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LiveView:
     """State of the job. state: "running", "ended" or "silent"; silent: seconds without new data. exit_status: of an
     ended job, None if unknown. change: of the front rank's step, relative to the first watched minute. waiting: time
-    that the ranks wait for the straggler, ns per step. left_out: number of ranks that are not read. finding: sentences
-    of the diagnosis so far, with its place. notice: outcome of the last request."""
+    that the ranks wait for the straggler, ns per step. left_out: number of ranks that are not read. notice: outcome of
+    the last request. samples: of the machine in the last minute."""
 
     source: str
     command: str
@@ -107,13 +117,18 @@ class LiveView:
     elapsed: float
     silent: float
     ranks: tuple[RankView, ...]
-    machine: TelemetrySample | None = None
     exit_status: int | None = None
     change: float | None = None
     waiting: float = 0.0
     left_out: int = 0
-    finding: tuple[str, ...] = ()
+    diagnosed: Diagnosed | None = None
     notice: str = ""
+    samples: tuple[TelemetrySample, ...] = ()
+
+    @property
+    def machine(self) -> TelemetrySample | None:
+        """Newest sample."""
+        return self.samples[-1] if self.samples else None
 
     @property
     def front(self) -> RankView | None:

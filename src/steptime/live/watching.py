@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shlex
 import subprocess
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 import msgspec
 import psutil
 
+from steptime.answer.answer import Item
 from steptime.arrays import Int64
 from steptime.errors import OutputError, RecordingError, UsageError, no_such_file
 from steptime.launcher.launch import PLAN
-from steptime.live.view import LiveView, RankView, view_of, with_stragglers
+from steptime.live.view import Diagnosed, LiveView, RankView, view_of, with_stragglers
 from steptime.own_python import own_python
-from steptime.quantities import Estimate, SourceLine
+from steptime.quantities import Estimate, SourceLine, format_duration, format_share
 from steptime.recording.growing import WINDOW, GrowingRecording
 from steptime.recording.inventory import REQUEST
 from steptime.recording.manifest import NAME as MANIFEST
@@ -34,8 +35,9 @@ PERIOD = 1.0
 """Seconds between two updates."""
 LARGEST_SHARE = 0.02
 """Largest fraction of one CPU for updates: with many ranks they become rarer."""
-DIAGNOSIS_PERIOD, DIAGNOSIS_SHARE = 120.0, 0.01
-"""Seconds between two diagnoses, and the fraction of a CPU that they may take together."""
+DIAGNOSIS_PERIOD, DIAGNOSIS_SHARE = 60.0, 0.03
+"""Seconds between two diagnoses, and the fraction of a CPU that they may take together: one of two seconds of CPU a
+minute, and fewer of a recording of many hours."""
 STEPS_TO_DIAGNOSE = 20
 LARGEST_DIAGNOSIS = 1 << 22
 """Most bytes of a diagnosis that are read."""
@@ -166,12 +168,12 @@ class Watcher:
             elapsed=max(0.0, ((ended or time.time_ns()) - started) / 1e9),
             silent=start - self._grown,
             ranks=ranks,
-            machine=samples[-1] if samples else None,
             exit_status=manifest.exit_status,
             waiting=waiting,
             left_out=self._recording.left_out,
-            finding=self._diagnosis.look(start, start=trained and state == "running"),
+            diagnosed=self._diagnosis.look(start, start=trained and state == "running"),
             notice=_notice(self.source),
+            samples=tuple(each for each in samples if each.monotonic_ns > sampled - WINDOW),
         )
         self.due = time.monotonic() + max(PERIOD, (time.monotonic() - start) / LARGEST_SHARE)
         return replace(view, change=self._change(view.front, start))
@@ -236,7 +238,7 @@ def _notice(recording: Path) -> str:
         return ""
     if asked > taken:
         return f"Profile requested {max(0.0, time.time() - asked):.0f} s ago; steptime profiles the next steady steps."
-    return "The requested profile is ready: press d to diagnose it." if time.time() - taken < GROWING else ""
+    return "The requested profile is ready: the next diagnosis uses it." if time.time() - taken < GROWING else ""
 
 
 def diagnosis_command(recording: Path, *options: str) -> list[str]:
@@ -245,56 +247,88 @@ def diagnosis_command(recording: Path, *options: str) -> list[str]:
 
 
 class Diagnosis:
-    """Runs a diagnosis in another process now and then, and keeps its result."""
+    """Runs a diagnosis now and then, in a process of its own with a folder of its own, and keeps its result."""
 
     def __init__(self, recording: Path) -> None:
-        self._recording = recording
-        self._due = self._started = 0.0
+        self._recording = recording.absolute()
+        self._due = self._used = 0.0
         self._process: subprocess.Popen[bytes] | None = None
-        self._output: IO[bytes] | None = None
-        self._reported: tuple[str, ...] = ()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._reported: Diagnosed | None = None
 
-    def look(self, now: float, *, start: bool) -> tuple[str, ...]:
-        """(headline, first finding, its place, its advice); () if there is none yet. start: a new diagnosis may
-        start."""
+    def look(self, now: float, *, start: bool) -> Diagnosed | None:
+        """Newest diagnosis; None if there is none yet. start: a new one may start."""
         if self._process is not None and self._process.poll() is not None:
-            self._due = now + max(DIAGNOSIS_PERIOD, (now - self._started) / DIAGNOSIS_SHARE)
+            self._due = now + max(DIAGNOSIS_PERIOD, (_children_cpu() - self._used) / DIAGNOSIS_SHARE)
             self._reported = self._read() or self._reported
             self.close()
         elif self._process is None and start and now >= self._due:
-            self._started, self._output = now, tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
-            words = diagnosis_command(self._recording, "--json")
-            self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.DEVNULL
-            )
+            self._start()
         return self._reported
 
-    def _read(self) -> tuple[str, ...]:
-        if self._output is None:
-            return ()
-        self._output.seek(0)
+    def _start(self) -> None:
+        """Starts a diagnosis. Whatever it writes ends with its folder."""
+        self._used, self._folder = _children_cpu(), tempfile.TemporaryDirectory(prefix="steptime-diagnosis-")
+        with Path(self._folder.name, "report.json").open("wb") as output:
+            self._process = subprocess.Popen(
+                diagnosis_command(self._recording, "--json"),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+                cwd=self._folder.name,
+                env={**os.environ, "TMPDIR": self._folder.name},
+            )
+
+    def _read(self) -> Diagnosed | None:
+        if self._folder is None:
+            return None
         try:
-            report = msgspec.json.decode(self._output.read(LARGEST_DIAGNOSIS), type=_Short)
-        except (msgspec.MsgspecError, ValueError):
-            return ()  # there is nothing to be reported yet
-        first = report.findings[0] if report.findings else None
-        if first is None:
-            return (report.headline,)
-        line = first.line
-        source = SourceLine(line.file, line.line, text=line.text) if line is not None else None
-        place = source_text(source) if source is not None else ""
-        evidence = "" if first.evidence in report.headline else f": {first.evidence}"
-        message = (report.headline, f"{first.code} {first.name}{evidence}", place, f"→ {first.advice}")
-        return tuple(from_here(each, filter(None, (source,))) for each in message if each)
+            with Path(self._folder.name, "report.json").open("rb") as file:
+                return _diagnosed(msgspec.json.decode(file.read(LARGEST_DIAGNOSIS), type=_Short))
+        except (OSError, msgspec.MsgspecError, ValueError):
+            return None  # there is nothing to be reported yet
 
     def close(self) -> None:
         """Ends an unfinished diagnosis."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        if self._output is not None:
-            self._output.close()
-        self._process = self._output = None
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._process = self._folder = None
+
+
+def _children_cpu() -> float:
+    """CPU seconds of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _diagnosed(report: _Short) -> Diagnosed:
+    """Diagnosis with every place as an editor opens it from here."""
+    sources = [_source(each) for each in report.findings if each.line is not None]
+
+    def here(text: str) -> str:
+        return from_here(text, sources)
+
+    def item(found: _Finding) -> Item:
+        saves = found.savings_ns.value if found.savings_ns is not None else 0
+        share = f" ({format_share(found.share)})" if found.share else ""
+        return Item(
+            f"{found.code} {found.name}",
+            f"saves {format_duration(saves)}/step{share}" if saves else "",
+            "" if found.evidence in report.headline else here(found.evidence),
+            here(source_text(_source(found))) if found.line is not None else "",
+            here(found.advice),
+        )
+
+    sure = f"{report.confidence.capitalize()}: {report.reason[:1].lower()}{report.reason[1:]}"
+    return Diagnosed(here(report.headline), here(sure), tuple(map(item, report.findings)))
+
+
+def _source(found: _Finding) -> SourceLine:
+    line = found.line or _Line("", 0)
+    return SourceLine(line.file, line.line, text=line.text)
 
 
 class _Line(msgspec.Struct):
@@ -303,16 +337,24 @@ class _Line(msgspec.Struct):
     text: str = ""
 
 
+class _Savings(msgspec.Struct):
+    value: int
+
+
 class _Finding(msgspec.Struct):
     code: str
     name: str
     evidence: str
     advice: str
     line: _Line | None = None
+    savings_ns: _Savings | None = None
+    share: float | None = None
 
 
 class _Short(msgspec.Struct):
     """Fields of the compact report that are read."""
 
     headline: str
+    confidence: str
+    reason: str
     findings: list[_Finding]

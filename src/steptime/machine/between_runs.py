@@ -10,7 +10,7 @@ from statistics import median
 
 import msgspec
 
-from steptime.machine.machine import EXCLUDED_CPUS
+from steptime.machine.machine import BUSY_CPUS
 from steptime.machine.peaks import MeasurementError, load_as, measured_by, remembered_at, store
 
 SCRIPT = Path(__file__).with_name("between_runs_script.py")
@@ -36,7 +36,7 @@ def measure(executable: str, device: str, torch: str) -> float:
     if other programs take part of the CPUs."""
     done = [measured_by(SCRIPT, executable, [device], _StepAnswer, PATIENCE_SECONDS) for _ in range(RUNS)]
     others = max(each.other_cpus for each in done)
-    if others > EXCLUDED_CPUS:
+    if others > BUSY_CPUS:
         raise MeasurementError(f"other processes used {others:.1f} CPUs meanwhile")
     steps = [each.answer.step for each in done]
     middle = median(steps)

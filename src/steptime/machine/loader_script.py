@@ -19,6 +19,7 @@ import itertools
 import json
 import os
 import runpy
+import statistics
 import sys
 import time
 import traceback
@@ -360,9 +361,10 @@ def orders_of(loader: Any) -> Iterator[Any]:
 
 
 def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
-    """Times of items and batches, read one by one in this process. With more than FEW batches, the first is not
-    counted: its one-time work, such as an import, does not belong to an item."""
-    dataset, items, collating, cpu, count, batches, every = loader.dataset, 0, 0, 0, 0, 0, 0
+    """Times of items and batches, read one by one in this process: medians over the batches, as a single disturbed one
+    would count for all. With more than FEW batches, the first is not counted: its one-time work, such as an import,
+    does not belong to an item."""
+    dataset, per_item, collating, cpu, spent, batches, every = loader.dataset, list[float](), list[int](), 0, 0, 0, 0
     stream = iter(dataset) if isinstance(dataset, IterableDataset) else None
     end = time.perf_counter() + seconds
     for number, order in enumerate(orders):
@@ -381,19 +383,19 @@ def read(loader: Any, orders: list[Any], seconds: float) -> dict[str, Any]:
         loader.collate_fn(made if loader.batch_sampler is not None else made[0])
         done = time.perf_counter_ns()
         if batches == 1 and len(orders) > FEW:
-            items = collating = cpu = count = 0
-        cpu += time.process_time_ns() + waited_ns() - worked
-        items, collating = items + collated - start, collating + done - collated
-        count, batches, every = count + len(made), batches + 1, every + len(made)
+            per_item, collating, cpu, spent = [], [], 0, 0
+        cpu, spent = cpu + time.process_time_ns() + waited_ns() - worked, spent + done - start
+        per_item.append((collated - start) / len(made))
+        collating.append(done - collated)
+        batches, every = batches + 1, every + len(made)
         if time.perf_counter() > end and (number or len(orders) <= FEW):
             break
-    counted = batches - (batches > 1 and len(orders) > FEW)
     return {
         "batches": batches,
         "items": every,
-        "item_ns": items / max(count, 1),
-        "collate_ns": collating / max(counted, 1),
-        "busy": min(1.0, cpu / max(items + collating, 1)),
+        "item_ns": statistics.median(per_item or [0.0]),
+        "collate_ns": float(statistics.median(collating or [0])),
+        "busy": min(1.0, cpu / max(spent, 1)),
     }
 
 

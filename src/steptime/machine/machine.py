@@ -9,10 +9,10 @@ from steptime.quantities import Estimate
 
 AGREEING = 1.1
 """Factor of the best round on the median one above which the machine changed during the measurement."""
-EXCLUDED_CPUS = 0.2
+BUSY_CPUS = 0.2
 """CPUs of other programs above which a measurement counts as disturbed. One busy program takes a whole CPU, an idle
 desktop some hundredths."""
-EXCLUDED_PRESSURE = 0.25
+BUSY_PRESSURE = 0.25
 """Fraction of the measurement in which some task waited for a CPU, above which it counts as disturbed. It reveals load
 that is not visible as other programs (of other containers, or a limit of CPU time). The measurement itself may have
 more threads than CPUs for 0.3 of its seconds, while a worker hands batches over."""
@@ -53,7 +53,7 @@ class Link:
     @property
     def under_load(self) -> bool:
         """True if other programs took so much of the machine that the real link is faster than measured."""
-        return self.other_cpus > EXCLUDED_CPUS
+        return self.other_cpus > BUSY_CPUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Machine:
         """True if other load took so much of the machine that its real peaks are higher than measured."""
         if not self.measured:
             return False
-        loaded = self.other_cpus > EXCLUDED_CPUS or self.pressure > EXCLUDED_PRESSURE
+        loaded = self.other_cpus > BUSY_CPUS or self.pressure > BUSY_PRESSURE
         return loaded or any(each.rate.value > DISTURBED_SPREAD * each.rate.low > 0 for each in self.matrix)
 
     def at_least(self, reached: Mapping[str, float]) -> Machine:

@@ -21,7 +21,7 @@ from steptime.errors import SteptimeError
 from steptime.folders import cache_folder
 from steptime.machine.datasheet import look_up
 from steptime.machine.identity import processor_name
-from steptime.machine.machine import Machine, MemoryRate, Rate
+from steptime.machine.machine import BUSY_CPUS, BUSY_PRESSURE, Machine, MemoryRate, Rate
 from steptime.quantities import Estimate
 
 Kept = TypeVar("Kept")
@@ -135,6 +135,8 @@ def stalled_seconds() -> float:
 SCRIPT = Path(__file__).with_name("peaks_script.py")
 PATIENCE_SECONDS = 120
 """Most seconds: importing torch takes seconds on a cold disk, while the measurement takes about three."""
+LOOK_SECONDS = 0.1
+"""Seconds of a look at other load: ten ticks of the system's clock of CPU time."""
 FILE_NAME = "machine.json"
 MEASURED = "6"
 """Version of the measurement, incremented when what is measured changes; older results are measured again."""
@@ -164,22 +166,35 @@ class _PeaksAnswer(msgspec.Struct, frozen=True):
     handover: Summary | None
 
 
-def peaks(executable: str, device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine:
+def peaks(
+    executable: str, device: str, torch: str, *, threads: int | None = None, name: str = "", brief: bool = False
+) -> Machine:
     """Peaks of this machine for a Python with torch, stored or measured now.
 
     torch: its version; threads: of torch inside an operator (None for its default); name: of the device, for an
-    accelerator. Raises SteptimeError if they cannot be measured."""
-    path = cache_path(device, name, torch, threads)
+    accelerator; brief: for somebody who waits for something else, so that brief measurements will do, and one that
+    other load disturbed is repeated only on a machine that idles now. Raises SteptimeError if they cannot be
+    measured."""
+    path = cache_path(device, name, torch, threads, brief=brief)
     machine = load(path)
-    if machine is None or machine.under_load:
-        machine = remember(measure(executable, device, threads=threads), path)
+    if machine is None or (machine.under_load and not (brief and is_busy())):
+        machine = remember(measure(executable, device, threads=threads, brief=brief), path)
     return machine
 
 
 def remembered(device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine | None:
-    """Stored peaks of an earlier, undisturbed measurement on this machine; None if there are none."""
-    machine = load(cache_path(device, name, torch, threads))
-    return None if machine is None or machine.under_load else machine
+    """Stored peaks of an earlier, undisturbed measurement on this machine, a brief one if there is no other; None if
+    there are none."""
+    stored = (load(cache_path(device, name, torch, threads, brief=brief)) for brief in (False, True))
+    return next((each for each in stored if each is not None and not each.under_load), None)
+
+
+def is_busy() -> bool:
+    """True if other load would disturb a measurement that started now."""
+    load = OtherLoad()
+    time.sleep(LOOK_SECONDS)
+    others, pressure = load.since()
+    return others > BUSY_CPUS or pressure > BUSY_PRESSURE
 
 
 def known(name: str) -> Machine | None:
@@ -194,9 +209,9 @@ def known(name: str) -> Machine | None:
     return min(measured, key=lambda each: each.under_load, default=None) or look_up(name)
 
 
-def measure(executable: str, device: str, *, threads: int | None = None) -> Machine:
+def measure(executable: str, device: str, *, threads: int | None = None, brief: bool = False) -> Machine:
     """Measures by running the script with the user's interpreter. Raises SteptimeError (peaks-failed)."""
-    words = [device, *([str(threads)] if threads else [])]
+    words = [device, str(threads or 0), str(int(brief))]
     try:
         done = measured_by(SCRIPT, executable, words, _PeaksAnswer, PATIENCE_SECONDS)
     except MeasurementError as error:
@@ -227,10 +242,11 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
     )
 
 
-def cache_path(device: str, name: str, torch: str, threads: int | None) -> Path:
-    """Path of a stored measurement: one file per device, version of torch and number of threads. The build after a plus
-    sign (2.11.0+cu130) is ignored, because a wheel of PyPI has it in torch but not in its metadata."""
-    return remembered_at(f"peaks-{device}", MEASURED, device, name, torch.partition("+")[0], str(threads))
+def cache_path(device: str, name: str, torch: str, threads: int | None, *, brief: bool = False) -> Path:
+    """Path of a stored measurement: one file per device, version of torch, number of threads and length. The build
+    after a plus sign (2.11.0+cu130) is ignored, because a wheel of PyPI has it in torch but not in its metadata."""
+    key = (MEASURED, device, name, torch.partition("+")[0], str(threads), *(("brief",) if brief else ()))
+    return remembered_at(f"peaks-{device}", *key)
 
 
 def load(path: Path) -> Machine | None:

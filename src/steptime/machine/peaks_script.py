@@ -1,10 +1,11 @@
 """Measures a machine's peaks with the user's own torch. Run by path with the user's interpreter: no part of steptime
 is imported here. Answers with one JSON object on stdout.
 
-    python peaks_script.py DEVICE [THREADS]
+    python peaks_script.py DEVICE THREADS BRIEF
 
-Each upper bound is timed in blocks for a share of a second, after a warm-up. The best block is the upper bound, because
-what disturbs a block can only slow it; the median block shows how much this machine was disturbed.
+THREADS: of torch in an operator, 0 for its default. BRIEF: 1 for about a second in all, 0 for three. Each upper bound
+is timed in blocks for a share of a second, after a warm-up. The best block is the upper bound, because
+what disturbs a block can only slow it; the median block tells how much this machine was disturbed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from torch.utils.data import DataLoader
 
 SECONDS = 0.4
 """Seconds for one peak. All peaks of a device take less than about three seconds."""
+BRIEF = 0.25
+"""Fraction of the seconds, rounds and batches in a brief measurement: a block is 10 ms, so the best of five or more."""
 FORMATS = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CPU_ORDER = 1024
 """Order of the square matrices: large enough to reach the upper bound, small enough for many blocks (2 GFLOP)."""
@@ -62,11 +65,19 @@ PATIENCE_SECONDS = 20
 
 
 def main() -> None:
-    device = sys.argv[1]
-    if len(sys.argv) > 2:
-        torch.set_num_threads(int(sys.argv[2]))
+    device, threads, brief = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "1"
+    if threads:
+        torch.set_num_threads(threads)
+    if brief:
+        shorten()
     with torch.inference_mode():
         print(json.dumps(measure(device)))
+
+
+def shorten() -> None:
+    """Makes all that follows brief."""
+    global SECONDS, ROUNDS, ROUND_SECONDS, BATCHES
+    SECONDS, ROUNDS, ROUND_SECONDS, BATCHES = BRIEF * SECONDS, 2, ROUND_SECONDS / 2, BATCHES // 3
 
 
 def measure(device: str) -> dict[str, Any]:
@@ -140,7 +151,7 @@ def update_rate(size: int) -> dict[str, float]:
     """Rate of an in-place update on a CPU, bytes read plus written per second, for tensors of a total size in bytes.
     Two tensors are read and one is written: like an optimizer's step, it only writes what it has read."""
     left, right = torch.zeros(size // 8), torch.zeros(size // 8)
-    times = time_blocks("cpu", lambda: left.add_(right), SECONDS / 4)
+    times = time_blocks("cpu", lambda: left.add_(right), 1 / 4)
     return {"size": size, **summary([3 * size / 2 / seconds for seconds in times], best=max)}
 
 
@@ -240,8 +251,10 @@ def handover() -> dict[str, float] | None:
     return summary(times[BATCHES // 4 :], best=min)
 
 
-def time_blocks(device: str, work: Callable[[], object], seconds: float = SECONDS) -> list[float]:
-    """Seconds of one call of `work`, block by block. A block is long compared with the device wait at its end."""
+def time_blocks(device: str, work: Callable[[], object], share: float = 1.0) -> list[float]:
+    """Seconds of one call of `work`, block by block, in a share of a peak's seconds. A block is long compared with the
+    device wait at its end."""
+    seconds = share * SECONDS
     warm_up = timed(device, work, 1, seconds / 4)  # clocks rise, libraries choose their kernels
     repeats = math.ceil(BLOCK_SECONDS / min(warm_up))
     return timed(device, work, repeats, seconds)

@@ -229,10 +229,14 @@ def _dense_embedding_elements(module: torch.nn.Module) -> int:
     )
 
 
+ANOMALY = ("set_detect_anomaly", "detect_anomaly")
+
+
 def settings_facts() -> dict[str, Any]:
     """Returns the fields of `SettingsFacts`. Initializes nothing."""
     distributed = process_group()
     affinity = getattr(os, "sched_getaffinity", None)
+    deterministic = torch.are_deterministic_algorithms_enabled()
     return {
         "intra_op_threads": torch.get_num_threads(),
         "inter_op_threads": torch.get_num_interop_threads(),
@@ -240,7 +244,9 @@ def settings_facts() -> dict[str, Any]:
         "logical_cpus": os.cpu_count() or 1,
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "detect_anomaly": torch.is_anomaly_enabled(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "anomaly_site": sites.line_that_calls(*ANOMALY) if torch.is_anomaly_enabled() else None,
+        "deterministic": deterministic,
+        "deterministic_site": sites.line_that_calls("use_deterministic_algorithms") if deterministic else None,
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
         "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
         "float32_matmul_precision": _matmul_precision(),

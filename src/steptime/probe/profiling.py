@@ -298,12 +298,14 @@ class ProfilerWindow:
         *,
         followed: bool = False,
         shapes: bool = True,
+        exported: bool = True,
     ) -> None:
         """`trained`: the job's parameters, to record allocations; `modules`: (path, module) of the known ones;
-        `followed`: another window, which needs the device's tracer, comes soon; `shapes`: records tensor shapes."""
+        `followed`: another window, which needs the device's tracer, comes soon; `shapes`: records tensor shapes;
+        `exported`: ends with a trace, not with `events`."""
         self._recorder, self._folder, self._trained = recorder, recorder.folder, trained
         self.number, self.stacks, self.caught, self._followed = number, stacks, False, followed
-        self._on_device, self.shapes = False, shapes
+        self._on_device, self.shapes, self._exported = False, shapes, exported
         self._profile: Any = None
         self._partial = os.path.join(self._folder, f"trace-{number}.json.partial")
         self._open = OpenRanges()
@@ -359,7 +361,7 @@ class ProfilerWindow:
             record_shapes=self.shapes,
             with_stack=self.stacks,
             profile_memory=self._memory,
-            experimental_config=None if self.stacks or self._on_device else only_exported(),
+            experimental_config=only_exported() if self._exported and not (self.stacks or self._on_device) else None,
         )
         self._open.start()
         witness = torch.empty(1, device="cpu") if self._memory else None  # the job may have set another default
@@ -429,16 +431,31 @@ class ProfilerWindow:
             self._recorder.note("steptime's profile ended early, because the job started its own profiler")
             self.abandon()
 
+    def events(self) -> list[Any]:
+        """Ends the recording without a trace; returns its events, none where it may not end here."""
+        found: list[Any] = []
+        if self._profile is not None and may_end():
+            end = now()
+            profile = self._end("")
+            found = profile.profiler.kineto_results.events()
+            self._dropped(profile, end)
+        self.abandon()
+        return found
+
+    def _dropped(self, profile: Any, end: int) -> None:
+        """Frees a recording without a trace, which ended at `end`, ns."""
+        let_go(profile)
+        with suppressed(OSError):  # the recording is gone
+            os.unlink(self._partial)
+        self._record_cost(end)
+
     def abandon(self) -> None:
         """Ends the recording without a trace (the job changes its ways in the middle of it), as soon as it may."""
         if self._profile is not None and not may_end():
             Deadline(0, self.abandon, lambda error: None).__enter__()
         elif self._profile is not None:
             end = now()
-            let_go(self._end(""))
-            with suppressed(OSError):  # the recording is gone
-                os.unlink(self._partial)
-            self._record_cost(end)
+            self._dropped(self._end(""), end)
 
     def _end(self, history: str) -> Any:
         """Switches off everything that `start` switched on, even on errors. history: path for the allocator's, or

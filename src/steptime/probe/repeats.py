@@ -132,9 +132,9 @@ class RepeatObserver:
         self._on = False
 
     def start(self, frame: FrameType | None) -> bool:
-        """False, and nothing is done, while somebody else traces. frame: those of the chosen functions from it outwards
-        run already."""
-        if sys.gettrace() is not None or not self._stores:
+        """False, and nothing is done, while somebody else traces, and where that writes variables (Python 3.10). frame:
+        those of the chosen functions from it outwards run already."""
+        if sys.gettrace() is not None or not self._stores or sys.version_info < sites.TRACED_FROM:
             return False
         for each in reversed([each for each in outwards(frame) if each.f_code in self._stores]):
             if each.f_trace is None:
@@ -243,7 +243,7 @@ class RepeatObserver:
                 frame.f_trace_lines, top.line = False, 0
 
     def _evaluated(self, frame: FrameType, top: _Running, names: list[str], returned: Any, took: int) -> None:
-        values = frame.f_locals if names and returned is None else {}
+        values = sites.variables(frame) if names and returned is None else {}
         self._count(self._line(frame, (top.code, top.line), len(self._open)), values, names, returned, took)
         for name in names if values else ():
             if (one := fingerprint(values.get(name))) is not None:
@@ -275,7 +275,7 @@ class RepeatObserver:
 
     def _check(self, frame: FrameType, top: _Running, names: Iterable[str]) -> None:
         """Whether what these variables were bound to has changed since: it is a copy to work on then."""
-        values = frame.f_locals if names else {}
+        values = sites.variables(frame) if names else {}
         for name in names:
             key, identity, before = top.bound.pop(name)
             value = values.get(name)

@@ -36,6 +36,7 @@ from steptime.probe.identity import place, traces
 from steptime.probe.inputs import InputCheck
 from steptime.probe.lines import LineTimeline, LoopFrame
 from steptime.probe.memory import exhausted
+from steptime.probe.memory.containers import growing, lengths
 from steptime.probe.memory.leaks import APART, LOOKS, LeakSearch
 from steptime.probe.modules import MOST, module_facts, named_modules, without_update
 from steptime.probe.objects import each_once, parameters_of, updated_by
@@ -167,8 +168,7 @@ def _stages(session: Session) -> Stage:
         yield from _profiles(session, EARLY_WINDOW + long, 0 if long else EARLY_STEPS, stacks)
     early.look()
     hot = yield from _unseen(session, _sampled(session))
-    if sys.version_info >= (3, 13):  # before, a snapshot of a traced frame's variables keeps the job's objects alive
-        yield from _unseen(session, _repeats(session, frames, (*hot, *found.functions)))
+    yield from _unseen(session, _repeats(session, frames, (*hot, *found.functions)))
     early.look()
     yield from _until(session, DEVICE_STEPS if device.in_use() else PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.step_timer.usual()
@@ -525,9 +525,12 @@ def _search_leaks(session: Session) -> Stage:
     """Examines the living objects several times, a few steps apart, for objects that outlive their step, and for
     holders."""
     search, share = LeakSearch(), max(session.allowance.share(), LEAST_FOR_LEAKS)
+    looks, steps = [], []
     while True:
         start = now()
         search.look(session.steps, sys._getframe())
+        looks.append(lengths(sys._getframe()))
+        steps.append(session.steps)
         took = now() - start
         session.recorder.pause(start)
         if search.done:
@@ -538,6 +541,8 @@ def _search_leaks(session: Session) -> Stage:
         yield from _steps(APART)
     for leak in search.leaks:
         session.recorder.fact("leak", **leak)
+    for container in growing(looks, steps, sys._getframe()):
+        session.recorder.fact("growing", **container)
 
 
 def _profile(session: Session, window: ProfilerWindow, wanted: int, patience: int = SECOND) -> Stage:

@@ -6,13 +6,15 @@ No frame and no object of the user is kept; construction sites are stored in wea
 
 from __future__ import annotations
 
+import ctypes
 import dis
+import inspect
 import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
-from types import CodeType, FrameType
+from collections.abc import Iterator, Mapping
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -26,6 +28,13 @@ BUILT = ("python.data_loader", "python.optimizer")
 """Names under which DataLoader.__init__ and Optimizer.__init__ log their use (torch 2.4 to 2.13)."""
 KNOWN_FILES = 8192
 """Most file names remembered, as a job may make code forever."""
+READS_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
+"""Functions through which a job may hold its dictionary of locals. Up to Python 3.12 a frame has only one, and reading
+it updates it: the job would find new variables in it."""
+ONLY_THE_FRAME = 3
+"""References to a dictionary of locals that nobody else holds: the frame's, ours, and getrefcount's."""
+TRACED_FROM = (3, 11)
+"""Python whose trace functions leave variables alone that they did not read."""
 
 _INNER_FOLDERS = (
     os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), ""),
@@ -84,6 +93,28 @@ def user_frame(frame: FrameType | None, least: int = USER) -> tuple[str, int, st
     return None
 
 
+def variables(frame: FrameType) -> Mapping[str, Any]:
+    """Returns the variables of a function or a module that runs; {} for a class body, and for a function that may hold
+    its dictionary of locals.
+
+    Up to Python 3.12 reading them makes that dictionary, which would keep alive what the job deletes, and from which a
+    trace function's frame is written back: it is emptied, and the frame marked as written (frameobject.c of 3.11 and
+    3.12: nothing is written for a name that the dictionary lacks)."""
+    code = frame.f_code
+    if not code.co_flags & inspect.CO_OPTIMIZED:
+        return frame.f_globals if code.co_name == "<module>" else {}
+    if READS_LOCALS.intersection(code.co_names):
+        return {}
+    entries = frame.f_locals
+    found = dict(entries)
+    if type(entries) is dict:
+        if sys.getrefcount(entries) <= ONLY_THE_FRAME:
+            entries.clear()
+        if sys.version_info >= TRACED_FROM:
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), 0)
+    return found
+
+
 def source_line(file: str, line: int, function: str = "", text: str = "") -> dict[str, Any]:
     """Returns the fields of a `SourceLine`."""
     return {"file": file, "line": line, "function": function, "text": text}
@@ -102,13 +133,14 @@ def site_of(built: Any) -> dict[str, Any] | None:
 
 def _remember(frame: FrameType) -> None:
     """Stores the construction site of the object whose __init__ `frame` runs."""
-    built = frame.f_locals.get("self")
+    arguments = variables(frame)
+    built = arguments.get("self")
     outer = frame.f_back
     place = user_frame(outer) or user_frame(outer, LIBRARY)
     if built is None or place is None:
         return
     line = line_at(place)
-    dataset = frame.f_locals.get("dataset")
+    dataset = arguments.get("dataset")
     _built.keep(built, line if dataset is None else _first_line(dataset, line, outer))
 
 
@@ -169,6 +201,20 @@ def code_facts(code: CodeType, loop: bool) -> dict[str, Any]:
         "lines": lines,
         "span": max([code.co_firstlineno, *names]) - first + 1,
     }
+
+
+def line_that_calls(*names: str) -> dict[str, Any] | None:
+    """Returns the first line of the user's loaded modules that by its text calls one of these functions and does not
+    switch it off; None if there is none."""
+    for module in list(sys.modules.values()):
+        file = module.__dict__.get("__file__") if type(module) is ModuleType else None
+        if not isinstance(file, str) or whose(file) != USER:
+            continue
+        for number, text in enumerate(linecache.getlines(file), 1):
+            code = text.partition("#")[0]
+            if "False" not in code and any(f"{name}(" in code for name in names):
+                return source_line(os.path.abspath(file), number, "", text.strip())
+    return None
 
 
 def names_by_line(code: CodeType) -> dict[int, tuple[set[str], set[str]]]:

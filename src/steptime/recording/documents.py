@@ -42,6 +42,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "trace": rec.TraceFacts,
     "change": rec.ChangeFacts,
     "leak": rec.LeakFacts,
+    "growing": rec.GrowingFacts,
     "loss": rec.LossFacts,
     "padding": rec.PaddingFacts,
     "inputs": rec.InputFacts,

@@ -33,11 +33,14 @@ device."""
 REST, RESTS = "rest-request", "rests"
 """REST: file that asks a process to rest at a step's end. RESTS: times at which it and its device became idle and went
 on."""
+CLOCKS = "clock-started-", "clock-ended-"
+"""Starts of the names of two files, which a process's pid follows: times of its clock, at which the system wrote
+them."""
 BLOCKS, GOING = "blocks.jsonl", "going"
 """Files of a process that runs several variants in blocks. BLOCKS: measurements. GOING: masks of variants that go
 on."""
 MARKS = re.compile(
-    rf"seen-(python|torch|importing)|refused-\d+|{REQUEST}|{LEAVE}|{WARM}|{REST}|{RESTS}|{GOING}|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|variant-ended-\d+"
+    rf"seen-(python|torch|importing)|refused-\d+|{REQUEST}|{LEAVE}|{WARM}|{REST}|{RESTS}|{GOING}|({'|'.join(CLOCKS)})\d+|left-\d+|leader|joined-(.+-\d+|task-\d+)(\.ended)?|variant-ended-\d+"
 )
 """Marks of the recording: files whose existence is the message. One with other content than MARK_TEXT is not ours."""
 MARK_TEXT = re.compile(rb"(\d+\n)*|(\S+ \d+ \d*\n)?(ended\n)?")

@@ -88,9 +88,10 @@ def _decode(data: bytes) -> tuple[_ParityLine, StepWork]:
     if not all(0 <= number < LARGEST_STEP for number in counts):
         raise ValueError("a number is out of range")
     sketches = [each for batch in work.batches for each in batch]
-    sketches += [each for *_, each in (*work.updates, *work.directions, *work.carried)]
+    sketches += [each for *_, each in (*work.updates, *work.directions, *work.carried, *work.buffers)]
     sketches += [each for *_, each in work.weights] + [each for *_, each in work.ways]
-    if any(len(each) != SKETCH for each in sketches) or not all(SHAPE.fullmatch(shape) for shape, _ in work.carried):
+    shapes = [shape for shape, _ in (*work.carried, *work.buffers)]
+    if any(len(each) != SKETCH for each in sketches) or not all(map(SHAPE.fullmatch, shapes)):
         raise ValueError(f"a sketch has not {SKETCH} numbers, or a shape is none")
     return line, work
 
@@ -288,6 +289,7 @@ def assemble_process(
         changes=_newest(_of(found, rec.ChangeFacts), "identity"),
         parity=read_parity(folder / "parity.jsonl", problems),
         leaks=tuple(_of(found, rec.LeakFacts)),
+        growing=tuple(_of(found, rec.GrowingFacts)),
         out_of_memory=next(reversed(_of(found, rec.OutOfMemoryFacts)), None),
         padding=next(reversed(_of(found, rec.PaddingFacts)), None),
         loss=next(iter(_of(found, rec.LossFacts)), None),

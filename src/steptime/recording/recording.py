@@ -284,7 +284,7 @@ class SettingsFacts:
     packages: installed ones that a fix could use. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
     debug_switches: (name, value) of active environment variables for debugging. memory_limit: bytes of the device, else
     of the process. autocast: format of the autocast around modules that are
-    trained, "off", or None if unknown."""
+    trained, "off", or None if unknown. anomaly_site, deterministic_site: the line that switched it on, by its text."""
 
     intra_op_threads: int
     inter_op_threads: int
@@ -303,6 +303,8 @@ class SettingsFacts:
     packages: tuple[str, ...] = ()
     allocator: str = ""
     debug_switches: tuple[tuple[str, str], ...] = ()
+    anomaly_site: SourceLine | None = None
+    deterministic_site: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,6 +441,17 @@ class LeakFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowingFacts:
+    """Container that became longer with every step. kind: its type; name: of the variable or attribute; entries: by
+    which it grew per step. site: the line that makes it longer, None if unknown."""
+
+    kind: str
+    name: str
+    entries: float
+    site: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OutOfMemoryFacts:
     """Out-of-memory error that ended the process. asked: bytes; None if the message lacks them. device: "cpu", "cuda".
     site: the user's innermost line. step: steps before. held: bytes by owner, as far as Python knows; resident: bytes
@@ -468,9 +481,13 @@ class StepWork:
     Fields of examined steps: options: of each optimizer group with an update, as JSON, and its count of numbers.
     samples: a number for each sample of a top module. dropout: sum of the probabilities of dropouts in training mode,
     and training: fraction of modules in that mode, at the first forward. drew: the forwards drew random numbers.
+    low: the first forward computes in a 16-bit format. updated: 2-norm of all gradients
+    after the last backward, and as the optimizers got them; () if unknown.
     moving, in some steps of a timed run: count of numbers in the carried tensors that changed. Fields of a rehearsal's
     last step: ways: name and dtype of each parameter, norm of its first weights' sketch, and sketch of its movement.
-    carried: shape and sketch of each other tensor, as large as a parameter, that has changed since the first step."""
+    carried: shape and sketch of each other tensor, as large as a parameter, that has changed since the first step.
+    buffers: the same of the buffers of all modules. kernels, launches: of a device, and calls that launch them (a graph
+    is one). operators: that no operator calls."""
 
     inputs: tuple[str, ...] = ()
     batches: tuple[tuple[tuple[float, ...], ...], ...] = ()
@@ -487,9 +504,15 @@ class StepWork:
     dropout: float | None = None
     training: float | None = None
     drew: bool | None = None
+    low: bool = False
+    updated: tuple[float, ...] = ()
     moving: int | None = None
     ways: tuple[tuple[str, str, float, tuple[float, ...]], ...] = ()
     carried: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    kernels: int | None = None
+    launches: int | None = None
+    operators: int | None = None
+    buffers: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -555,7 +578,8 @@ class DeviceSample:
 class TelemetrySample:
     """Sample of the job's processes and the machine, by the supervisor, about once a second.
 
-    monotonic_ns: time. job_cpu, other_cpu: CPU seconds per second of the job, and of everything else on the machine.
+    monotonic_ns: time. job_cpu, other_cpu: CPU seconds per second of the job, and of everything else on the machine;
+    together at most its `cpus` (None in older recordings).
     resident_bytes: of the job. pressure: /proc/pressure/cpu "some avg10", percent. steal: CPU seconds per second.
     devices: those on this host on which the job's processes report a context."""
 
@@ -566,6 +590,7 @@ class TelemetrySample:
     pressure: float | None = None
     steal: float | None = None
     devices: tuple[DeviceSample, ...] = ()
+    cpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -613,6 +638,7 @@ class Process:
     changes: tuple[ChangeFacts, ...] = ()
     parity: Parity | None = None
     leaks: tuple[LeakFacts, ...] = ()
+    growing: tuple[GrowingFacts, ...] = ()
     out_of_memory: OutOfMemoryFacts | None = None
     padding: PaddingFacts | None = None
     inputs: InputFacts | None = None

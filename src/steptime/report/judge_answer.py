@@ -13,6 +13,7 @@ from steptime.report.trials import trial_report
 from steptime.report.verdict_words import (
     WORDS,
     certainty,
+    changes_text,
     judged,
     may_go_on,
     memory_text,
@@ -173,6 +174,7 @@ def _sentences(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
     reported = [reason_text(judgement), *filter(None, (judgement.training,))]
     if judgement.memory is not None:
         reported.append(f"Peak memory {memory_text(judgement.memory)}")
+    reported += changes_text(judgement, runs)
     compiling = max((run.compile_seconds for run in runs if run.variant == judgement.variant.name), default=0.0)
     step, speed = usual_step(runs), judgement.speed
     by_steps = not any(run.metric is not None for run in runs)

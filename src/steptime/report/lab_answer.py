@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 
 from steptime.answer.answer import Answer
+from steptime.answer.page.curves import curve_figures
 from steptime.answer.tables import Cell, Column, Table, duration, integer, number, size, table_of, word
 from steptime.quantities import format_bytes, format_count, format_share
+from steptime.recording.recording import StepWork
 from steptime.report.judge_answer import as_document
+from steptime.report.sweep import throughput_chart
 from steptime.report.trial_answer import format_rate_of
-from steptime.report.verdict_words import certainty, speed_text
+from steptime.report.verdict_words import certainty, counted, speed_text
 from steptime.trials.judge import MIN_GAIN, usual_step
 from steptime.trials.plan import BF16, BF16_COMPILED, NO_INPUT, BatchSizePoint, plateau, points_of
 from steptime.trials.results import Results
@@ -38,16 +41,17 @@ def answer_of(
     """batch_size: the job's own, None where it is not known; capacity: bytes that it may have, likewise; samples: that
     a step of it reads, likewise. fast_bfloat16: its matmuls are faster in bfloat16 by BY_PRECISION or more."""
     judgements = [each for stage, each in results.judgements if stage == 0 and batch_of(each.variant) is None]
-    timed = [run for run in results.runs if not run.rehearsal and run.step_ns]
+    timed = _timed(results.runs)
     points = size_points(results, batch_size)
     return Answer(
         title=f"Lab of {shlex.join(results.plan.command)}",
         headline=reading(judgements, points, capacity, timed, fast_bfloat16=fast_bfloat16) if timed else NOTHING,
         badge=certainty(results, [each for each in judgements if each.variant.name != NO_INPUT]) if timed else "",
         head=(f"Lab of {shlex.join(results.plan.command)}",),
-        parts=(_variants(judgements, timed, samples), _by_size(points)),
+        parts=(_variants(judgements, results.runs, samples), _by_size(points)),
         notes=(*_reasons(judgements, timed), *_drifted(judgements, timed), *_compilation(judgements, timed)),
         next_command=next_command,
+        figures=curve_figures(throughput_chart([(each.size, each.rate) for each in points if each.rate is not None])),
         data=as_document(results),
     )
 
@@ -58,7 +62,7 @@ NOTHING = "No result: the budget was too short for one round. Give a larger --bu
 @dataclass(frozen=True, slots=True)
 class LabRow:
     """Runs of variants together: step, median and spread are means over the runs, ns; rate: samples per second by the
-    mean, None where a batch's size is not known; peak: the largest, bytes."""
+    mean, None where a batch's size is not known; peak: the largest, bytes. counted: its rehearsal's last step."""
 
     label: str
     speed: str
@@ -67,14 +71,22 @@ class LabRow:
     spread: float | None = None
     rate: float | None = None
     peak: int | None = None
+    counted: StepWork | None = None
+
+    @property
+    def calls(self) -> int | None:
+        """Kernels per step, operators without a device."""
+        return (self.counted.kernels or self.counted.operators) if self.counted is not None else None
 
 
-def _variants(judgements: Sequence[Judgement], timed: Sequence[Run], samples: float | None) -> Table:
-    rows = [_row("as it is", timed, (BASELINE, CONTROL), "1", samples)]
+def _variants(judgements: Sequence[Judgement], runs: Sequence[Run], samples: float | None) -> Table:
+    timed = _timed(runs)
+    rows = [_row("as it is", runs, (BASELINE, CONTROL), "1", samples)]
     for each in judgements:
         untimed = each.verdict is TrialVerdict.UNDECIDED and not any(run.variant == each.variant.name for run in timed)
         speed = speed_text(each.speed) if each.speed is not None else NO_TIME if untimed else each.verdict.value
-        rows.append(_row(each.variant.label, timed, (each.variant.name,), speed, samples))
+        rows.append(_row(each.variant.label, runs, (each.variant.name,), speed, samples))
+    on_device = any(row.counted is not None and row.counted.kernels for row in rows)
     return table_of(
         "lab", "", "", rows,
         word("variant", "variant", lambda row: row.label),
@@ -84,17 +96,23 @@ def _variants(judgements: Sequence[Judgement], timed: Sequence[Run], samples: fl
         number("samples/s", "samples_per_s", lambda row: row.rate, format_rate_of),
         word("speed-up", "speed", lambda row: row.speed),
         size("peak", "peak_bytes", lambda row: row.peak),
+        number("kernels" if on_device else "operators", "calls", lambda row: row.calls, "{:,.0f}".format),
     )  # fmt: skip
 
 
-def _row(label: str, timed: Sequence[Run], variants: Sequence[str], speed: str, samples: float | None) -> LabRow:
-    runs = [run for run in timed if run.variant in variants]
+def _timed(runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if not run.rehearsal and run.step_ns]
+
+
+def _row(label: str, every: Sequence[Run], variants: Sequence[str], speed: str, samples: float | None) -> LabRow:
+    runs = [run for run in _timed(every) if run.variant in variants]
+    calls = counted(every, variants[0])
     if not runs:
-        return LabRow(label, speed)
+        return LabRow(label, speed, counted=calls)
     peak = max(run.peak_bytes or 0 for run in runs) or None
     step, spread = _mean_step(runs), fmean(_spread(run.step_ns) for run in runs)
     middle = fmean(median(run.step_ns) for run in runs)
-    return LabRow(label, speed, step, middle, spread, samples / step * 1e9 if samples else None, peak)
+    return LabRow(label, speed, step, middle, spread, samples / step * 1e9 if samples else None, peak, calls)
 
 
 def _reasons(judgements: Sequence[Judgement], timed: Sequence[Run]) -> Iterator[str]:
@@ -183,7 +201,7 @@ def _compilation(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[
 
 def size_points(results: Results, batch_size: int | None) -> tuple[BatchSizePoint, ...]:
     """Batch sizes of a lab, including the job's own; () if no other was tried."""
-    timed = [run for run in results.runs if not run.rehearsal and run.step_ns]
+    timed = _timed(results.runs)
     sizes = [each for _, each in results.judgements if batch_of(each.variant) is not None]
     base = usual_step(timed)
     peak = max((run.peak_bytes or 0 for run in timed if run.variant in (BASELINE, CONTROL)), default=0)

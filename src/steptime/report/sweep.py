@@ -28,6 +28,12 @@ class SweptBatch:
         """Samples per second."""
         return self.batch / self.step.value * 1e9
 
+    @property
+    def rate(self) -> Estimate:
+        """Throughput with its interval."""
+        low, high = self.batch / self.step.high * 1e9, self.batch / max(self.step.low, 1.0) * 1e9
+        return Estimate(self.throughput, low, high, self.step.samples)
+
 
 def answer_of(points: Sequence[SweptBatch]) -> Answer:
     """Smallest batch size with nearly the best throughput. points: at least one."""
@@ -41,7 +47,7 @@ def answer_of(points: Sequence[SweptBatch]) -> Answer:
         head=(f"{points[0].device}; one trace of each size",),
         parts=(_table(points),),
         notes=("Next: diagnose one of them with steptime diagnose, or compare two with steptime compare.",),
-        figures=curve_figures(_chart(points)),
+        figures=curve_figures(throughput_chart([(each.batch, each.rate) for each in points])),
         data={"schema": "steptime-batch-sweep", "schema_version": 1, "sizes": [_row(each) for each in points]},
     )
 
@@ -76,14 +82,14 @@ def _row(point: SweptBatch) -> dict[str, object]:
     }
 
 
-def _chart(points: Sequence[SweptBatch]) -> CurveChart | None:
-    """Chart of throughput over batch size; None for one size."""
+def throughput_chart(points: Sequence[tuple[int, Estimate]]) -> CurveChart | None:
+    """Chart of samples per second over batch size; None for one size."""
     if len(points) < 2:
         return None
-    rates = [Estimate(each.throughput, each.batch / each.step.high * 1e9, each.batch / max(each.step.low, 1.0) * 1e9,
-                      each.step.samples) for each in points]  # fmt: skip
-    up = decades([max(each.value, 1.0) for each in rates])
+    up = decades([max(rate.value, 1.0) for _, rate in points])
     places = middles(len(points))
-    line = curve_of("samples per second", 0, list(zip(places, rates, strict=True)), up)
-    sizes = tuple(Tick(place, str(each.batch)) for place, each in zip(places, points, strict=True))
+    line = curve_of(
+        "samples per second", 0, [(place, rate) for place, (_, rate) in zip(places, points, strict=True)], up
+    )
+    sizes = tuple(Tick(place, str(size)) for place, (size, _) in zip(places, points, strict=True))
     return CurveChart((line,), sizes, up.every_tick(rate_text), "Throughput over batch size")

@@ -29,7 +29,15 @@ from steptime.answer.tables import (
     table_of,
     word,
 )
-from steptime.quantities import SourceLine, format_bytes, format_change, format_duration, format_rate, format_share
+from steptime.quantities import (
+    SourceLine,
+    format_bytes,
+    format_change,
+    format_duration,
+    format_intensity,
+    format_rate,
+    format_share,
+)
 from steptime.report.report import ProcessReport, Report
 from steptime.report.sentences import interval_text, place_text, predictions
 from steptime.report.trials import TrialReport
@@ -315,6 +323,8 @@ def _operators(case: Case) -> Table:
         number("FLOP", "flop", lambda use: use.flops, lambda value: f"{value:.3g}"),
         _rate(lambda use: _per_second(use.flops, use.duration)),
         size("bytes", "bytes", lambda use: use.bytes),
+        number("FLOP/byte", "flop_per_byte", lambda use: use.intensity,
+               lambda value: format_intensity(value).partition(" ")[0]),
         *_bandwidth(case, OperatorUse),
         _place(lambda use: use.source),
     )  # fmt: skip

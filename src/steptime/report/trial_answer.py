@@ -17,7 +17,7 @@ from steptime.quantities import Estimate, format_bytes, format_change, format_co
 from steptime.report.gain import measured_gain
 from steptime.report.judge_answer import LONG_COMPILATION, as_document
 from steptime.report.trials import TrialReport, Tried, trial_report
-from steptime.report.verdict_words import certainty, gain_text, reason_text, speed_text, trial_headline
+from steptime.report.verdict_words import certainty, changes_text, gain_text, reason_text, speed_text, trial_headline
 from steptime.trials.judge import usual_step
 from steptime.trials.plan import workers_of
 from steptime.trials.results import Results
@@ -76,7 +76,8 @@ def _headline(results: Results, ordered: Sequence[Judgement]) -> str:
 def _variants(ordered: Sequence[Judgement], runs: Sequence[Run], goal: Goal) -> Table:
     def why(judgement: Judgement) -> str:
         pays = _pays_from(judgement, runs) if goal is Goal.SPEED else ""
-        return f"{_extra(judgement, goal)}{pays}{reason_text(judgement)}"
+        changed = "".join(f"{each}; " for each in changes_text(judgement, runs))
+        return f"{_extra(judgement, goal)}{pays}{changed}{reason_text(judgement)}"
 
     return table_of(
         "tried", "", "", ordered,

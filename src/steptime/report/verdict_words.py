@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import ceil, log
+from statistics import median
 
 from steptime.advice.fix import Goal
-from steptime.quantities import Estimate, format_change, format_count, format_duration
+from steptime.quantities import Estimate, format_bytes, format_change, format_count, format_duration
+from steptime.recording.recording import StepWork
 from steptime.report.trials import TrialReport, Tried
 from steptime.trials import parity
 from steptime.trials.judge import KEPT, LEAST_ROUNDS
@@ -74,6 +76,34 @@ def gain_text(judgement: Judgement, goal: Goal) -> str:
     if gain is None:
         return ""
     return memory_text(gain) if goal is Goal.MEMORY else speed_text(gain)
+
+
+def counted(runs: Sequence[Run], variant: str) -> StepWork | None:
+    """Step of a variant's rehearsal whose kernels and operators were counted; None without one."""
+    own = (run.work[-1] for run in runs if (run.variant, run.stage, run.exact) == (variant, 0, False) and run.work)
+    return next((work for work in own if work.operators), None)
+
+
+def changes_text(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
+    """Kernels per step (without a device, operators), their launches, and memory growth, before and after, where they
+    differ: "532 → 48 kernels per step"."""
+    before, after = counted(runs, BASELINE), counted(runs, judgement.variant.name)
+    reported = []
+    if before is not None and after is not None:
+        names = ("kernels", "launches") if before.kernels or after.kernels else ("operators",)
+        pairs = [(name, getattr(before, name) or 0, getattr(after, name) or 0) for name in names]
+        reported = [f"{one:,} → {two:,} {name} per step" for name, one, two in pairs if one != two]
+    grown, grows = _growth(runs, (BASELINE, CONTROL)), _growth(runs, (judgement.variant.name,))
+    if grown is not None and grows is not None and (grown or grows):
+        by = (f"{format_bytes(each)}/step" if each else "no certain one" for each in (grown, grows))
+        reported.append(f"Memory growth {' → '.join(by)}")
+    return reported
+
+
+def _growth(runs: Sequence[Run], variants: Sequence[str]) -> float | None:
+    """Median memory growth over timed runs, bytes per step; None if unknown."""
+    known = [run.growth for run in runs if run.variant in variants and not run.stage and run.growth is not None]
+    return median(known) if known else None
 
 
 def reason_text(judgement: Judgement) -> str:

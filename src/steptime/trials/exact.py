@@ -30,6 +30,9 @@ EXACT_EACH = 1e-5
 """Bound EXACT for a single parameter, whose way may be short."""
 SINGLE = 1e-3
 """Bound EXACT in float32. Fused attention differed by 3.3e-4, half of a model in bfloat16 by 2.8e-3."""
+LOW = 2e-2
+"""Bound EXACT in float32 for a job that computes in a 16-bit format itself. Under bfloat16, fused attention differed by
+2.6e-3, merged micro-batches by 1.7e-3."""
 OTHER_DRAWS = 10 * SINGLE
 """Distance in float64 that, without one in float32, shows other random numbers and not another training: float64 draws
 them by function and shape."""
@@ -43,6 +46,14 @@ CARRIED = 0.2
 weights."""
 ALIKE = {True: 1e-6, False: 1e-3}
 """Relative distance up to which two carried tensors are the same, by whether they are in float64."""
+CLIPPED = 0.95
+"""Fraction of its norm that is left of a clipped gradient, at most."""
+NEAR_BUFFERS = 0.1
+"""Relative distance of buffers in float32 from which on they are others: statistics that are not updated for six steps
+are half as long, and those of equal parameters within SINGLE differ by a percent."""
+RESTING = 1e-3
+"""Length of a buffer, as a fraction of the longest one's, below which its values are compared with this: the mean of
+what is zero in exact arithmetic is rounding."""
 FEW_REPEATS, MANY_REPEATS, LEAST_REPEATS = 0.01, 0.05, 8
 """Bounds on repeated samples, as fractions of all (the last: a count): few for a job that makes them afresh, many for a
 candidate that keeps them."""
@@ -99,13 +110,25 @@ def other_parameters(variant: Variant, own: Sequence[Run], plain: Sequence[Run])
             f"After {exact.steps} steps in float64, its parameters differ from the job's by "
             f"{exact.distance:.1e} of their total change ({name}: {by:.1e}); rounding explains {EXACT:.0e}"
         )
-    if single is None or single[0] <= SINGLE:
+    low = any(step.low for run in theirs for step in run.work)
+    bound = LOW if low else SINGLE
+    if single is None or single[0] <= bound or (mine[-1].work[0].batches and not _same_batches(mine[-1], theirs[0])):
         return ""
     return (
         "In float64 it trains the same, but in float32 its parameters differ from the job's by "
         f"{single[0]:.1e} of their total change after {len(mine[-1].work)} steps; rounding explains "
-        f"{SINGLE:.0e}. It computes in a lower precision; --low-precision allows that"
+        f"{bound:.0e}. It computes in a lower precision; --low-precision allows that"
     )
+
+
+def _same_batches(run: Run, before: Run) -> bool:
+    """True if the steps of two rehearsals got the same batches, as far as recorded: with random numbers drawn in
+    another order they do not, and then their parameters differ by more than rounding."""
+    for one, other in zip(run.work, before.work, strict=False):
+        mine, theirs = (sorted(each for call in step.batches for each in call) for step in (one, other))
+        if len(mine) == len(theirs) and not np.allclose(mine, theirs, rtol=ALIKE[False], atol=ALIKE[False]):
+            return False
+    return True
 
 
 def apart(run: Run, before: Run) -> tuple[float, tuple[str, float]] | None:
@@ -201,19 +224,42 @@ _second = itemgetter(1)
 Carried = Sequence[tuple[str, tuple[float, ...]]]
 
 
-def _unmatched(wanted: Carried, among: Carried, within: float) -> Carried:
-    """Tensors of `wanted` without a counterpart in `among` that has the same shape and close values."""
+def other_buffers(variant: Variant, run: Run, references: Sequence[Run]) -> str:
+    """Sentence on buffers of modules (running statistics, averages) that the job updates and that have other values in
+    the candidate's rehearsal, though its parameters are the same; "" for none."""
+    if not run.work or variant.low_precision or variant.other_data:
+        return ""
+    within = ALIKE[True] if run.exact else NEAR_BUFFERS
+    gap = apart(run, references[0])
+    if gap is None or gap[0] > (EXACT if run.exact else SINGLE):
+        return ""  # they follow the parameters
+    mine, (theirs, *again) = run.work[-1].buffers, [each.work[-1].buffers for each in references if each.work]
+    least = RESTING * max((_length(np.array(values)) for _, values in theirs), default=0.0)
+    known = [each for each in theirs if all(each not in _unmatched(theirs, other, within, least) for other in again)]
+    lost = _unmatched(known, mine, within, least)
+    if not lost:
+        return ""
+    return (
+        f"After {len(run.work)} steps, {len(lost)} of {len(theirs)} buffers that the job updates (of {lost[0][0]} "
+        "numbers …) are not updated here, or have other values: statistics of what is evaluated?"
+    )
+
+
+def _unmatched(wanted: Carried, among: Carried, within: float, least: float = 0.0) -> Carried:
+    """Tensors of `wanted` without a counterpart in `among` that has the same shape and close values. least: length
+    below which values count as this long."""
     known: dict[str, list[tuple[float, ...]]] = {}
     for shape, values in among:
         known.setdefault(shape, []).append(values)
     columns = {shape: np.array(values, np.float64) for shape, values in known.items()}
-    return [each for each in wanted if not _is_among(np.array(each[1], np.float64), columns.get(each[0]), within)]
+    values_of = {each: np.array(each[1], np.float64) for each in wanted}
+    return [each for each in wanted if not _is_among(values_of[each], columns.get(each[0]), within, least)]
 
 
-def _is_among(values: Float64, others: Float64 | None, within: float) -> bool:
+def _is_among(values: Float64, others: Float64 | None, within: float, least: float) -> bool:
     if others is None:
         return False
-    longest = np.maximum(_length(values), np.linalg.norm(others, axis=1))
+    longest = np.maximum(max(least, _length(values)), np.linalg.norm(others, axis=1))
     return bool((np.linalg.norm(others - values, axis=1) <= within * longest).any())
 
 
@@ -267,6 +313,20 @@ def _differing(mine: Counter[Group], theirs: Counter[Group], known: set[str]) ->
         if own != usual:
             return f"{name} {', '.join(sorted(own))} in place of {', '.join(sorted(usual))}"
     return "its options for other parameters"
+
+
+def unclipped(run: Run, references: Sequence[Run]) -> str:
+    """Sentence on a step whose gradients come to the optimizer as they are, and in the job clipped; else ""."""
+    for number, (one, other) in enumerate(zip(run.work, references[0].work, strict=False), 1):
+        if len(one.updated) != 2 or len(other.updated) != 2:
+            continue
+        (before, own), (whole, clipped) = one.updated, other.updated
+        if clipped < CLIPPED * whole and own >= CLIPPED * before and own * CLIPPED > clipped:
+            return (
+                f"In step {number}, gradients of norm {own:.3g} come to the optimizer unclipped; the unchanged job "
+                f"clips {whole:.3g} to {clipped:.3g}"
+            )
+    return ""
 
 
 def other_modes(run: Run, references: Sequence[Run]) -> str:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -15,19 +16,22 @@ import numpy as np
 
 from steptime.advice.step_evidence import SLOWED
 from steptime.analysis.layout import lay_out
+from steptime.analysis.memory_samples import growth_of
 from steptime.analysis.timeline import Phase, SegmentKind, Steps, Timeline
 from steptime.arrays import Bool, Int64
 from steptime.changes import VariantOptions
 from steptime.errors import SteptimeError
 from steptime.intervals import measure, union
 from steptime.journal import Flag, Kind
+from steptime.launcher.forks import ForkServer
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.turns import Turn, stamps_in
 from steptime.launcher.variant import DEADLINE_PASSED, ERRORS, OUTPUT, run_plain, run_variant
 from steptime.launcher.watchdog import clear
-from steptime.recording.inventory import BLOCKS, RESTS, VARIANTS
+from steptime.machine.fork_script import UNSOUND
+from steptime.recording.inventory import BLOCKS, CLOCKS, RESTS, VARIANTS
 from steptime.recording.load import load
-from steptime.recording.recording import Process, Recording, TelemetrySample
+from steptime.recording.recording import Parity, Process, Recording, TelemetrySample
 from steptime.trials.blocks import read_blocks
 from steptime.trials.containment import Layer, Workspace, contained, ground_of
 from steptime.trials.names import own_folder
@@ -49,8 +53,11 @@ OUTSIDE = "changed outside of its folder: "
 """Prefix of the probe's notes on changes outside of a process's workspace (probe/changes/outside)."""
 REPLACED = "replaced: "
 """Prefix of the probe's notes on replaced clocks and torch functions (probe/changes/work)."""
-CLOCKS = 0.1
+DIFFERENT_CLOCKS = 0.1
 """Seconds by which the clocks of the budget and of a process may differ."""
+LONG_ENOUGH, SET_ANEW = 1.0, 0.01
+"""Least seconds between two times of a process that show its clock's rate; the system notes times of files to 10 ms.
+And seconds by which the system's clock is set while that process runs, from which on the rate is unknown."""
 NEARLY = 0.9
 """Fraction of a process's time limit from which on the limit counts as the reason for its end."""
 FORBIDDEN = ("Read-only file system", "Permission denied")
@@ -100,16 +107,18 @@ def execute(
     scheduled: ScheduledRun,
     show: Callable[[Progress], None] | None = None,
     among: Turn | None = None,
+    forks: ForkServer | None = None,
 ) -> Run:
     """Runs a scheduled process, and reads its recording.
 
-    show: called twice a second. among: its place among processes that take turns. Nothing that the job does raises an
-    error: it is the run's `failure`. Raises BudgetExhausted if the end of the budget killed it, KeyboardInterrupt, and
-    SteptimeError for what stops every run (no room on the disk, too large a copy)."""
+    show: called twice a second. among: its place among processes that take turns. forks: server that may fork it; what
+    is no sound fork is started anew. Nothing that the job does raises an error: it is the run's `failure`. Raises
+    BudgetExhausted if the end of the budget killed it, KeyboardInterrupt, and SteptimeError for what stops every run
+    (no room on the disk, too large a copy)."""
     name = folder_of(scheduled)
     recording = own_folder(workspace.folder, VARIANTS, name)
     clear(recording)  # of a run that was cut short
-    start = time.monotonic()
+    start, began_epoch = time.monotonic(), time.time()
     before = _unguarded(workspace)
     disk = next(path for path in (ground_of(workspace).base, *workspace.folder.parents) if path.is_dir())
     least_room = min(LEAST_ROOM, free_bytes(disk) // 2)
@@ -131,16 +140,23 @@ def execute(
     worker = scheduled.variant.name if among is not None else ""
     with contained(own, name, recording, scheduled.variant.sources, scheduled.deadline, worker) as (command, place):
         place = replace(place, until=time.monotonic() + left)
+        if place.contained == Layer.OVERLAY.value and scheduled.metric is None:
+            place = replace(place, forks=forks)
         if scheduled.metric is not None:
             outcome = run_plain(command, recording, scheduled.variant.changes, place, full)
         else:
             outcome = run_variant(command, recording, options, place, watch, among)
+    if forks is not None and outcome.status == UNSOUND:
+        forks.switch_off()
+        return execute(workspace, scheduled, show, among)
     passed = bool(outcome.problems) and outcome.problems[0].startswith(DEADLINE_PASSED)
-    if passed and scheduled.until_epoch is not None and time.time() >= scheduled.until_epoch - CLOCKS:
+    if passed and scheduled.until_epoch is not None and time.time() >= scheduled.until_epoch - DIFFERENT_CLOCKS:
         raise BudgetExhausted
     rests, rested = (among.rests, among.rested) if among is not None else ((), 0.0)
     run = read_run(scheduled, outcome, time.monotonic() - start - rested, rests)
+    set_anew = abs((time.time() - began_epoch) - (time.monotonic() - start)) > SET_ANEW
     outside = dict.fromkeys((*run.outside, *map(str, differences(before, _unguarded(workspace)))))
+    run = replace(run, clock=None if set_anew else run.clock)
     run = replace(run, failure=FILLED if filled else run.failure, outside=tuple(outside))
     if not workspace.keep and not run.failure:
         clear(recording)
@@ -186,6 +202,7 @@ def read_run(scheduled: ScheduledRun, outcome: Outcome, seconds: float, rests: S
         if run.failure or scheduled.options.switched:
             return replace(run, outside=_noted(recording.processes, OUTSIDE))
         stamps = stamps_in(outcome.recording / RESTS) if (outcome.recording / RESTS).exists() else None
+        run = replace(run, clock=clock_rate(outcome.recording))
         return _with_numbers(run, scheduled, recording, rests, stamps)
     except SteptimeError as error:
         return replace(run, failure=run.failure or str(error))
@@ -243,12 +260,34 @@ def _with_numbers(
         samples=_samples(process, timeline),
         peak_bytes=int(parity.peak_bytes.max()) if parity is not None and len(parity.peak_bytes) else None,
         start_seconds=start_seconds(process, timeline.steps),
+        growth=growth_per_step(parity),
         compile_seconds=sum(fact.duration_ns for fact in process.compilations) / 1e9,
         graph_breaks=len({fact.site for fact in process.graph_breaks}),
         changes=tuple(AppliedChange(fact.kind, fact.applied, fact.exercised, fact.detail) for fact in process.changes),
         load=load_of(recording.telemetry),
         outside=_noted(recording.processes, OUTSIDE),
     )
+
+
+def growth_per_step(parity: Parity | None) -> float | None:
+    """Growth of the peak from step to step, bytes: that of the process on a CPU, of each step on a device."""
+    if parity is None:
+        return None
+    found = growth_of("", "peak", np.arange(len(parity.peak_bytes)), parity.peak_bytes)
+    return found.per_step.value * found.leaks if found is not None else None
+
+
+def clock_rate(recording: Path) -> float | None:
+    """Seconds on the clock of a recording's processes for each second of the system's, by the times of two files that
+    each process wrote; of the process whose clock is furthest off. None if unknown."""
+    rates = []
+    for first in recording.glob(f"{CLOCKS[0]}*"):
+        last = recording / first.name.replace(*CLOCKS)
+        with suppress(OSError, ValueError):
+            seconds = (last.stat().st_mtime_ns - first.stat().st_mtime_ns) / 1e9
+            if seconds >= LONG_ENOUGH:
+                rates.append((int(last.read_text("ascii")) - int(first.read_text("ascii"))) / 1e9 / seconds)
+    return max(rates, key=lambda rate: abs(rate - 1), default=None)
 
 
 def passes_of(process: Process) -> tuple[tuple[str, int, int], ...]:

@@ -12,6 +12,7 @@ from typing import Protocol
 import psutil
 
 from steptime.launcher.devices import free_bytes
+from steptime.launcher.forks import ForkServer
 from steptime.launcher.outcome import Progress
 from steptime.launcher.turns import CannotAlternateError, Turn, Turns
 from steptime.trials.containment import Layer, Workspace, ground_of
@@ -30,6 +31,8 @@ ROOM = 2.0
 CONTEXT = 1 << 30
 """Bytes of device memory that a process takes besides its tensors, for driver and libraries."""
 
+BEFORE_START = ("environment", "preload")
+"""Changes that act before a process starts."""
 Block = Sequence[ScheduledRun]
 """Runs in sequence on one device: a variant is compared with the baselines of its own block."""
 Notify = Callable[[ScheduledRun, Progress | None], None]
@@ -75,13 +78,21 @@ def may_alternate(
 
 class LocalExecutor:
     """Executor on this machine, one process at a time, because two would disturb each other's times. alternating:
-    several processes of a block live at the same time and take turns, until that proves to harm the job. resident,
-    devices: as in `may_alternate`."""
+    several processes of a block live at the same time and take turns, until that proves to harm the job. forking: they
+    are forks (`launcher.forks`), which share memory with their server. resident, devices: as in `may_alternate`."""
 
     width = 1
 
-    def __init__(self, *, alternating: bool = False, resident: int | None = None, devices: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        alternating: bool = False,
+        forking: bool = False,
+        resident: int | None = None,
+        devices: Sequence[str] = (),
+    ) -> None:
         self.alternating, self._resident, self._devices = alternating, resident, devices
+        self._forks = ForkServer() if forking else None
 
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         """True if this many processes of a block take turns (see Executor)."""
@@ -92,17 +103,25 @@ class LocalExecutor:
     def run(self, workspace: Workspace, blocks: Sequence[Block], notify: Notify) -> Generator[Run, None, None]:
         """Yields the runs of all blocks (see Executor)."""
         for block in blocks:
+            if self._forks is not None and len(block) > 1:
+                self._forks.renew()  # its layout in memory is common to its forks, and each round shall have another
             if all(scheduled.options.alternating for scheduled in block):
                 yield from self._in_turns(workspace, block, notify)
             else:
-                yield from (_alone(workspace, scheduled, notify) for scheduled in block)
+                forks = self._forks_for(block)
+                yield from (_alone(workspace, scheduled, notify, forks) for scheduled in block)
+
+    def _forks_for(self, block: Block) -> ForkServer | None:
+        """Fork server for a block, if it can fork all of its processes: started in another way, one would differ."""
+        own = any(change.kind in BEFORE_START for scheduled in block for change in scheduled.variant.changes)
+        return None if own else self._forks
 
     def _in_turns(self, workspace: Workspace, block: Block, notify: Notify) -> Generator[Run, None, None]:
         """Yields the runs of a block whose processes take turns. A failed one runs again alone: if that succeeds,
         taking turns harms the job, and the executor stops doing so."""
         came: Sequence[Run] = ()
         with suppress(CannotAlternateError):
-            came = _together(workspace, block, notify, on_device=self._resident is not None)
+            came = _together(workspace, block, notify, self._forks_for(block), on_device=self._resident is not None)
         kept = {run.variant: run for run in came if not run.failure or not run.alternated}
         for scheduled in block if came else ():
             if scheduled.variant.name not in kept:
@@ -116,17 +135,21 @@ class LocalExecutor:
             yield _alone(workspace, scheduled, notify)
 
     def close(self) -> None:
-        """Does nothing: this machine needs no release."""
+        """Ends the fork server."""
+        if self._forks is not None:
+            self._forks.renew()
 
 
-def _alone(workspace: Workspace, scheduled: ScheduledRun, notify: Notify) -> Run:
+def _alone(workspace: Workspace, scheduled: ScheduledRun, notify: Notify, forks: ForkServer | None = None) -> Run:
     """Runs one process by itself."""
     notify(scheduled, None)
     plain = replace(scheduled, options=replace(scheduled.options, alternating=False))
-    return execute(workspace, plain, lambda progress: notify(scheduled, progress))
+    return execute(workspace, plain, lambda progress: notify(scheduled, progress), forks=forks)
 
 
-def _together(workspace: Workspace, block: Block, notify: Notify, *, on_device: bool) -> Sequence[Run]:
+def _together(
+    workspace: Workspace, block: Block, notify: Notify, forks: ForkServer | None, *, on_device: bool
+) -> Sequence[Run]:
     """Runs the processes of a block in turns, and returns their runs in order. Raises what `execute` raises, after all
     have ended."""
     longest = max(scheduled.step_seconds for scheduled in block)
@@ -136,7 +159,7 @@ def _together(workspace: Workspace, block: Block, notify: Notify, *, on_device: 
         try:
             among.await_()
             notify(scheduled, None)
-            return execute(workspace, scheduled, lambda progress: notify(scheduled, progress), among)
+            return execute(workspace, scheduled, lambda progress: notify(scheduled, progress), among, forks)
         finally:
             among.leave()
 

@@ -71,7 +71,7 @@ FORMAT = 1
 WARM_UP = 5
 """Least number of untimed first steps of a process."""
 NOT_A_NUMBER = float("nan")
-SKETCHES = ("batches", "weights", "updates", "directions", "samples", "ways", "carried")
+SKETCHES = ("batches", "weights", "updates", "directions", "samples", "ways", "carried", "buffers")
 """Fields of `StepWork` that hold lists of numbers."""
 MOST_FOLDERS = 2000
 """Most folders next to a recording that are searched: `runs` of a long project."""

@@ -24,9 +24,11 @@ from steptime.trials.exact import (
     exactness,
     kept_samples,
     left_out,
+    other_buffers,
     other_modes,
     other_options,
     other_parameters,
+    unclipped,
 )
 from steptime.trials.trial import Agreement, NumbersCheck, Run, Variant
 
@@ -39,6 +41,9 @@ ATTAINABLE = 0.9
 model."""
 SLACK = 0.99
 """Fraction of the job's evaluated samples, or of its dropout, below which a candidate has less."""
+CLOCK_SLACK = 0.03
+"""Fraction by which a process's clock may be faster or slower than the system's: the least gain; measured: 1 % at most
+for honest processes on an overloaded machine."""
 
 OTHER_SAMPLES = "trains on other samples than the unchanged job: --any-training judges the speed alone"
 
@@ -77,7 +82,7 @@ def suspicion(own: Sequence[Run], plain: Sequence[Run]) -> NumbersCheck | None:
     """Signs of cheating that no merely faster change shows: less work under the same name, other clocks, an early end;
     None for none."""
     replaced = replaced_functions(own, plain)
-    if replaced:
+    if replaced or (replaced := other_clock(own)):
         return _suspicious(replaced)
     for run in own:
         references = _alongside(run, plain)
@@ -93,6 +98,14 @@ def replaced_functions(own: Sequence[Run], plain: Sequence[Run]) -> str:
     usual = {name for run in plain for name in run.replaced}
     replaced = sorted({name for run in own for name in run.replaced} - usual)
     return f"It replaces {_several(replaced)}, which a candidate must not change" if replaced else ""
+
+
+def other_clock(own: Sequence[Run]) -> str:
+    """Sentence on a clock that runs at another rate than the system's in the candidate's processes, "" for none."""
+    rates = [run.clock for run in own if run.clock is not None and abs(run.clock - 1) > CLOCK_SLACK]
+    if not rates:
+        return ""
+    return f"Its clock counts {rates[-1]:.2f} s in each second of the system's: its times are not what they seem"
 
 
 def beyond_roofline(own: Sequence[Run], plain: Sequence[Run], least_ns: float) -> NumbersCheck | None:
@@ -131,6 +144,10 @@ def other_training(variant: Variant, own: Sequence[Run], plain: Sequence[Run]) -
     for run in own:
         references = _alongside(run, plain)
         sentence = (other_options(run, references) or other_modes(run, references)) if references else ""
+        if not sentence and not run.rehearsal and references:
+            sentence = unclipped(run, references)
+        if not sentence and run.rehearsal and references:
+            sentence = other_buffers(variant, run, references)
         if not sentence and not run.rehearsal and references and not otherwise:
             sentence = _shapes(run, references)
         if not sentence and not run.rehearsal and references and not variant.other_data and rehearsed and before:

@@ -170,7 +170,9 @@ class Run:
     trains on, 0 where that is not known. alternated: it took turns with the other processes of its round; turns: steady
     steps of each, () where that is not known. phases: ns of each `Phase` in the mean step of a CPU. switched: of
     a process that runs several variants in blocks, what it measured; switched_names: theirs. exact: a rehearsal in
-    float64. graph_breaks: lines at which torch.compile ended a graph.
+    float64. graph_breaks: lines at which torch.compile ended a graph. growth: of its memory, bytes per step, 0 where
+    none is certain, None in few steps. clock:
+    seconds on its clock for each second of the system's, None if it was too short to tell.
     """
 
     variant: str
@@ -206,6 +208,8 @@ class Run:
     switched_names: tuple[str, ...] = ()
     exact: bool = False
     graph_breaks: int = 0
+    growth: float | None = None
+    clock: float | None = None
 
     def __post_init__(self) -> None:
         for name in filter(None, (self.variant, self.folder, *self.switched_names)):

@@ -25,7 +25,7 @@ from steptime.advice.savings import modelled, named, of_kernels, partly, ratio
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.changes import Change
-from steptime.quantities import Estimate, SourceLine
+from steptime.quantities import Estimate, SourceLine, format_source
 
 LIKELY_COMPILED_MODEL = 2 / 3
 """Fraction of the dispatching: fused code still launches, and a graph break leaves all of it. And of the pointwise
@@ -50,6 +50,30 @@ TUNED = "max-autotune"
 STATEMENT_TUNED_MODEL = f'{{model}} = {{torch}}.compile({{model}}, mode="{TUNED}")'
 EXAMPLE_TUNED_MODEL = f'model = torch.compile(model, mode="{TUNED}")  # before the optimizer is made'
 EXAMPLE_COMPILED_MODEL = "model = torch.compile(model)  # before the optimizer is made from its parameters"
+CAPTURED_STEP = """\
+static = [each.cuda() for each in next(iter(loader))]  # inputs that keep their addresses
+
+def train():
+    optimizer.zero_grad(set_to_none=True)
+    loss = loss_function(model(static[0]), static[1])
+    loss.backward()
+    optimizer.step()  # of Adam: capturable=True
+    return loss
+
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):  # warm-up
+    for _ in range(3):
+        train()
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    loss = train()
+
+for batch in loader:  # with drop_last=True
+    for one, new in zip(static, batch):
+        one.copy_(new, non_blocking=True)
+    graph.replay()  # writes loss: clone it to keep it beyond the next replay"""
 LIKELY_CHANNELS_LAST = 0.2
 """Fraction of the convolutions' time: 14 to 25 % were measured on networks of images on CPUs."""
 LEAST_SHARE = 0.2
@@ -278,6 +302,39 @@ def cuda_graphs(step: StepSummary, case: Case) -> Option | None:
     example = 'model = torch.compile(model, mode="reduce-overhead")'
     edit = model_edit(case, STATEMENT_CUDA_GRAPHS, example, in_place=IN_PLACE)
     return Option(example.partition("= ")[2], (change,), saving, edit, MASKS)
+
+
+@fix("RM312", "captured-step", addresses={"ST302"}, promise=Promise.SAME_CURVE, risk=5)
+def captured_step(step: StepSummary, case: Case) -> Option | None:
+    """The whole step captured as one CUDA graph, by hand
+
+    What it changes: Forward, backward and update are captured once and replayed by one call. It is yours to write: the
+    example has static inputs that each batch is copied into, because a graph reads the addresses that it was captured
+    with; a warm-up on a side stream, because what is allocated or chosen once must not be captured; and the replay. Of
+    a part alone, torch.cuda.make_graphed_callables(model, (images,)) returns one that backward goes through.
+
+    What it promises: A curve as another seed would give: dropout masks come from another generator.
+
+    What it should gain: The device's idle time between launches, the optimizer's and the loss's included, which
+    mode="reduce-overhead" leaves.
+
+    When to leave it: Where shapes change from step to step (pad to a few lengths, and capture a graph for each). Where
+    the step reads values of the device or branches on them: these lines are named, and belong behind the replay. Adam
+    needs capturable=True, a learning rate that a schedule changes must be a tensor, and GradScaler skips no step.
+    """
+    predictions = case.replay.predictions if case.replay is not None else ()
+    replayed = next((each.saved for each in predictions if each.change == "one graph launch"), None)
+    if not step.device.startswith("cuda") or step.graphs is not None or replayed is None:
+        return None
+    if replayed.value < LEAST_CUDA_GRAPHS * step.duration.value:
+        return None
+    advice = "Capture the step as one CUDA graph."
+    waits = dict.fromkeys(format_source(site.source) for site in case.sites if site.device != "cpu" and site.calls > 0)
+    if waits:
+        advice += f" First take out of it what waits for the device: {', '.join(waits)}."
+    if case.changing_work:
+        advice += " Its work changes from step to step: pad to a few shapes, and capture a graph for each."
+    return Option("one CUDA graph for the step", edit=Snippet(CAPTURED_STEP), advice=advice)
 
 
 @fix("RM308", "attention-backend", addresses={"ST405"}, promise=Promise.SAME_CURVE, risk=3, low_precision=True)

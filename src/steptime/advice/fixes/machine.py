@@ -101,7 +101,9 @@ def _makes_large_tensors(use: OperatorUse) -> bool:
     return use.bound == "memory" and use.calls > 0 and (use.bytes or 0.0) / use.calls / TENSORS > LARGEST_KEPT
 
 
-@fix("RM403", "expandable-segments", addresses={"ST306", "ST703", "ST705"}, promise=Promise.SAME_BITS, risk=1)
+@fix(
+    "RM403", "expandable-segments", addresses={"ST306", "ST703", "ST705"}, promise=Promise.SAME_BITS, risk=1, frees=0.1
+)
 def expandable_segments(step: StepSummary, case: Case) -> Option | None:
     """Device memory in segments that grow
 

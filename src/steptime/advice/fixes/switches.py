@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from steptime.advice.evidence import Case
 from steptime.advice.fix import Edit, EnvironmentEdit, ModelEdit, Option, Promise, Snippet, SwitchEdit, fix, model_edit
@@ -11,6 +12,7 @@ from steptime.advice.run_uses import SettingsUse, StepSummary
 from steptime.analysis.modules import ModuleUse
 from steptime.changes import Change
 from steptime.debug_switches import acting
+from steptime.quantities import format_count
 
 STATEMENT = """for block in {holder}:
     block.forward = functools.partial({{torch}}.utils.checkpoint.checkpoint, block.forward, use_reentrant=False)"""
@@ -117,12 +119,13 @@ def no_debug_switches(step: StepSummary, settings: SettingsUse) -> Option | None
     risk=4,
     frees=0.6,
 )
-def activation_checkpointing(case: Case) -> Option | None:
+def activation_checkpointing(case: Case) -> Iterator[Option]:
     """Activations computed again instead of kept
 
     What it changes: Each of the model's repeated blocks (children of one class in a ModuleList or Sequential) keeps
     only its input; backward computes the rest again. In the source: a loop that puts torch.utils.checkpoint around the
-    forward of each, where all blocks that were seen are in one list.
+    forward of each, where all blocks that were seen are in one list. Where fewer blocks than all bring the peak below
+    90 % of the memory, by what each keeps, these are tried, too: each block less saves its second forward.
 
     What it promises: Equal losses: the random numbers of the forward are restored when it is repeated.
 
@@ -133,23 +136,43 @@ def activation_checkpointing(case: Case) -> Option | None:
     When to leave it: When memory is to spare (then see RM305).
     """
     if case.recompute is not None:
-        return None
+        return
     full = case.memory is not None and bool(
         case.memory.retries or (case.memory.capacity and case.memory.peak > NEARLY * case.memory.capacity)
     )
     if not full and not any(FREES in use.name for use in case.allocations):
-        return None
-    return Option("activation checkpointing", (Change("checkpointing"),), None, _edit_checkpointing(case))
-
-
-def _edit_checkpointing(case: Case) -> Edit:
-    """In a loop over the blocks, where all that are known to repeat are in one holder and are of one class."""
+        return
     holders = _holders(case.modules)
-    if len(holders) != 1:
+    holder = holders[0] if len(holders) == 1 else None
+    yield Option("activation checkpointing", (Change("checkpointing"),), None, _edit_checkpointing(case, holder))
+    if holder is not None and (few := _enough(case, holder)):
+        change = Change("checkpointing", arguments=(("blocks", few),))
+        label = f"activation checkpointing of {format_count(few, 'block')}"
+        yield Option(label, (change,), None, _edit_checkpointing(case, holder, f"[:{few}]"))
+
+
+def _edit_checkpointing(case: Case, holder: tuple[str, ...] | None, part: str = "") -> Edit:
+    """In a loop over the blocks, where all that are known to repeat are in one holder and are of one class. part: slice
+    of them."""
+    if holder is None:
         return Snippet(EXAMPLE)
-    statement = STATEMENT.format(holder=".".join(["{model}", *holders[0]]))
+    statement = STATEMENT.format(holder=".".join(["{model}", *holder]) + part)
     edit = model_edit(case, statement, EXAMPLE)
     return replace(edit, module="functools") if isinstance(edit, ModelEdit) else edit
+
+
+def _enough(case: Case, holder: tuple[str, ...]) -> int:
+    """Number of the first blocks whose activations bring the peak below NEARLY of the capacity; 0 if all are needed, or
+    what they keep is unknown."""
+    paths = {tuple(use.path.split(".")[1:]): use.kept or 0.0 for use in case.modules}
+    blocks = {
+        int(path[-1]): kept for path, kept in paths.items() if path and path[:-1] == holder and path[-1].isdigit()
+    }
+    if case.memory is None or not case.memory.capacity:
+        return 0
+    needed = case.memory.peak - NEARLY * case.memory.capacity
+    freed = list(accumulate(blocks[number] for number in sorted(blocks)))
+    return next((few for few, each in enumerate(freed[:-1], 1) if each >= needed > 0), 0)
 
 
 def _holders(modules: Sequence[ModuleUse]) -> list[tuple[str, ...]]:

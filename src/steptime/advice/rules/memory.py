@@ -103,6 +103,8 @@ def _found_keeping(holder: HolderUse, holders: Sequence[HolderUse]) -> Finding:
 def _kept(holder: HolderUse) -> str:
     """Objects that one holder holds on to, as evidence."""
     named = f"The {holder.kind} {holder.name}" if holder.kind else "Something that was not found"
+    if holder.entries:
+        return f"{named} gets {holder.entries:,.0f} entries longer with every step."
     kept = f"keeps {holder.tensors:.3g} tensors more with every step" if holder.tensors >= 1 else "is a sum that grows"
     return f"{named} {kept}{', with their graphs of autograd' if holder.graph else ''}."
 

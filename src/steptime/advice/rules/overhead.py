@@ -38,8 +38,9 @@ FEWEST_OPERATORS = 100
 """From one line or function per step: below it, it is no loop over elements."""
 LARGEST_OPERATOR = 15_000.0
 """ns: an operator that takes longer on a CPU does enough work to be worth its dispatch (3 to 10 µs in eager mode)."""
-LEAST_PART_OF_OPERATORS = 0.25
-"""Fraction of all operators of the step: one line that calls fewer is not why the step is bound by dispatch."""
+LEAST_PART_OF_OPERATORS, LEAST_OF_STEP = 0.25, 0.1
+"""Fractions of all operators of the step, and of its time: a loop with fewer, whose lines were not seen to take as much
+either, is not worth the trouble."""
 MOST_OF_OPERATORS = 0.5
 """A function that calls fewer is not where a step's dispatch is."""
 FEWEST_MICRO_BATCHES = 2
@@ -106,7 +107,7 @@ FEWEST_SLICES = 16
 class _Site:
     """Operators that one line or function calls in a step. each: mean ns of one. idle: ns of those whose work takes no
     longer than their dispatch. python: ns of Python in the loop. slow: ns of matmuls beyond what their arithmetic
-    takes at the machine's rate. lines: that call them."""
+    takes at the machine's rate. lines: that call them. spent: ns of timed lines that run in the loop."""
 
     source: SourceLine
     calls: float
@@ -115,6 +116,7 @@ class _Site:
     python: float = 0.0
     slow: float = 0.0
     lines: int = 1
+    spent: float = 0.0
 
 
 @rule(
@@ -154,7 +156,8 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
     everything = sum(operator.calls for operator in case.operators)
     for site in sorted(_sites(case), key=lambda site: site.calls, reverse=True)[:MOST_SITES]:
         part = ratio(site.calls, max(everything, site.calls))
-        if site.each > LARGEST_OPERATOR or part < LEAST_PART_OF_OPERATORS:
+        is_small = part < LEAST_PART_OF_OPERATORS and site.spent < LEAST_OF_STEP * step.duration.value
+        if site.each > LARGEST_OPERATOR or is_small:
             continue
         saving, source = capped(scaled(launch.recoverable, part), launch.recoverable), site.source
         if not on_device:  # a device only waits for what the CPU cannot hide
@@ -242,7 +245,8 @@ def _looping(lines: list[LineUse], uses: list[OperatorUse], slow: float, batches
     if rounds and calls * part >= FEWEST_OPERATORS:
         top = max(rounds, key=lambda line: line.duration.value)
         each, python = ratio(sum(use.duration for use in uses), calls), sum(line.python.value for line in rounds)
-        yield _Site(top.source, calls * part, each, part * _idle(uses), python, part * slow, len(rounds))
+        spent = sum(line.duration.value for line in rounds)
+        yield _Site(top.source, calls * part, each, part * _idle(uses), python, part * slow, len(rounds), spent)
 
 
 @rule("ST302", "overhead-bound")

@@ -45,6 +45,7 @@ MOST_OF_ONE = 0.75
 no straggler."""
 BETWEEN_STAGES = re.compile(r"^(i?send|i?recv|coalesced)( |$)", re.IGNORECASE)
 """Collectives between two stages of a pipeline. A kernel named SendRecv says less: NCCL's all-to-all is one, too."""
+SEVERAL = 2
 LEAST_SHARE_OF_BUBBLE = 0.05
 """Fraction of the step."""
 
@@ -83,7 +84,7 @@ def exposed_communication(
     larger batch per rank, which computes longer for the same exchange.
 
     When to ignore it: When the ranks share one machine for a test that will run elsewhere. More training processes than
-    a host has CPUs wait for one another's computing: then only ST801 fires.
+    a host has CPUs wait for one another's computing: then only ST801 is reported.
     """
     category = named(categories, "communication")
     if category is None or (step.device == "cpu" and _take_turns(settings, contention)):
@@ -111,8 +112,8 @@ def exposed_communication(
 
 
 def _take_turns(settings: SettingsUse | None, contention: Contention | None) -> bool:
-    """True where the training processes of this host wait for a CPU: in a collective each waits for all others' turns
-    on it, and no smaller exchange shortens that."""
+    """True where the training processes of this machine wait for a CPU: in a collective each waits for the turns of all
+    others on it, and no smaller exchange shortens that."""
     if settings is None or contention is None or contention.pressure is None:
         return False
     return (
@@ -343,7 +344,8 @@ def pipeline_bubble(step: StepSummary, collectives: tuple[CollectiveUse, ...]) -
     ran.
 
     What helps: More micro-batches per step: with p equal stages and m micro-batches the bubble is (p - 1) / (m + p - 1)
-    of the step. Interleaved or zero-bubble schedules; stages of equal time, where one waits longer than the bubble.
+    of the step, interleaved with v chunks per stage (p - 1) / (v m + p - 1). Zero-bubble schedules; stages of equal
+    time, where one waits longer than the bubble.
 
     When to ignore it: When memory allows no more micro-batches.
     """
@@ -354,4 +356,24 @@ def pipeline_bubble(step: StepSummary, collectives: tuple[CollectiveUse, ...]) -
     calls = f"{sum(use.calls for use in between):.4g} sends and receives"
     summary = f"This stage waits {in_step(exposed.value, step)} in {calls}"
     advice = "Raise the number of micro-batches, or balance the stages: diagnosed together, they show which is slow."
-    return pipeline_bubble.finding(summary, advice, exposed, category="communication")
+    return pipeline_bubble.finding(
+        summary, advice, exposed, category="communication", evidence=tuple(_schedules(between))
+    )
+
+
+def _schedules(between: Sequence[CollectiveUse]) -> Iterator[str]:
+    """Bubble of equal stages by schedule (Narayanan et al. 2021, section 2.2). A stage receives each micro-batch's
+    activations, its gradients, or both, from as many stages as are named."""
+    received = [use for use in between if "recv" in use.name.lower()]
+    stages = max((use.size for use in between), default=0)
+    micro_batches = round(sum(use.calls for use in received) / max(1, len({use.name for use in received})))
+    if min(stages, micro_batches) < SEVERAL:
+        return
+    shares = [
+        f"{format_share((stages - 1) / (chunks * micro_batches + stages - 1))} {words}"
+        for chunks, words in (
+            (1, f"in 1F1B with {micro_batches} micro-batches"),
+            (2, "with twice as many, or interleaved with two chunks per stage"),
+        )
+    ]
+    yield f"{stages} equal stages idle {', '.join(shares)}."

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from steptime.advice.evidence import RepeatedForward
 from steptime.advice.loader_model import production
 from steptime.advice.rule import Finding, rule
 from steptime.advice.run_uses import LoaderUse, RepeatUse, StepSummary
-from steptime.advice.savings import in_step, less, ratio
+from steptime.advice.savings import in_step, less, modelled, ratio
 from steptime.quantities import format_duration, format_source
 
 LEAST_REPEATED = 0.03
 """Fraction of the step: less is no matter."""
 TWICE = 1.5
 """Evaluations per step from which on a line runs more than once."""
+LEAST_FROZEN, IN_EACH = 0.1, 0.9
+"""Fraction of the step that a frozen model takes, and of the steps that it runs in; else it is an evaluation."""
+SURE_FROZEN = 0.1
+"""Fraction of its time: whether its weights change is not seen."""
 EACH_STEP = 1.5
 """Steps from one iterator to the next, at most, for one to be started in each."""
 LEAST_STARTS = 5
@@ -42,8 +47,7 @@ def computed_again(step: StepSummary, repeats: tuple[RepeatUse, ...]) -> Iterato
     How we know: In a few steps, what the lines of the loop and of your most expensive functions give is fingerprinted:
     each array whose evaluation takes more than 20 microseconds, by its bytes. A result that was there before counts
     with the time that it took. Buffers of one number do not count, nor do copies that are changed afterwards; nor what
-    is on a device. Of lines that call each other the innermost one is named that takes nearly all of the time. It
-    needs Python 3.13 or newer in the job: before, to trace a function keeps its objects alive.
+    is on a device. Of lines that call each other the innermost one is named that takes nearly all of the time.
 
     What helps: Compute it once: before the loop, in __init__ (register_buffer), or by what it depends on
     (functools.cache, a dictionary). What belongs to a sample: once for each sample, kept or written to disk. What
@@ -86,6 +90,35 @@ def _evidence(use: RepeatUse) -> Iterator[str]:
     yield f"{results} in {use.evaluations * use.steps:.0f} evaluations of {use.steps} steps."
     if use.outer is not None:
         yield f"Called from {format_source(use.outer)}."
+
+
+@rule("ST212", "frozen-forward", supersedes=("outside-model",), by_line=True)
+def frozen_forward(step: StepSummary, frozen: RepeatedForward) -> Finding | None:
+    """A model that is not trained runs forward in every step
+
+    What it means: A reference, a teacher or a frozen encoder gives the same output for the same sample in each epoch,
+    and computes it anew each time.
+
+    How we know: Each forward is timed, and whether gradients were on. This model never has any, and runs in nearly
+    every step. Whether its weights change (an average of the trained one's, a target network) is not looked at, so the
+    interval starts at a tenth.
+
+    What helps: Run it once over the dataset before training, keep what it gives with each sample, and read that.
+
+    When to ignore it: When its weights follow those of the trained model, when samples are augmented or made by the
+    model that trains, or when its outputs are too large to keep.
+    """
+    spent = frozen.duration.value
+    if step.device != "cpu" or frozen.steps < IN_EACH or ratio(spent, step.duration.value) < LEAST_FROZEN:
+        return None  # a device only waits for what the host cannot hide
+    where = f"{format_source(frozen.source)} runs" if frozen.source is not None else "Each step runs"
+    return frozen_forward.finding(
+        f"{where} a frozen model without gradients: {in_step(spent, step)}",
+        "If its weights stay as they are: compute its outputs once per sample before training, and keep them.",
+        modelled(spent, SURE_FROZEN * spent, frozen.duration.high, step.steady),
+        source=frozen.source,
+        evidence=(frozen.source.text,) if frozen.source is not None and frozen.source.text else (),
+    )
 
 
 @rule(

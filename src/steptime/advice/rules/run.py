@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from steptime.advice.device_uses import MachineUse, RooflineUse
-from steptime.advice.evidence import Case
+from steptime.advice.evidence import Case, LineUse
 from steptime.advice.kernels import first_source, plain_name, short_kernel
 from steptime.advice.line_evidence import line_times, steady_time
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Weight, rule
@@ -25,8 +25,9 @@ from steptime.advice.run_uses import (
     StepSummary,
 )
 from steptime.advice.savings import in_step, modelled, named, ratio, scaled
-from steptime.advice.segment_evidence import MOST, MOST_SLOWED, in_environment, line_place, only_calls
+from steptime.advice.segment_evidence import MOST, MOST_SLOWED, in_environment, line_place, only_calls, own_work
 from steptime.advice.step_evidence import others_took_cpus
+from steptime.advice.unclaimed import ASK, LARGE
 from steptime.advice.verdict import outliers_text, part_words
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
@@ -94,6 +95,14 @@ def slow_checkpoint(step: StepSummary, segments: tuple[SegmentUse, ...]) -> Find
     )
 
 
+MAKES_TENSORS = re.compile(r"\b(?:as_)?tensor\(")
+ON_OWN_WORK = "Neither a model nor an environment takes this time: make this line cheaper, or keep what it makes."
+ON_LISTS = (
+    "torch.tensor reads each element of a list of arrays: join them first, torch.from_numpy(np.stack(arrays)), or keep "
+    "the data as one array."
+)
+
+
 @rule("ST903", "rollout-share", weight=Weight.NOTE)
 def rollout_share(segments: tuple[SegmentUse, ...]) -> Finding | None:
     """Collecting experience takes a large part of the run
@@ -105,6 +114,7 @@ def rollout_share(segments: tuple[SegmentUse, ...]) -> Finding | None:
     compared with the run after the warm-up. The models' forward is timed in all of them, and in one the
     lines, too; the text of a line shows whether it is the environment (`.step(`, `.reset(`) or a transfer. Where only
     the models' forward takes time, the rule reports calls of the models: a check, a teacher, a generator of samples.
+    Where most of it is a line in which neither a model nor an environment runs, the rule names that line.
 
     What helps: Where the models take the time, vectorised environments with one batched forward for all. Where the
     environment does, a cheaper step of it, or environments in processes of their own. inference_mode while acting. Cost
@@ -121,6 +131,11 @@ def rollout_share(segments: tuple[SegmentUse, ...]) -> Finding | None:
         advice = "Call the model less often, or once for one large batch; leave out calls whose result is not needed."
         return rollout_share.finding(summary, advice, **_where(use))
     times = f"{format_duration(use.duration)} in {format_count(use.count, 'rollout')}"
+    if (line := own_work(use)) is not None:
+        summary = f"{line_place(line)} takes {format_share(line.share)} of the time between updates ({times})"
+        summary += f", which is {format_share(use.share)} of the run"
+        makes = MAKES_TENSORS.search((line.within or line.source).text) is not None
+        return rollout_share.finding(summary, ON_LISTS if makes else ON_OWN_WORK, **_where(use))
     summary = f"Rollouts took {format_share(use.share)} of the run ({times})"
     advice = "Act in many environments at once with one batched forward."
     if in_environment(use) >= MOST:
@@ -172,8 +187,9 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
     before, in one phase above all, by three tenths in total. When steps become slower while the job runs, its lines
     are timed once more, and the rule names the line that grew. For the backward pass it names the line by which the
     graph of one step reaches the next: the search for leaks finds it, else it is the only variable that the line with
-    the forward pass both reads and binds. Without such a line, on a CPU that other processes used meanwhile, the
-    finding is a note: they may be what changed.
+    the forward pass both reads and binds. Lists, dictionaries, sets and deques of the job's variables and attributes
+    are measured at three steps: the rule names one that becomes longer with each, at that line. Without such a line,
+    on a CPU that other processes used meanwhile, the finding is a note: they may be what changed.
 
     What helps: Look at what the job does from that step on.
 
@@ -194,8 +210,14 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
         part, each = part_words(change.phase), format_duration(change.by_step)
         took = f"from {format_duration(change.before)} to {format_duration(change.now)}"
         place = f", at {format_source(change.line)}" if change.line is not None else ""
-        summary = f"{part[:1].upper()}{part[1:]} grows by {each} every step, {took}{keeps or place}"
+        longer = f"; the {change.longer} gets {change.entries:,.0f} longer with each step" if change.longer else ""
+        summary = f"{part[:1].upper()}{part[1:]} grows by {each} every step, {took}{keeps or place}{longer}"
         advice = "Look for what grows with each step or epoch: hooks, callbacks, lists, graphs, buffers."
+        if longer:
+            advice = (
+                f"Empty the {change.longer} once it has served, bound it, or keep a sum of it. A deque is slow to "
+                "index, a list slow to search: use a list by index, a set or a dictionary."
+            )
     if keeps:
         advice = f"Cut the graph between steps: {change.carried} = {change.carried}.detach() behind the update."
     amount = change.growth * change.share
@@ -404,9 +426,7 @@ def compute_share(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
 
 _Part = tuple[str, float, SourceLine | None]
 """An operator's name, ns per step, and the line behind most of it."""
-LARGE = 0.1
-"""Fraction of the step: a line or an operator that takes so much is named, by a finding or by a note of its own."""
-OUTSIDE_THE_MODEL = frozenset({"python", "input", "transfer", "evaluation"})
+OUTSIDE_THE_MODEL = frozenset({"python", "input", "transfer", "evaluation", "optimizer"})
 """Roles of lines, of which one alone may be too much."""
 
 
@@ -418,24 +438,30 @@ def large_part(step: StepSummary, case: Case) -> Iterator[Finding]:
     its place: what takes a tenth of each step or more shall not be found in a table only.
 
     How we know: Lines of the loop, outside of the model, and operators are held against a tenth of the step. What a
-    finding names by its line, its function or its operator is left out.
+    finding names by its line, its function or its operator is left out. So is each category in which a tenth of the
+    step could be saved, where findings claim less than four fifths of all that could be.
 
     What helps: Ask what the line is for, and whether each step needs it.
 
     When to ignore it: When it is the work that the training consists of.
     """
     parts: list[tuple[str, float, SourceLine | None, float]] = [
-        (format_source(each.line.source), each.duration.value, each.line.source, each.line.checkpoint)
+        (_what(each.line, case), each.duration.value, each.line.source, each.line.checkpoint)
         for each in line_times(case.lines, case.phases)
         if each.line.role in OUTSIDE_THE_MODEL
     ]
-    if not case.kernels:
-        parts += [(name, spent, source, 0.0) for name, spent, source in _on_cpu(case)]
+    operators = _on_device(case.categories, case.kernels) if case.kernels else _on_cpu(case)
+    parts += [(name, spent, source, 0.0) for name, spent, source in operators]
     for what, spent, source, saving in parts:
         if spent >= LARGE * step.duration.value:
             saved = f", {format_duration(saving)} of it in torch.save" if saving else ""
-            advice = "Ask what it is for, and whether each step needs it."
-            yield large_part.finding(f"{what} takes {in_step(spent, step)}{saved}", advice, source=source)
+            yield large_part.finding(f"{what} takes {in_step(spent, step)}{saved}", ASK, source=source)
+
+
+def _what(line: LineUse, case: Case) -> str:
+    """The optimizer that steps in a line, as findings name it; else the line."""
+    stepping = max(case.optimizers, key=lambda use: use.duration.value, default=None)
+    return stepping.type if line.role == "optimizer" and stepping is not None else format_source(line.source)
 
 
 def _on_device(categories: tuple[CategoryUse, ...], kernels: tuple[KernelUse, ...]) -> list[_Part]:

@@ -12,7 +12,7 @@ from steptime.advice.run_uses import SettingsUse, StepSummary
 from steptime.advice.savings import in_step, modelled, ratio, scaled
 from steptime.analysis.operators import OperatorUse
 from steptime.debug_switches import acting
-from steptime.quantities import Estimate, format_count, format_duration, format_share
+from steptime.quantities import Estimate, format_count, format_duration, format_share, format_source
 
 SLOWDOWN_BY_ANOMALY_DETECTION = (1.2, 1.7, 5.0)
 """Least, usual and greatest factor by which it lengthens a step. Measured on a CPU with torch 2.13: 1.26
@@ -51,7 +51,7 @@ def _by_slowdown(step: StepSummary, factors: tuple[float, float, float]) -> Esti
     return modelled(usual, low, high, step.steady)
 
 
-@rule("ST601", "detect-anomaly", supersedes=("overhead-bound",))
+@rule("ST601", "detect-anomaly", supersedes=("overhead-bound",), at_setting=True)
 def detect_anomaly(step: StepSummary, settings: SettingsUse) -> Finding | None:
     """Autograd's anomaly detection was left on
 
@@ -70,7 +70,8 @@ def detect_anomaly(step: StepSummary, settings: SettingsUse) -> Finding | None:
         return None
     saving, whole = _by_slowdown(step, SLOWDOWN_BY_ANOMALY_DETECTION), format_duration(step.duration.value)
     summary = f"Anomaly detection is on: it takes some {format_duration(saving.value)} of a step of {whole}"
-    return detect_anomaly.finding(summary, "Switch off torch.autograd.set_detect_anomaly.", saving)
+    advice = "Switch off torch.autograd.set_detect_anomaly."
+    return detect_anomaly.finding(summary, advice, saving, source=settings.anomaly_site)
 
 
 @rule("ST602", "profiler-left-on", supersedes=("overhead-bound",))
@@ -118,7 +119,7 @@ def deterministic_left_on(step: StepSummary, settings: SettingsUse, case: Case) 
     spent = sum(use.duration for use in changed) * scale
     if ratio(spent, step.duration.value) < LEAST_SHARE_DETERMINISTIC:
         summary = "Deterministic algorithms are on; what they cost here is small or was not measured"
-        return deterministic_left_on.finding(summary, advice, weight=Weight.NOTE)
+        return deterministic_left_on.finding(summary, advice, weight=Weight.NOTE, source=settings.deterministic_site)
     filling = sum(use.duration for use in changed if plain_name(use.name) == FILL) * scale
     slower = spent - filling
     likely, sure = 0.5 * slower + 0.9 * filling, 0.1 * slower + 0.5 * filling
@@ -126,7 +127,11 @@ def deterministic_left_on(step: StepSummary, settings: SettingsUse, case: Case) 
     top = max(changed, key=lambda use: use.duration)
     slowed = f"{in_step(saving.high, step)} in what they slow down, most in {plain_name(top.name)}"
     summary = f"Deterministic algorithms are on: {slowed}"
-    return deterministic_left_on.finding(summary, advice, saving, category="compute", source=top.place)
+    site = settings.deterministic_site
+    slow = (f"The longest is at {format_source(top.place)}.",) if site is not None and top.place is not None else ()
+    return deterministic_left_on.finding(
+        summary, advice, saving, category="compute", source=site or top.place, evidence=slow
+    )
 
 
 @rule("ST604", "overflow-skipped")

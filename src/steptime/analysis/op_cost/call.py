@@ -140,7 +140,8 @@ def _sides(shape: list[object]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class OpCost:
-    """Cost of one call. flops: None if the arithmetic is unknown (a Triton template).
+    """Cost of one call. flops: None if the arithmetic is unknown (a Triton template). operations: one for each element
+    that a pointwise operator writes, which no peak bounds.
 
     dtype: of the matmul, as in `Machine.matrix_rate`. dimensions: sides of a matmul by name ("m", "n", "k"; for a
     convolution "channels in" and "channels out" of one group)."""
@@ -149,6 +150,7 @@ class OpCost:
     bytes: float
     dtype: str = "float32"
     dimensions: tuple[tuple[str, int], ...] = ()
+    operations: int = 0
 
 
 Model = Callable[[Call], OpCost]

@@ -25,8 +25,16 @@ def _output_bytes(call: Call, inputs: tuple[Tensor, ...], *, truth: bool = False
     input. truth: the result is boolean."""
     if call.in_place:
         return inputs[0].bytes
-    wide = [tensor for tensor in inputs if tensor.shape] or list(inputs)
-    return prod(broadcast(*(tensor.shape for tensor in inputs))) * (1 if truth else max(each.item for each in wide))
+    return _written(call, inputs) * (1 if truth else max(each.item for each in _wide(inputs)))
+
+
+def _written(call: Call, inputs: tuple[Tensor, ...]) -> int:
+    """Number of elements of a pointwise operator's output."""
+    return inputs[0].elements if call.in_place else prod(broadcast(*(tensor.shape for tensor in _wide(inputs))))
+
+
+def _wide(inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    return [tensor for tensor in inputs if tensor.shape] or list(inputs)
 
 
 def _pointwise(inputs: int, *, truth: bool = False) -> Model:
@@ -37,7 +45,8 @@ def _pointwise(inputs: int, *, truth: bool = False) -> Model:
         if not tensors:
             raise LookupError("no tensor")
         read = sum(tensor.bytes for tensor in tensors)
-        return OpCost(0.0, read + _output_bytes(call, tensors, truth=truth), tensors[0].dtype)
+        operations = _written(call, tensors)
+        return OpCost(0.0, read + _output_bytes(call, tensors, truth=truth), tensors[0].dtype, operations=operations)
 
     return model
 

@@ -22,7 +22,7 @@ from steptime.answer.printable import printable
 
 SCRIPTS = ("page.js", "steps.js", "flame.js", "events.js", "perfetto.js", "timeline.js")
 """Parts of the one script, in the order in which they run."""
-_STYLES = ("style.css", "parts.css")
+STYLES = ("style.css", "parts.css")
 _TONES = {category.name.lower() for category in Category}
 _BOUNDS = {"memory", "compute", "latency"}
 """Categories and bounds that have a colour of their own; whatever else a report may name shares one."""
@@ -34,7 +34,7 @@ _DANGEROUS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 def whole(template: str, *, title: str, data: str, **names: object) -> str:
     """A page. template: it extends frame.html. data: JSON that the page carries. names: what the template uses."""
-    style, script = "\n".join(map(asset, _STYLES)), "\n".join(map(asset, SCRIPTS))
+    style, script = "\n".join(map(asset, STYLES)), "\n".join(map(asset, SCRIPTS))
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"

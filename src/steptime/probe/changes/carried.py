@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from steptime.probe.changes.sketches import sketch
-from steptime.probe.objects import local_values, modules_of, tensors_in
+from steptime.probe.objects import local_values, modules_of, parameters_of, tensors_in
 from steptime.probe.ours import pass_on
 
 MOST_CARRIED = 4096
@@ -30,6 +30,7 @@ class CarriedState:
 
     def __init__(self) -> None:
         self._before: set[tuple[str, tuple[float, ...]]] = set()
+        self._buffers: set[tuple[str, tuple[float, ...]]] = set()
         self._first: dict[str, Any] = {}
 
     def first(self, parameters: dict[str, Any]) -> None:
@@ -40,18 +41,19 @@ class CarriedState:
 
     def look(self, parameters: dict[str, Any]) -> None:
         """Stores the tensors between two steps; a later `moved` returns the changes since."""
-        self._before = set(self._carried(parameters))
+        self._before, self._buffers = set(self._carried(parameters)), set(_buffers())
 
     def moved(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """Returns, between two steps, each parameter's movement since the first weights, with their norm and dtype, and
-        the carried tensors that have changed since the last look."""
+        the carried tensors and the buffers that have changed since the last look."""
         ways = []
         for name, parameter in parameters.items():
             if name in self._first:
                 way = sketch(parameter) - self._first[name]
                 ways.append((name, str(parameter.dtype), float(self._first[name].norm()), way.tolist()))
         changed = [each for each in self._carried(parameters) if each not in self._before] if self._before else []
-        return {"ways": ways, "carried": changed}
+        buffers = [each for each in _buffers() if each not in self._buffers]
+        return {"ways": ways, "carried": changed, "buffers": buffers}
 
     def moving(self, parameters: dict[str, Any]) -> int:
         """Returns the count of numbers in the carried tensors that have changed since the last look."""
@@ -70,14 +72,26 @@ class CarriedState:
         return list(filter(None, map(_carried_tensor, found))) if len(found) <= MOST_CARRIED else []
 
 
+def _buffers() -> list[tuple[str, tuple[float, ...]]]:
+    """Returns shape and sketch of the buffers of all modules, those of copies, too; [] for more than MOST_CARRIED."""
+    modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
+    buffers = {id(each): each for module in modules for each in (module.__dict__.get("_buffers") or {}).values()}
+    found = [each for each in buffers.values() if isinstance(each, torch.Tensor) and _is_readable(each)]
+    return list(filter(None, map(_carried_tensor, found))) if len(found) <= MOST_CARRIED else []
+
+
+def _is_readable(tensor: torch.Tensor) -> bool:
+    plain = tensor.is_floating_point() and tensor.layout is torch.strided and tensor.grad_fn is None
+    # A sharded model frees the storage of what it has gathered.
+    return plain and tensor.device.type != "meta" and tensor.untyped_storage().nbytes() > 0
+
+
 def _is_like(tensor: torch.Tensor, shapes: set[tuple[int, ...]], flat: float) -> bool:
     """True if a readable tensor may be an average of parameters of these shapes."""
     try:
         if tuple(tensor.shape) not in shapes and not (tensor.dim() == 1 and tensor.numel() >= flat > 0):
             return False
-        plain = tensor.is_floating_point() and tensor.layout is torch.strided and tensor.grad_fn is None
-        # A sharded model frees the storage of what it has gathered.
-        return plain and tensor.device.type != "meta" and tensor.untyped_storage().nbytes() > 0
+        return _is_readable(tensor)
     except Exception as error:  # noqa: BLE001 - the probe's boundary: what vmap or a captured graph has left is not read
         pass_on(error)
         return False
@@ -85,7 +99,7 @@ def _is_like(tensor: torch.Tensor, shapes: set[tuple[int, ...]], flat: float) ->
 
 def _carried_tensor(tensor: torch.Tensor) -> tuple[str, tuple[float, ...]] | None:
     try:
-        return "x".join(map(str, tensor.shape)), tuple(sketch(local_values(tensor)).tolist())
+        return "x".join(map(str, tensor.shape)) or "1", tuple(sketch(local_values(tensor)).tolist())
     except Exception as error:  # noqa: BLE001 - the probe's boundary: what cannot be read after all is left out
         pass_on(error)
         return None
@@ -127,6 +141,13 @@ def training_share(modules: Iterable[torch.nn.Module]) -> float:
     """Returns the fraction of the modules in training mode."""
     modes = [each.training for module in modules for each in modules_of(module)]
     return sum(modes) / len(modes) if modes else 1.0
+
+
+def computes_low(modules: Iterable[torch.nn.Module]) -> bool:
+    """True under autocast, or if a parameter is in a 16-bit format."""
+    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+        return True
+    return any(each.dtype.itemsize == 2 for module in modules for each in parameters_of(module))
 
 
 def random_state() -> tuple[bytes, ...]:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -195,7 +196,7 @@ CHECKPOINT_OPTIONS = (
 
 class Checkpointing(Applier):
     """Activation checkpointing of blocks. arguments: enabled (True by default; False turns the job's own calls of
-    torch's checkpoint into plain calls).
+    torch's checkpoint into plain calls), blocks (how many, the first ones; all by default).
 
     A block is a child of a ModuleList or Sequential with parameters, children, and siblings of its class.
     """
@@ -203,6 +204,7 @@ class Checkpointing(Applier):
     def __init__(self, target: str, arguments: dict[str, Any]) -> None:
         super().__init__(target, arguments)
         self._on = bool(arguments.get("enabled", True))
+        self._most = arguments.get("blocks")
         self.switchable = not self._on
         self._blocks: dict[int, torch.nn.Module] = {}
         self._plain = 0
@@ -226,7 +228,7 @@ class Checkpointing(Applier):
     def top_module(self, module: torch.nn.Module) -> None:
         if not self._on:
             return
-        for block in _blocks(module):
+        for block in islice(_blocks(module), self._most):
             if id(block) not in self._blocks and not isinstance(block, torch.jit.ScriptModule):
                 self._blocks[id(block)] = block
                 kind: Any = type(block)

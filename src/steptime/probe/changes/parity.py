@@ -14,6 +14,7 @@ import os
 import resource
 import sys
 import time
+from itertools import count
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from steptime.journal import append_to
 from steptime.probe import device
 from steptime.probe.changes.applier import keep_unscaled, losses_of, unscaled
 from steptime.probe.changes.carried import options_of
+from steptime.probe.changes.launches import LaunchCounter
 from steptime.probe.changes.loss_course import LossCourse
 from steptime.probe.changes.sketches import sketch
 from steptime.probe.changes.variant import ProcessVariant
@@ -42,7 +44,9 @@ class ParityRecorder:
 
     def __init__(self, variant: ProcessVariant) -> None:
         self._began = time.perf_counter_ns()
-        self._every = max(variant.warm_up, variant.fingerprint_steps, 1)
+        self._last = variant.warm_up + variant.steps if variant.fingerprint_steps else None
+        # Of a rehearsal all steps but the last, which is timed.
+        self._every = max(variant.warm_up, 1, self._last - 1 if self._last else 0)
         self._fingerprints = variant.fingerprint_steps
         self._until = variant.until_loss
         self._course, self._reached = LossCourse(), False
@@ -56,9 +60,11 @@ class ParityRecorder:
         self._rows: list[dict[str, Any]] = []
         self._names: dict[int, str] = {}
         self._path = ""
-        self._last = variant.warm_up + variant.steps if variant.fingerprint_steps else None
+        self._exact = variant.exact
         self._options: list[tuple[str, int]] = []
+        self._updated: list[tuple[Any, Any]] = []
         self.work = WorkRecorder()
+        self._launches = LaunchCounter()
         self._scans = 0
         self._replaced: set[str] = set()
 
@@ -80,9 +86,12 @@ class ParityRecorder:
     # -- reports -------------------------------------------------------------------------------------------------------
 
     def top_module(self, module: torch.nn.Module) -> None:
+        taken = set(self._names.values())
         for name, parameter in module.named_parameters():
             # Without what wrappers put before a name (DistributedDataParallel, torch.compile).
-            self._names.setdefault(id(parameter), name.removeprefix("module.").replace("_orig_mod.", ""))
+            name = name.removeprefix("module.").replace("_orig_mod.", "")
+            alike = next(each for n in count(1) if (each := f"{name} ({n})" if n > 1 else name) not in taken)
+            self._names.setdefault(id(parameter), alike)
         self.work.top_module(module, self._name)
 
     def _name(self, parameter: Any) -> str:
@@ -107,6 +116,18 @@ class ParityRecorder:
                 scale = float(self._scaler.get_scale()) if self._scaled and self._scaler is not None else 1.0
                 self._look(parameters, ROOTS, scale)
 
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called before an optimizer's step, whose gradients are clipped and without a scale by then. Stores their
+        norms and those after the last backward."""
+        if not self._is_due() or ROOTS not in self._norms:
+            return
+        parameters, norms, scale = self._norms[ROOTS]
+        before = {id(each): norm for each, norm in zip(parameters, norms, strict=True) if norm is not None}
+        with torch.no_grad():
+            for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+                if id(parameter) in before and parameter.grad is not None:
+                    self._updated.append((before[id(parameter)] / scale, _norm(parameter.grad)))
+
     def updated(self, optimizer: torch.optim.Optimizer) -> None:
         """Called after an optimizer's step. Inside a backward, only here are its gradients visible."""
         if self._is_due():
@@ -127,12 +148,15 @@ class ParityRecorder:
             "peak": _peak_bytes(),
             "directions": list(self._directions.items()),
             "options": self._options,
+            "updated": self._updated,
             **self.work.row(),
         }
-        self._losses, self._norms, self._directions, self._options = [], {}, {}, []
+        self._losses, self._norms, self._directions, self._options, self._updated = [], {}, {}, [], []
         self._rows.append(row)
         self._look_at_work()
         row |= self.work.carried_state(steps, self._last)  # last: what fails in it costs nothing else
+        if self._last is not None and self._recorder is not None and not self._exact:
+            row |= self._launches.boundary(steps, self._last, self._recorder)
 
     def _look_at_work(self) -> None:
         self.work.looking, self.work.in_full = self._is_due(), self._steps + 1 <= self._fingerprints

@@ -144,6 +144,7 @@ class Trial(Follower):
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not torch.compiler.is_compiling():
             self._notify("before_update", optimizer)
+            self._keep("before_update", optimizer)
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not torch.compiler.is_compiling():

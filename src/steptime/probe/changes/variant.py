@@ -27,6 +27,10 @@ GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.5
 WARM, REST, RESTS = "warm", "rest-request", "rests"
 """Files in the recording. WARM: the warm-up is over. REST: a request to rest. RESTS: the times of the rests."""
+CLOCKS = "clock-started-", "clock-ended-"
+"""Starts of names of files in the recording (steptime.recording.inventory)."""
+AT_ONCE, TRIES = 2_000_000, 8
+"""Longest time for writing a file at whose time a clock is read, ns, and attempts to be as quick."""
 NAP = 0.0005
 """Seconds between two checks whether a rest is over."""
 
@@ -79,6 +83,7 @@ class ProcessVariant:
             if steps < self.warm_up:
                 return False
             self._start = now
+            self._say_clock(CLOCKS[0])
             if self._alternating:
                 on_device = _drain_of_device()
                 self.drain = on_device or (lambda: None)
@@ -90,11 +95,26 @@ class ProcessVariant:
                 threading.Thread(target=self._follow, name="steptime-variant", daemon=True).start()
         done = steps >= self.warm_up + self.steps
         late = self.reached() or now - self._start >= self.limit_seconds * SECOND
-        if not self._file:
-            return done or late
-        if late and not done:
-            self._name_end(steps + LATER)
-        return done or steps >= self._named_end()
+        over = done or late
+        if self._file:
+            if late and not done:
+                self._name_end(steps + LATER)
+            over = done or steps >= self._named_end()
+        if over:
+            self._say_clock(CLOCKS[1])
+        return over
+
+    def _say_clock(self, name: str) -> None:
+        """Writes the time to a file. The system's own time of the file shows whether this process's clock is right."""
+        with suppressed(OSError):  # then its clock is not compared
+            for _ in range(TRIES):
+                now = time.perf_counter_ns()
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+                file = os.open(os.path.join(self._recording, f"{name}{os.getpid()}"), flags, 0o644)
+                os.write(file, b"%d\n" % now)
+                os.close(file)
+                if time.perf_counter_ns() - now < AT_ONCE:
+                    break
 
     def _rest(self, drain: Callable[[], None]) -> None:
         """Rests at a step boundary, so that turns are whole steps. A device works on while its process is stopped, so

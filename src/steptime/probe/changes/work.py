@@ -7,6 +7,7 @@ Tensors are stored as sketches. They are taken in untimed steps, stay on the dev
 from __future__ import annotations
 
 import gc
+import math
 import os
 import time
 import types
@@ -17,13 +18,20 @@ from typing import Any
 import torch
 
 from steptime.probe.changes.applier import wrap_top_module
-from steptime.probe.changes.carried import CarriedState, active_dropout, random_state, rows_of, training_share
+from steptime.probe.changes.carried import (
+    CarriedState,
+    active_dropout,
+    computes_low,
+    random_state,
+    rows_of,
+    training_share,
+)
 from steptime.probe.changes.sketches import sketch
 from steptime.probe.changes.traceable import dropped
 from steptime.probe.objects import SideTable, being_traced, modules_of, parameters_of, tensors_in
 from steptime.probe.ours import pass_on
 
-AS_THEY_ARE = ("dropout", "training", "drew", "options", "moving")
+AS_THEY_ARE = ("dropout", "training", "low", "drew", "options", "moving", "kernels", "launches", "operators")
 """Fields of a row that need no conversion."""
 CARRIED_AT = (17, 34, 51, 68)
 """Steps after which a timed run compares its carried state. At least one of them shows work that is skipped in some
@@ -118,7 +126,7 @@ class WorkRecorder:
                 start = time.perf_counter_ns()
                 with torch.no_grad():
                     self._batches.append([sketch(each) for each in tensors])
-                    if not self._moves:
+                    if not self._moves or self._parameters.keys() - self._weights.keys():
                         self._moved()
                     self._look_at_state((args, kwargs))
                 self.pause(start)
@@ -134,6 +142,7 @@ class WorkRecorder:
                 self._state = {
                     "dropout": active_dropout(top_modules),
                     "training": training_share(top_modules),
+                    "low": computes_low(top_modules),
                     "samples": [],
                 }
                 self._drawn = random_state()
@@ -168,14 +177,19 @@ class WorkRecorder:
 
     def _moved(self) -> None:
         """Stores how the parameters have moved since the last look, and the first sketches of new ones."""
-        now = {name: sketch(parameter) for name, parameter in self._parameters.items()}
-        ways = {name: now[name] - before for name, before in self._weights.items()}
-        self._moves = {"still": [(name, torch.count_nonzero(way) == 0) for name, way in ways.items()]}
-        if self.in_full:
-            self._moves["updates"] = list(ways.items())
-        new = now.keys() - self._weights.keys()
-        self._moves["weights"] = [(name, self._parameters[name].numel(), now[name]) for name in now if name in new]
-        self._weights = now
+        new = {name: sketch(each) for name, each in self._parameters.items() if name not in self._weights}
+        if not self._moves:
+            now = {name: sketch(self._parameters[name]) for name in self._weights}
+            ways = {name: now[name] - before for name, before in self._weights.items()}
+            self._moves = {
+                "still": [(name, torch.count_nonzero(way) == 0) for name, way in ways.items()],
+                "weights": [],
+            }
+            if self.in_full:
+                self._moves["updates"] = list(ways.items())
+            self._weights = now
+        self._moves["weights"] += [(name, self._parameters[name].numel(), first) for name, first in new.items()]
+        self._weights |= new
 
     def row(self) -> dict[str, Any]:
         """Returns the work of the step that has ended."""
@@ -194,8 +208,11 @@ def numbers(row: dict[str, Any]) -> dict[str, Any]:
     if "still" in row:
         written["still"] = [name for name, still in row["still"] if still]
     written |= {name: row[name] for name in AS_THEY_ARE if name in row}
+    if row.get("updated"):
+        written["updated"] = [math.hypot(*map(float, norms)) for norms in zip(*row["updated"], strict=True)]
+        written["updated"] = written["updated"] if all(map(math.isfinite, written["updated"])) else []
     written["samples"] = list(map(_finite, row.get("samples", ())))
-    for name in ("ways", "carried"):
+    for name in ("ways", "carried", "buffers"):
         written[name] = [(*known, list(map(_finite, values))) for *known, values in row.get(name, ())]
     for name in ("weights", "updates", "directions"):
         if row.get(name):

@@ -31,11 +31,6 @@ MOST_LEVELS = 5
 """Levels from a tensor up to a named object: tensor, tuple, list, dictionary, instance."""
 GROWING = frozenset({"append", "extend", "add", "insert", "appendleft", "setdefault", "update"})
 CONTAINERS = (list, dict, set, deque, tuple)
-READS_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
-"""Functions through which a job may hold its dictionary of locals. Up to Python 3.12 a frame has only one, and reading
-it updates it: the job would find new variables in it."""
-ONLY_THE_FRAME = 3
-"""References to a dictionary of locals that nobody else holds: the frame's, ours, and getrefcount's."""
 
 
 class Holder(NamedTuple):
@@ -146,23 +141,11 @@ def _codes(entries: dict[Any, Any], frame: FrameType | None) -> Iterator[CodeTyp
 def _local(value: Any, frame: FrameType | None) -> tuple[str, CodeType] | None:
     while frame is not None:
         if sites.whose_frame(frame) == sites.USER and frame.f_code.co_flags & 0x02:  # CO_NEWLOCALS: a function
-            found = _variable_of(frame, value)
+            found = next((name for name, each in sites.variables(frame).items() if each is value), None)
             if found is not None:
                 return found, frame.f_code
         frame = frame.f_back
     return None
-
-
-def _variable_of(frame: FrameType, value: Any) -> str | None:
-    """Returns the variable of a function's frame that holds a value. Up to Python 3.12 this makes a dictionary of
-    locals, which is emptied again because it would keep them alive."""
-    if READS_LOCALS.intersection(frame.f_code.co_names):
-        return None
-    entries = frame.f_locals
-    found = next((name for name, each in entries.items() if each is value), None)
-    if type(entries) is dict and sys.getrefcount(entries) <= ONLY_THE_FRAME:
-        entries.clear()
-    return found
 
 
 def _function(function: FunctionType, path: list[Any]) -> Holder:
@@ -217,6 +200,12 @@ def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType, b
                 text = linecache.getline(code.co_filename, line).strip()
                 best = rank, sites.source_line(code.co_filename, line, code.co_name, text), code
     return (*best[1:], best[0] > 1) if best is not None else None
+
+
+def growing_line(name: str, codes: list[CodeType]) -> dict[str, Any] | None:
+    """Returns the line that makes a variable grow, None if no line binds it or calls append and the like on it."""
+    found = _line(name, codes)
+    return found[0] if found is not None else None
 
 
 def _with_inner(codes: list[CodeType]) -> Iterator[CodeType]:

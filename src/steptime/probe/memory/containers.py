@@ -1,0 +1,81 @@
+"""Containers of the user's that become longer with every step: lists, dictionaries, sets and deques that variables and
+attributes name. Only their numbers and lengths are kept from one look to the next, and no container."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from itertools import pairwise
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+from steptime.probe import sites
+from steptime.probe.memory.leaks import growing_line
+
+GROW = frozenset({list, dict, set, deque, OrderedDict})
+"""Exact types, whose length runs no code of the user's."""
+MOST_GROWING = 4
+"""Containers that are reported, those that grow fastest first."""
+
+Lengths = dict[tuple[str, int], int]
+"""Length by (name, number of the object)."""
+
+
+def lengths(frame: FrameType | None) -> Lengths:
+    """Lengths of the containers that the user's running frames name. frame: where user code is running."""
+    return {(name, id(value)): len(value) for name, value, _ in _named(frame)}
+
+
+def growing(looks: list[Lengths], steps: list[int], frame: FrameType | None) -> list[dict[str, Any]]:
+    """Containers that grew by an entry per step or more between any two looks in turn. steps: number of each look's."""
+    apart = [after - before for before, after in pairwise(steps)]
+    found: dict[str, tuple[float, str, list[CodeType]]] = {}
+    for name, value, codes in _named(frame):
+        known = [look.get((name, id(value))) for look in looks]
+        grown = [after - before for before, after in pairwise(known) if before is not None and after is not None]
+        rates = [more / each for more, each in zip(grown, apart, strict=False)]
+        if len(rates) == len(apart) and min(rates) >= 1:
+            found.setdefault(name, (min(rates), type(value).__name__, codes))
+    fastest = sorted(found.items(), key=lambda each: -each[1][0])[:MOST_GROWING]
+    return [
+        {"kind": kind, "name": name, "entries": rate, "site": growing_line(name.rpartition(".")[2], codes)}
+        for name, (rate, kind, codes) in fastest
+    ]
+
+
+def _named(frame: FrameType | None) -> Iterator[tuple[str, Any, list[CodeType]]]:
+    """Each container with its name (`Buffer.items` for an attribute) and the code that may make it longer."""
+    modules: set[int] = set()
+    while frame is not None:
+        if sites.whose_frame(frame) == sites.USER:
+            code = [frame.f_code]
+            if id(frame.f_globals) not in modules:
+                modules.add(id(frame.f_globals))
+                functions = [each.__code__ for each in list(frame.f_globals.values()) if type(each) is FunctionType]
+                yield from _of_variables(list(frame.f_globals.items()), [*code, *functions])
+            if frame.f_code.co_name != "<module>":
+                yield from _of_variables(list(sites.variables(frame).items()), code)
+        frame = frame.f_back
+
+
+def _of_variables(entries: list[tuple[Any, Any]], codes: list[CodeType]) -> Iterator[tuple[str, Any, list[CodeType]]]:
+    for name, value in entries:
+        kind = type(value)
+        if kind in GROW:
+            yield str(name), value, codes
+        elif kind is not ModuleType and not issubclass(kind, type):
+            yield from _of_attributes(value)
+
+
+def _of_attributes(value: Any) -> Iterator[tuple[str, Any, list[CodeType]]]:
+    try:
+        entries = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return
+    if type(entries) is not dict:
+        return
+    held = [(name, each) for name, each in list(entries.items()) if type(each) in GROW]
+    kinds = type(value).__mro__ if held else ()
+    codes = [each.__code__ for kind in kinds for each in kind.__dict__.values() if type(each) is FunctionType]
+    for name, each in held:
+        yield f"{type(value).__name__}.{name}", each, codes

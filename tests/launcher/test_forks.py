@@ -1,0 +1,189 @@
+"""A fork of a Python that has imported torch is as a fresh interpreter to its job; what is no sound fork is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from steptime.changes import Change, VariantOptions
+from steptime.launcher.forks import ForkServer, is_forkable
+from steptime.trials.containment import Layer, Workspace, ground_of
+from steptime.trials.execute import ScheduledRun, execute
+from steptime.trials.same_work import suspicion
+from steptime.trials.trial import AS_IT_IS, Run, Variant
+
+pytest.importorskip("torch")
+
+JOB = """
+import gc, inspect, json, os, signal, sys, threading
+begun = {"names": sorted(globals()), "path": sys.path, "words": sys.orig_argv[1:], "torch": "torch" in sys.modules}
+VARIABLES
+import numpy
+import torch
+from torch import nn
+
+if __name__ == "__main__":
+    facts = {
+        **begun, "argv": sys.argv, "file": __file__, "here": os.getcwd(), "stdin": sys.stdin.read(), "hash": hash("x"),
+        "python": [sys.executable, sys.prefix, str(sys.flags)], "variables": dict(os.environ) | {"STEPTIME_PROBE": ""},
+        "threads": [torch.get_num_threads(), threading.active_count()], "gc": [gc.isenabled(), gc.get_freeze_count()],
+        "signals": [str(signal.getsignal(number)) for number in (1, 2, 13, 15, 17, 25)],
+        "wakeup": signal.set_wakeup_fd(-1), "seed": torch.initial_seed(), "draw": numpy.random.rand(),
+        "files": len(os.listdir("/proc/self/fd")), "session": os.getsid(0) == os.getpid(),
+        "output": [sys.stdout.encoding, sys.stdout.errors, sys.stdout.line_buffering, sys.stderr.errors],
+        "finders": [getattr(each, "__name__", type(each).__name__) for each in sys.meta_path],
+        "origin": torch.__spec__.origin,
+    }
+    open("written", "w").write("x")
+    print("facts", json.dumps(facts), flush=True)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(12):
+        loss = nn.functional.mse_loss(model(torch.randn(8, 4)), torch.randn(8, 2))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print("unflushed")
+    LAST
+"""
+LAST = "raise RuntimeError('the end')"
+
+
+@pytest.fixture
+def forks() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.renew()
+
+
+def workspace(folder: Path, *words: str, variables: str = "", last: str = LAST) -> Workspace:
+    (folder / "job").mkdir(parents=True, exist_ok=True)
+    text = JOB.replace("VARIABLES", variables).replace("LAST", last)
+    (folder / "job" / "train.py").write_text(text, encoding="utf-8")
+    made = Workspace((sys.executable, *(words or ("train.py",))), folder / "trial", folder / "job", keep=True)
+    if ground_of(made).layer is not Layer.OVERLAY:
+        pytest.skip("this system permits no overlays")
+    return made
+
+
+def run(
+    place: Workspace, forks: ForkServer | None, variant: Variant = AS_IT_IS, steps: int = 100
+) -> tuple[Run, list[str]]:
+    found = execute(place, ScheduledRun(variant, 0, 0, 0, VariantOptions(steps, 5, seed=0)), forks=forks)
+    (log,) = place.folder.glob("variants/*/output.log")
+    return found, log.read_text(encoding="utf-8").splitlines()
+
+
+def facts(lines: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(lines[0].removeprefix("facts "))
+    return found
+
+
+@pytest.mark.parametrize("words", [("train.py", "--lr", "1"), ("-m", "train")])
+def test_a_fork_is_as_a_fresh_interpreter(tmp_path: Path, forks: ForkServer, words: tuple[str, ...]) -> None:
+    fresh, forked = (run(workspace(tmp_path / name, *words), each) for name, each in (("a", None), ("b", forks)))
+    mine, theirs = (
+        json.loads(json.dumps(facts(lines)).replace(str(tmp_path / name), ""))
+        for (_, lines), name in ((forked, "b"), (fresh, "a"))
+    )
+    assert mine == theirs
+    assert [each for each in psutil.Process().children() if "fork_script" in " ".join(each.cmdline())]
+    assert forked[1][-1] == "RuntimeError: the end"
+    assert forked[1][1] == "unflushed"
+    assert forked[0].failure.startswith("It ended with status 1")
+    assert list((tmp_path / "b" / "job").iterdir()) == [tmp_path / "b" / "job" / "train.py"]
+
+
+def test_a_fork_computes_what_a_fresh_process_does(tmp_path: Path, forks: ForkServer) -> None:
+    fresh, forked = (
+        run(workspace(tmp_path / name, last=""), each, steps=6)[0] for name, each in (("a", None), ("b", forks))
+    )
+    assert forked.failure == fresh.failure == ""
+    assert forked.losses == fresh.losses
+    assert forked.start_seconds < fresh.start_seconds
+
+
+def test_what_sets_variables_before_its_import_is_started_anew(tmp_path: Path, forks: ForkServer) -> None:
+    variables = "os.environ['MKL_NUM_THREADS'] = '1'"
+    found, lines = run(workspace(tmp_path, variables=variables, last=""), forks, steps=6)
+    assert found.failure == ""
+    assert facts(lines)["variables"]["MKL_NUM_THREADS"] == "1"
+    assert forks.off
+
+
+def test_only_a_plain_python_is_forked(tmp_path: Path) -> None:
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\n", encoding="utf-8")
+    refused = [
+        (str(script), "train.py"),
+        (sys.executable, "-O", "train.py"),
+        (sys.executable,),
+        ("torchrun", "train.py"),
+    ]
+    assert not any(is_forkable(words) for words in refused)
+    assert is_forkable((sys.executable, "train.py"))
+
+
+def test_a_server_that_was_ended_is_no_harm_and_nothing_that_a_fork_starts_stays(
+    tmp_path: Path, forks: ForkServer
+) -> None:
+    mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
+    sleeper = f"import subprocess; subprocess.Popen(['sh', '-c', 'sleep 600; :', {mark!r}], start_new_session=True)"
+    assert run(workspace(tmp_path / "a", last=sleeper), forks)[0].failure == ""
+    assert not [each for each in psutil.process_iter(["cmdline"]) if mark in (each.info["cmdline"] or ())]
+    (server,) = [each for each in psutil.Process().children() if "fork_script" in " ".join(each.cmdline())]
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+    assert run(workspace(tmp_path / "b", last=""), forks, steps=6)[0].failure == ""
+
+
+HALF = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t id, struct timespec *at) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int result = real(id, at);
+    long long ns = (at->tv_sec * 1000000000LL + at->tv_nsec) / 2;
+    at->tv_sec = ns / 1000000000LL; at->tv_nsec = ns % 1000000000LL;
+    return result;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_clock_that_runs_at_half_the_rate_is_suspicious(tmp_path: Path) -> None:
+    library = tmp_path / "half.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-xc", "-", "-o", library, "-ldl"], input=HALF.encode(), check=True)
+    slow = "        optimizer.step()\n        __import__('select').select([], [], [], 0.2)"
+    variant = Variant("env", (Change("environment", arguments=(("LD_PRELOAD", str(library)),)),))
+    runs = []
+    for name, each in (("a", AS_IT_IS), ("b", variant)):
+        place = workspace(tmp_path / name, last="")
+        source = tmp_path / name / "job" / "train.py"
+        text = (
+            source.read_text(encoding="utf-8")
+            .replace("        optimizer.step()", slow)
+            .replace("range(12)", "range(40)")
+        )
+        source.write_text(text, encoding="utf-8")
+        runs.append(run(place, None, each, steps=8)[0])
+    honest, cheat = runs
+    assert honest.clock == pytest.approx(1.0, abs=0.02)
+    assert cheat.clock == pytest.approx(0.5, abs=0.02)
+    assert suspicion([honest], [honest]) is None
+    found = suspicion([cheat], [honest])
+    assert found is not None
+    assert "Its clock counts 0.50 s in each second" in found.sentence

@@ -1,0 +1,82 @@
+"""Containers that become longer with every step: by name, with their line; others are not told."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import deque
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from steptime.probe.memory.containers import growing, lengths
+
+SEEN: list[int] = []
+
+
+class Buffer:
+    def __init__(self) -> None:
+        self.items: deque[int] = deque(maxlen=1000)
+        self.settings = {"size": 3}
+
+    def add(self, step: int) -> None:
+        self.items.extend(range(step, step + 5))
+
+
+def looked(step_of_job: Any) -> list[dict[str, Any]]:
+    """What three looks four steps apart find."""
+    looks, steps = [], []
+    for step in range(13):
+        step_of_job(step)
+        if step % 4 == 0 and step:
+            looks.append(lengths(sys._getframe()))
+            steps.append(step)
+    return growing(looks, steps, sys._getframe())
+
+
+def test_an_attribute_and_a_variable_of_a_module_are_named_with_their_lines() -> None:
+    def train() -> list[dict[str, Any]]:
+        buffer, sums = Buffer(), {"loss": 0.0}
+
+        def step_of_job(step: int) -> None:
+            buffer.add(step)
+            SEEN.append(step)
+            sums["loss"] += 1.0
+
+        return looked(step_of_job)
+
+    SEEN.clear()
+    first, second = train()
+    assert (first["kind"], first["name"], first["entries"]) == ("deque", "Buffer.items", 5)
+    assert "self.items.extend" in first["site"]["text"]
+    assert (second["kind"], second["name"], second["entries"]) == ("list", "SEEN", 1)
+
+
+def test_what_is_emptied_or_replaced_does_not_grow() -> None:
+    def train() -> list[dict[str, Any]]:
+        kept = [0]
+
+        def step_of_job(step: int) -> None:
+            nonlocal kept
+            kept = [step]
+            SEEN.append(step)
+            if step % 6 == 5:
+                SEEN.clear()
+
+        return looked(step_of_job)
+
+    SEEN.clear()
+    assert train() == []
+
+
+def test_no_container_is_kept_alive() -> None:
+    def train() -> int:
+        items = [object()]
+        before = sys.getrefcount(items)
+        lengths(sys._getframe())
+        gc.collect()
+        return sys.getrefcount(items) - before
+
+    assert train() == 0
