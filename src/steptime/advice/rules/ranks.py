@@ -84,7 +84,7 @@ def exposed_communication(
     larger batch per rank, which computes longer for the same exchange.
 
     When to ignore it: When the ranks share one machine for a test that will run elsewhere. More training processes than
-    a host has CPUs wait for one another's computing: then only ST801 fires.
+    a host has CPUs wait for one another's computing: then only ST801 is reported.
     """
     category = named(categories, "communication")
     if category is None or (step.device == "cpu" and _take_turns(settings, contention)):
