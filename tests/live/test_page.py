@@ -69,7 +69,7 @@ def test_the_page_shows_the_job_as_it_goes_and_ends_with_it(
     assert sheet.locator("img, #view script").count() == 0
     assert "60 steps" in sheet.locator(".verdict .rank").inner_text()
     sheet.locator("#profile").click()
-    sheet.locator("#said", has_text="Profile requested").wait_for()
+    sheet.locator("#status", has_text="Profile requested").wait_for()
     assert (recording / "profile-request").exists()
     with (recording / "process-17" / "journal.bin").open("ab") as journal:
         built = JournalBuilder().wait(60 * 20 * MS)
