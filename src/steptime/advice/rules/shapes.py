@@ -218,7 +218,7 @@ SLOW_WAYS = (
 index_add_ in seven sizes (3,000 to 100,000 rows of 16 to 256 numbers, 1,000 to 50,000 indices: 7 to 87 % less, 32 % in
 the middle), convolutions of 3 by 3 with and without oneDNN in three (16 and 64 channels 28 and 30 % less, 3 none)."""
 LEAST_SLOW = 0.05
-"""Fraction of the step in a slow way, from which on it is told."""
+"""Fraction of the step in a slow way, from which on it is reported."""
 
 
 @rule("ST419", "slow-way", supersedes=("dominant-operator",))
