@@ -15,7 +15,7 @@ LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST = 0.5, 0.1
 """Fraction of the saving by the ratio of the peaks: small products reach less of a higher upper bound, and casts
 cost."""
 PRODUCTS, MOVING = 0.9, 0.45
-"""The same on a CPU, whose products and pointwise operators are told apart (the planted job `pointwise_chain`, torch
+"""The same on a CPU, whose products and pointwise operators are separate (the planted job `pointwise_chain`, torch
 2.13). By hand products of 31 ms took 8.4 where the rates promise 7. Of what the pointwise operators were expected to
 save 0.65 came on one processor and a quarter on another: the middle is taken."""
 NARROWER = 0.5
