@@ -172,7 +172,7 @@ def test_how_it_works_defines_every_category_in_the_order_of_an_accelerator() ->
 def test_the_docs_stay_short() -> None:
     """ARCHITECTURE.md is read in ten minutes, at 200 words a minute. A table that is looked up counts for nothing."""
     pages = [path for path in (ROOT / "docs").glob("*.md") if path.name not in ("guides.md", "course.md")]
-    assert sum(len(path.read_text(encoding="utf-8").split()) for path in pages) <= 34_500
+    assert sum(len(path.read_text(encoding="utf-8").split()) for path in pages) <= 35_000
     assert len((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split()) <= 2_000
 
 
