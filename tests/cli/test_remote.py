@@ -81,7 +81,7 @@ def test_a_server_that_lists_what_lies_outside_writes_nothing_there(
     monkeypatch.setattr(type(memory), "find", lambda self, path: ["/runs/c/../../../stolen"])
     monkeypatch.setattr(type(memory), "get_file", lambda self, remote, local: Path(local).write_text("stolen"))
     (tmp_path / "copies").mkdir()
-    with pytest.raises(RecordingError, match="lies outside"), fetched(("memory://runs/c",)):
+    with pytest.raises(RecordingError, match="is outside"), fetched(("memory://runs/c",)):
         raise AssertionError("it was fetched")
     assert not list(tmp_path.iterdir())
 

@@ -75,7 +75,11 @@ def test_the_first_answer_stays_the_first_sight() -> None:
     assert f"[{TRUTH.name}]" in tables.page(rows)
 
 
-@pytest.mark.parametrize("name", ["iterator_each_step", "state_undetached"])
+@pytest.mark.parametrize(
+    # Growth is judged by the steps' times, which a busy machine disturbs.
+    "name",
+    ["iterator_each_step", pytest.param("state_undetached", marks=pytest.mark.slow)],
+)
 def test_a_case_from_end_to_end(name: str) -> None:
     """The finding with the cause is among the first three, at a marked line."""
     (truth,) = cases((name,))

@@ -87,8 +87,9 @@ def test_the_page_shows_the_job_as_it_goes_and_ends_with_it(
 
 
 def test_the_findings_come_by_themselves_with_their_places(
-    served: tuple[LivePage, Watcher], browser: Any, tmp_path: Path
+    served: tuple[LivePage, Watcher], browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     page, watcher = served
     sheet = browser.new_context(viewport={"width": 390, "height": 800}).new_page()
     sheet.goto(page.url)
@@ -102,7 +103,7 @@ def test_the_findings_come_by_themselves_with_their_places(
     assert view.diagnosed.findings
     assert view.diagnosed.findings[0].title in sheet.locator("#findings .finding").first.inner_text()
     assert sheet.evaluate("document.documentElement.scrollWidth") == 390, "nothing is cut on a phone"
-    assert not list(Path(tempfile.gettempdir()).glob("steptime-diagnosis-*/report.json")), "its folder ended with it"
+    assert not list(tmp_path.glob("steptime-diagnosis-*/report.json")), "its folder ended with it"
     sheet.context.close()
 
 

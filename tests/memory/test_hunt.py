@@ -23,6 +23,12 @@ KEPT: list[Any] = []
 FIRST = 3
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_frozen() -> None:
+    """The garbage collector does not say who refers to a frozen object."""
+    gc.unfreeze()
+
+
 class Meter:
     def __init__(self) -> None:
         self.history: list[Any] = []

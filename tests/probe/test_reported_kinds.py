@@ -197,15 +197,11 @@ QUICK = {
     "a-sum-of-losses-in-a-short-epoch",
     "position-table-in-forward",
     "weighted-iterator-in-each-step",
-    "memory-that-is-never-detached",
 }
+"""Kinds that a busy machine does not disturb: none of those that are judged by how the steps' times grow."""
 
 
-FORKED = QUICK - {"memory-that-is-never-detached"}
-"""Not what is asked of the garbage collector, who would see the objects of the tests' server, too."""
-
-
-def findings(folder: Path, body: str, job: str = sys.executable) -> list[dict[str, Any]]:
+def findings(folder: Path, body: str, job: str) -> list[dict[str, Any]]:
     script, report = folder / "job.py", folder / "report.json"
     script.write_text(HEAD + body, encoding="utf-8")
     words = ["run", "--no-peaks", "--quiet", "--recording", str(folder / "recording"), "-o", str(report)]
@@ -224,7 +220,7 @@ def test_the_kind_is_told_with_its_line(tmp_path: Path, name: str) -> None:
     wanted, line, body = JOBS[name]
     found = [
         each
-        for each in findings(tmp_path, body, python() if name in FORKED else sys.executable)
+        for each in findings(tmp_path, body, python() if name in QUICK else sys.executable)
         if each["name"] == wanted
     ]
     assert found
@@ -234,5 +230,5 @@ def test_the_kind_is_told_with_its_line(tmp_path: Path, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HONEST)
 def test_of_an_honest_job_nothing_of_the_kind_is_said(tmp_path: Path, name: str) -> None:
-    found = findings(tmp_path, HONEST[name])
+    found = findings(tmp_path, HONEST[name], sys.executable)
     assert KINDS.isdisjoint(each["name"] for each in found if each["weight"] != "note" or each["name"] == "memory-leak")

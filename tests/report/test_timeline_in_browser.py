@@ -224,7 +224,7 @@ def test_perfettos_window_is_handed_the_step(report: Report, open_page: Any) -> 
     taken = opened.value.evaluate("window.taken")
     assert taken["title"] == "One step of python train.py"
     assert any(event.get("name") == "gemm" for event in json.loads(taken["text"])["traceEvents"])
-    assert "Handed to Perfetto" in sheet.page.locator("#tracks-status").inner_text()
+    assert "Opened in Perfetto" in sheet.page.locator("#tracks-status").inner_text()
 
 
 def test_hostile_names_are_drawn_and_reported_as_text(report: Report, open_page: Any) -> None:
@@ -273,7 +273,7 @@ def test_a_step_tells_its_categories_and_what_lay_in_it(report: Report, open_pag
     assert sheet.all_words(rows)[1].split("\t")[2:] == ["135 ms", "+67 ms"]
     sheet.page.keyboard.press("ArrowRight")
     sheet.page.keyboard.press("ArrowRight")
-    assert sheet.page.locator("#chosen-notes").inner_text().startswith("evaluation of 2 s in it")
+    assert sheet.page.locator("#chosen-notes").inner_text().startswith("evaluation of 2 s within it")
     assert sheet.page.locator("#chosen-categories").is_hidden()
     assert sheet.page.locator(".signs text").all_text_contents() == ["△", "E"]
 

@@ -24,8 +24,9 @@ from steptime.trials.trial import BASELINE, Run, Variant
 
 FLOAT64 = "torch.float64"
 EXACT = 1e-6
-"""Largest distance in float64 that counts as the same training, as a fraction of the way. Data that one of the two rounds
-to float32, which is no change to a job in float32, came to 1.8e-8; the smallest real difference measured was 8e-4."""
+"""Largest distance in float64 that counts as the same training, as a fraction of the way. Data that one of the two
+rounds to float32, which is no change to a job in float32, came to 1.8e-8; the smallest real difference measured was
+8e-4."""
 EXACT_EACH = 1e-5
 """Bound EXACT for a single parameter, whose way may be short."""
 SINGLE = 1e-3

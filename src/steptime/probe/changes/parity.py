@@ -42,7 +42,7 @@ ROOTS = 0
 class ParityRecorder:
     """Writer of parity.jsonl in the process's folder: see docs/recording-format.md."""
 
-    def __init__(self, variant: ProcessVariant) -> None:
+    def __init__(self, variant: ProcessVariant, *, profiles: bool = True) -> None:
         self._began = time.perf_counter_ns()
         self._last = variant.warm_up + variant.steps if variant.fingerprint_steps else None
         # Of a rehearsal all steps but the last, which is timed.
@@ -60,7 +60,7 @@ class ParityRecorder:
         self._rows: list[dict[str, Any]] = []
         self._names: dict[int, str] = {}
         self._path = ""
-        self._exact = variant.exact
+        self._counts_launches = profiles and bool(variant.fingerprint_steps) and not variant.exact
         self._options: list[tuple[str, int]] = []
         self._updated: list[tuple[Any, Any]] = []
         self.work = WorkRecorder()
@@ -155,7 +155,7 @@ class ParityRecorder:
         self._rows.append(row)
         self._look_at_work()
         row |= self.work.carried_state(steps, self._last)  # last: what fails in it costs nothing else
-        if self._last is not None and self._recorder is not None and not self._exact:
+        if self._last is not None and self._recorder is not None and self._counts_launches:
             row |= self._launches.boundary(steps, self._last, self._recorder)
 
     def _look_at_work(self) -> None:
