@@ -25,8 +25,8 @@ HEAD = """\
 
 Each case re-enacts in a page of code what somebody reported in public and found the cause of
 ([cases](../reports/cases/README.md), each with its source and the owners' fix). *First sight* is the first score that a
-case ever had; *now* is the newest one. Right are a cause that the finding names, and a marked line. Advice counts where the
-finding names the cause and its words, followed to the letter, are the owners' fix. *Claimed* is the saving that the
+case ever had; *now* is the newest one. Right are a cause that the finding names, and a marked line. Advice counts where
+the finding names the cause and its words, followed to the letter, are the owners' fix. *Claimed* is the saving that the
 finding states, *measured* what the fix brought, both as shares of a step. A twin is the job with the fix: false words
 are a finding at the old place that still names the cause; a twin was run where the cause was named.
 """
