@@ -58,6 +58,19 @@ def test_what_grows_bit_by_bit_is_reported_with_what_the_mean_step_bears(level: 
     assert change.growth * change.share == pytest.approx((level.mean() - first) * MS, rel=0.15)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_few_steps_show_growth_that_no_chance_explains_and_no_slower_machine(seed: int) -> None:
+    """A graph that reaches one step further back each time, seen in the second half of a short run."""
+    level = np.linspace(47, 92, 28)
+    change = find_change(made({Phase.BACKWARD: noisy(level, 28, seed, 0.03), Phase.REST: noisy(2, 28, seed + 1000)}))
+    assert change is not None
+    assert (change.phase, change.gradual) == ("backward", True)
+    slower = {Phase.BACKWARD: noisy(level, 28, seed, 0.03), Phase.REST: noisy(level / 20, 28, seed + 1000, 0.03)}
+    assert find_change(made(slower)) is None
+    even = {Phase.BACKWARD: noisy(60, 28, seed, 0.3), Phase.REST: noisy(2, 28, seed + 1000)}
+    assert find_change(made(even)) is None
+
+
 def test_a_run_of_half_a_million_steps_is_looked_at_in_little_memory() -> None:
     level = np.linspace(1, 5, 500_000)
     change = find_change(made({Phase.FORWARD: noisy(5, 500_000, 1), Phase.REST: noisy(level, 500_000, 2)}))

@@ -4,7 +4,7 @@ time."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp
+from math import erfc, exp, sqrt
 
 import numpy as np
 
@@ -40,7 +40,7 @@ NEARLY_ALONE, DOUBLED = 0.1, 2.0
 """Fraction of the step: where the other phases take less, what they grew by is chance. The phase itself must be so many
 times as long then."""
 FEWEST_GROWING = 15
-"""Steps that show a phase that doubles bit by bit, three in each part."""
+"""Steps that show a phase that grows by half, step by step, three in each part."""
 MUCH = 1.5
 """Times the step before, for one that grows."""
 
@@ -97,7 +97,7 @@ def _bit_by_bit(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | No
     if growth < max(LEAST_GROWTH * usual, MOSTLY * (now - usual)) or np.diff(levels).min() < -BACK * growth:
         return None
     doubled = levels[-1] >= DOUBLED * levels[0]
-    if len(steady) < LEAST_STEPS and not doubled:
+    if len(steady) < LEAST_STEPS and not (doubled or (levels[-1] >= MUCH * levels[0] and _chance(values) <= BY_CHANCE)):
         return None
     alone = doubled and companions[0] < NEARLY_ALONE * usual
     if not alone and (companions[-1] - companions[0]) * levels[0] > UNHIDDEN * growth * companions[0]:
@@ -110,6 +110,13 @@ def _bit_by_bit(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | No
     at, name = int(steady[len(first)]) + 1, phase.name.lower()
     by_step = growth / float(np.median(steady[-len(last) :]) - np.median(steady[: len(first)]))
     return LastingChange(at, len(steps.start), None, name, usual, now, growth, share, gradual=True, by_step=by_step)
+
+
+def _chance(values: Float64) -> float:
+    """Probability that values without a trend rise or fall as steadily (Mann, Econometrica 13, 1945)."""
+    count = len(values)
+    score = float(np.sign(np.subtract.outer(values, values))[np.tril_indices(count, -1)].sum())
+    return erfc(abs(score) / sqrt(count * (count - 1) * (2 * count + 5) / 9))
 
 
 def _levels(values: Float64) -> list[float]:
