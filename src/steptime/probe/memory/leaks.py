@@ -305,6 +305,8 @@ class LeakSearch:
         holder = holder_of(sample, frame)
         if holder is None and nodes:  # the graph keeps them, and somebody keeps the graph
             holder = holder_of([deepest], frame)
+            if holder is not None and holder.kind == "variable" and not holder.carries:
+                holder = None  # bound anew in each step: it reaches the graph of earlier ones, and does not keep it
         holder = holder or Holder("", "", None)
         if holder.name == PASSING:
             return
