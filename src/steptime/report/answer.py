@@ -53,8 +53,8 @@ ASKED_FOR = "caught-steps"
 """Note on an explicit request (run --catch), which comes before the others."""
 PROFILER = "ProfilerStep"
 """Usual way to find steps, which needs no mention."""
-FIRST, FIRST_ASIDES, FIRST_KERNELS = 5, 4, 3
-"""Findings, notes and kernels that a terminal shows."""
+FIRST_KERNELS = 3
+"""Kernels that a terminal shows."""
 LEAST_COMPUTE = 0.2
 """Fraction of the step that computing must take for its roofline to be shown."""
 
@@ -76,8 +76,8 @@ def answer_of(report: Report, *, full: bool = False) -> Answer:
         parts=(
             _displayed_categories(process),
             _sentences("", _computing(process)),
-            Section("", tuple(_finding(each, process) for each in _reported(process)), FIRST),
-            Section("", tuple(_asides(report, process)), FIRST_ASIDES),
+            Section("", tuple(_finding(each, process) for each in _reported(process))),
+            Section("", tuple(_asides(report, process))),
             *_trials(report),
         ),
         notes=tuple(_notes(report, process)),
