@@ -29,7 +29,7 @@ from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.run_uses import HolderUse
 from steptime.advice.savings import WORKING, as_decided, capped, named
-from steptime.advice.unclaimed import notes
+from steptime.advice.unclaimed import MOST_UNCLAIMED, notes
 from steptime.advice.verdict import GROWTH, LARGE_PART, NOTES, most_of_the_run, worsening
 from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import Estimate, SourceLine, format_duration
@@ -289,13 +289,17 @@ def _with_container(finding: Finding, longer: Sequence[HolderUse]) -> Finding:
 
 
 def _without_named_parts(findings: Findings, case: Case, rules: Rules) -> Findings:
-    """Without notes on parts of the step that another finding names: by the line, the function, or the operator."""
+    """Without notes on parts of the step that another finding names: by the line, the function, or the operator; and on
+    lines of the input whose time a finding about the input claims."""
     others = [each for each in findings if each.name != LARGE_PART and each.weight is not Weight.CAVEAT]
+    claimed = max((_saving(each) for each in others if each.category == "input"), default=0.0) / (1 - MOST_UNCLAIMED)
+    inputs = {_place(use.source) for use in case.lines if use.role == "input" and use.duration.value <= claimed}
     words = set(" ".join(" ".join((each.summary, *each.evidence)) for each in others).replace(":", " ").split())
 
     def is_named(part: Finding) -> bool:
         here = any(_same_line(part, each) or _same_function(part, each) for each in others)
-        return here or part.summary.partition(" ")[0] in words
+        loads = part.source is not None and _place(part.source) in inputs
+        return here or loads or part.summary.partition(" ")[0] in words
 
     return tuple(each for each in findings if each.name != LARGE_PART or not is_named(each))
 
