@@ -65,7 +65,7 @@ package: .test/ready
 
 picture: .test/ready .demo/ready
 	PATH="$(CURDIR)/.demo/bin:$$PATH" .test/bin/python .ci/terminal.py docs/terminal.svg -- steptime run -- python examples/slow_input.py
-	.test/bin/steptime report -o runs/demo.html -o docs/card.png
+	.test/bin/steptime report --force -o runs/demo.html -o docs/card.png
 	.test/bin/python .ci/picture.py runs/demo.html docs .demo/bin/python examples/slow_input.py --epochs 40
 
 # make bench NAME=my-machine RIVALS="--rival slowai=PYTHON": other tools beside ours, each in an environment of its own.
