@@ -6,8 +6,8 @@ import shlex
 
 from steptime.answer.answer import Answer, Item, Section
 from steptime.answer.printable import one_line
-from steptime.answer.tables import Cell, Column, Table, duration, integer, number, share, size, table_of, word
-from steptime.live.view import LiveView, Part, RankView
+from steptime.answer.tables import Table, duration, integer, number, share, size, table_of, word
+from steptime.live.view import LiveView, RankView
 from steptime.quantities import format_bytes, format_change, format_count, format_duration, format_samples, format_share
 from steptime.recording.recording import DeviceSample, TelemetrySample
 
@@ -85,16 +85,14 @@ def _findings(view: LiveView) -> tuple[Section, ...]:
 
 
 def _parts(rank: RankView | None) -> Table:
-    """Table of the last minute's parts: phases per step, the rest in total."""
-    found = list[tuple[Part, str]]()
-    if rank is not None and rank.steps:
-        found = [(each, f"{format_duration(each.total / rank.steps)}/step") for each in rank.phases]
-        found += [(each, format_duration(each.total)) for each in rank.between]
+    """Table of the last minute's parts in total. Per step they would contradict the step above, which leaves out steps
+    that steptime or an evaluation made longer."""
+    found = (*rank.phases, *rank.between) if rank is not None and rank.steps else ()
     return table_of(
-        "parts", "", "", [each for each in found if each[0].share >= LEAST],
-        word("", "part", lambda each: each[0].name),
-        Column("", "time", lambda each: Cell(each[1], each[0].total)),
-        share("", "share", lambda each: each[0].share, barred=True),
+        "parts", "", "", [each for each in found if each.share >= LEAST],
+        word("", "part", lambda each: each.name),
+        duration("", "time", lambda each: each.total),
+        share("", "share", lambda each: each.share, barred=True),
     )  # fmt: skip
 
 

@@ -65,8 +65,7 @@ def pieces_of(rank: RankView, scale: float = 1.0) -> tuple[BarPiece, ...]:
     parts = [(f"phase{number % 6}", part) for number, part in enumerate(rank.phases)]
     for tone, part in (*parts, *(("tone-sync", part) for part in rank.between)):
         width = 100 * part.share * scale
-        time = f"{format_duration(part.total / rank.steps)}/step"
-        found.append(BarPiece(part.name, tone, start, width, time, format_share(part.share)))
+        found.append(BarPiece(part.name, tone, start, width, format_duration(part.total), format_share(part.share)))
         start += width
     return tuple(each for each in found if each.width)
 

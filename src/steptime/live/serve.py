@@ -63,7 +63,7 @@ def fragment(view: LiveView) -> str:
             pieces=pieces_of(rank) if rank is not None and trained else (),
             quarters=_QUARTERS,
             wall=format_duration(rank.wall) if rank is not None else "",
-            whole=f"{format_duration(rank.wall / rank.steps)}/step" if rank is not None and trained else "",
+            whole=format_duration(rank.wall) if rank is not None and trained else "",
             course=step_course(rank) if rank is not None else None,
             interval=format_duration(rank.wall / POINTS) if rank is not None else "",
             notes=rank_notes(view),
