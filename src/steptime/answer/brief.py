@@ -12,8 +12,8 @@ from steptime.answer.printable import one_line, shorten
 from steptime.answer.tables import Table
 from steptime.quantities import SourceLine, format_duration, format_share
 
-MOST_BYTES = 3900
-"""Most bytes of a document: 1,500 tokens of 2.6 bytes, which is little for JSON."""
+MOST_BYTES = 3700
+"""Most bytes of a document: 1,500 tokens of 2.5 bytes, which is little for JSON."""
 SIZES = ((8, 1600), (6, 800), (5, 400), (4, 240), (3, 160), (2, 120), (1, 80))
 """(entries of a list, characters of a sentence), tried in order until the document fits."""
 WHOLE = frozenset({"next", "recording", "folder", "apply", "patch_file", "code", "fixes"})

@@ -107,7 +107,7 @@ def test_a_loop_outside_of_the_main_thread_and_rollouts_before_the_first_trainin
     parity = variant.process.parity
     assert variant.status == 0
     assert parity is not None
-    assert set(parity.backwards.tolist()) == {1}
+    assert set(parity.backwards.tolist()[2:]) == {1}
     assert variant.change("autocast").exercised
 
 
