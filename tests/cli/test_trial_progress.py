@@ -58,14 +58,26 @@ def test_in_a_terminal_the_step_is_counted_in_place(monkeypatch: pytest.MonkeyPa
 
 def test_a_budget_that_cannot_decide_is_reported_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
     handed = tuple(Variant(f"diff-{number}", sources=(("train.py", str(number)),)) for number in range(4))
-    plan = Plan(("python",), "/job", "runs/job", handed, 0.03, step_seconds=0.1, start_seconds=4.0)
-    _say_what_it_takes(plan, Budget(150.0))
+    plan = Plan(
+        ("python",), "/job", "", handed, 0.03, step_seconds=0.05, start_seconds=4.0, importing_seconds=3.5, warm_up=20
+    )
+    _say_what_it_takes(plan, Budget(160.0), forking=False)
     message = " ".join(capsys.readouterr().err.split())
     assert "may be too short to decide all 4" in message
-    assert "22 processes of 9 s" in message
-    assert "--budget 4m is enough for all" in message
-    _say_what_it_takes(plan, Budget(240.0))
+    assert "22 processes, about 2 min 44 s in all. --budget 3m is enough for all" in message
+    _say_what_it_takes(plan, Budget(180.0), forking=False)
     assert capsys.readouterr().err == ""
+
+
+def test_a_budget_is_held_against_what_forks_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    handed = (Variant("diff-1", sources=(("train.py", "1"),)),)
+    plan = Plan(
+        ("python",), "/job", "", handed, 0.03, step_seconds=0.02, start_seconds=9.0, importing_seconds=8.5, warm_up=20
+    )
+    _say_what_it_takes(plan, Budget(60.0), forking=True)
+    assert capsys.readouterr().err == ""
+    _say_what_it_takes(plan, Budget(60.0), forking=False)
+    assert "too short to prove a change" in capsys.readouterr().err
 
 
 def test_of_numbers_of_workers_both_ends_are_tried_first() -> None:

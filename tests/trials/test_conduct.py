@@ -326,7 +326,7 @@ class FakeMachine:
     """An executor on which every process takes ten seconds of a budget, those of dear variants more, and none is
     started."""
 
-    width = 1
+    width, preparing, forking = 1, 0.0, False
     alternating = False
     resident: int | None = None
 

@@ -34,6 +34,8 @@ from steptime.trials.trial import BASELINE, TrialVerdict, Variant
 from steptime.trials.until_loss import LossTarget
 
 WORSE = NEVER | {TrialVerdict.SLOWER}
+STEP_SECONDS = 3.0
+"""Seconds after the profile in which the unchanged job is measured: its rounds measure it again."""
 NOT_SURE = 3
 """Exit status if no candidate is known to be worse, but one may be."""
 
@@ -82,7 +84,7 @@ def _start(
     target = target or named_or_newest(())
     recorded = len(target) == 1 and Path(target[0]).is_dir()
     sources = () if recorded else asked.variants(target, Path.cwd())[0].sources  # the baseline that is measured
-    recording = recording_of(target, options, sources)
+    recording = recording_of(target, options, sources, STEP_SECONDS)
     manifest = load(recording).manifest
     baseline, variants = asked.variants(manifest.command, Path(manifest.directory))
     case, _ = case_and_findings(recording)

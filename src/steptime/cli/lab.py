@@ -19,6 +19,7 @@ from steptime.cli.trial import (
     longer,
     new_trial,
     print_trial,
+    proof_seconds,
     recording_of,
     trial_runner,
 )
@@ -80,7 +81,7 @@ def _run_lab(folder: Path, options: TrialOptions, sizes: tuple[int, ...], go_on:
     results = read_results(folder)
     next_command = f"steptime try {shlex.quote(reachable(str(recording)) or str(recording))}"
     if not any(run.step_ns and not run.rehearsal for run in results.runs):
-        next_command = go_on_command("lab", folder, options, longer(plan, options.budget))
+        next_command = go_on_command("lab", folder, options, longer(options.budget, proof_seconds(plan, results.runs)))
     rates = dict(case.machine.rates) if case.machine is not None else {}
     fast = rates.get("bfloat16", 0.0) >= BY_PRECISION * rates.get("float32", inf)
     samples = samples_per_step(case)

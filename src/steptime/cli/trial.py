@@ -49,7 +49,7 @@ from steptime.report.judge_answer import as_document
 from steptime.report.sentences import place_text
 from steptime.report.trial_answer import answer_of
 from steptime.report.verdict_words import may_go_on
-from steptime.trials.conduct import FEWEST, PROOF, SECONDS, Notice, TrialRunner, combine, keep
+from steptime.trials.conduct import PROOF, PROOF_REHEARSALS, SECONDS, Notice, TrialRunner, combine, keep, seconds_for
 from steptime.trials.containment import (
     Layer,
     Workspace,
@@ -83,6 +83,7 @@ from steptime.trials.trial import (
     MIN_ROUNDS,
     Budget,
     Judgement,
+    Run,
     TrialVerdict,
     Variant,
     processes_of,
@@ -168,8 +169,9 @@ SHARE = 0.5
 """Fraction of the budget after which a job without steady steps leaves no time for trials."""
 
 
-def enough(announcer: Announcer | None) -> Callable[[Progress], bool]:
-    """Callback that decides, twice a second, whether the job has run long enough to be measured."""
+def enough(announcer: Announcer | None, least: float = MEASURED_SECONDS) -> Callable[[Progress], bool]:
+    """Callback that decides, twice a second, whether the job has run long enough to be measured. least: seconds after
+    the profile."""
     since: Progress | None = None
 
     def seen(progress: Progress) -> bool:
@@ -180,7 +182,7 @@ def enough(announcer: Announcer | None) -> Callable[[Progress], bool]:
             return False
         since = since or progress
         seconds = progress.elapsed_seconds - since.elapsed_seconds
-        return seconds >= MEASURED_SECONDS and progress.steps - since.steps >= MEASURED_STEPS
+        return seconds >= least and progress.steps - since.steps >= MEASURED_STEPS
 
     return seen
 
@@ -192,11 +194,12 @@ def measure(
     *,
     peaks: bool = True,
     sources: Sequence[tuple[str, str]] = (),
+    least: float = MEASURED_SECONDS,
 ) -> Path:
     """Runs the command until it is measured, and returns the recording (by default in `runs`). If the system permits no
     overlays, it runs in its own folder, and only with --uncontained: lines of a copy would belong to none of the user's
     files. peaks: also measure the machine's peaks. sources: (path relative to the folder, new text) of files, with
-    overlays only.
+    overlays only. least: seconds after the profile.
 
     Its input is empty and its output goes next to the recording. Raises what `run_variant` raises, and
     NothingMeasuredError."""
@@ -211,7 +214,7 @@ def measure(
         ground_of(contained_workspace).janitor.take(workspace)
         refuse_uncontained(contained_workspace)
         outcome = _watched(
-            contained_workspace, folder, seconds, enough(None if options.quiet else Announcer(say)), sources
+            contained_workspace, folder, seconds, enough(None if options.quiet else Announcer(say), least), sources
         )
     finally:
         leave(contained_workspace)
@@ -420,7 +423,7 @@ def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
             if busy := crowded():
                 say(busy)
             if plan.metric is None:
-                _say_what_it_takes(plan, options.budget)
+                _say_what_it_takes(plan, options.budget, forking=executor.forking)
         notify = (lambda _: None) if options.quiet else TrialAnnouncer(say).show
         one = recording is not None and not options.separate and _one_process(recording) and options.executor != "ray"
         runner = TrialRunner(workspace, plan, known.runs, budget=options.budget, executor=executor, notify=notify)
@@ -461,25 +464,34 @@ def _executor(recording: Recording | None, options: TrialOptions, goal: Goal) ->
     return executor
 
 
-def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
-    """Warns if the budget pays for too few processes to prove a change, or to time all of the user's own changes."""
-    each = plan.start_seconds + max(SECONDS, FEWEST * plan.step_seconds)
-    if budget.left() < PROOF * each:
-        first = format_duration(plan.start_seconds * 1e9)
-        needs = f"two rounds take {PROOF} processes, each of them {first} to its first step"
-        return say(f"The budget is too short to prove a change: {needs}. Give --budget {longer(plan, budget)}m.")
+def _say_what_it_takes(plan: Plan, budget: Budget, *, forking: bool) -> None:
+    """Warns if the budget pays for too few processes to prove a change, or to time all of the user's own changes.
+    forking: processes are forks."""
+    needed = seconds_for(plan, PROOF_REHEARSALS, PROOF - PROOF_REHEARSALS, MIN_ROUNDS, forking=forking)
+    if budget.left() < needed:
+        takes = f"two rounds take {PROOF} processes, about {format_duration(needed * 1e9)} in all"
+        return say(f"The budget is too short to prove a change: {takes}. Give --budget {longer(budget, needed)}m.")
     handed = sum(variant.foreign for variant in plan.variants)
-    processes = 2 * (1 + handed) + MIN_ROUNDS * processes_of(handed, alternating=True)
-    if handed and plan.compared is None and budget.left() < processes * each:
+    rehearsals, timed = 2 * (1 + handed), MIN_ROUNDS * processes_of(handed, alternating=True)
+    needed = seconds_for(plan, rehearsals, timed, MIN_ROUNDS, forking=forking)
+    if handed and plan.compared is None and budget.left() < needed:
         say(
-            f"The budget may be too short to decide all {handed}: rehearsals and {MIN_ROUNDS} rounds take {processes} "
-            f"processes of {format_duration(each * 1e9)}. --budget {ceil(processes * each / 60)}m is enough for all."
+            f"The budget may be too short to decide all {handed}: rehearsals and {MIN_ROUNDS} rounds take "
+            f"{rehearsals + timed} processes, about {format_duration(needed * 1e9)} in all. "
+            f"--budget {ceil(needed / 60)}m is enough for all."
         )
 
 
-def longer(plan: Plan, budget: Budget) -> int:
-    """Sufficient budget in minutes if this one is too short: at least twice as long, and enough to prove a change."""
-    return ceil(max(2 * budget.seconds, PROOF * (plan.start_seconds + SECONDS)) / 60)
+def longer(budget: Budget, needed: float) -> int:
+    """Sufficient budget in minutes if this one is too short: at least twice as long, and enough to prove a change.
+    needed: seconds of that."""
+    return ceil(max(2 * budget.seconds, needed) / 60)
+
+
+def proof_seconds(plan: Plan, runs: Sequence[Run]) -> float:
+    """Seconds that a proof takes, by the longest timed process of a trial."""
+    took = max((run.seconds for run in runs if not run.rehearsal), default=0.0)
+    return PROOF * took or seconds_for(plan, PROOF_REHEARSALS, PROOF - PROOF_REHEARSALS, MIN_ROUNDS, forking=False)
 
 
 def go_on_command(verb: str, folder: Path, options: TrialOptions, minutes: int | None = None) -> str:
@@ -489,8 +501,14 @@ def go_on_command(verb: str, folder: Path, options: TrialOptions, minutes: int |
     return f"steptime {verb} {lifted}{budget}--resume {shlex.quote(str(folder))}"
 
 
-def recording_of(target: Sequence[str], options: TrialOptions, sources: Sequence[tuple[str, str]] = ()) -> Path:
-    """Recording that was named, else the newest, or a new one of the command with these source files for its own."""
+def recording_of(
+    target: Sequence[str],
+    options: TrialOptions,
+    sources: Sequence[tuple[str, str]] = (),
+    least: float = MEASURED_SECONDS,
+) -> Path:
+    """Recording that was named, else the newest, or a new one of the command with these source files for its own.
+    least: as in `measure`."""
     if options.executor == "ray":
         import_ray("--executor ray")  # before anything is written
     target = target or named_or_newest(())
@@ -503,7 +521,7 @@ def recording_of(target: Sequence[str], options: TrialOptions, sources: Sequence
         raise RecordingError("no-recording", listed(Path(target[0])) or message)
     if len(target) == 1 and os.sep in target[0] and not Path(target[0]).exists():
         raise no_such_file(target[0], "a recording (a folder written by steptime run), or a command")
-    return measure(target, options, sources=sources)
+    return measure(target, options, sources=sources, least=least)
 
 
 def case_and_findings(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
@@ -659,7 +677,7 @@ def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder
     """Next command: the rest of the trial if the budget was too small for it or for its patch; else the page of the
     adopted fix, or of the one that was tried first."""
     results = read_results(folder)
-    go_on = go_on_command("try", folder, options, longer(results.plan, options.budget))
+    go_on = go_on_command("try", folder, options, longer(options.budget, proof_seconds(results.plan, results.runs)))
     patch = results.patch
     proved = patch.judgement.gain(results.plan.goal) if patch is not None and patch.judgement is not None else None
     if patch is not None and patch.diff and proved is None:

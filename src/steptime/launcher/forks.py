@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -81,6 +82,8 @@ class ForkServer:
         self._environment: dict[str, str] = {}
         self._python = ""
         self._asking = threading.Lock()
+        self.spent = self.took = 0.0
+        """Seconds that all starts of the server took, and its last one."""
         self.off = False
         """True once a fork was found to be unsound, or the server cannot be had: processes start as usual."""
 
@@ -120,7 +123,7 @@ class ForkServer:
             return None
 
     def _start(self, python: str, directory: Path, environment: dict[str, str]) -> None:
-        self._python, self._environment = python, environment
+        self._python, self._environment, began = python, environment, time.monotonic()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, contextlib.suppress(OSError):
             self._server = subprocess.Popen(
@@ -141,6 +144,8 @@ class ForkServer:
         except OSError:
             self.switch_off()
         ours.settimeout(ANSWER)
+        self.took = time.monotonic() - began
+        self.spent += self.took
 
     def _fork(
         self, server: socket.socket, request: Mapping[str, object], files: tuple[IO[bytes], IO[bytes], tuple[int, ...]]

@@ -212,6 +212,7 @@ class Janitor:
         self._reported = b""
         self._starting = threading.Lock()
         self._over: Callable[[], object] = bool
+        self._clearing = threading.Thread(target=bool)
 
     def take(self, folder: OwnFolder) -> OwnFolder:
         """Registers a folder for removal at the trial's end, however that comes."""
@@ -221,6 +222,18 @@ class Janitor:
     def take_empty(self, folder: Path) -> None:
         """Registers a folder for removal only if it is empty then."""
         self._notify(folder, whole=False)
+
+    def clear(self, folder: OwnFolder) -> None:
+        """Starts to remove a folder, once the one before it is gone: a disk can take half a second for the hundreds of
+        folders of a workspace, in which the next process may start."""
+        self.await_cleared()
+        self._clearing = threading.Thread(target=clear, args=(folder,), name="steptime-clear")
+        self._clearing.start()
+
+    def await_cleared(self) -> None:
+        """Waits until the folders are gone that were to be removed so far."""
+        if self._clearing.ident is not None:
+            self._clearing.join()
 
     def _notify(self, folder: Path, *, whole: bool) -> None:
         line = json.dumps([str(folder), whole]).encode() + b"\n"
@@ -245,6 +258,7 @@ class Janitor:
 
     def close(self) -> None:
         """Ends the trial: returns when the folders are gone."""
+        self.await_cleared()
         with self._starting:
             self._pipe, self._reported = None, b""
             self._over()

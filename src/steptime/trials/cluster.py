@@ -192,6 +192,8 @@ class RayExecutor:
         """Number of workers (see Executor)."""
         return len(self._workers)
 
+    preparing, forking = 0.0, False
+
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         """Always False: each run is a process on a device of its own."""
         return False

@@ -18,11 +18,12 @@ from steptime.errors import NothingMeasuredError
 from steptime.launcher.outcome import Progress
 from steptime.quantities import format_count, format_duration
 from steptime.recording.inventory import VARIANTS
-from steptime.trials.containment import Workspace, named
+from steptime.trials.containment import Workspace, ground_of, named
 from steptime.trials.execute import FEWEST_STEPS, ScheduledRun
-from steptime.trials.executor import Block, Executor, LocalExecutor
+from steptime.trials.executor import FEWEST_SLICED, Block, Executor, LocalExecutor
 from steptime.trials.judge import (
     LEAST_ROUNDS,
+    LEAST_TURNS,
     asks_for_rehearsal,
     cannot_win,
     is_proved,
@@ -101,8 +102,12 @@ is that of the very first baseline, which adds one more run to the band of losse
 REHEARSED_STEPS = 5
 FINGERPRINTS = 2
 """Steps of a rehearsal (REHEARSED_STEPS), and the steps of it whose gradients are written (FINGERPRINTS)."""
-SECONDS = 5.0
-"""Seconds of steady steps in a timed process."""
+SECONDS, LEAST_SECONDS, STARTS = 5.0, 2.0, 2.0
+"""Seconds of steady steps in a timed process, and their lower bound and multiple of its start's seconds where that is
+short. It is processes that differ (by 1.4 to 4 %), not their steps (0.9 to 1.9 % in 1.5 to 4 s): where a start is
+cheap, the same time in more processes says more."""
+PAIRED = (LEAST_TURNS + 1) * FEWEST_SLICED
+"""Steps of a process for as many turns as are compared in pairs."""
 FEWEST, MOST = 24, 120
 """Bounds on a timed process's steady steps: enough for a loss curve, and no more than a curve needs."""
 MOST_SLICED = 600
@@ -122,8 +127,8 @@ DEADLINE_FACTOR = 10.0
 DECIDED = frozenset({TrialVerdict.ADOPT, TrialVerdict.NO_EFFECT, TrialVerdict.SLOWER, TrialVerdict.MORE_MEMORY})
 SHARE = 1 / 3
 """Upper bound on the fraction of the budget that single fixes leave to their combination and to the patch."""
-PROOF = 9
-"""Least number of processes that prove the patch: two rehearsals and two rounds."""
+PROOF, PROOF_REHEARSALS = 9, 2
+"""Least number of processes that prove the patch, in two rounds, and how many of them are rehearsals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +206,8 @@ class TrialRunner:
             self._rounds(stage, tried, baseline, (later, anyway))
         except BudgetExhausted:
             pass  # what was run until then is judged
+        finally:
+            ground_of(self.workspace).janitor.await_cleared()
         return self.settle(stage, variants)
 
     def settle(self, stage: int, variants: Sequence[Variant]) -> tuple[Judgement, ...]:
@@ -321,7 +328,7 @@ class TrialRunner:
         first = variant.name == BASELINE and BASELINE not in earlier
         seed = SEEDS[-1 if first else round_ % (len(SEEDS) - 1)]
         warm_up = self.plan.warm_up + held_ahead(variant)
-        steps, limit = timed_steps(self._usual(), self.plan.start_seconds, among), self._limit() * max(1, among)
+        steps, limit = timed_steps(self._usual(), self._start(), among), self._limit() * max(1, among)
         options = VariantOptions(steps, warm_up, limit, seed=seed, seed_offset=seed, alternating=among > 0)
         options = going_on(options, self.plan.until_loss)
         position, ends = self.next_position(stage) + len(planned), (self.deadline(), self.budget.until())
@@ -345,6 +352,12 @@ class TrialRunner:
 
     def _usual(self) -> float:
         return usual_seconds(self.plan.step_seconds, self.runs)
+
+    def _start(self) -> float:
+        """Seconds to the end of a process's first step, 0 if unknown: of the unchanged job's last process, which may
+        have been forked, else the recording's."""
+        plain = [run.start_seconds for run in self.runs if run.variant == BASELINE and run.start_seconds]
+        return plain[-1] if plain else self.plan.start_seconds
 
     def _limit(self) -> float:
         if self.plan.until_loss is not None:
@@ -379,7 +392,7 @@ class TrialRunner:
             if timed:
                 return timed[-1]  # what it compiles is in a cache by then
             if own:
-                steps = timed_steps(self._usual(), self.plan.start_seconds)
+                steps = timed_steps(self._usual(), self._start())
                 more = (steps - REHEARSED_STEPS + self.plan.warm_up - FINGERPRINTS) * self._usual()
                 return min(run.seconds for run in own) + max(0.0, more)  # the first one may have compiled
         return self._seconds(stage) if variant != BASELINE else self.plan.start_seconds
@@ -389,7 +402,7 @@ class TrialRunner:
         alternating = self._alternating(len(variants))
         others = processes_of(len(variants), alternating=alternating) - len(variants)
         own = sum(self._seconds(stage, variant.name) for variant in variants)
-        return (own + others * self._seconds(stage)) / self._executor.width
+        return (own + others * self._seconds(stage)) / self._executor.width + self._executor.preparing
 
     def _left(self, stage: int, later: int) -> float:
         return self.budget.left() - min(later * self._seconds(stage), SHARE * self.budget.seconds)
@@ -453,12 +466,25 @@ def keep(runner: TrialRunner, stage: int, judgements: tuple[Judgement, ...]) -> 
 
 
 def timed_steps(usual: float, start: float, among: int = 0) -> int:
-    """Number of steady steps of a timed process, enough for SECONDS of training. usual: seconds per step, 0 if unknown;
-    start: seconds to the first step; among: number of processes that take turns, 0 for none."""
+    """Number of steady steps of a timed process. usual: seconds per step, 0 if unknown; start: seconds to the first
+    step, 0 if unknown; among: number of processes that take turns, 0 for none."""
     if not usual:
         return FEWEST
     worth = MOST_SLICED if among else max(MOST, round(START_SHARE * start / usual))
-    return max(FEWEST, min(worth, MOST_SLICED, round(SECONDS / usual)))
+    seconds = min(SECONDS, max(LEAST_SECONDS, STARTS * start)) if start else SECONDS
+    wanted = max(seconds / usual, min(SECONDS / usual, PAIRED) if among else 0.0)
+    return max(FEWEST, min(worth, MOST_SLICED, round(wanted)))
+
+
+def seconds_for(plan: Plan, rehearsals: int, timed: int, rounds: int, *, forking: bool) -> float:
+    """Expected seconds of a number of rehearsals and timed processes before any has run. forking: they are forks of a
+    process that imports torch once for each round."""
+    importing = plan.importing_seconds if forking else 0.0
+    start = plan.start_seconds - importing
+    steps = timed_steps(plan.step_seconds, start, among=forking) + plan.warm_up
+    rehearsed = (REHEARSED_STEPS + FINGERPRINTS) * plan.step_seconds
+    of_steps = rehearsals * rehearsed + timed * steps * plan.step_seconds
+    return (rehearsals + timed) * start + of_steps + rounds * importing
 
 
 def _checked(run: Run, workspace: Workspace, plan: Plan) -> None:

@@ -194,7 +194,9 @@ def contained(
     name."""
     ground, recording = ground_of(workspace), recording.absolute()
     scratch = _workspace(ground.base, name, ground.janitor)
-    clear(scratch)  # of a process that was cut short
+    if scratch.exists():  # of a process that was cut short, or that runs again
+        ground.janitor.await_cleared()
+        clear(scratch)
     try:
         with (
             _overlaid(workspace, ground, scratch, recording, sources, worker)
@@ -203,7 +205,7 @@ def contained(
         ) as (command, place):
             yield command, replace(place, deadline=deadline, contained=ground.layer.value, janitor=ground.janitor)
     finally:
-        clear(scratch)
+        ground.janitor.clear(scratch)
 
 
 @contextlib.contextmanager

@@ -118,7 +118,7 @@ def execute(
     name = folder_of(scheduled)
     recording = own_folder(workspace.folder, VARIANTS, name)
     clear(recording)  # of a run that was cut short
-    start, began_epoch = time.monotonic(), time.time()
+    start, began_epoch, preparing = time.monotonic(), time.time(), forks.spent if forks is not None else 0.0
     before = _unguarded(workspace)
     disk = next(path for path in (ground_of(workspace).base, *workspace.folder.parents) if path.is_dir())
     least_room = min(LEAST_ROOM, free_bytes(disk) // 2)
@@ -153,7 +153,8 @@ def execute(
     if passed and scheduled.until_epoch is not None and time.time() >= scheduled.until_epoch - DIFFERENT_CLOCKS:
         raise BudgetExhausted
     rests, rested = (among.rests, among.rested) if among is not None else ((), 0.0)
-    run = read_run(scheduled, outcome, time.monotonic() - start - rested, rests)
+    preparing = forks.spent - preparing if forks is not None else 0.0
+    run = read_run(scheduled, outcome, time.monotonic() - start - rested - preparing, rests)
     set_anew = abs((time.time() - began_epoch) - (time.monotonic() - start)) > SET_ANEW
     outside = dict.fromkeys((*run.outside, *map(str, differences(before, _unguarded(workspace)))))
     run = replace(run, clock=None if set_anew else run.clock)

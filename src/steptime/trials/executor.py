@@ -46,6 +46,13 @@ class Executor(Protocol):
     def width(self) -> int:
         """Number of blocks that run at the same time, each on a device of its own."""
 
+    forking: bool
+    """True if processes are forks of one that has imported torch."""
+
+    @property
+    def preparing(self) -> float:
+        """Seconds that each round takes besides its processes."""
+
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         """True if this many processes of a block take turns (`launcher.turns`). step_seconds: seconds per step; peak:
         peak memory of one process, bytes, as in `Run.peak_bytes`."""
@@ -92,7 +99,13 @@ class LocalExecutor:
         devices: Sequence[str] = (),
     ) -> None:
         self.alternating, self._resident, self._devices = alternating, resident, devices
-        self._forks = ForkServer() if forking else None
+        self.forking, self._forks = forking, ForkServer() if forking else None
+        self._timed = False
+
+    @property
+    def preparing(self) -> float:
+        """Seconds of a start of the fork server."""
+        return self._forks.took if self._forks is not None and not self._forks.off else 0.0
 
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         """True if this many processes of a block take turns (see Executor)."""
@@ -104,7 +117,9 @@ class LocalExecutor:
         """Yields the runs of all blocks (see Executor)."""
         for block in blocks:
             if self._forks is not None and len(block) > 1:
-                self._forks.renew()  # its layout in memory is common to its forks, and each round shall have another
+                if self._timed:
+                    self._forks.renew()  # its layout in memory is common to its forks; each round shall have another
+                self._timed = True
             if all(scheduled.options.alternating for scheduled in block):
                 yield from self._in_turns(workspace, block, notify)
             else:

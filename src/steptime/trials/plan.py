@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -100,6 +101,7 @@ def plan_for(
     goal: Goal = Goal.SPEED,
 ) -> Plan:
     """Plan of a trial. known: the content of `recording`. min_gain: a fraction."""
+    start = max((start_seconds(process, lay_out(process).steps) for process in known.processes), default=0.0)
     return Plan(
         tuple(known.manifest.command),
         known.manifest.directory,
@@ -107,10 +109,20 @@ def plan_for(
         variants,
         min_gain,
         step_seconds=step.duration.value / 1e9,
-        start_seconds=max((start_seconds(process, lay_out(process).steps) for process in known.processes), default=0.0),
+        start_seconds=start,
+        importing_seconds=min(start, _importing_seconds(known, recording)),
         goal=goal,
         warm_up=warm_up_of(step),
     )
+
+
+def _importing_seconds(known: Recording, recording: Path) -> float:
+    """Seconds from the start of the first process to the end of its import of torch, 0 if unknown: a file of the
+    recording has that time."""
+    with contextlib.suppress(OSError):
+        imported = (recording / "seen-torch").stat().st_mtime_ns
+        return max(0.0, min(imported - each.facts.process_started_epoch_ns for each in known.processes) / 1e9)
+    return 0.0
 
 
 def warm_up_of(step: StepSummary) -> int:

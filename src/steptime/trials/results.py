@@ -80,11 +80,11 @@ MOST_FOLDERS = 2000
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Variants to try, and the goal. recording: path of the recording behind the proposals. step_seconds,
-    start_seconds: its step time and its time to the end of the first step; 0 if unknown. warm_up: untimed first steps
-    of each process. baseline: variant to compare with, if not the unchanged job. metric: compared instead of step
-    times; recording is "" then. until_loss: the loss to reach, whose time is compared. least_step_ns: time of a step's
-    matmuls at the machine's largest rate, 0 if unknown. measured_on: machine, versions and commit, a line
-    each."""
+    start_seconds: its step time and its time to the end of the first step; 0 if unknown. importing_seconds: those of
+    start_seconds until torch is imported, 0 if unknown. warm_up: untimed first steps of each process. baseline: variant
+    to compare with, if not the unchanged job. metric: compared instead of step times; recording is "" then.
+    until_loss: the loss to reach, whose time is compared. least_step_ns: time of a step's matmuls at the machine's
+    largest rate, 0 if unknown. measured_on: machine, versions and commit, a line each."""
 
     command: tuple[str, ...]
     directory: str
@@ -94,6 +94,7 @@ class Plan:
     format: int = FORMAT
     step_seconds: float = 0.0
     start_seconds: float = 0.0
+    importing_seconds: float = 0.0
     goal: Goal = Goal.SPEED
     warm_up: int = WARM_UP
     baseline: Variant = AS_IT_IS
