@@ -20,10 +20,9 @@ from steptime.quantities import format_count, format_duration
 from steptime.recording.inventory import VARIANTS
 from steptime.trials.containment import Workspace, ground_of, named
 from steptime.trials.execute import FEWEST_STEPS, ScheduledRun
-from steptime.trials.executor import FEWEST_SLICED, Block, Executor, LocalExecutor
+from steptime.trials.executor import Block, Executor, LocalExecutor
 from steptime.trials.judge import (
     LEAST_ROUNDS,
-    LEAST_TURNS,
     asks_for_rehearsal,
     cannot_win,
     is_proved,
@@ -102,12 +101,8 @@ is that of the very first baseline, which adds one more run to the band of losse
 REHEARSED_STEPS = 5
 FINGERPRINTS = 2
 """Steps of a rehearsal (REHEARSED_STEPS), and the steps of it whose gradients are written (FINGERPRINTS)."""
-SECONDS, LEAST_SECONDS, STARTS = 5.0, 2.0, 2.0
-"""Seconds of steady steps in a timed process, and their lower bound and multiple of its start's seconds where that is
-short. It is processes that differ (by 1.4 to 4 %), not their steps (0.9 to 1.9 % in 1.5 to 4 s): where a start is
-cheap, the same time in more processes says more."""
-PAIRED = (LEAST_TURNS + 1) * FEWEST_SLICED
-"""Steps of a process for as many turns as are compared in pairs."""
+SECONDS = 5.0
+"""Seconds of steady steps in a timed process."""
 FEWEST, MOST = 24, 120
 """Bounds on a timed process's steady steps: enough for a loss curve, and no more than a curve needs."""
 MOST_SLICED = 600
@@ -328,7 +323,7 @@ class TrialRunner:
         first = variant.name == BASELINE and BASELINE not in earlier
         seed = SEEDS[-1 if first else round_ % (len(SEEDS) - 1)]
         warm_up = self.plan.warm_up + held_ahead(variant)
-        steps, limit = timed_steps(self._usual(), self._start(), among), self._limit() * max(1, among)
+        steps, limit = timed_steps(self._usual(), self.plan.start_seconds, among), self._limit() * max(1, among)
         options = VariantOptions(steps, warm_up, limit, seed=seed, seed_offset=seed, alternating=among > 0)
         options = going_on(options, self.plan.until_loss)
         position, ends = self.next_position(stage) + len(planned), (self.deadline(), self.budget.until())
@@ -352,12 +347,6 @@ class TrialRunner:
 
     def _usual(self) -> float:
         return usual_seconds(self.plan.step_seconds, self.runs)
-
-    def _start(self) -> float:
-        """Seconds to the end of a process's first step, 0 if unknown: of the unchanged job's last process, which may
-        have been forked, else the recording's."""
-        plain = [run.start_seconds for run in self.runs if run.variant == BASELINE and run.start_seconds]
-        return plain[-1] if plain else self.plan.start_seconds
 
     def _limit(self) -> float:
         if self.plan.until_loss is not None:
@@ -392,7 +381,7 @@ class TrialRunner:
             if timed:
                 return timed[-1]  # what it compiles is in a cache by then
             if own:
-                steps = timed_steps(self._usual(), self._start())
+                steps = timed_steps(self._usual(), self.plan.start_seconds)
                 more = (steps - REHEARSED_STEPS + self.plan.warm_up - FINGERPRINTS) * self._usual()
                 return min(run.seconds for run in own) + max(0.0, more)  # the first one may have compiled
         return self._seconds(stage) if variant != BASELINE else self.plan.start_seconds
@@ -466,14 +455,12 @@ def keep(runner: TrialRunner, stage: int, judgements: tuple[Judgement, ...]) -> 
 
 
 def timed_steps(usual: float, start: float, among: int = 0) -> int:
-    """Number of steady steps of a timed process. usual: seconds per step, 0 if unknown; start: seconds to the first
-    step, 0 if unknown; among: number of processes that take turns, 0 for none."""
+    """Number of steady steps of a timed process, enough for SECONDS of training. usual: seconds per step, 0 if unknown;
+    start: seconds to the first step; among: number of processes that take turns, 0 for none."""
     if not usual:
         return FEWEST
     worth = MOST_SLICED if among else max(MOST, round(START_SHARE * start / usual))
-    seconds = min(SECONDS, max(LEAST_SECONDS, STARTS * start)) if start else SECONDS
-    wanted = max(seconds / usual, min(SECONDS / usual, PAIRED) if among else 0.0)
-    return max(FEWEST, min(worth, MOST_SLICED, round(wanted)))
+    return max(FEWEST, min(worth, MOST_SLICED, round(SECONDS / usual)))
 
 
 def seconds_for(plan: Plan, rehearsals: int, timed: int, rounds: int, *, forking: bool) -> float:
