@@ -113,7 +113,7 @@ def analyse_process(
         cost=cost_of(process, steps, machine, case.contention, slowed_by_tracer(layout, usual), recording.manifest),
         throughput=throughput_of(case, steps, timeline.left_out),
         machine_over_time=machine_over_time(recording.telemetry, process.devices, case, int(steps.start[0])),
-        peak_bytes=most_held(process),
+        peak_bytes=most_held(process, steps),
         memory=sampled_memory(process, int(steps.start[0])),
     )
     summary = summarise_process(process, layout, recorded)

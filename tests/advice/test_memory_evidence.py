@@ -39,12 +39,16 @@ def memory_of(process: Process) -> MemoryUse:
     return memory
 
 
+def held(process: Process) -> int | None:
+    return most_held(process, lay_out_whole(process).timeline.steps)
+
+
 def test_activations_that_are_free_again_between_steps_are_no_fragments(tmp_path: Path) -> None:
     between_steps = ((RESIDENT, 3000), (ALLOCATED, 439), (RESERVED, 12_800))
     process = job_on_a_device(tmp_path / "r", *between_steps, (ALLOCATED_PEAK, 11_300), (RESERVED_PEAK, 12_900))
     memory = memory_of(process)
     assert (memory.peak, memory.allocated_peak) == (12_900 * MIB, 11_300 * MIB)
-    assert most_held(process) == 11_300 * MIB
+    assert held(process) == 11_300 * MIB
 
 
 def test_a_recording_without_the_allocators_peak_does_not_know_what_was_needed(tmp_path: Path) -> None:
@@ -55,7 +59,19 @@ def test_a_recording_without_the_allocators_peak_does_not_know_what_was_needed(t
 
 def test_without_a_device_it_is_the_resident_set(tmp_path: Path) -> None:
     process = job_on_a_device(tmp_path / "r", (RESIDENT, 3000))
-    assert (memory_of(process).peak, most_held(process)) == (3000 * MIB, 3000 * MIB)
+    assert (memory_of(process).peak, held(process)) == (3000 * MIB, 3000 * MIB)
+
+
+def test_memory_of_the_profiler_is_not_the_jobs(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(30):
+        start = job.now
+        job.next(MS).forward(300 * MS).backward(400 * MS).step(MS)
+        if 5 <= number < 10:
+            job.record(Kind.PROFILED, start, job.now)
+        size = 500 if number < 5 else 900 if number < 10 else 620
+        job.record(Kind.MEMORY, job.now, size * MIB, RESIDENT)
+    assert held(job.process(tmp_path / "r")) == 500 * MIB
 
 
 def test_a_sum_of_losses_keeps_the_graph_of_every_step() -> None:

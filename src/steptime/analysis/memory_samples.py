@@ -49,14 +49,17 @@ def samples_of(process: Process, identity: int) -> tuple[Int64, Int64]:
     return table.start[rows], table.end[rows]
 
 
-def most_held(process: Process) -> int | None:
-    """Peak of tensor memory on the process's device, bytes, or else of the resident set; None without samples.
-    Recordings without the allocator's peak contain only samples between steps."""
-    for identity in (ALLOCATED_PEAK, ALLOCATED, RESIDENT):
+def most_held(process: Process, steps: Steps) -> int | None:
+    """Peak of tensor memory on the process's device, bytes, or else of the resident set without the profiler's memory,
+    of which a run has more or less by the number of its windows; None without samples. Recordings without the
+    allocator's peak contain only samples between steps."""
+    for identity in (ALLOCATED_PEAK, ALLOCATED):
         values = samples_of(process, identity)[1]
         if len(values):
             return int(values.max())
-    return None
+    times, resident = samples_of(process, RESIDENT)
+    own = without_profiler(times, resident, steps)[1]
+    return int((own if len(own) else resident).max()) if len(resident) else None
 
 
 def growths(process: Process, timeline: Timeline, name: str = "") -> tuple[Growth, ...]:

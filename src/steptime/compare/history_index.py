@@ -148,10 +148,10 @@ def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _KnownProce
     if timeline.steps.steady.sum() >= LEAST_STEPS and len(usual):
         contention = contention_use(process, timeline.steps, usual, telemetry)
         case = Case(step_summary(process, timeline, usual), contention=contention)
-    return _KnownProcess(place(process), process.facts, timeline.mode, case, most_held(process))
+    return _KnownProcess(place(process), process.facts, timeline.mode, case, most_held(process, timeline.steps))
 
 
-VERSION = 2
+VERSION = 3
 """Version of the table and of its entries; the index is rebuilt if it differs."""
 PATIENCE = 5.0
 """Seconds to wait for another process that writes the index."""
