@@ -201,8 +201,6 @@ class TrialRunner:
             self._rounds(stage, tried, baseline, (later, anyway))
         except BudgetExhausted:
             pass  # what was run until then is judged
-        finally:
-            ground_of(self.workspace).janitor.await_cleared()
         return self.settle(stage, variants)
 
     def settle(self, stage: int, variants: Sequence[Variant]) -> tuple[Judgement, ...]:
@@ -448,7 +446,8 @@ def deadline_of(plan: Plan, runs: Sequence[Run]) -> float:
 
 
 def keep(runner: TrialRunner, stage: int, judgements: tuple[Judgement, ...]) -> tuple[Judgement, ...]:
-    """Writes a stage's judgements to disk, and returns them."""
+    """Writes a stage's judgements to disk, and returns them once the workspaces of its processes are gone."""
+    ground_of(runner.workspace).janitor.await_cleared()
     for each in judgements:
         append_result(runner.workspace.folder, judgement=each, stage=stage)
     return judgements
