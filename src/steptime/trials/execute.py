@@ -130,7 +130,7 @@ def execute(
         filled = filled or free_bytes(disk) < least_room
         return filled
 
-    def watch(progress: Progress) -> bool:
+    def observe(progress: Progress) -> bool:
         if show is not None:
             show(progress)
         return full()
@@ -145,7 +145,7 @@ def execute(
         if scheduled.metric is not None:
             outcome = run_plain(command, recording, scheduled.variant.changes, place, full)
         else:
-            outcome = run_variant(command, recording, options, place, watch, among)
+            outcome = run_variant(command, recording, options, place, observe, among)
     if forks is not None and outcome.status == UNSOUND:
         forks.switch_off()
         return execute(workspace, scheduled, show, among)

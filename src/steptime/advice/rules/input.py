@@ -173,12 +173,12 @@ def _from_trace(case: Case) -> Finding | None:
 
 def _advice_on_trace(cause: str) -> str:
     """By the class of the loader's iterator, which names whether there are workers."""
-    watch = "steptime run times the loader's parts"
+    measure = "steptime run times the loader's parts"
     if "SingleProcess" in cause:
-        return f"The loader has no workers: try two, unless its items are cheap or in memory; {watch}."
+        return f"The loader has no workers: try two, unless its items are cheap or in memory; {measure}."
     if "MultiProcessing" in cause:
-        return f"Its workers do not keep up: try more of them, or cheaper items; {watch}."
-    return f"Measure the job too: {watch}, and says how many workers would keep up."
+        return f"Its workers do not keep up: try more of them, or cheaper items; {measure}."
+    return f"Measure the job too: {measure}, and says how many workers would keep up."
 
 
 def _parts(loader: LoaderUse) -> str:

@@ -471,7 +471,7 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
     what is outside the loader, forward, backward and update is the line's own, operators included. The operators that
     autograd runs for these are added, in the proportion in which a step with stacks saw it. Loss functions of torch are
     left out: every training needs one. A model that trains and is called again in the same steps without gradients is
-    reported, too. An update of the parameters by the loop itself is not told here: each step needs it (ST505).
+    reported, too. An update of the parameters by the loop itself is not reported here: each step needs it (ST505).
 
     What helps: Ask whether each step needs it: do it every n-th step, once before the loop, or on what is there
     already. What the loss goes through each step needs: torch.compile on that function, or ready-made operators.
