@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 from report.stored_reports import longer_by, stored, with_process
 
@@ -184,7 +185,7 @@ def test_the_workflow_of_the_docs_runs(action: Any, tmp_path: Path, monkeypatch:
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    subprocess.run(["bash", "-ec", measure], cwd=tmp_path, env=environment, check=True, timeout=300)
+    subprocess.run(["bash", "-ec", measure], cwd=tmp_path, env=environment, check=True, timeout=PATIENCE)
     status, outputs, summary, message = run(action, tmp_path, **{name.replace("-", "_"): gate[name] for name in gate})
     assert {path.name for path in tmp_path.glob("gate.*")} == {"gate.xml", "gate.html"}, message
     suite = ElementTree.parse(tmp_path / "gate.xml").getroot().find("testsuite")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from steptime.cli.main import Outlet, lost
 from steptime.journal import Journal, Kind
@@ -35,7 +36,7 @@ def shell(script: str, folder: Path, *words: str | Path, **variables: str) -> su
         env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 pytest.importorskip("torch")
@@ -92,7 +93,7 @@ def run(script: str, folder: Path, *arguments: str, executable: str | None = Non
     command = [*steptime, "run", "--json", "--full", "--no-progress", "--recording", str(folder)]
     job = [executable or python(), str(SCRIPTS / f"{script}.py"), *arguments]
     done = subprocess.run(
-        [*command, "--", *job], capture_output=True, text=True, check=False, env=environment, timeout=300
+        [*command, "--", *job], capture_output=True, text=True, check=False, env=environment, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr[-2000:]
     report: dict[str, Any] = json.loads(done.stdout)

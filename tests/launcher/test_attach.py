@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 import steptime
@@ -119,7 +120,7 @@ class Job:
 
     def end(self) -> tuple[str, str]:
         self.stop.touch()
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == 0, err
         return out, err
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from steptime.recording.load import load
 
@@ -44,7 +45,7 @@ def as_nobody(place: Path, home: str | None, *words: str) -> subprocess.Complete
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "HOME", "STEPTIME"))}
     environment = {**kept, "OMP_NUM_THREADS": "1", "TMPDIR": "/tmp", **({"HOME": home} if home else {})}
     return subprocess.run(["unshare", "--user", *words], cwd=place, env=environment,
-                          capture_output=True, text=True, timeout=240, check=False)  # fmt: skip
+                          capture_output=True, text=True, timeout=PATIENCE, check=False)  # fmt: skip
 
 
 @pytest.mark.parametrize("home", ["none", *(pytest.param(each, marks=pytest.mark.slow) for each in HOMES)])

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 pytest.importorskip("torch")
@@ -70,7 +71,7 @@ def case_of(folder: Path, kind: str, workers: int) -> Case:
     recording.mkdir()
     plan = {"recording": str(recording), "profile": False}
     environment = {**os.environ, "STEPTIME_PROBE": json.dumps(plan), "PYTHONPATH": str(INJECT), "STEPTIME_DEBUG": "1"}
-    subprocess.run([python(), str(script), kind, str(workers)], env=environment, check=True, timeout=120)
+    subprocess.run([python(), str(script), kind, str(workers)], env=environment, check=True, timeout=PATIENCE)
     process = load(recording).processes[0]
     return assemble(process, lay_out_whole(process))
 

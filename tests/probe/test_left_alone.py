@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 torch = pytest.importorskip("torch")
@@ -66,7 +67,7 @@ print(len(seen), sys.getprofile() is trace)
 
 def printed(code: str, folder: Path) -> str:
     command = [python(), "-c", JOB + code, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
 
 
 def test_a_child_that_the_job_forks_behind_a_window_can_leave(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 from steptime.analysis.layout import lay_out, lay_out_whole
@@ -78,7 +79,9 @@ def environment() -> dict[str, str]:
 
 
 def run(words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, cwd=ZOO, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        words, cwd=ZOO, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
 
 
 def command(job: Job) -> tuple[str, ...]:

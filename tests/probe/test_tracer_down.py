@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 JOB = """
@@ -60,7 +61,7 @@ def reported(folder: Path, where: str, own: str | None = None) -> dict[str, obje
     environment = {name: value for name, value in os.environ.items() if name != "TEARDOWN_CUPTI"}
     environment |= {"TEARDOWN_CUPTI": own} if own is not None else {}
     words = [python(), "-c", JOB, str(folder), where]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return found

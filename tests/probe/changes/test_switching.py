@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 from probe.variants import JOBS, change, run
 
@@ -50,7 +51,7 @@ def test_what_is_reported_to_be_switchable_is_tested_and_declared() -> None:
 @pytest.mark.parametrize(("kind", "arguments"), [*CASES.items(), *MORE])
 def test_after_off_the_job_is_bit_for_bit_what_it_would_be(kind: str, arguments: dict[str, object]) -> None:
     words = [python(), str(JOBS / "switched.py"), kind, json.dumps(arguments)]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["wrong"] == []
