@@ -43,11 +43,16 @@ class Network(nn.Module):
 
     def penalty(self):
         return sum(
-            (f * (p - m) ** 2).sum() for fisher, means in self.old for f, m, p in zip(fisher, means, self.parameters())
+            (f * (p - m) ** 2).sum()
+            for fisher, means in self.old
+            for f, m, p in zip(fisher, means, self.parameters(), strict=True)
         )
 
 
-def batches_of(task, directions=torch.randn(10, PIXELS)):
+directions = torch.randn(10, PIXELS)
+
+
+def batches_of(task):
     order = torch.randperm(PIXELS, generator=torch.Generator().manual_seed(task))
     while True:
         y = torch.randint(10, (BATCH,))

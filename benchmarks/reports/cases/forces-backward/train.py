@@ -64,8 +64,8 @@ def validate(model, optimizer):
 
 model = Potential()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-held_out = [batch() for _ in range(3)]
-start, STEPS = time.perf_counter(), 400
+held_out = [batch() for _ in range(2)]
+start, STEPS = time.perf_counter(), 600
 for step in range(1, STEPS + 1):
     kinds, positions, energy, forces = batch()
     predicted = model(kinds, positions)

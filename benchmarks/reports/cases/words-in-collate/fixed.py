@@ -59,7 +59,7 @@ lexicon = ["".join(random.choices(LETTERS, k=random.randint(3, 12))) for _ in ra
 corpus = [" ".join(random.choices(lexicon, k=random.randint(30, 400))).capitalize() + "." for _ in range(800)]
 model, step = MaskedLM(), 0
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-start, EPOCHS = time.perf_counter(), 7
+start, EPOCHS = time.perf_counter(), 9
 corpus = list(map(Tokenizer(), corpus))
 loader = DataLoader(corpus, batch_size=BATCH, shuffle=True, drop_last=True, collate_fn=Collator())
 for epoch in range(EPOCHS):

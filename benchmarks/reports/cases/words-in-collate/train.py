@@ -64,7 +64,7 @@ corpus = [" ".join(random.choices(lexicon, k=random.randint(30, 400))).capitaliz
 loader = DataLoader(corpus, batch_size=BATCH, shuffle=True, drop_last=True, collate_fn=Collator(Tokenizer()))
 model, step = MaskedLM(), 0
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-start, EPOCHS = time.perf_counter(), 7
+start, EPOCHS = time.perf_counter(), 9
 for epoch in range(EPOCHS):
     for ids, labels in loader:
         loss = F.cross_entropy(model(ids).flatten(0, 1), labels.flatten())
