@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributions import Categorical
 
-WORLD, KINDS, WIDTH, LAYERS, BATCH, EPOCHS, STEPS = 2, 10, 48, 6, 96, 2, 60
+WORLD, KINDS, WIDTH, LAYERS, BATCH, EPOCHS, STEPS = 2, 10, 48, 6, 96, 2, 45
 
 
 class Policy(nn.Module):
