@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 from advice.every_case import ALL, CLEAN, FIRING, check_all, examined
+from advice.planted import PLANTED
 
+from steptime.advice.engine import LEAST_SHARE
 from steptime.advice.evidence import Case
 from steptime.advice.rule import Examination, Finding, Weight
 from steptime.advice.rules import CATALOGUE
@@ -38,11 +40,27 @@ def test_a_case_survives_a_round_trip_through_json() -> None:
     check_all(law)
 
 
+def why_not(rule: str, name: str) -> str:
+    """What became of a finding that the examination does not have."""
+    case, made = PLANTED[rule][name], next(each for each in CATALOGUE if each.name == rule)
+    if missing := made.evidence.missing_in(case):
+        return f"the case lacks {', '.join(missing)}"
+    own = made(case)
+    if not own:
+        return "the rule finds nothing in this case"
+    savings, category = own[0].savings, named(case.categories, own[0].category)
+    return (
+        f"the rule finds {own[0].summary!r} and saves {savings.value if savings else 0:,.0f} ns; its category "
+        f"{own[0].category!r} has {category.duration.value if category else 0:,.0f} ns in the case. examine() "
+        f"caps savings by the category, then drops what is under {LEAST_SHARE:.0%} of the step or superseded"
+    )
+
+
 def test_a_rule_fires_first_on_its_own_fault() -> None:
     def law(rule: str, name: str, _case: Case) -> None:
         findings = look(rule, name).findings
         mine = [finding for finding in findings if finding.name == rule]
-        assert mine, [finding.name for finding in findings]
+        assert mine, why_not(rule, name)
         if mine[0].weight is Weight.FINDING:
             assert findings[0].name == rule
 

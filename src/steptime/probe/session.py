@@ -284,9 +284,9 @@ class Session:
         if get_ident() == self.fast_path.trainer and self.counter.forward_ends():
             self._boundary(end, FORWARD, top_module, flags)
 
-    def interval(self, kind: int, number: int, start: int, end: int) -> None:
+    def saved(self, start: int, end: int) -> None:
         self.saves += 1
-        self.recorder.append(kind, 0, number, start, end)
+        self.recorder.append(CHECKPOINT, 0, 0, start, end)
 
     @guarding
     def _optimizer_made(self, optimizer: Any) -> None:
