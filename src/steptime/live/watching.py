@@ -322,7 +322,8 @@ def _diagnosed(report: _Short) -> Diagnosed:
             here(found.advice),
         )
 
-    sure = f"{report.confidence.capitalize()}: {report.reason[:1].lower()}{report.reason[1:]}"
+    reason = f": {report.reason[:1].lower()}{report.reason[1:]}" if report.reason else ""
+    sure = f"{report.confidence.capitalize()}{reason}"
     return Diagnosed(here(report.headline), here(sure), tuple(map(item, report.findings)))
 
 
