@@ -59,6 +59,7 @@ LONG = (
     Planted("profiler_left_on", "profiler-left-on", with_line=False),
     Planted("deterministic_left_on", "deterministic-left-on", with_line=False),
     Planted("recompute", "recompute"),
+    Planted("undetached_images", "gradients-for-nothing"),
     Planted("recompilation", "recompilation", with_line=False),
     Planted("too_many_threads", "thread-oversubscription", with_line=False, own_process=True),
     Planted("slow_evaluation", "slow-evaluation", with_line=False, note=True),

@@ -47,6 +47,7 @@ from steptime.probe.sampling import LineSampler
 from steptime.probe.session import Session, Stage, leave
 from steptime.probe.step_metrics import StepMetrics
 from steptime.probe.steps import OPTIMIZER, Slower
+from steptime.probe.used import UseObserver
 from steptime.probe.writers import OpenLoggers
 
 T = TypeVar("T")
@@ -63,6 +64,8 @@ SAMPLED_STEPS, SAMPLED_LIMIT = 4, 2 * SECOND
 line timeline."""
 REPEAT_STEPS, REPEAT_LIMIT = 4, 2 * SECOND
 """Steps in which results are looked at, two at least: what the first one gave may come again in those behind it."""
+USED_STEPS = 4
+"""Steps in which the use of gradients is looked at: what became of the last one's shows in none of them."""
 BETWEEN_LIMIT, BETWEEN_WAIT = 2 * SECOND, 1000
 """Most ns between steps that are timed by line, and most steps to wait for them."""
 PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 5 * SECOND
@@ -169,6 +172,7 @@ def _stages(session: Session) -> Stage:
     early.look()
     hot = yield from _unseen(session, _sampled(session))
     yield from _unseen(session, _repeats(session, frames, (*hot, *found.functions)))
+    yield from _unseen(session, _used(session))
     early.look()
     yield from _until(session, DEVICE_STEPS if device.in_use() else PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.step_timer.usual()
@@ -307,6 +311,26 @@ def _repeats(session: Session, frames: LoopFrame, hot: tuple[CodeType, ...]) -> 
         lines = observer.stop(sys._getframe())
         session.recorder.interval(int(Kind.LINES), 0, start, end)
         session.recorder.fact("repeats", start=start, end=end, held=observer.ours, steps=observer.steps, lines=lines)
+        session.recorder.pause(end)
+
+
+def _used(session: Session) -> Stage:
+    """Gradients that no optimizer takes, and results of modules that nobody reads."""
+    if session.counter.mode != OPTIMIZER:
+        return
+    start = now()
+    budget = min(REPEAT_LIMIT, max(session.allowance.share(), LEAST_FOR_REPEATS))
+    observer = UseObserver(islice(named_modules(_modules(session)), MOST), budget)
+    observer.start()
+    session.recorder.pause(start)
+    start = now()
+    try:
+        with Deadline(USED_STEPS * session.step_timer.usual() + budget, observer.give_up, session.failed):
+            yield from observer.steps_of(USED_STEPS)
+    finally:
+        end = now()
+        session.recorder.fact("use", **observer.stop(session.optimizers.living()))
+        session.recorder.interval(int(Kind.LINES), 0, start, end)
         session.recorder.pause(end)
 
 

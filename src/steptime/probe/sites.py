@@ -240,13 +240,14 @@ def _accesses(code: CodeType) -> Iterator[tuple[int, bool, str]]:
         if instruction.opname in ("RESUME", "COPY_FREE_VARS", "MAKE_CELL", "RETURN_GENERATOR"):
             continue  # they are on the line of the `def`, which never runs as a line
         yield line, False, ""
-        yield from ((line, stored, name) for stored, name in _names(instruction))
+        yield from ((line, stored, name) for stored, name in names_of(instruction))
         inner = instruction.argval
         if isinstance(inner, CodeType) and inner.co_name in INLINE:
             yield from ((at, False, name) for at, stored, name in _accesses(inner) if not stored and name != ".0")
 
 
-def _names(instruction: dis.Instruction) -> Iterator[tuple[bool, str]]:
+def names_of(instruction: dis.Instruction) -> Iterator[tuple[bool, str]]:
+    """Yields (whether it binds it, name) of what one instruction names."""
     operation, value = instruction.opname, instruction.argval
     if operation == "STORE_ATTR":
         yield True, f".{value}"

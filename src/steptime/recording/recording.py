@@ -254,6 +254,48 @@ class RepeatFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PassFacts:
+    """Backward passes that are alike. count: of them; site: line that calls backward. Nodes of the graph by their
+    sequence numbers, counted back from the newest, as (first, last) of each run. visited: all; nothing: those that lead
+    to gradients only that were dropped; partly: those that lead to others, too. elements, shapes: of the dropped
+    gradients; unowned: True if they are of parameters that no optimizer has, else they were set to nothing before one
+    took them. path: module whose nodes are for nothing, called at `made`; passed: line that calls what goes on with its
+    result."""
+
+    count: int
+    site: SourceLine | None = None
+    visited: tuple[tuple[int, int], ...] = ()
+    nothing: tuple[tuple[int, int], ...] = ()
+    partly: tuple[tuple[int, int], ...] = ()
+    elements: int = 0
+    shapes: tuple[tuple[int, ...], ...] = ()
+    unowned: bool = False
+    path: str = ""
+    made: SourceLine | None = None
+    passed: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadFacts:
+    """Results of a module that the line which calls it drops. results: their places; calls: per step."""
+
+    path: str
+    type: str
+    site: SourceLine
+    results: tuple[int, ...]
+    calls: float
+
+
+@dataclass(frozen=True, slots=True)
+class UseFacts:
+    """What becomes of gradients and of results of modules within `steps` steps."""
+
+    steps: int
+    passes: tuple[PassFacts, ...] = ()
+    unread: tuple[UnreadFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class BetweenFacts:
     """Line times between two training steps, as in `SampleFacts`. start, end: monotonic ns, with the following step."""
 
@@ -644,6 +686,7 @@ class Process:
     inputs: InputFacts | None = None
     sampled: tuple[SampleFacts, ...] = ()
     repeats: RepeatFacts | None = None
+    use: UseFacts | None = None
     called: tuple[CalledFacts, ...] = ()
     modules: tuple[tuple[str, str, int, int], ...] = ()
     without_update: tuple[tuple[str, int], ...] = ()
