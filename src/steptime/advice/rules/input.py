@@ -125,7 +125,7 @@ def _augmenting(case: Case) -> tuple[str, ...]:
         return ()
     found = [path for path in case.paths if path.part == "input" and any(map(_augments, path.lines))]
     spent = sum(path.duration for path in found)
-    if spent < LEAST_AUGMENTING * case.step.duration.value:
+    if not found or spent < LEAST_AUGMENTING * case.step.duration.value:
         return ()
     line = next(filter(_augments, max(found, key=lambda path: path.duration).lines))
     where = "on whole batches on the device (torchvision.transforms.v2, kornia) it would be off the loader"
