@@ -93,7 +93,9 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 READ = """page => ({
     anchors: [...page.querySelectorAll('[id], a[name]')].map(each => each.id || each.name),
-    links: [...page.querySelectorAll('a[href], link[href], script[src], img[src]')].map(each => each.href || each.src),
+    links: [...page.querySelectorAll('a[href], link[href], script[src], img[src], source[srcset]')].map(
+        each => each.href || each.src || new URL(each.srcset, page.baseURI).href
+    ),
     wide: document.documentElement.scrollWidth > document.documentElement.clientWidth,
 })"""
 EXCHANGED = f"""async url => {{

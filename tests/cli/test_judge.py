@@ -74,7 +74,7 @@ def test_a_broken_candidate_and_one_that_trains_less_are_reported_apart(
         (("--env", "A=1", "--metric", "rate: ("), "is not a regular expression"),
         (("--env", "A=1", "--metric", "rate"), "has no group"),
         (("--env", "A=1", "--lower-is-better"), "needs --metric"),
-        (("--env", "A=1", "--until-loss", "nan"), "takes a finite number"),
+        (("--env", "A=1", "--until-loss", "nan"), "is not a valid number"),
         (("--env", "A=1", "--until-loss", "1", "--metric", "(.)"), "exclude each other"),
         (("--ref", "main"), "is not in a Git repository"),
     ],

@@ -20,7 +20,7 @@ import click
 
 from steptime.cli.announcer import Announcer, end_bar, say_above
 from steptime.cli.exit_codes import say, shield
-from steptime.cli.options import Delivery, files, output_options
+from steptime.cli.options import Delivery, WholeNumber, files, output_options
 from steptime.errors import NothingMeasuredError, OutputError, SteptimeError, UsageError
 from steptime.launcher.command import default_recording, job_name, numbered
 from steptime.launcher.joining import part_of_launcher, tasks_of_launcher
@@ -124,10 +124,10 @@ class RunOptions:
 @click.option(
     "--steps",
     metavar="N",
-    type=click.IntRange(1, 1000),
+    type=WholeNumber(1, 1000),
     help="Steady steps to profile. Default: chosen from the step time.",
 )
-@click.option("--max-profile-seconds", metavar="N", type=click.IntRange(1, 3600), help="Longest time in the profiler.")
+@click.option("--max-profile-seconds", metavar="N", type=WholeNumber(1, 3600), help="Longest time in the profiler.")
 @click.option(
     "--trace-ranks",
     metavar="RANKS",

@@ -67,8 +67,8 @@ def _newest(folder: Path) -> Path:
     if not growing:
         raise RecordingError(
             "nothing-to-watch",
-            f"No job is being recorded in {folder}. Start one with `steptime run`, or give its recording "
-            "or process ID.",
+            f"No job is being recorded in {folder}. Start one with `steptime run -- COMMAND`, or name a recording "
+            "or a process ID: `steptime watch PID`.",
         )
     return max(growing, key=lambda path: (path / MANIFEST).stat().st_ctime_ns)
 

@@ -307,16 +307,16 @@ def _copy_kernels(case: Case) -> Finding | None:
 def awkward_dimensions(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Finding | None:
     """Dimensions of matmuls miss the tiles of the Tensor Cores
 
-    What it means: A Tensor Core works on tiles, and loads 16 bytes at once: dimensions that are no multiple of 8
-    numbers of 16 bits (4 of 32 bits) fall back to slower kernels or to padding on the way.
+    What it means: Tensor Cores work on tiles and load 16 bytes at once. If a dimension is not a multiple of 8
+    (16-bit numbers) or 4 (32-bit), the matmul uses a slower kernel or pads its input.
 
-    How we know: The shapes of the products are in the trace. Products of formats that the Tensor Cores take, with a
-    dimension that is no multiple, are set against their roofline; part of the difference can be saved.
+    How we know: The trace has the shapes of the matmuls. Those with a dtype for Tensor Cores and such a dimension
+    are compared with their roofline; part of the difference can be saved.
 
-    What helps: Round sizes up: a vocabulary of 50257 to 50304, classes of 1001 to 1008, hidden sizes to multiples of
-    64, the batch or the sequence to multiples of 8.
+    What helps: Round sizes up: a vocabulary of 50257 to 50304, classes of 1001 to 1008, hidden sizes to multiples
+    of 64, the batch or the sequence to multiples of 8.
 
-    When to ignore it: When the dimension is the data's own and padding it would cost more products than it saves.
+    When to ignore it: When the data fixes the dimension, and padding it would cost more than it saves.
     """
     for_units = (use for use in kernels if use.dtype in HALF or use.tensor_cores is True)
     poor = [use for use in for_units if use.dimensions and use.at_roofline is not None]
@@ -675,16 +675,16 @@ def _called_besides(case: Case, alone: Sequence[OperatorUse]) -> ModuleUse | Non
 def parametrization_again(step: StepSummary, modules: tuple[ModuleUse, ...], case: Case) -> Iterator[Finding]:
     """A parametrized weight is computed several times in one forward
 
-    What it means: torch.nn.utils.parametrize computes a weight anew each time that it is read: an orthogonal, a
-    symmetric, a normalised one. A cell that is called for each time step reads it each time, though it cannot change
-    within the step; backward goes through all of them.
+    What it means: torch.nn.utils.parametrize computes a weight (orthogonal, symmetric, normalized) anew on each
+    access. A cell that runs once per time step accesses it each time, though it cannot change within the step;
+    backward goes through every computation.
 
-    How we know: The profile knows the modules that were called; the one that computes the weight ran several times for
-    each call of the model. All of its time but one part in so many is saved.
+    How we know: The profile shows that the module that computes the weight ran n times per call of the model. The
+    savings are all runs but one.
 
     What helps: with torch.nn.utils.parametrize.cached(): around the forward, or the loop that calls the cell.
 
-    When to ignore it: When the weight is changed between its uses.
+    When to ignore it: When the weight changes between its uses.
     """
     models = max((use.calls for use in modules if use.depth == 0), default=0.0)
     for use in modules:

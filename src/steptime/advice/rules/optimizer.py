@@ -133,18 +133,18 @@ def _above_lower_bound(duration: Estimate, optimizers: Iterable[OptimizerUse], m
 def dense_embedding_gradient(step: StepSummary, optimizers: tuple[OptimizerUse, ...]) -> Finding | None:
     """The gradient of a large embedding is dense, and almost all of it is zero
 
-    What it means: Only a few rows of the table were looked up, but the gradient has the size of the whole table: it is
-    filled with zeros, and the optimizer updates every row, every step.
+    What it means: Each batch looks up only a few rows of the table, but the gradient has the size of the whole
+    table: backward fills it with zeros, and the optimizer updates every row in every step.
 
-    How we know: Embedding weights with a dense gradient are counted among the optimizer's elements; their part of the
-    optimizer's time can be saved (making the zeros in backward comes on top).
+    How we know: The savings are the optimizer's time times the share of such embeddings in its elements. Filling in
+    the zeros comes on top.
 
     What helps: Embedding(..., sparse=True) with SparseAdam, SGD or Adagrad for that table (the moments of untouched
-    rows then stay as they are, which changes Adam's curve slightly); or the table in an optimizer of its own that steps
-    less often.
+    rows then stay as they are, which changes Adam's curve slightly). Or give the table its own optimizer, which
+    steps less often.
 
-    When to ignore it: When most rows are looked up in each batch (a small vocabulary), or when the output layer shares
-    the table: then the gradient is really dense.
+    When to ignore it: When each batch looks up most rows (a small vocabulary), or when the output layer shares the
+    table: then the gradient really is dense.
     """
 
     def spent(use: OptimizerUse) -> float:
@@ -452,17 +452,17 @@ def many_groups(
 ) -> Finding | None:
     """The optimizer updates many groups of parameters one after the other
 
-    What it means: The optimizer was given a group for each tensor, though many of them have the same learning rate,
-    weight decay and other options. Each group is an update of its own: a fused or foreach implementation, which takes
-    all tensors of a group at once, has one tensor at a time.
+    What it means: The optimizer has a parameter group for nearly every tensor, though many of these groups have the
+    same learning rate, weight decay and other options. It updates group by group, so a fused or foreach
+    implementation gets one tensor at a time.
 
-    How we know: The groups of the optimizer are counted, and how many different sets of options they have. The time of
-    its step() goes with the number of groups, as far as it is above what the update needs at the memory's bandwidth.
+    How we know: The optimizer's groups and their different sets of options are counted. The time of step() beyond
+    what the memory's bandwidth requires is shared out over the groups.
 
-    What helps: Collect parameters by their options (a dictionary from (lr, weight_decay) to the list of parameters),
-    and make one group of each.
+    What helps: Collect the parameters by their options (a dictionary from (lr, weight_decay) to a list of
+    parameters), and make one group of each list.
 
-    When to ignore it: When the options of the groups are set to different values later in the run.
+    When to ignore it: When a schedule later sets different options for these groups.
     """
     many = [use for use in optimizers if use.groups >= max(FEWEST_GROUPS, FOLD * use.distinct_groups)]
     if not many:
