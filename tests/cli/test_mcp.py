@@ -307,6 +307,7 @@ def test_without_the_package_it_is_one_sentence_with_the_command_that_helps(
     assert "pip install 'steptime[mcp]' (mcp-missing)" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_a_script_without_steps_is_judged_by_what_it_prints(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "infer.py").write_text("import sys\nprint('rate', 200 if '--fast' in sys.argv else 100)\n")
     asked = {"command": [sys.executable, "infer.py"], "args": "--fast", "metric": r"rate (\d+)", "budget": "60s"}

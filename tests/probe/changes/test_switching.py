@@ -28,6 +28,7 @@ CASES = {
     "zero-grad": {},
 }
 MORE = [("autocast", {"dtype": "float16"}), ("optimizer", {"foreach": True})]
+QUICK = {"autocast", "channels-last", "compile", "optimizer", "zero-grad"}
 DEVICE_ONLY = {"matmul-precision", "sdpa-backend"}
 """Of which a CPU has the switch, and nothing that it changes."""
 FELT = {
@@ -48,7 +49,13 @@ def test_what_is_reported_to_be_switchable_is_tested_and_declared() -> None:
     assert not is_switchable(change("checkpointing"))
 
 
-@pytest.mark.parametrize(("kind", "arguments"), [*CASES.items(), *MORE])
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        pytest.param(kind, arguments, marks=() if kind in QUICK and (kind, arguments) not in MORE else pytest.mark.slow)
+        for kind, arguments in (*CASES.items(), *MORE)
+    ],
+)
 def test_after_off_the_job_is_bit_for_bit_what_it_would_be(kind: str, arguments: dict[str, object]) -> None:
     words = [python(), str(JOBS / "switched.py"), kind, json.dumps(arguments)]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
