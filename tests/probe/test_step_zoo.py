@@ -65,8 +65,8 @@ JOBS = (
     Job("threads", (30,)),
 )
 QUICK = {
-    "loader_schedule_eval", "gan", "accumulation_scaler", "optimizer_in_backward", "rollouts", "compiled_step", "distributed",
-    "threads",
+    "loader_schedule_eval", "gan", "accumulation_scaler", "optimizer_in_backward", "rollouts", "compiled_step",
+    "distributed", "threads",
 }  # fmt: skip
 """Of each kind of step one; the others are among the slow tests."""
 
