@@ -201,7 +201,10 @@ printf '%s\\n' "$@" >>asked
 """
 
 
-@pytest.mark.parametrize(("known", "asked"), [("", "POST\nrepos/own/er/issues/7/comments\n"), ("12\n", "PATCH\n")])
+@pytest.mark.parametrize(
+    ("known", "asked"),
+    [("", "POST\nrepos/own/er/issues/7/comments\n"), pytest.param("12\n", "PATCH\n", marks=pytest.mark.slow)],
+)
 def test_a_change_that_breaks_the_job_is_judged_and_the_table_is_its_comment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str, asked: str
 ) -> None:

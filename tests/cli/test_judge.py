@@ -97,7 +97,10 @@ print("cost: 7", file=sys.stderr)
 
 @pytest.mark.parametrize(
     ("words", "verdicts", "status"),
-    [(("--lower-is-better",), ["slower", "faster", "broken"], 1), ((), ["faster", "slower", "broken"], 1)],
+    [
+        (("--lower-is-better",), ["slower", "faster", "broken"], 1),
+        pytest.param((), ["faster", "slower", "broken"], 1, marks=pytest.mark.slow),
+    ],
 )
 def test_a_script_without_steps_is_judged_by_the_number_that_it_prints(
     job: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], verdicts: list[str], status: int

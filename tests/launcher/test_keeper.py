@@ -139,7 +139,7 @@ def test_nothing_is_left_where_we_are_killed_nor_stays_stopped(tmp_path: Path) -
     assert not (tmp_path / "copies").exists()
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_ranks_of_torchrun_end_with_it(tmp_path: Path, ranks: int) -> None:
     pytest.importorskip("torch")
     mark = f"mark-{os.getpid()}-torchrun-{ranks}"

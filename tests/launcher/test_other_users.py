@@ -54,10 +54,9 @@ def test_a_user_without_a_home_measures_a_job_and_reads_the_report(place: Path, 
         pytest.skip("user namespaces are not allowed here")
     assert as_nobody(place, None, "id", "-u").stdout.strip() == str(NOBODY)
     where, train = HOMES.get(home), (sys.executable, "train.py")
-    bare = as_nobody(place, where, *train)
     run = as_nobody(place, where, *STEPTIME, "run", "--no-progress", "--no-peaks", "--recording", "r", "--", *train)
-    assert (bare.returncode, run.returncode) == (0, 0), run.stderr
-    assert run.stdout.startswith(bare.stdout)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("loss 0x")
     assert not re.search("Traceback|bug|Permission", run.stderr), run.stderr
     (process,) = load(place / "r").processes
     assert len(process.intervals.kind) > 60

@@ -74,7 +74,9 @@ def test_a_child_that_the_job_forks_behind_a_window_can_leave(tmp_path: Path) ->
     assert printed(FORKED, tmp_path) == "7\n"
 
 
-@pytest.mark.parametrize(("code", "text"), [(PROFILED, "2\n"), (TRACED, "1 True\n")])
+@pytest.mark.parametrize(
+    ("code", "text"), [(PROFILED, "2\n"), pytest.param(TRACED, "1 True\n", marks=pytest.mark.slow)]
+)
 def test_a_profile_that_the_job_starts_in_a_window_goes_on(tmp_path: Path, code: str, text: str) -> None:
     assert printed(code, tmp_path) == text
 

@@ -173,6 +173,12 @@ class Seen:
 Both = Callable[[str], tuple[Seen, Seen]]
 
 
+SLOW_MODES, MORE_ERRORS = (
+    [pytest.param(each, marks=pytest.mark.slow) for each in modes]
+    for modes in (("single2", "embedded2"), ("item-error0", "collate-error1"))
+)
+
+
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
     """both(mode): the same job, bare and watched. It is run once for all that is asked of it."""
@@ -229,7 +235,7 @@ def test_items_of_the_first_batches_are_looked_at(both: Both, mode: str, drawn: 
         assert 16 < fact["bytes"] < 2000  # four numbers and one, as objects
 
 
-@pytest.mark.parametrize("mode", ["fork2", "persistent2", "single2", "held2", "embedded2", "stream2"])
+@pytest.mark.parametrize("mode", ["fork2", "persistent2", "held2", "stream2", *SLOW_MODES])
 def test_forked_workers_write_every_batch_alongside_the_trainers_journal(both: Both, mode: str) -> None:
     _, seen = both(mode)
     batches = {"fork2": 24, "persistent2": 24, "single2": 96, "held2": 20, "embedded2": 20, "stream2": 20}[mode]
@@ -303,7 +309,7 @@ def test_a_stream_ends_without_a_batch_of_its_own(both: Both) -> None:
     assert seen.loaders[0]["dataset_length"] is None
 
 
-@pytest.mark.parametrize("mode", ["item-error0", "item-error1", "collate-error0", "collate-error1"])
+@pytest.mark.parametrize("mode", ["item-error1", "collate-error0", *MORE_ERRORS])
 def test_the_users_error_is_printed_to_the_byte_as_without_us(both: Both, mode: str) -> None:
     bare, _ = both(mode)
     assert "Traceback" in bare.printed

@@ -65,8 +65,8 @@ JOBS = (
     Job("threads", (30,)),
 )
 QUICK = {
-    "loader_schedule_eval", "gan", "accumulation_scaler", "lbfgs", "optimizer_in_backward", "rollouts", "manual_update",
-    "compiled_step", "distributed", "threads",
+    "loader_schedule_eval", "gan", "accumulation_scaler", "optimizer_in_backward", "rollouts", "compiled_step",
+    "distributed", "threads",
 }  # fmt: skip
 """Of each kind of step one; the others are among the slow tests."""
 
@@ -185,7 +185,7 @@ def test_what_inductor_compiles_is_not_changed(name: str, tmp_path: Path) -> Non
 
 
 LONG = ("--pause", "0.055")
-SHORT_JOBS = {
+SHORT_JOBS: dict[str, tuple[int, tuple[str, ...], tuple[str, ...]]] = {
     "eight long steps": (8, LONG, ()),
     "forty long steps": (40, LONG, ()),
     "a fraction of a second": (60, (), ()),
@@ -193,7 +193,13 @@ SHORT_JOBS = {
 }
 
 
-@pytest.mark.parametrize(("steps", "arguments", "launcher"), SHORT_JOBS.values(), ids=SHORT_JOBS)
+@pytest.mark.parametrize(
+    ("steps", "arguments", "launcher"),
+    [
+        pytest.param(*job, id=name, marks=pytest.mark.slow if name == "forty long steps" else ())
+        for name, job in SHORT_JOBS.items()
+    ],
+)
 def test_a_job_that_ends_soon_is_profiled_and_timed_by_line(
     steps: int, arguments: tuple[str, ...], launcher: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -122,6 +122,7 @@ def _running(workspace: Workspace, run: Run):  # type: ignore[no-untyped-def]
     return union(stamps[1:-1:2], stamps[2::2])
 
 
+@pytest.mark.slow
 def test_what_bears_no_stop_is_run_alone_from_there_on(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     runner = LocalExecutor(alternating=True)
