@@ -7,14 +7,7 @@ from pathlib import Path
 import click
 
 from steptime.cli.exit_codes import say
-from steptime.cli.options import (
-    Delivery,
-    companion_options,
-    files,
-    named_or_newest,
-    output_options,
-    trace_options,
-)
+from steptime.cli.options import Delivery, companion_options, files, named_or_newest, output_options, trace_options
 from steptime.errors import TraceError, UsageError
 
 

@@ -539,10 +539,12 @@ def _search_leaks(session: Session) -> Stage:
             session.recorder.note(f"leaks were not looked for: to look at what lives takes {took / SECOND:.1f} s")
             return
         yield from _steps(APART)
+    start = now()
     for leak in search.leaks:
         session.recorder.fact("leak", **leak)
     for container in growing(looks, steps, sys._getframe()):
         session.recorder.fact("growing", **container)
+    session.recorder.pause(start)
 
 
 def _profile(session: Session, window: ProfilerWindow, wanted: int, patience: int = SECOND) -> Stage:
