@@ -227,8 +227,8 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
     frames.look(sys._getframe())
     for module in found.top_modules:
         session.add_top_module(module)
-    for number, site in enumerate(found.sites):
-        session.recorder.fact("site", **{"identity": number, "steps": session.steps - first, **site})
+    for site in found.sites:
+        session.recorder.fact("site", **{"steps": session.steps - first, **site})
     for called in found.called:
         session.recorder.fact("called", **called)
     if found.padded:
