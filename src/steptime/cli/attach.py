@@ -23,14 +23,7 @@ from steptime.errors import NothingMeasuredError, UsageError
     "--no-profile", is_flag=True, help="Time the steps until Ctrl-C or the job's end, without profiling operators."
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only; with -o or --json, write those files only.")
-def command(
-    pid: int,
-    delivery: Delivery,
-    recording: str | None,
-    stay: bool,
-    no_profile: bool,
-    quiet: bool,
-) -> int:
+def command(pid: int, delivery: Delivery, recording: str | None, stay: bool, no_profile: bool, quiet: bool) -> int:
     """Enter a running job, measure its steps, leave it again, and report where its time goes. PID is the job's
     process, or the launcher of its ranks. The job continues whatever happens to this command; Ctrl-C leaves it, too.
 

@@ -179,12 +179,7 @@ def price_option(function: Function) -> Function:
 def trace_options(function: Function) -> Function:
     """Options --max-size and --no-cache: max_size and cache."""
     function = click.option(
-        "--no-cache",
-        "cache",
-        is_flag=True,
-        default=True,
-        flag_value=False,
-        help="Do not use or write the trace cache.",
+        "--no-cache", "cache", is_flag=True, default=True, flag_value=False, help="Do not use or write the trace cache."
     )(function)
     return click.option(
         "--max-size",

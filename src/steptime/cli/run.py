@@ -104,10 +104,7 @@ class RunOptions:
     quiet: bool
 
 
-@click.command(
-    "run",
-    context_settings={"allow_interspersed_args": False},
-)
+@click.command("run", context_settings={"allow_interspersed_args": False})
 @click.argument("job", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]...", shell_complete=files)
 @output_options
 @click.option(
@@ -153,9 +150,7 @@ class RunOptions:
     "lines. If slow steps are periodic, the next ones are profiled on all ranks.",
 )
 @click.option(
-    "--log",
-    is_flag=True,
-    help="Log step times to the job's open logger: TensorBoard, Weights & Biases or MLflow.",
+    "--log", is_flag=True, help="Log step times to the job's open logger: TensorBoard, Weights & Biases or MLflow."
 )
 @click.option("--no-progress", is_flag=True, help="Print no progress while the job runs.")
 @click.option(

@@ -231,8 +231,8 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
     frames.look(sys._getframe())
     for module in found.top_modules:
         session.add_top_module(module)
-    for number, site in enumerate(found.sites):
-        session.recorder.fact("site", **{"identity": number, "steps": session.steps - first, **site})
+    for site in found.sites:
+        session.recorder.fact("site", **{"steps": session.steps - first, **site})
     for called in found.called:
         session.recorder.fact("called", **called)
     if found.padded:
@@ -563,10 +563,12 @@ def _search_leaks(session: Session) -> Stage:
             session.recorder.note(f"leaks were not looked for: to look at what lives takes {took / SECOND:.1f} s")
             return
         yield from _steps(APART)
+    start = now()
     for leak in search.leaks:
         session.recorder.fact("leak", **leak)
     for container in growing(looks, steps, sys._getframe()):
         session.recorder.fact("growing", **container)
+    session.recorder.pause(start)
 
 
 def _profile(session: Session, window: ProfilerWindow, wanted: int, patience: int = SECOND) -> Stage:

@@ -203,16 +203,16 @@ def code_facts(code: CodeType, loop: bool) -> dict[str, Any]:
     }
 
 
-def line_that_calls(*names: str) -> dict[str, Any] | None:
-    """Returns the first line of the user's loaded modules that by its text calls one of these functions and does not
-    switch it off; None if there is none."""
+def line_that_calls(name: str) -> dict[str, Any] | None:
+    """Returns the first line of the user's loaded modules that by its text calls a function whose name ends so and does
+    not switch it off; None if there is none."""
     for module in list(sys.modules.values()):
         file = module.__dict__.get("__file__") if type(module) is ModuleType else None
         if not isinstance(file, str) or whose(file) != USER:
             continue
         for number, text in enumerate(linecache.getlines(file), 1):
             code = text.partition("#")[0]
-            if "False" not in code and any(f"{name}(" in code for name in names):
+            if "False" not in code and f"{name}(" in code:
                 return source_line(os.path.abspath(file), number, "", text.strip())
     return None
 

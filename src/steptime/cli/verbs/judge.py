@@ -35,11 +35,7 @@ def _target(loss: float | None) -> object:
     return LossTarget(loss) if loss is not None else None
 
 
-@click.command(
-    "judge",
-    cls=RecordingOrCommand,
-    context_settings={"allow_interspersed_args": False},
-)
+@click.command("judge", cls=RecordingOrCommand, context_settings={"allow_interspersed_args": False})
 @click.option(
     "--diff",
     "diffs",

@@ -10,10 +10,7 @@ import click
 from steptime.cli.options import WholeNumber, files, force_option, outputs_option
 
 
-@click.command(
-    "nan",
-    context_settings={"allow_interspersed_args": False},
-)
+@click.command("nan", context_settings={"allow_interspersed_args": False})
 @click.option("--at", metavar="STEP", type=WholeNumber(1), help="Skip the first run and check the operators of STEP.")
 @click.option(
     "--max-steps",

@@ -55,19 +55,10 @@ def _goal(context: click.Context, option: click.Parameter, word: str) -> object:
     return Goal(word)
 
 
-@click.command(
-    "try",
-    cls=RecordingOrCommand,
-    context_settings={"allow_interspersed_args": False},
-)
+@click.command("try", cls=RecordingOrCommand, context_settings={"allow_interspersed_args": False})
 @budget_option("10m")
 @click.option(
-    "--max-trials",
-    metavar="N",
-    type=WholeNumber(1, 50),
-    default=6,
-    show_default=True,
-    help="Fixes to try at most.",
+    "--max-trials", metavar="N", type=WholeNumber(1, 50), default=6, show_default=True, help="Fixes to try at most."
 )
 @click.option(
     "--fix",
