@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from steptime.probe import backwards, calls, sites, unread
+from steptime.probe import backwards, calls, rows, sites, unread
 from steptime.probe.allowance import graph_nodes
 from steptime.probe.backwards import BackwardObserver
 from steptime.probe.calls import CallObserver
 from steptime.probe.objects import being_traced, unasked, updated_by
-from steptime.probe.ours import pass_on
+from steptime.probe.ours import pass_on, suppressed
 
 MOST_NODES, MOST_CALLS = 60_000, 20_000
 """Of all graphs, and of modules, in the steps that are looked at: a walk takes a few microseconds for each node."""
@@ -36,6 +36,8 @@ MOST_ZEROED = 1 << 24
 """Bytes of a gradient that was changed in place and is looked at, whether it is all zeros."""
 MOST_SHAPES = 8
 """Of dropped gradients, the largest."""
+LEAST_PICKED = 0.5
+"""Of the rows of a result, those at most that go on where the others are told."""
 MOSTLY = 0.9
 """Of a call's nodes in a graph, those that are for nothing where the call is named."""
 TENSOR = torch._C.TensorBase
@@ -80,9 +82,10 @@ def seen(leaf: Any) -> tuple[int, int]:
 class WalkedPass:
     """Graph of one pass. numbers: sequence number of each node, -1 of those without one. children: of each node, in the
     same order. leaves: key of the parameter by the node that accumulates its gradient. site: line that calls backward.
-    dropped: what became of gradients that nobody used."""
+    dropped: what became of gradients that nobody used. kept: the fraction of its rows that a node picks; row_wise: the
+    nodes that compute each row by itself."""
 
-    __slots__ = ("_before", "children", "dropped", "leaves", "numbers", "site")
+    __slots__ = ("_before", "children", "dropped", "kept", "leaves", "numbers", "row_wise", "site")
 
     def __init__(self, site: Any) -> None:
         self.site = site
@@ -91,6 +94,8 @@ class WalkedPass:
         self.leaves: dict[int, int] = {}
         self._before: dict[int, tuple[weakref.ref[Any], tuple[int, int]]] = {}
         self.dropped: dict[int, str] = {}
+        self.kept: dict[int, float] = {}
+        self.row_wise: set[int] = set()
 
     def walk(self, tensors: Iterable[Any], most: int) -> Iterator[tuple[int, Any]]:
         """Fills the graph; yields (key, parameter) of its leaves. Raises OverflowError for more than `most` nodes."""
@@ -117,9 +122,49 @@ class WalkedPass:
                 yield id(leaf), leaf
             else:
                 self.numbers.append(int(node._sequence_nr()))
+                self._look_at_rows(at, node)
             at += 1
             if at > most:
                 raise OverflowError("the graph has too many nodes to be walked")
+
+    def _look_at_rows(self, at: int, node: Any) -> None:
+        with suppressed(AttributeError, IndexError):  # older than torch 2.13, or a node of the job's own
+            if (fraction := rows.kept(node)) < 1:
+                self.kept[at] = fraction
+            if rows.is_row_wise(node):
+                self.row_wise.add(at)
+
+    def picked(self) -> Iterator[tuple[list[int], float]]:
+        """Yields (nodes, fraction of their rows that the loss uses) of those that nothing else goes on from."""
+        parents = Counter(child for children in self.children for child in children)
+        picks = {node for node in self.kept if parents[node] != 1 or not self._goes_on(node, parents)}
+        for node in picks:
+            chain, fraction = [], self.kept[node]
+            below = self._below(node)
+            while below is not None and below in self.row_wise and parents[below] == 1:
+                fraction *= self.kept.get(below, 1.0)
+                chain.append(below)
+                below = self._below(below)
+            if chain and fraction <= LEAST_PICKED:
+                yield chain, fraction
+
+    def _goes_on(self, node: int, parents: Counter[int]) -> bool:
+        """True if another node picks rows of the same chain behind this one."""
+        return any(
+            self._below(other) == node and (other in self.row_wise and other in self.kept) for other in self.kept
+        )
+
+    def _below(self, node: int) -> int | None:
+        """The node that computes what this one takes, besides parameters; None where there are several, or none."""
+        found = [
+            child for child in self.children[node]
+            if child not in self.leaves and not self.is_parameter(child)
+        ]  # fmt: skip
+        return found[0] if len(found) == 1 else None
+
+    def is_parameter(self, node: int) -> bool:
+        """True for a parameter that is only looked at another way, as a transposed weight."""
+        return len(self.children[node]) == 1 and self.children[node][0] in self.leaves and node not in self.row_wise
 
     def note(self, key: int, leaf: Any) -> None:
         """Notes the gradient of a leaf before the pass."""
@@ -398,7 +443,7 @@ class UseObserver:
         for graph in graphs:
             fact = self._fact(graph, owned)
             if fact is not None:
-                key = (graph.site, str(fact["visited"]), str(fact["nothing"]), str(fact["partly"]))
+                key = (graph.site, *(str(fact[each]) for each in ("visited", "nothing", "partly")), len(fact["picked"]))
                 found.setdefault(key, fact)["count"] += 1
         return list(found.values())
 
@@ -422,21 +467,24 @@ class UseObserver:
             fact["shapes"] = [list(each) for each in sorted(sizes, key=lambda each: -sizes[each])[:MOST_SHAPES]]
             fact["unowned"] = UNOWNED in graph.dropped.values()
             fact |= self._places(graph, nothing, partly)
+        fact["picked"] = [self._picked(graph, newest, *each) for each in graph.picked()]
         return fact
+
+    def _picked(self, graph: WalkedPass, newest: int, nodes: list[int], kept: float) -> dict[str, Any]:
+        calls = sorted(self.modules.calls, key=lambda call: (call[0], call[2]))
+        found: dict[str, Any] = {"nodes": runs(newest - graph.numbers[node] for node in nodes), "kept": kept}
+        looked_at = {child for node in nodes for child in graph.children[node] if graph.is_parameter(child)}
+        if (best := _main_call(calls, graph, [*nodes, *looked_at])) is not None:
+            found |= {"path": calls[best][3], "made": _line(calls[best][4])}
+        return found
 
     def _places(self, graph: WalkedPass, nothing: list[int], partly: list[int]) -> dict[str, Any]:
         """The module whose part of the graph is for nothing, the line that calls it, and the line that passes on what
         it gives."""
         calls = sorted(self.modules.calls, key=lambda call: (call[0], call[2]))
-        visited, useless = Counter[int](), Counter[int]()
-        for number in graph.numbers:
-            visited.update(_around(calls, number))
-        for node in nothing or partly:
-            useless.update(_around(calls, graph.numbers[node]))
-        chosen = [at for at, count in useless.items() if count >= MOSTLY * visited[at]] or list(useless)
-        if not chosen:
+        best = _main_call(calls, graph, nothing or partly)
+        if best is None:
             return {}
-        best = max(chosen, key=lambda at: (useless[at], -calls[at][2]))
         found = {"path": calls[best][3], "made": _line(calls[best][4])}
         taken = set(nothing)
         behind = [
@@ -447,6 +495,17 @@ class UseObserver:
         if behind:
             found["passed"] = _line(calls[min(behind, key=lambda at: calls[at][2])][4])
         return found
+
+
+def _main_call(calls: list[list[Any]], graph: WalkedPass, nodes: list[int]) -> int | None:
+    """The call that made most of these nodes and few others, by place; the outermost of several."""
+    visited, chosen = Counter[int](), Counter[int]()
+    for number in graph.numbers:
+        visited.update(_around(calls, number))
+    for node in nodes:
+        chosen.update(_around(calls, graph.numbers[node]))
+    found = [at for at, count in chosen.items() if count >= MOSTLY * visited[at]] or list(chosen)
+    return max(found, key=lambda at: (chosen[at], -calls[at][2]), default=None)
 
 
 def _around(calls: list[list[Any]], number: int) -> list[int]:
