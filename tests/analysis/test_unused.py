@@ -22,6 +22,8 @@ from steptime.trace.vendors import matching
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
+from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: E402
+
 from steptime.probe import backwards, calls  # noqa: E402
 from steptime.probe.modules import ModuleRanges, named_modules  # noqa: E402
 from steptime.probe.used import UseObserver  # noqa: E402
@@ -68,11 +70,13 @@ def seen(job: Job) -> UseFacts:
     calls.install()
     backwards.install()
     observer = UseObserver(job.named, 10**10)
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: observer.gradients.update(optimizer))
     observer.start()
     try:
-        for _ in observer.steps_of(STEPS):
+        for _ in observer.steps_of(len(job.optimizers)):
             job.step()
     finally:
+        hook.remove()
         found = observer.stop(job.optimizers)
         calls.remove_if_idle()
         backwards.remove_if_idle()

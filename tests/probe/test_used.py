@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
-from torch.optim.optimizer import _global_optimizer_pre_hooks  # noqa: E402
+from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: E402
 
 from steptime.probe import backwards, calls, rows, unread, used  # noqa: E402
 from steptime.probe.modules import named_modules  # noqa: E402
@@ -49,17 +49,18 @@ class Adversaries:
         self.paint.step()
 
 
-def observed(step: Step, models: list[Any], optimizers: list[Any], steps: int = STEPS) -> dict[str, Any]:
-    """What the observers say of so many steps."""
+def observed(step: Step, models: list[Any], optimizers: list[Any]) -> dict[str, Any]:
+    """What the observers say of a few steps."""
     calls.install()
     backwards.install()
     observer = UseObserver(named_modules(models), 10**10)
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: observer.gradients.update(optimizer))
     observer.start()
     try:
-        stage = observer.steps_of(steps)
-        for _ in stage:
+        for _ in observer.steps_of(len(optimizers)):
             step()
     finally:
+        hook.remove()
         found = observer.stop(optimizers)
         calls.remove_if_idle()
         backwards.remove_if_idle()
@@ -132,6 +133,38 @@ def test_what_no_optimizer_has_is_told_apart() -> None:
     assert "teacher(rows)" in found["made"]["text"]
     flat = torch.optim.SGD([nn.Parameter(torch.zeros(10_000))], lr=0.1)
     assert dropped(observed(step, [teacher, student], [flat])) == [], "others are updated: that proves nothing"
+
+
+def test_an_update_that_is_not_seen_takes_gradients_all_the_same() -> None:
+    """A compiled one, or the loop's own."""
+    net, other = nn.Linear(8, 8), nn.Linear(8, 8)
+    update = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        net(torch.randn(4, 8)).sum().backward()
+        with torch.no_grad():
+            for each in net.parameters():
+                each -= 0.1 * each.grad
+                each.grad = None
+
+    assert dropped(observed(step, [net, other], [update])) == []
+
+
+def test_an_optimizer_that_steps_seldom_is_waited_for() -> None:
+    both, steps = Adversaries(), iter(range(100))
+
+    def step() -> None:
+        both.judge.zero_grad()
+        both.critic(both.painter(torch.randn(4, 8))).mean().backward()
+        both.judge.step()
+        both.paint.zero_grad()
+        if next(steps) % 3 == 2:
+            both.critic(both.painter(torch.randn(4, 8))).mean().backward()
+            both.paint.step()
+
+    found = observed(step, [both.painter, both.critic], [both.paint, both.judge])
+    assert found["steps"] == 6
+    assert any(each["nothing"] for each in dropped(found))
 
 
 def test_inputs_that_want_gradients_use_what_is_in_front_of_them() -> None:
@@ -294,7 +327,6 @@ def test_nothing_of_ours_stays_and_the_job_is_the_same() -> None:
         ]
 
     assert trained(watched=True) == trained(watched=False)
-    assert not _global_optimizer_pre_hooks
 
 
 def test_a_graph_of_too_many_nodes_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

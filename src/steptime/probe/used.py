@@ -21,7 +21,6 @@ from threading import get_ident
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from steptime.probe import backwards, calls, rows, sites, unread
 from steptime.probe.allowance import graph_nodes
@@ -36,6 +35,10 @@ MOST_ZEROED = 1 << 24
 """Bytes of a gradient that was changed in place and is looked at, whether it is all zeros."""
 MOST_SHAPES = 8
 """Of dropped gradients, the largest."""
+FIRST_BYTES, TWICE = 4096, 2
+STEPS, MOST_STEPS = 4, 12
+"""Steps that are looked at: what became of the last one's gradients shows in none of them; and most of them, where an
+optimizer steps in a few only."""
 LEAST_PICKED = 0.5
 """Of the rows of a result, those at most that go on where the others are told."""
 MOSTLY = 0.9
@@ -69,8 +72,8 @@ def is_zero(gradient: Any) -> bool:
     size = gradient.numel() * gradient.element_size()
     if not gradient.is_contiguous() or not 0 < size <= MOST_ZEROED:
         return False
-    data = ctypes.string_at(gradient.data_ptr(), size)
-    return data.count(0) == size
+    parts = min(size, FIRST_BYTES), size  # most others show at their start
+    return all(ctypes.string_at(gradient.data_ptr(), part).count(0) == part for part in parts)
 
 
 def seen(leaf: Any) -> tuple[int, int]:
@@ -243,6 +246,8 @@ class GradientObserver(BackwardObserver):
         self.on, self.ours, self._left = False, 0, MOST_NODES
         self._thread, self._stop = get_ident(), stop
         self._waiting: dict[int, _Filled] = {}
+        self.updates = Counter[int]()
+        self._taken: set[int] = set()
 
     def starts(self, tensors: Any, partial: bool) -> tuple[Any, WalkedPass | None]:
         graph = None
@@ -254,8 +259,8 @@ class GradientObserver(BackwardObserver):
         if self.on:
             self._guarded(self._filled, graph)
 
-    def update(self, optimizer: Any, *_: Any) -> None:
-        """Hook before an optimizer's step: it takes the gradients of its parameters."""
+    def update(self, optimizer: Any) -> None:
+        """An optimizer is about to step: it takes the gradients of its parameters."""
         if self.on and get_ident() == self._thread:
             self._guarded(self._updated, optimizer)
 
@@ -265,14 +270,19 @@ class GradientObserver(BackwardObserver):
 
     def end(self, optimizers: Iterable[Any], owned: dict[int, Any]) -> None:
         """Judges the gradients that no optimizer has. owned: the modules' parameters, by identity. Where mostly others
-        are updated, as flat ones or copies, that proves nothing."""
+        are updated, as flat ones or copies, that proves nothing; nor does a parameter whose optimizer was never seen to
+        step, as compiled ones are."""
         updated = {id(each): each for optimizer in optimizers for each in updated_by(optimizer)}
         trained = sum(TENSOR.numel(each) for key, each in updated.items() if key in owned)
         others = sum(TENSOR.numel(each) for key, each in updated.items() if key not in owned)
-        for key, filled in self._waiting.items() if trained > others else ():
-            if key not in updated and filled.parameter() is owned.get(key, self):
-                for graph in filled.passes:
-                    graph.drop(key, UNOWNED)
+        unowned = {key for key in owned if key not in updated} if trained > others else set()
+        for graph in self.graphs:
+            for key in [key for key in graph.dropped if key not in self._taken]:
+                graph.dropped.pop(key)
+                graph.drop(key, UNOWNED if key in unowned else USED)
+        for key, filled in self._waiting.items():
+            for graph in filled.passes:
+                graph.drop(key, UNOWNED if key in unowned else USED)
 
     def waits_for(self, graph: WalkedPass) -> bool:
         """True if it is not known yet what became of a gradient of the pass."""
@@ -310,7 +320,9 @@ class GradientObserver(BackwardObserver):
 
     def _updated(self, optimizer: Any) -> None:
         self._look()
+        self.updates[id(optimizer)] += 1
         for each in updated_by(optimizer):
+            self._taken.add(id(each))
             self._waiting.pop(id(each), None)
 
     def _look(self) -> None:
@@ -392,22 +404,24 @@ class UseObserver:
         self.gradients = GradientObserver(self.give_up)
         self.modules = ResultObserver({id(module): path for path, module in named}, self.give_up)
         self._budget, self.steps = budget, 0
-        self._hook: Any = None
 
     def start(self) -> None:
-        """Starts at a boundary, where torch does not iterate over its hooks."""
-        self._hook = register_optimizer_step_pre_hook(self.gradients.update)
+        """Starts at a boundary. Somebody must call `gradients.update` before each update."""
         calls.observe_all(self.modules)
         backwards.observe(self.gradients)
         self.gradients.on = self.modules.on = True
 
-    def steps_of(self, most: int) -> Iterator[None]:
-        """Yields in each of so many steps, fewer where the budget is used up or something has failed."""
-        for _ in range(most):
+    def steps_of(self, optimizers: int) -> Iterator[None]:
+        """Yields in each of STEPS steps: more where not all of so many optimizers have stepped twice, fewer where the
+        budget is used up or something has failed."""
+        while self.steps < MOST_STEPS:
             yield
             self.gradients.look()
             self.steps += 1
+            often = sum(count >= TWICE for count in self.gradients.updates.values())
             if not self.gradients.on or self.gradients.ours + self.modules.ours >= self._budget:
+                return
+            if self.steps >= STEPS and often >= optimizers:
                 return
 
     def give_up(self) -> None:
@@ -417,7 +431,6 @@ class UseObserver:
     def stop(self, optimizers: Iterable[Any]) -> dict[str, Any]:
         """Ends it at a boundary; returns the passes and the results that nobody reads, for `UseFacts`."""
         self.give_up()
-        self._hook.remove()
         backwards.unobserve(self.gradients)
         calls.unobserve_all(self.modules)
         owned = {key: found for key, reference in self._owned.items() if (found := reference()) is not None}
