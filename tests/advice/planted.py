@@ -53,10 +53,10 @@ from steptime.advice.run_uses import (
 )
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.step_patterns import LastingChange
-from steptime.analysis.unused import UnreadUse, UnusedPass
+from steptime.analysis.unused import PickedUse, UnreadUse, UnusedPass
 from steptime.analysis.user_code import FunctionUse
 from steptime.quantities import Estimate, SourceLine
-from steptime.recording.recording import PaddingFacts, PassFacts, UnreadFacts
+from steptime.recording.recording import PaddingFacts, PassFacts, PickedFacts, UnreadFacts
 
 _DROPOUT = SourceLine("model.py", 57, "forward")
 BASE = replace(HEALTHY, contention=contention(job=0.9))
@@ -95,6 +95,9 @@ _UNDETACHED = PassFacts(
     path="Painter",
     made=SourceLine("train.py", 37, "<module>", "images = painter(noise)"),
     passed=SourceLine("train.py", 39, "<module>", "errors = loss(critic(images), zeros)"),
+)
+_HEAD = PickedFacts(
+    ((1, 4), (6, 10)), 0.15, "Net.head", SourceLine("model.py", 31, "forward", "logits = self.head(hidden)")
 )
 _WEIGHTS = UnreadFacts(
     "Net.attend",
@@ -1072,6 +1075,11 @@ PLANTED: dict[str, dict[str, Case]] = {
             ),
         ),
         "clean-a-small-head-of-two-losses": replace(BASE, backward_again=about(0.2 * MS)),
+    },
+    "unused-rows": {
+        "fires": replace(BASE, picked=(PickedUse(_HEAD, 0.4),)),
+        "fires-outside-of-modules": replace(BASE, picked=(PickedUse(replace(_HEAD, path="", made=None), 0.4),)),
+        "clean-a-norm-of-the-last-position": replace(BASE, picked=(PickedUse(replace(_HEAD, kept=0.02), 0.02),)),
     },
     "unread-result": {
         "fires-on-attention": replace(BASE, unread=(UnreadUse(_WEIGHTS, 0.3, 0.2),)),

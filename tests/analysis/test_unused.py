@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.timeline import Phase
 from steptime.analysis.trace_steps import steps_of
-from steptime.analysis.unused import UnusedPass, unread_uses, unused_passes
+from steptime.analysis.unused import UnusedPass, picked_uses, unread_uses, unused_passes
 from steptime.intervals import union
 from steptime.recording.recording import UseFacts
 from steptime.trace.reader import read
@@ -20,6 +21,8 @@ from steptime.trace.vendors import matching
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
+
+from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: E402
 
 from steptime.probe import backwards, calls  # noqa: E402
 from steptime.probe.modules import ModuleRanges, named_modules  # noqa: E402
@@ -59,7 +62,7 @@ class Job:
         rows = images.view(4, -1, WIDTH)
         seen, _ = self.attend(rows, rows, rows)
         with torch.profiler.record_function("backward of the painter"):
-            self.critic(seen).mean().backward()
+            self.critic(seen)[:, -1].mean().backward()
         paint.step()
 
 
@@ -67,11 +70,13 @@ def seen(job: Job) -> UseFacts:
     calls.install()
     backwards.install()
     observer = UseObserver(job.named, 10**10)
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: observer.gradients.update(optimizer))
     observer.start()
     try:
-        for _ in observer.steps_of(STEPS):
+        for _ in observer.steps_of(len(job.optimizers)):
             job.step()
     finally:
+        hook.remove()
         found = observer.stop(job.optimizers)
         calls.remove_if_idle()
         backwards.remove_if_idle()
@@ -95,7 +100,7 @@ def profiled(job: Job, folder: Path) -> StepContext:
     trace = read(path)
     phases = {}
     for phase, start in ((Phase.BACKWARD, "backward of"), (Phase.FORWARD, "nn.Module: ")):
-        chosen = matching(trace, lambda name, start=start: name.startswith(start))
+        chosen = matching(trace, re.compile(start).match)
         phases[phase] = union(trace.events.start[chosen], trace.events.end[chosen])
     return step_context(trace, steps_of(trace), phases=phases)
 
@@ -136,3 +141,10 @@ def test_weights_that_nobody_reads_have_a_time(tmp_path: Path) -> None:
     assert 0 < use.spent < 0.5
     assert 0 < use.around < 0.8
     assert unread_uses(steps, ()) == ()
+
+
+def test_rows_that_the_loss_leaves_out_have_a_time_in_both_directions(tmp_path: Path) -> None:
+    job = Job(detached=True)
+    [use] = picked_uses(profiled(job, tmp_path), seen(job).passes)
+    assert use.facts.kept == pytest.approx(4 / HEIGHT)
+    assert 0 < use.spent < 0.3

@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
-from torch.optim.optimizer import _global_optimizer_pre_hooks  # noqa: E402
+from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: E402
 
-from steptime.probe import backwards, calls, unread, used  # noqa: E402
+from steptime.probe import backwards, calls, rows, unread, used  # noqa: E402
 from steptime.probe.modules import named_modules  # noqa: E402
 from steptime.probe.used import UseObserver, is_zero, runs  # noqa: E402
 
@@ -49,17 +49,18 @@ class Adversaries:
         self.paint.step()
 
 
-def observed(step: Step, models: list[Any], optimizers: list[Any], steps: int = STEPS) -> dict[str, Any]:
-    """What the observers say of so many steps."""
+def observed(step: Step, models: list[Any], optimizers: list[Any]) -> dict[str, Any]:
+    """What the observers say of a few steps."""
     calls.install()
     backwards.install()
     observer = UseObserver(named_modules(models), 10**10)
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: observer.gradients.update(optimizer))
     observer.start()
     try:
-        stage = observer.steps_of(steps)
-        for _ in stage:
+        for _ in observer.steps_of(len(optimizers)):
             step()
     finally:
+        hook.remove()
         found = observer.stop(optimizers)
         calls.remove_if_idle()
         backwards.remove_if_idle()
@@ -134,6 +135,38 @@ def test_what_no_optimizer_has_is_told_apart() -> None:
     assert dropped(observed(step, [teacher, student], [flat])) == [], "others are updated: that proves nothing"
 
 
+def test_an_update_that_is_not_seen_takes_gradients_all_the_same() -> None:
+    """A compiled one, or the loop's own."""
+    net, other = nn.Linear(8, 8), nn.Linear(8, 8)
+    update = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        net(torch.randn(4, 8)).sum().backward()
+        with torch.no_grad():
+            for each in net.parameters():
+                each -= 0.1 * each.grad
+                each.grad = None
+
+    assert dropped(observed(step, [net, other], [update])) == []
+
+
+def test_an_optimizer_that_steps_seldom_is_waited_for() -> None:
+    both, steps = Adversaries(), iter(range(100))
+
+    def step() -> None:
+        both.judge.zero_grad()
+        both.critic(both.painter(torch.randn(4, 8))).mean().backward()
+        both.judge.step()
+        both.paint.zero_grad()
+        if next(steps) % 3 == 2:
+            both.critic(both.painter(torch.randn(4, 8))).mean().backward()
+            both.paint.step()
+
+    found = observed(step, [both.painter, both.critic], [both.paint, both.judge])
+    assert found["steps"] == 6
+    assert any(each["nothing"] for each in dropped(found))
+
+
 def test_inputs_that_want_gradients_use_what_is_in_front_of_them() -> None:
     net = nn.Linear(8, 8)
     update = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -151,7 +184,7 @@ def test_inputs_that_want_gradients_use_what_is_in_front_of_them() -> None:
     assert all(first > 0 for first, _ in found["nothing"]), "the sum and the product lead to the input, too"
 
 
-class Block(nn.Module):
+class Block(torch.nn.Module):  # type: ignore[misc,name-defined]
     def __init__(self, **options: Any) -> None:
         super().__init__()
         self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
@@ -212,6 +245,73 @@ def test_a_hook_may_read_what_the_caller_drops() -> None:
     assert seen
 
 
+class Tagger(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """A head over all positions, of which the loss takes some. kind: how."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.body = kind, nn.GRU(8, 8, batch_first=True)
+        self.head = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 30))
+
+    def forward(self, x: Any, labels: Any) -> Any:
+        hidden, _ = self.body(x)
+        if self.kind == "before":
+            return nn.functional.cross_entropy(self.head(hidden[labels >= 0]), labels[labels >= 0])
+        logits = self.head(hidden)
+        if self.kind == "ignored":
+            return nn.functional.cross_entropy(logits.view(-1, 30), labels.view(-1))
+        if self.kind == "masked":
+            return nn.functional.cross_entropy(logits[labels >= 0], labels[labels >= 0])
+        if self.kind == "last":
+            return logits[:, -1].square().mean()
+        if self.kind == "slices":
+            return logits[:2, 4:6].square().mean()
+        if self.kind == "both ends":
+            return logits[:, -1].square().mean() + logits[:, 0].square().mean()
+        if self.kind == "features":
+            return logits[..., :3].square().mean()
+        return logits[:, 1:].square().mean()
+
+
+def picked(kind: str) -> list[dict[str, Any]]:
+    net = Tagger(kind)
+    update = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        labels = torch.full((4, 10), -100)
+        labels[:, :2] = 3
+        update.zero_grad()
+        net(torch.randn(4, 10, 8), labels).backward()
+        update.step()
+
+    [found] = observed(step, [net], [update])["passes"]
+    return list(found["picked"])
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("ignored", 0.2), ("masked", 0.2), ("last", 0.1), ("slices", 0.1)])
+def test_rows_that_the_loss_leaves_out_are_told_with_the_head_that_computes_them(kind: str, kept: float) -> None:
+    [found] = picked(kind)
+    assert found["kept"] == pytest.approx(kept)
+    assert found["path"] == "Tagger.head"
+    assert "logits = self.head(hidden)" in found["made"]["text"]
+
+
+@pytest.mark.parametrize("kind", ["before", "both ends", "features", "all but one"])
+def test_rows_that_are_used_or_picked_before_the_head_are_not(kind: str) -> None:
+    assert picked(kind) == []
+
+
+def test_labels_that_a_hook_has_packed_stay_packed() -> None:
+    def unpack(_: Any) -> Any:
+        raise AssertionError("unpacked")
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+        loss = nn.functional.cross_entropy(torch.randn(4, 3, requires_grad=True), torch.tensor([-100, -100, -100, 1]))
+    assert rows.kept(loss.grad_fn) == 1.0
+    loss = nn.functional.cross_entropy(torch.randn(4, 3, requires_grad=True), torch.tensor([-100, -100, -100, 1]))
+    assert rows.kept(loss.grad_fn) == 0.25
+
+
 def test_nothing_of_ours_stays_and_the_job_is_the_same() -> None:
     def trained(watched: bool) -> tuple[bytes, list[int]]:
         both = Adversaries()
@@ -227,7 +327,6 @@ def test_nothing_of_ours_stays_and_the_job_is_the_same() -> None:
         ]
 
     assert trained(watched=True) == trained(watched=False)
-    assert not _global_optimizer_pre_hooks
 
 
 def test_a_graph_of_too_many_nodes_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ from steptime.analysis.recorded_breakdown import RecordedBreakdown, operator_tim
 from steptime.analysis.steps import UPDATES
 from steptime.analysis.timeline import Phase, Steps
 from steptime.analysis.tracer import without_tracer
-from steptime.analysis.unused import unread_uses, unused_passes
+from steptime.analysis.unused import picked_uses, unread_uses, unused_passes
 from steptime.arrays import Int64, unique
 from steptime.intervals import EMPTY, contains, intersect, join, measure, subtract, union
 from steptime.journal import Flag, Kind
@@ -166,6 +166,7 @@ def with_profile(
         modules=module_uses(steps, known, kept, without_update),
         garbage=case.garbage or traced_garbage(trace, steps.windows),
         dropped=unused_passes(steps, use.passes) if use is not None else (),
+        picked=picked_uses(steps, use.passes) if use is not None else (),
         unread=unread_uses(steps, use.unread) if use is not None else (),
     )
     if case.step.untraced:

@@ -48,7 +48,7 @@ from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.analysis.step_patterns import LastingChange
 from steptime.analysis.stragglers.comparison import Straggler
-from steptime.analysis.unused import UnreadUse, UnusedPass
+from steptime.analysis.unused import PickedUse, UnreadUse, UnusedPass
 from steptime.analysis.user_code import FunctionUse
 from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import PaddingFacts
@@ -270,6 +270,11 @@ class Case:
         (),
         "no gradient was seen to be dropped in a profiled step",
         "a trace does not show who uses gradients (steptime run looks at it)",
+    )
+    picked: tuple[PickedUse, ...] = absent(
+        (),
+        "the loss was seen to use all rows of what is computed",
+        "a trace does not show which rows a loss uses (steptime run looks at it)",
     )
     unread: tuple[UnreadUse, ...] = absent(
         (),

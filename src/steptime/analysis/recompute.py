@@ -84,17 +84,19 @@ def backward_again(steps: StepContext) -> Int64:
 @dataclass(frozen=True, slots=True, eq=False)
 class NumberedFrames:
     """Frames of autograd inside the steps, without those inside others. number: of the forward operator that each
-    differentiates; start, end: ns. recording: steps whose backward is recorded for autograd itself."""
+    differentiates; start, end: ns; row: of the event table. recording: steps whose backward is recorded for autograd
+    itself."""
 
     number: Int64
     start: Int64
     end: Int64
     step: Int64
+    row: Int64
     recording: Int64
 
     def only(self, chosen: Bool) -> NumberedFrames:
         """Some of the frames."""
-        columns = (each[chosen] for each in (self.number, self.start, self.end, self.step))
+        columns = (each[chosen] for each in (self.number, self.start, self.end, self.step, self.row))
         return NumberedFrames(*columns, self.recording)
 
 
@@ -111,11 +113,10 @@ def numbered_frames(steps: StepContext, track: int) -> NumberedFrames:
     )
     step = step_at(steps.boundaries, events.start[rows[outermost]])
     outermost, step = outermost[step != UNKNOWN], step[step != UNKNOWN]
-    start = events.start[rows[outermost]]
+    row = rows[outermost].astype(np.int64)
+    end = events.start[row] + operations.duration[outermost]
     recording = unique(step_at(steps.boundaries, events.start[rows[recorded]]))
-    return NumberedFrames(
-        number[outermost].astype(np.int64), start, start + operations.duration[outermost], step, recording
-    )
+    return NumberedFrames(number[outermost].astype(np.int64), events.start[row], end, step, row, recording)
 
 
 def is_second_order(steps: StepContext) -> bool:

@@ -22,7 +22,9 @@ from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase
 from steptime.arrays import Bool, Int64, unique
 from steptime.intervals import EMPTY, Intervals, contains, join, total as length, union
-from steptime.recording.recording import PassFacts, UnreadFacts
+from steptime.quantities import SourceLine
+from steptime.recording.recording import PassFacts, PickedFacts, UnreadFacts
+from steptime.trace.links import UNKNOWN
 
 ATTENTION = "MultiheadAttention"
 PASSES = frozenset(
@@ -56,33 +58,86 @@ class UnusedPass:
     partly: float
 
 
-def unused_passes(steps: StepContext, known: Sequence[PassFacts]) -> tuple[UnusedPass, ...]:
-    """Those of the known passes whose time the profiled steps show. Without those where an operator behind the pass
-    takes tensors of the dropped gradients' shapes: somebody reads them."""
+@dataclass(frozen=True, slots=True)
+class PickedUse:
+    """Rows that are computed and not used. facts: of the nodes that compute them. spent: fraction of the profiled steps
+    in these, forward and backward."""
+
+    facts: PickedFacts
+    spent: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Matched:
+    """Profiled passes that have made the graph of known ones. places: of all backward passes; frames: by track, with
+    the newest number of each pass. often: fraction of such graphs that had the known passes' fate."""
+
+    places: list[int]
+    frames: list[tuple[int, int, NumberedFrames]]
+    often: float
+
+    def chosen(self, nodes: Runs) -> Iterator[tuple[int, NumberedFrames]]:
+        """(track, frames) of some nodes."""
+        for track, newest, frames in self.frames:
+            yield track, frames.only(_within(newest - frames.number, nodes))
+
+
+def _matched(steps: StepContext, known: Sequence[PassFacts]) -> list[tuple[PassFacts, _Matched]]:
     backward = steps.phases.get(Phase.BACKWARD, EMPTY)
-    if not any(each.nothing or each.partly for each in known) or not len(backward):
-        return ()
+    if not any(each.nothing or each.partly or each.picked for each in known) or not len(backward):
+        return []
     alike = defaultdict[Runs, list[PassFacts]](list)
     for each in known:
         alike[each.visited].append(each)
     frames = {track: numbered_frames(steps, track) for track in steps.tracks}
-    whole = sum(_time(steps, track, found) for track, found in frames.items())
-    spent = defaultdict[int, Int64](lambda: np.zeros(2, np.int64))
-    seen = defaultdict[int, list[int]](list)
+    found = defaultdict[Runs, _Matched](lambda: _Matched([], [], 1.0))
     for at, newest, inside in _passes(frames, backward):
-        numbers = unique(np.concatenate([newest - found.number for found in inside.values()]))
-        for facts in alike.get(_runs(numbers), ()):
-            seen[id(facts)].append(at)
-            for track, found in inside.items():
-                for kind, chosen in enumerate((facts.nothing, facts.partly)):
-                    spent[id(facts)][kind] += _time(steps, track, found.only(_within(newest - found.number, chosen)))
+        numbers = _runs(unique(np.concatenate([newest - each.number for each in inside.values()])))
+        if numbers in alike:
+            found[numbers].places.append(at)
+            found[numbers].frames.extend((track, newest, each) for track, each in inside.items())
+    return [
+        (each, replace(found[each.visited], often=each.count / sum(other.count for other in alike[each.visited])))
+        for each in known
+        if each.visited in found
+    ]
+
+
+def unused_passes(steps: StepContext, known: Sequence[PassFacts]) -> tuple[UnusedPass, ...]:
+    """Those of the known passes whose time the profiled steps show. Without those where an operator behind the pass
+    takes tensors of the dropped gradients' shapes: somebody reads them."""
+    whole = sum(_time(steps, track, numbered_frames(steps, track)) for track in steps.tracks)
     uses = []
-    for each in known:
-        if whole and seen[id(each)] and not _is_read(steps, backward, seen[id(each)], each.shapes):
-            often = each.count / sum(other.count for other in alike[each.visited])
-            nothing, partly = (often * spent[id(each)] / whole).tolist()
-            uses.append(UnusedPass(each, nothing, partly))
-    return tuple(use for use in uses if use.nothing or use.partly)
+    for facts, matched in _matched(steps, known):
+        if whole and (facts.nothing or facts.partly) and not _is_read(steps, matched.places, facts.shapes):
+            nothing, partly = (
+                matched.often * sum(_time(steps, *each) for each in matched.chosen(nodes)) / whole
+                for nodes in (facts.nothing, facts.partly)
+            )
+            uses.append(UnusedPass(facts, nothing, partly))
+    return tuple(uses)
+
+
+def picked_uses(steps: StepContext, known: Sequence[PassFacts]) -> tuple[PickedUse, ...]:
+    """Nodes of which the loss uses some rows, together by the module that made them, with their time."""
+    wall = float((steps.windows[:, 1] - steps.windows[:, 0]).sum())
+    found: dict[tuple[str, SourceLine | None], PickedUse] = {}
+    for facts, matched in _matched(steps, known):
+        for picked in facts.picked:
+            key = picked.path, picked.made
+            before = found.get(key, PickedUse(picked, 0.0))
+            spent = matched.often * sum(_both_ways(steps, *each) for each in matched.chosen(picked.nodes)) / wall
+            found[key] = replace(before, spent=before.spent + spent)
+    return tuple(found.values())
+
+
+def _both_ways(steps: StepContext, track: int, frames: NumberedFrames) -> int:
+    """Time in frames and in the forward operators that they differentiate, ns."""
+    rows = steps.links.forward[frames.row]
+    rows = rows[rows != UNKNOWN]
+    forward = union(steps.trace.events.start[rows], steps.trace.events.ends(rows))
+    held = join(union(frames.start, frames.end), forward)
+    return length(on_device(steps.trace, held, track) if steps.on_device else held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +205,12 @@ def _within(numbers: Int64, runs: Runs) -> Bool:
     return found
 
 
-def _is_read(steps: StepContext, backward: Intervals, passes: list[int], shapes: Iterable[tuple[int, ...]]) -> bool:
+def _is_read(steps: StepContext, passes: list[int], shapes: Iterable[tuple[int, ...]]) -> bool:
     """True if an operator between one of these passes and the next takes a tensor of one of these shapes, outside of
     the model and the update."""
     if steps.track is None:
         return False
+    backward = steps.phases[Phase.BACKWARD]
     ends = [*backward.start.tolist()[1:], int(steps.boundaries[-1, 1])]
     between = join(*(union([int(backward.end[at])], [max(int(backward.end[at]), ends[at])]) for at in passes))
     busy = join(

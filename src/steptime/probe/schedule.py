@@ -47,7 +47,7 @@ from steptime.probe.sampling import LineSampler
 from steptime.probe.session import Session, Stage, leave
 from steptime.probe.step_metrics import StepMetrics
 from steptime.probe.steps import OPTIMIZER, Slower
-from steptime.probe.used import UseObserver
+from steptime.probe.used import MOST_STEPS, UseObserver
 from steptime.probe.writers import OpenLoggers
 
 T = TypeVar("T")
@@ -64,8 +64,6 @@ SAMPLED_STEPS, SAMPLED_LIMIT = 4, 2 * SECOND
 line timeline."""
 REPEAT_STEPS, REPEAT_LIMIT = 4, 2 * SECOND
 """Steps in which results are looked at, two at least: what the first one gave may come again in those behind it."""
-USED_STEPS = 4
-"""Steps in which the use of gradients is looked at: what became of the last one's shows in none of them."""
 BETWEEN_LIMIT, BETWEEN_WAIT = 2 * SECOND, 1000
 """Most ns between steps that are timed by line, and most steps to wait for them."""
 PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 5 * SECOND
@@ -110,10 +108,8 @@ SINGLE_PERIOD = SECOND // 5
 """ns between two single steps that are compared with earlier ones; on devices too, where single steps are reported."""
 LOG_SECONDS = 10.0
 """Between two times that numbers go to the job's own loggers."""
-LEAST_FOR_REPEATS = SECOND // 5
-"""So many ns for looking at results in any case: a job of long steps has spent the rest by then."""
-LEAST_FOR_LEAKS = SECOND // 5
-"""ns that the search for leaks may always take; it usually takes less."""
+LEAST_FOR_LOOKS = SECOND // 5
+"""So many ns for looking at results, and for leaks, in any case: a job of long steps has spent the rest by then."""
 LEAVE = "leave-request"
 """File in the recording that asks the probe to leave a job that was attached to."""
 REQUEST = "profile-request"
@@ -293,7 +289,7 @@ def _sampled(session: Session) -> Generator[None, None, tuple[CodeType, ...]]:
 
 def _repeats(session: Session, frames: LoopFrame, hot: tuple[CodeType, ...]) -> Stage:
     """Lines of the loop and of these functions that compute again what they have computed."""
-    budget = min(REPEAT_LIMIT, max(session.allowance.share(), LEAST_FOR_REPEATS))
+    budget = min(REPEAT_LIMIT, max(session.allowance.share(), LEAST_FOR_LOOKS))
     observer = RepeatObserver({*hot, *((frames.code,) if frames.code else ())}, budget)
     if not observer.start(sys._getframe()):
         return
@@ -319,16 +315,18 @@ def _used(session: Session) -> Stage:
     if session.counter.mode != OPTIMIZER:
         return
     start = now()
-    budget = min(REPEAT_LIMIT, max(session.allowance.share(), LEAST_FOR_REPEATS))
+    budget = min(REPEAT_LIMIT, max(session.allowance.share(), LEAST_FOR_LOOKS))
     observer = UseObserver(islice(named_modules(_modules(session)), MOST), budget)
+    session.update_observer = observer.gradients.update
     observer.start()
     session.recorder.pause(start)
-    start = now()
+    start, optimizers = now(), len(session.optimizers.living())
     try:
-        with Deadline(USED_STEPS * session.step_timer.usual() + budget, observer.give_up, session.failed):
-            yield from observer.steps_of(USED_STEPS)
+        with Deadline(MOST_STEPS * session.step_timer.usual() + budget, observer.give_up, session.failed):
+            yield from observer.steps_of(optimizers)
     finally:
         end = now()
+        session.update_observer = None
         session.recorder.fact("use", **observer.stop(session.optimizers.living()))
         session.recorder.interval(int(Kind.LINES), 0, start, end)
         session.recorder.pause(end)
@@ -537,7 +535,7 @@ class EarlyLeakSearch:
             return
         self._search.look(session.steps, sys._getframe())
         self._last, took = session.steps, now() - start
-        self._open = not self._search.done and took * LOOKS <= max(session.allowance.share(), LEAST_FOR_LEAKS)
+        self._open = not self._search.done and took * LOOKS <= max(session.allowance.share(), LEAST_FOR_LOOKS)
         for leak in self._search.leaks:
             if leak["name"] and leak["nodes"]:
                 session.recorder.fact("leak", **leak)
@@ -548,7 +546,7 @@ class EarlyLeakSearch:
 def _search_leaks(session: Session) -> Stage:
     """Examines the living objects several times, a few steps apart, for objects that outlive their step, and for
     holders."""
-    search, share = LeakSearch(), max(session.allowance.share(), LEAST_FOR_LEAKS)
+    search, share = LeakSearch(), max(session.allowance.share(), LEAST_FOR_LOOKS)
     looks, steps = [], []
     while True:
         start = now()

@@ -21,14 +21,13 @@ from threading import get_ident
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from steptime.probe import backwards, calls, sites, unread
+from steptime.probe import backwards, calls, rows, sites, unread
 from steptime.probe.allowance import graph_nodes
 from steptime.probe.backwards import BackwardObserver
 from steptime.probe.calls import CallObserver
 from steptime.probe.objects import being_traced, unasked, updated_by
-from steptime.probe.ours import pass_on
+from steptime.probe.ours import pass_on, suppressed
 
 MOST_NODES, MOST_CALLS = 60_000, 20_000
 """Of all graphs, and of modules, in the steps that are looked at: a walk takes a few microseconds for each node."""
@@ -36,6 +35,12 @@ MOST_ZEROED = 1 << 24
 """Bytes of a gradient that was changed in place and is looked at, whether it is all zeros."""
 MOST_SHAPES = 8
 """Of dropped gradients, the largest."""
+FIRST_BYTES, TWICE = 4096, 2
+STEPS, MOST_STEPS = 4, 12
+"""Steps that are looked at: what became of the last one's gradients shows in none of them; and most of them, where an
+optimizer steps in a few only."""
+LEAST_PICKED = 0.5
+"""Of the rows of a result, those at most that go on where the others are told."""
 MOSTLY = 0.9
 """Of a call's nodes in a graph, those that are for nothing where the call is named."""
 TENSOR = torch._C.TensorBase
@@ -67,8 +72,8 @@ def is_zero(gradient: Any) -> bool:
     size = gradient.numel() * gradient.element_size()
     if not gradient.is_contiguous() or not 0 < size <= MOST_ZEROED:
         return False
-    data = ctypes.string_at(gradient.data_ptr(), size)
-    return data.count(0) == size
+    parts = min(size, FIRST_BYTES), size  # most others show at their start
+    return all(ctypes.string_at(gradient.data_ptr(), part).count(0) == part for part in parts)
 
 
 def seen(leaf: Any) -> tuple[int, int]:
@@ -80,9 +85,10 @@ def seen(leaf: Any) -> tuple[int, int]:
 class WalkedPass:
     """Graph of one pass. numbers: sequence number of each node, -1 of those without one. children: of each node, in the
     same order. leaves: key of the parameter by the node that accumulates its gradient. site: line that calls backward.
-    dropped: what became of gradients that nobody used."""
+    dropped: what became of gradients that nobody used. kept: the fraction of its rows that a node picks; row_wise: the
+    nodes that compute each row by itself."""
 
-    __slots__ = ("_before", "children", "dropped", "leaves", "numbers", "site")
+    __slots__ = ("_before", "children", "dropped", "kept", "leaves", "numbers", "row_wise", "site")
 
     def __init__(self, site: Any) -> None:
         self.site = site
@@ -91,6 +97,8 @@ class WalkedPass:
         self.leaves: dict[int, int] = {}
         self._before: dict[int, tuple[weakref.ref[Any], tuple[int, int]]] = {}
         self.dropped: dict[int, str] = {}
+        self.kept: dict[int, float] = {}
+        self.row_wise: set[int] = set()
 
     def walk(self, tensors: Iterable[Any], most: int) -> Iterator[tuple[int, Any]]:
         """Fills the graph; yields (key, parameter) of its leaves. Raises OverflowError for more than `most` nodes."""
@@ -117,9 +125,49 @@ class WalkedPass:
                 yield id(leaf), leaf
             else:
                 self.numbers.append(int(node._sequence_nr()))
+                self._look_at_rows(at, node)
             at += 1
             if at > most:
                 raise OverflowError("the graph has too many nodes to be walked")
+
+    def _look_at_rows(self, at: int, node: Any) -> None:
+        with suppressed(AttributeError, IndexError):  # older than torch 2.13, or a node of the job's own
+            if (fraction := rows.kept(node)) < 1:
+                self.kept[at] = fraction
+            if rows.is_row_wise(node):
+                self.row_wise.add(at)
+
+    def picked(self) -> Iterator[tuple[list[int], float]]:
+        """Yields (nodes, fraction of their rows that the loss uses) of those that nothing else goes on from."""
+        parents = Counter(child for children in self.children for child in children)
+        picks = {node for node in self.kept if parents[node] != 1 or not self._goes_on(node, parents)}
+        for node in picks:
+            chain, fraction = [], self.kept[node]
+            below = self._below(node)
+            while below is not None and below in self.row_wise and parents[below] == 1:
+                fraction *= self.kept.get(below, 1.0)
+                chain.append(below)
+                below = self._below(below)
+            if chain and fraction <= LEAST_PICKED:
+                yield chain, fraction
+
+    def _goes_on(self, node: int, parents: Counter[int]) -> bool:
+        """True if another node picks rows of the same chain behind this one."""
+        return any(
+            self._below(other) == node and (other in self.row_wise and other in self.kept) for other in self.kept
+        )
+
+    def _below(self, node: int) -> int | None:
+        """The node that computes what this one takes, besides parameters; None where there are several, or none."""
+        found = [
+            child for child in self.children[node]
+            if child not in self.leaves and not self.is_parameter(child)
+        ]  # fmt: skip
+        return found[0] if len(found) == 1 else None
+
+    def is_parameter(self, node: int) -> bool:
+        """True for a parameter that is only looked at another way, as a transposed weight."""
+        return len(self.children[node]) == 1 and self.children[node][0] in self.leaves and node not in self.row_wise
 
     def note(self, key: int, leaf: Any) -> None:
         """Notes the gradient of a leaf before the pass."""
@@ -198,6 +246,8 @@ class GradientObserver(BackwardObserver):
         self.on, self.ours, self._left = False, 0, MOST_NODES
         self._thread, self._stop = get_ident(), stop
         self._waiting: dict[int, _Filled] = {}
+        self.updates = Counter[int]()
+        self._taken: set[int] = set()
 
     def starts(self, tensors: Any, partial: bool) -> tuple[Any, WalkedPass | None]:
         graph = None
@@ -209,8 +259,8 @@ class GradientObserver(BackwardObserver):
         if self.on:
             self._guarded(self._filled, graph)
 
-    def update(self, optimizer: Any, *_: Any) -> None:
-        """Hook before an optimizer's step: it takes the gradients of its parameters."""
+    def update(self, optimizer: Any) -> None:
+        """An optimizer is about to step: it takes the gradients of its parameters."""
         if self.on and get_ident() == self._thread:
             self._guarded(self._updated, optimizer)
 
@@ -220,14 +270,19 @@ class GradientObserver(BackwardObserver):
 
     def end(self, optimizers: Iterable[Any], owned: dict[int, Any]) -> None:
         """Judges the gradients that no optimizer has. owned: the modules' parameters, by identity. Where mostly others
-        are updated, as flat ones or copies, that proves nothing."""
+        are updated, as flat ones or copies, that proves nothing; nor does a parameter whose optimizer was never seen to
+        step, as compiled ones are."""
         updated = {id(each): each for optimizer in optimizers for each in updated_by(optimizer)}
         trained = sum(TENSOR.numel(each) for key, each in updated.items() if key in owned)
         others = sum(TENSOR.numel(each) for key, each in updated.items() if key not in owned)
-        for key, filled in self._waiting.items() if trained > others else ():
-            if key not in updated and filled.parameter() is owned.get(key, self):
-                for graph in filled.passes:
-                    graph.drop(key, UNOWNED)
+        unowned = {key for key in owned if key not in updated} if trained > others else set()
+        for graph in self.graphs:
+            for key in [key for key in graph.dropped if key not in self._taken]:
+                graph.dropped.pop(key)
+                graph.drop(key, UNOWNED if key in unowned else USED)
+        for key, filled in self._waiting.items():
+            for graph in filled.passes:
+                graph.drop(key, UNOWNED if key in unowned else USED)
 
     def waits_for(self, graph: WalkedPass) -> bool:
         """True if it is not known yet what became of a gradient of the pass."""
@@ -265,7 +320,9 @@ class GradientObserver(BackwardObserver):
 
     def _updated(self, optimizer: Any) -> None:
         self._look()
+        self.updates[id(optimizer)] += 1
         for each in updated_by(optimizer):
+            self._taken.add(id(each))
             self._waiting.pop(id(each), None)
 
     def _look(self) -> None:
@@ -347,22 +404,24 @@ class UseObserver:
         self.gradients = GradientObserver(self.give_up)
         self.modules = ResultObserver({id(module): path for path, module in named}, self.give_up)
         self._budget, self.steps = budget, 0
-        self._hook: Any = None
 
     def start(self) -> None:
-        """Starts at a boundary, where torch does not iterate over its hooks."""
-        self._hook = register_optimizer_step_pre_hook(self.gradients.update)
+        """Starts at a boundary. Somebody must call `gradients.update` before each update."""
         calls.observe_all(self.modules)
         backwards.observe(self.gradients)
         self.gradients.on = self.modules.on = True
 
-    def steps_of(self, most: int) -> Iterator[None]:
-        """Yields in each of so many steps, fewer where the budget is used up or something has failed."""
-        for _ in range(most):
+    def steps_of(self, optimizers: int) -> Iterator[None]:
+        """Yields in each of STEPS steps: more where not all of so many optimizers have stepped twice, fewer where the
+        budget is used up or something has failed."""
+        while self.steps < MOST_STEPS:
             yield
             self.gradients.look()
             self.steps += 1
+            often = sum(count >= TWICE for count in self.gradients.updates.values())
             if not self.gradients.on or self.gradients.ours + self.modules.ours >= self._budget:
+                return
+            if self.steps >= STEPS and often >= optimizers:
                 return
 
     def give_up(self) -> None:
@@ -372,7 +431,6 @@ class UseObserver:
     def stop(self, optimizers: Iterable[Any]) -> dict[str, Any]:
         """Ends it at a boundary; returns the passes and the results that nobody reads, for `UseFacts`."""
         self.give_up()
-        self._hook.remove()
         backwards.unobserve(self.gradients)
         calls.unobserve_all(self.modules)
         owned = {key: found for key, reference in self._owned.items() if (found := reference()) is not None}
@@ -398,7 +456,7 @@ class UseObserver:
         for graph in graphs:
             fact = self._fact(graph, owned)
             if fact is not None:
-                key = (graph.site, str(fact["visited"]), str(fact["nothing"]), str(fact["partly"]))
+                key = (graph.site, *(str(fact[each]) for each in ("visited", "nothing", "partly")), len(fact["picked"]))
                 found.setdefault(key, fact)["count"] += 1
         return list(found.values())
 
@@ -422,21 +480,24 @@ class UseObserver:
             fact["shapes"] = [list(each) for each in sorted(sizes, key=lambda each: -sizes[each])[:MOST_SHAPES]]
             fact["unowned"] = UNOWNED in graph.dropped.values()
             fact |= self._places(graph, nothing, partly)
+        fact["picked"] = [self._picked(graph, newest, *each) for each in graph.picked()]
         return fact
+
+    def _picked(self, graph: WalkedPass, newest: int, nodes: list[int], kept: float) -> dict[str, Any]:
+        calls = sorted(self.modules.calls, key=lambda call: (call[0], call[2]))
+        found: dict[str, Any] = {"nodes": runs(newest - graph.numbers[node] for node in nodes), "kept": kept}
+        looked_at = {child for node in nodes for child in graph.children[node] if graph.is_parameter(child)}
+        if (best := _main_call(calls, graph, [*nodes, *looked_at])) is not None:
+            found |= {"path": calls[best][3], "made": _line(calls[best][4])}
+        return found
 
     def _places(self, graph: WalkedPass, nothing: list[int], partly: list[int]) -> dict[str, Any]:
         """The module whose part of the graph is for nothing, the line that calls it, and the line that passes on what
         it gives."""
         calls = sorted(self.modules.calls, key=lambda call: (call[0], call[2]))
-        visited, useless = Counter[int](), Counter[int]()
-        for number in graph.numbers:
-            visited.update(_around(calls, number))
-        for node in nothing or partly:
-            useless.update(_around(calls, graph.numbers[node]))
-        chosen = [at for at, count in useless.items() if count >= MOSTLY * visited[at]] or list(useless)
-        if not chosen:
+        best = _main_call(calls, graph, nothing or partly)
+        if best is None:
             return {}
-        best = max(chosen, key=lambda at: (useless[at], -calls[at][2]))
         found = {"path": calls[best][3], "made": _line(calls[best][4])}
         taken = set(nothing)
         behind = [
@@ -447,6 +508,17 @@ class UseObserver:
         if behind:
             found["passed"] = _line(calls[min(behind, key=lambda at: calls[at][2])][4])
         return found
+
+
+def _main_call(calls: list[list[Any]], graph: WalkedPass, nodes: list[int]) -> int | None:
+    """The call that made most of these nodes and few others, by place; the outermost of several."""
+    visited, chosen = Counter[int](), Counter[int]()
+    for number in graph.numbers:
+        visited.update(_around(calls, number))
+    for node in nodes:
+        chosen.update(_around(calls, graph.numbers[node]))
+    found = [at for at, count in chosen.items() if count >= MOSTLY * visited[at]] or list(chosen)
+    return max(found, key=lambda at: (chosen[at], -calls[at][2]), default=None)
 
 
 def _around(calls: list[list[Any]], number: int) -> list[int]:

@@ -252,13 +252,24 @@ class RepeatFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PickedFacts:
+    """Nodes of a pass of whose rows the loss uses a fraction, `kept`, by number as in `PassFacts`. path: module that
+    made them, called at `made`."""
+
+    nodes: tuple[tuple[int, int], ...]
+    kept: float
+    path: str = ""
+    made: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PassFacts:
     """Backward passes that are alike. count: of them; site: line that calls backward. Nodes of the graph by their
     sequence numbers, counted back from the newest, as (first, last) of each run. visited: all; nothing: those that lead
     to gradients only that were dropped; partly: those that lead to others, too. elements, shapes: of the dropped
     gradients; unowned: True if they are of parameters that no optimizer has, else they were set to nothing before one
     took them. path: module whose nodes are for nothing, called at `made`; passed: line that calls what goes on with its
-    result."""
+    result. picked: nodes of which the loss uses some rows."""
 
     count: int
     site: SourceLine | None = None
@@ -271,6 +282,7 @@ class PassFacts:
     path: str = ""
     made: SourceLine | None = None
     passed: SourceLine | None = None
+    picked: tuple[PickedFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
