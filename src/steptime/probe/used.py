@@ -40,7 +40,7 @@ STEPS, MOST_STEPS = 4, 12
 """Steps that are looked at: what became of the last one's gradients shows in none of them; and most of them, where an
 optimizer steps in a few only."""
 LEAST_PICKED = 0.5
-"""Of the rows of a result, those at most that go on where the others are told."""
+"""Of the rows of a result, those at most that go on where the others are reported."""
 MOSTLY = 0.9
 """Of a call's nodes in a graph, those that are for nothing where the call is named."""
 TENSOR = torch._C.TensorBase
