@@ -98,10 +98,10 @@ class Machine:
 
     def __post_init__(self) -> None:
         """Raises ValueError for a peak or a cost beyond all machines: files of others are read, too."""
-        rates = [each.rate for each in (*self.matrix, *self.updates, *([self.link] if self.link is not None else []))]
-        costs = (self.copy, self.dispatch, self.launch, self.together, self.handover, self.profiler)
-        for each in (*rates, *(cost for cost in costs if cost is not None)):
-            if not -LARGEST <= each.low <= each.high <= LARGEST:
+        rates = (*(each.rate for each in self.matrix), *(each.rate for each in self.updates))
+        link = self.link.rate if self.link is not None else None
+        for each in (*rates, link, self.copy, self.dispatch, self.launch, self.together, self.handover, self.profiler):
+            if each is not None and not -LARGEST <= each.low <= each.high <= LARGEST:
                 raise ValueError(f"a machine has no {each.low:.3g} to {each.high:.3g} {each.unit}")
 
     @property
