@@ -184,7 +184,10 @@ def test_a_device_of_a_trace_has_the_peaks_measured_here_else_a_datasheets(cache
     assert peaks.known("") is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"device": 3}', b"\xff\xfe"])
+IMPOSSIBLE = b'{"device":"cpu","name":"","measured":true,"profiler":{"value":600,"low":600,"high":1e308,"samples":2}}'
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"device": 3}', b"\xff\xfe", IMPOSSIBLE])
 def test_a_damaged_cache_is_no_cache(cache: Path, content: bytes) -> None:
     path = peaks.cache_path("cpu", "", "9.9", None)
     path.parent.mkdir(parents=True)
