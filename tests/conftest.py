@@ -113,11 +113,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Nothing that collecting makes goes away again: the garbage collector would look at all of it for nothing."""
+    """Nothing that collecting makes goes away again: the garbage collector would look at all of it for nothing, now and
+    later."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 

@@ -125,6 +125,12 @@ class Job:
         return out, err
 
 
+@pytest.fixture(autouse=True)
+def as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job on a busy machine is not given up before its probe has left."""
+    monkeypatch.setattr(attach, "LEAVING_SECONDS", float(PATIENCE))
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[[bool], Job]]:
     jobs: list[Job] = []

@@ -77,7 +77,7 @@ def test_a_module_of_the_jobs_that_is_named_as_we_are_stays_the_jobs(tmp_path: P
     assert list((tmp_path / "recording").glob("process-*/trace-*.json*"))
 
 
-@pytest.mark.parametrize("first", [FIRST, LATER], ids=["first", "later"])
+@pytest.mark.parametrize("first", [FIRST, pytest.param(LATER, marks=pytest.mark.slow)], ids=["first", "later"])
 def test_a_job_that_imports_steptime_itself_has_the_session_that_watches_it(tmp_path: Path, first: str) -> None:
     reported = "from steptime import probe\nprint(probe.watching() is not None, steptime.record().begun)\n"
     (tmp_path / "train.py").write_text(first.format("steptime") + TRAIN + reported)

@@ -73,6 +73,7 @@ def test_own_module_called_steptime() -> None:
     assert watched.streams == bare.streams
 
 
+@pytest.mark.slow
 def test_a_job_that_profiles_its_own_steps_finds_its_own_operators() -> None:
     with ThreadPoolExecutor(2) as both:
         bare, watched = both.map(lambda way: zoo.seen(JOBS["profiled"], way), (zoo.BARE, zoo.WATCHED))

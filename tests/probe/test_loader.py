@@ -254,6 +254,7 @@ def test_forked_workers_write_every_batch_alongside_the_trainers_journal(both: B
     assert seen.loaders[0]["iterable"] is (mode == "stream2")
 
 
+@pytest.mark.slow
 def test_a_further_epoch_of_persistent_workers_has_begun_when_its_first_batch_is_asked_for(both: Both) -> None:
     """Also while nobody waits for boundaries, and in turns without a watch: a start that goes on would be taken out of
     the steps that it seems to lie in."""
@@ -283,6 +284,7 @@ def test_the_first_worker_times_lines_of_a_few_batches_and_tells_the_hottest(bot
         assert {path["part"] for path in fact["paths"]} == {"input"}
 
 
+@pytest.mark.slow
 def test_a_job_of_many_epochs_times_lines_in_a_few_workers_only(both: Both) -> None:
     _, seen = both("lined-long2")
     assert 1 <= len(seen.lined) <= MOST_LINED
