@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-nn = torch.nn
+nn: Any = torch.nn
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: E402
 
@@ -184,7 +184,7 @@ def test_inputs_that_want_gradients_use_what_is_in_front_of_them() -> None:
     assert all(first > 0 for first, _ in found["nothing"]), "the sum and the product lead to the input, too"
 
 
-class Block(torch.nn.Module):  # type: ignore[misc,name-defined]
+class Block(nn.Module):  # type: ignore[misc]
     def __init__(self, **options: Any) -> None:
         super().__init__()
         self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
@@ -245,7 +245,7 @@ def test_a_hook_may_read_what_the_caller_drops() -> None:
     assert seen
 
 
-class Tagger(torch.nn.Module):  # type: ignore[misc,name-defined]
+class Tagger(nn.Module):  # type: ignore[misc]
     """A head over all positions, of which the loss takes some. kind: how."""
 
     def __init__(self, kind: str) -> None:

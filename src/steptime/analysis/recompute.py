@@ -96,8 +96,10 @@ class NumberedFrames:
 
     def only(self, chosen: Bool) -> NumberedFrames:
         """Some of the frames."""
-        columns = (each[chosen] for each in (self.number, self.start, self.end, self.step, self.row))
-        return NumberedFrames(*columns, self.recording)
+        number, start, end, step, row = (
+            each[chosen] for each in (self.number, self.start, self.end, self.step, self.row)
+        )
+        return NumberedFrames(number, start, end, step, row, self.recording)
 
 
 def numbered_frames(steps: StepContext, track: int) -> NumberedFrames:

@@ -50,7 +50,7 @@ def is_row_wise(node: Any) -> bool:
         taken = [(child, at) for child, at in node.next_functions if type(child).__name__ not in LEAVES]
         return len(shape) > 1 and all(tuple(child._input_metadata[at].shape) == shape for child, at in taken)
     if name in ("LogSoftmaxBackward0", "SoftmaxBackward0"):
-        return len(shape) > 1 and node._saved_dim in (-1, len(shape) - 1, (1 << 64) - 1)
+        return len(shape) > 1 and int(node._saved_dim) in (-1, len(shape) - 1, (1 << 64) - 1)
     if name == "NativeLayerNormBackward0":
         return len(node._saved_normalized_shape) == 1
     if "View" in name or name in PICKING:
@@ -65,9 +65,9 @@ def _labelled(node: Any) -> float:
     if saved.unpack_hook is not None or type(labels := saved.data) is not torch.Tensor:
         return 1.0
     plain = labels.dtype is torch.int64 and labels.device.type == "cpu" and labels.is_contiguous() and labels.ndim == 1
-    count = labels.numel()
+    count = int(labels.numel())
     if not plain or not 0 < count <= MOST_LABELS:
         return 1.0
     ignored = ctypes.c_int64(node._saved_ignore_index).value
     values = memoryview(ctypes.string_at(labels.data_ptr(), 8 * count)).cast("q")
-    return 1.0 - sum(value == ignored for value in values) / count
+    return 1.0 - values.tolist().count(ignored) / float(count)

@@ -69,7 +69,7 @@ def is_zero(gradient: Any) -> bool:
     """True if all of a tensor in main memory is zeros; False where that cannot be seen."""
     if type(gradient) not in NATIVE or gradient.layout is not torch.strided or gradient.device.type != "cpu":
         return False
-    size = gradient.numel() * gradient.element_size()
+    size = int(gradient.numel() * gradient.element_size())
     if not gradient.is_contiguous() or not 0 < size <= MOST_ZEROED:
         return False
     parts = min(size, FIRST_BYTES), size  # most others show at their start
