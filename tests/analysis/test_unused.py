@@ -99,7 +99,8 @@ def profiled(job: Job, folder: Path) -> StepContext:
     profiler.export_chrome_trace(str(path))
     trace = read(path)
     phases = {}
-    for phase, start in ((Phase.BACKWARD, "backward of"), (Phase.FORWARD, "nn.Module: ")):
+    names = {Phase.BACKWARD: "backward of", Phase.FORWARD: "nn.Module: ", Phase.OPTIMIZER: r"Optimizer\.step#"}
+    for phase, start in names.items():
         chosen = matching(trace, re.compile(start).match)
         phases[phase] = union(trace.events.start[chosen], trace.events.end[chosen])
     return step_context(trace, steps_of(trace), phases=phases)
