@@ -47,6 +47,7 @@ DOORS = (
         "cli/bench.py": {"steptime.callables"},
         "cli/bench_loader.py": {"steptime.callables"},
         "cli/env.py": {"steptime.callables"},
+        "cli/kernel.py": {"steptime.callables"},
     }
     | {"api.py": {"steptime.memory", "steptime.callables"}}
 )

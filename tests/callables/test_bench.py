@@ -485,6 +485,18 @@ def test_the_command_times_files_in_fresh_processes(
     assert "fast" in page.read_text(encoding="utf-8")
 
 
+def test_a_traced_function_and_a_library_ahead_of_time_do_the_same(
+    kernels: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kernels.write_text("import torch\n\ndef scaled(x, by=2.0):\n    return torch.tanh(x) * by\n")
+    words = [f"{kernels}:scaled", "--shapes", "8x8", "--modes", "eager,jit-trace,aot", "--processes", "1", "--json"]
+    assert main(["bench", *words, "--seconds", "0.1s", "--python", python()]) == 0
+    contenders = json.loads(capfd.readouterr().out)["bench"]["settings"][0]["contenders"]
+    assert [each["mode"] for each in contenders] == ["eager", "jit-trace", "aot"]
+    assert all(each["error"] < 1e-6 for each in contenders[1:])
+    assert contenders[2]["first_call"] > 10 * contenders[1]["first_call"], "the first call includes compiling it"
+
+
 def test_what_thousands_of_calls_print_is_not_displayed(kernels: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = [f"{kernels}:fast", f"{kernels}:chatty", "--shapes", "8x8", "--processes", "1", "--seconds", "0.1s"]
     assert main(["bench", *words, "--python", python()]) == 0
