@@ -34,26 +34,19 @@ def answer_of(study: KernelStudy) -> Answer:
 
 def headline(study: KernelStudy) -> str:
     """What was fused, into how many kernels, how much faster it is, and how near to a copy of its bytes."""
-    fused, eager = study.fused, study.eager
-    assert eager.time is not None
-    assert fused.time is not None
+    fused, chain, (before, after) = study.fused, study.chain, (_ns(study.eager), _ns(study.fused))
     if fused.standing in NOT_TO_BE_TAKEN:
         return one_line(f"Inductor's code cannot be used for {study.of}: {fused.sentence}.")
-    times = f"{format_duration(eager.time.value)} → {format_duration(fused.time.value)}"
     speed = f" ({ratio_text(fused.speed)}x)" if fused.speed is not None else ""
     gained = {Standing.FASTER: "", Standing.SLOWER: ", which is slower", Standing.ALIKE: ", no difference"}
-    count = format_count(len(study.kernels), "generated kernel")
-    what = study.bench.options.callables[0] if study.chain is None else _names(study)
-    reached = ""
-    if study.least:
-        share = study.least / fused.time.value
-        reached = (f" A copy of its {format_bytes(fused.bytes)} takes {format_duration(study.least)}"
-                   f"{f', {format_share(share)} of that' if share <= 1 else ': they fit into a cache'}.")  # fmt: skip
-    return one_line(f"{what} in {count}: {times}{speed}{gained.get(fused.standing, ', undecided')}.{reached}")
-
-
-def _names(study: KernelStudy) -> str:
-    return " → ".join(link.name for link in study.chain.links) if study.chain is not None else ""
+    what = study.of if chain is None else " → ".join(link.name for link in chain.links)
+    share = study.least / after if study.least else 0.0
+    near = f", {format_share(share)} of that" if share <= 1 else ": its tensors fit into a cache"
+    least = f" A copy of its {format_bytes(fused.bytes)} takes {format_duration(study.least or 0)}{near}."
+    return one_line(
+        f"{what} in {format_count(len(study.kernels), 'generated kernel')}: {format_duration(before)} → "
+        f"{format_duration(after)}{speed}{gained.get(fused.standing, ', undecided')}.{least if study.least else ''}"
+    )
 
 
 def _subject(chain: OperatorChain | None) -> Iterator[str]:
@@ -66,13 +59,11 @@ def _subject(chain: OperatorChain | None) -> Iterator[str]:
 def _passes(study: KernelStudy) -> Table:
     """A row for the operators one by one, one for the generated code, one for a copy of its bytes."""
     chain, eager, fused, copy = study.chain, study.eager, study.fused, study.copy_rate
-    rows: list[tuple[str, str, int, float | None]] = [
-        ("eager", str(len(chain.links)), chain.moved, _ns(eager))
-        if chain is not None
-        else ("eager", "", 0, _ns(eager)),
+    rows = [
+        ("eager", str(len(chain.links)) if chain else "", chain.moved if chain else 0, _ns(eager)),
         ("compiled", str(len(study.kernels)), fused.bytes, _ns(fused)),
-    ]
-    rows += [("lower bound: a copy", "", fused.bytes, study.least)] if study.least else []
+        ("lower bound: a copy", "", fused.bytes, study.least or 0.0),
+    ][: 3 if study.least else 2]
 
     def of_copy(value: float) -> str:
         share = "" if copy is None else f" ({format_share(value / copy)} of a copy)" if value <= copy else " (cached)"
@@ -86,8 +77,8 @@ def _passes(study: KernelStudy) -> Table:
     )  # fmt: skip
 
 
-def _ns(contender: Contender) -> float | None:
-    return contender.time.value if contender.time is not None else None
+def _ns(contender: Contender) -> float:
+    return contender.time.value if contender.time is not None else 0.0
 
 
 def _operators(study: KernelStudy) -> Table:
@@ -122,12 +113,10 @@ def _code(study: KernelStudy) -> Iterator[Part]:
 
 
 def _notes(study: KernelStudy) -> Iterator[str]:
-    chain = study.chain
-    if chain is None:
-        return
-    yield (
-        "The function is made of the recorded shapes and dtypes; tensors are contiguous, and where two have one shape, "
-        "which of them an operator takes is not recorded. -o chain.py writes it."
-    )
-    if study.kernels and len(study.kernels) == 1:
-        yield "Inductor makes one kernel of it: a kernel by hand moves no fewer bytes."
+    if study.chain is not None:
+        yield (
+            "The function is made of the recorded shapes and dtypes; which of two tensors of one shape an operator "
+            "takes is not recorded. -o chain.py writes it."
+        )
+        if len(study.kernels) == 1:
+            yield "Inductor makes one kernel of it: a kernel by hand moves no fewer bytes."
