@@ -139,6 +139,7 @@ class Session:
         self.top_modules: list[TopModuleTimer] = []
         self.watching = self.slowed = False  # slowed: the probe itself makes steps longer
         self.trial, self.catching = Follower(), Follower()
+        self.update_observer: Callable[[Any], None] | None = None
         self.logging: list[Follower] = []
         self.active, self._opening = True, threading.Lock()
         self._pid = os.getpid()
@@ -228,6 +229,8 @@ class Session:
         if kind == LOADER_NEXT:
             return self._loader_next_starts(owner, start)
         optimizer = torch_optimizer(owner) if kind == SCALER_STEP else owner
+        if kind == OPTIMIZER_STEP and self.update_observer is not None:
+            self.update_observer(optimizer)
         if (number := self.numbers.of(optimizer)[0]) not in self.described:
             number = _describe(self, optimizer, number)
         if start >= self.fast_path.until and get_ident() == self.fast_path.trainer:
@@ -284,9 +287,9 @@ class Session:
         if get_ident() == self.fast_path.trainer and self.counter.forward_ends():
             self._boundary(end, FORWARD, top_module, flags)
 
-    def interval(self, kind: int, number: int, start: int, end: int) -> None:
+    def saved(self, start: int, end: int) -> None:
         self.saves += 1
-        self.recorder.append(kind, 0, number, start, end)
+        self.recorder.append(CHECKPOINT, 0, 0, start, end)
 
     @guarding
     def _optimizer_made(self, optimizer: Any) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from itertools import pairwise
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, GetSetDescriptorType, ModuleType
 from typing import Any
 
 from steptime.probe import sites
@@ -73,14 +73,15 @@ def _grows(kind: type) -> bool:
 
 
 def _of_attributes(value: Any) -> Iterator[tuple[str, Any, list[CodeType]]]:
-    try:
-        entries = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return
+    kinds = type(value).__mro__
+    descriptor = next((kind.__dict__["__dict__"] for kind in kinds if "__dict__" in kind.__dict__), None)
+    if type(descriptor) is not GetSetDescriptorType:
+        return  # a proxy's own, which runs code of the user's
+    entries = descriptor.__get__(value)
     if type(entries) is not dict:
         return
     held = [(name, each) for name, each in list(entries.items()) if _grows(type(each))]
-    kinds = type(value).__mro__ if held else ()
-    codes = [each.__code__ for kind in kinds for each in kind.__dict__.values() if type(each) is FunctionType]
+    methods = (each for kind in kinds for each in kind.__dict__.values()) if held else ()
+    codes = [each.__code__ for each in methods if type(each) is FunctionType]
     for name, each in held:
         yield f"{type(value).__name__}.{name}", each, codes
