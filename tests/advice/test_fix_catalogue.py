@@ -635,6 +635,12 @@ def test_a_sharded_models_parameters_are_gathered_once() -> None:
     assert options("RM704", RANKS) == ()
 
 
+def test_replicas_are_split_over_the_ranks_for_memory() -> None:
+    state, model = options("RM705", RANKS)
+    assert (change(state), change(model)) == (Change("shard-optimizer"), Change("shard-model"))
+    assert options("RM705", replace(RANKS, top_modules=(replace(DDP, type="FSDPModel"),))) == ()
+
+
 def test_gradients_are_exchanged_once_an_update() -> None:
     accumulating = replace(RANKS, step=replace(RANKS.step, micro_batches=4.0))
     option = only("RM702", accumulating)

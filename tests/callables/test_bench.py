@@ -485,6 +485,62 @@ def test_the_command_times_files_in_fresh_processes(
     assert "fast" in page.read_text(encoding="utf-8")
 
 
+def test_a_traced_function_and_a_library_ahead_of_time_do_the_same(
+    kernels: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kernels.write_text("import torch\n\ndef scaled(x, by=2.0):\n    return torch.tanh(x) * by\n")
+    words = [f"{kernels}:scaled", "--shapes", "8x8", "--modes", "eager,jit-trace,aot", "--processes", "1", "--json"]
+    assert main(["bench", *words, "--seconds", "0.1s", "--python", python()]) == 0
+    contenders = json.loads(capfd.readouterr().out)["bench"]["settings"][0]["contenders"]
+    assert [each["mode"] for each in contenders] == ["eager", "jit-trace", "aot"]
+    assert all(each["error"] < 1e-6 for each in contenders[1:])
+    assert contenders[2]["first_call"] > 10 * contenders[1]["first_call"], "the first call includes compiling it"
+
+
+READY_MADE = """
+import torch
+from torch.nn import functional
+
+def norm(x, shape, weight, eps):
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+def norm_inputs():
+    return torch.randn(64, 96), (96,), torch.rand(96), 1e-6
+
+def loss(hidden, weight, targets):
+    return functional.cross_entropy(hidden @ weight, targets)
+
+def chunked(hidden, weight, targets):  # never holds all logits
+    pairs = zip(hidden.split(16), targets.split(16))
+    return sum(functional.cross_entropy(one @ weight, own, reduction="sum") for one, own in pairs) / len(targets)
+
+def forgetful(hidden, weight, targets):  # leaves the last part out
+    return chunked(hidden[:48], weight, targets[:48])
+
+def loss_inputs():
+    return torch.randn(64, 32), torch.randn(32, 200), torch.randint(200, (64,))
+"""
+
+
+def test_ready_made_kernels_are_judged_by_their_results_and_gradients(
+    kernels: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """torch's RMSNorm next to a written one, and a cross-entropy in parts: the same in float64, or told."""
+    kernels.write_text(READY_MADE)
+    short = ["--backward", "--processes", "1", "--seconds", "0.1s", "--json", "--python", python()]
+
+    def of(*places: str, inputs: str) -> tuple[int, list[dict[str, Any]]]:
+        status = main(["bench", *places, "--inputs", f"{kernels}:{inputs}", *short])
+        return status, json.loads(capfd.readouterr().out)["bench"]["settings"][0]["contenders"]
+
+    status, (_, fused) = of(f"{kernels}:norm", "torch.nn.functional:rms_norm", inputs="norm_inputs")
+    assert (status, fused["error"] < 1e-5) == (0, True), fused
+    status, (_, chunked, forgetful) = of(*(f"{kernels}:{name}" for name in ("loss", "chunked", "forgetful")),
+                                         inputs="loss_inputs")  # fmt: skip
+    assert (status, chunked["standing"] != "other result", forgetful["standing"]) == (1, True, "other result")
+    assert chunked["error"] < 1e-5
+
+
 def test_what_thousands_of_calls_print_is_not_displayed(kernels: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = [f"{kernels}:fast", f"{kernels}:chatty", "--shapes", "8x8", "--processes", "1", "--seconds", "0.1s"]
     assert main(["bench", *words, "--python", python()]) == 0

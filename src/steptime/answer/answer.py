@@ -16,7 +16,8 @@ SURE = 0.1
 @dataclass(frozen=True, slots=True)
 class Item:
     """Entry of a list. right: text at a terminal's right edge, such as the savings. summary: the finding; place: source
-    line; advice: what to do. lines: further lines, indented as given; details: lines for documents only."""
+    line; advice: what to do. lines: further lines, indented as given; details: lines for documents only; code:
+    likewise, unchanged."""
 
     title: str
     right: str = ""
@@ -25,6 +26,7 @@ class Item:
     advice: str = ""
     lines: tuple[str, ...] = ()
     details: tuple[str, ...] = ()
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def as_markdown(answer: Answer) -> str:
     for part in (*answer.parts, *answer.details()):
         lines += titled_table(part) if isinstance(part, Table) else _section(part)
     lines += [*(f"- {prose(each)}" for each in answer.notes), *([""] if answer.notes else [])]
-    lines += ["## Next", "", fence(answer.next_command), ""] if answer.next_command else []
+    lines += ["## Next", "", fence(one_line(answer.next_command)), ""] if answer.next_command else []
     return printable("\n".join(lines))
 
 
@@ -40,7 +40,7 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _tall(item: Item) -> bool:
-    return bool(item.summary or item.place or item.advice or item.lines or item.details)
+    return bool(item.summary or item.place or item.advice or item.lines or item.details or item.code)
 
 
 def _item(item: Item) -> Iterator[str]:
@@ -53,6 +53,8 @@ def _item(item: Item) -> Iterator[str]:
         yield from (text, "")
     if item.lines or item.details:
         yield from (*(f"- {prose(line)}" for line in (*item.lines, *item.details) if line), "")
+    if item.code:
+        yield from (fence(item.code, ""), "")
 
 
 def titled_table(table: Table) -> Iterator[str]:
@@ -106,6 +108,6 @@ def code(text: str) -> str:
     return f"{ticks}{space}{line}{space}{ticks}"
 
 
-def fence(command: str) -> str:
-    ticks = "`" * max(3, max(map(len, re.findall("`+", command)), default=0) + 1)
-    return f"{ticks}sh\n{one_line(command)}\n{ticks}"
+def fence(text: str, language: str = "sh") -> str:
+    ticks = "`" * max(3, max(map(len, re.findall("`+", text)), default=0) + 1)
+    return f"{ticks}{language}\n{text}\n{ticks}"

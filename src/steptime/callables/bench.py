@@ -60,7 +60,8 @@ NOT_TO_BE_TAKEN = (Standing.SUSPICIOUS, Standing.OTHER_RESULT, Standing.FAILED)
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
     """Options of a bench. callables, inputs: "file.py:name" or "module:name" (inputs "" for none). shapes: for each
-    setting, a shape per argument. seconds: per callable and setting, over all processes."""
+    setting, a shape per argument. seconds: per callable and setting, over all processes. coarsest: dtype of values in
+    between, whose rounding a fused kernel may leave out, "" for that of the results."""
 
     callables: tuple[str, ...]
     inputs: str = ""
@@ -72,6 +73,7 @@ class BenchOptions:
     cold: bool = False
     seconds: float = 3.0
     processes: int = 3
+    coarsest: str = ""
 
     def request(self) -> dict[str, Any]:
         """Request to the script for one process."""
@@ -202,13 +204,20 @@ class Bench:
         return self.other_cpus > BUSY_CPUS
 
 
-def bench(options: BenchOptions, executable: str, machines: Sequence[Machine], notify: Callable[[str], None]) -> Bench:
-    """Times the callables in fresh processes. machines: devices of this machine. Raises NothingMeasuredError."""
+def bench(
+    options: BenchOptions,
+    executable: str,
+    machines: Sequence[Machine],
+    notify: Callable[[str], None],
+    variables: Mapping[str, str] | None = None,
+) -> Bench:
+    """Times the callables in fresh processes. machines: devices of this machine. variables: of their environment.
+    Raises NothingMeasuredError."""
     load = OtherLoad()
     answers = []
     for number in range(1, options.processes + 1):
         notify(f"timing, process {number} of {options.processes}")
-        answers.append(_checked(answer_of(SCRIPT, options.request(), executable, _Answer)))
+        answers.append(_checked(answer_of(SCRIPT, options.request(), executable, _Answer, variables)))
     return assembled(options, answers, that_ran(answers[0], machines), load.since()[0])
 
 
@@ -231,14 +240,21 @@ def bench_here(callables: dict[str, Any], inputs: Any, options: BenchOptions) ->
     return assembled(options, [answer], that_ran(answer, () if here is None else (here,)), load.since()[0])
 
 
-def answer_of(script: Path, request: Mapping[str, Any], executable: str, kind: type[Answer]) -> Answer:
+def answer_of(
+    script: Path, request: Mapping[str, Any], executable: str, kind: type[Answer],
+    variables: Mapping[str, str] | None = None,
+) -> Answer:  # fmt: skip
     """Answer of a script to a request, in a fresh process. Raises NothingMeasuredError."""
     with tempfile.TemporaryDirectory(prefix="steptime-bench-") as folder:
         path = Path(folder) / "answer.json"
         words = json.dumps({**request, "answer": str(path)})
         run = subprocess.run(
             [executable, str(script), words],
-            env={**os.environ, "KINETO_LOG_LEVEL": "99"},  # torch 2.13 writes a line on stderr for each profile
+            env={
+                **os.environ,
+                "KINETO_LOG_LEVEL": "99",
+                **(variables or {}),
+            },  # torch 2.13 writes a line on stderr for each profile
             stdout=2,
             stdin=subprocess.DEVNULL,
             check=False,

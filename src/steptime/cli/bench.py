@@ -14,7 +14,7 @@ from steptime.errors import UsageError
 
 PLACE = re.compile(r"[^:]+:[A-Za-z_][\w.]*")
 SHAPE = re.compile(r"\d{1,9}(x\d{1,9}){0,7}")
-MODES = ("eager", "compile", "reduce-overhead", "max-autotune", "cudagraph")
+MODES = ("eager", "compile", "reduce-overhead", "max-autotune", "cudagraph", "jit-trace", "aot")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 MOST_SETTINGS = 64
 

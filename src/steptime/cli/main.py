@@ -101,6 +101,7 @@ GROUPS = {
         "lab": "Run a job in bfloat16, compiled and without input.",
         "bench": "Time callables on the same inputs, in turns.",
         "bench-loader": "Time a data loader with other workers and settings.",
+        "kernel": "Show what Inductor makes of the hottest chain of operators.",
     },
     "Find what went wrong": {
         "nan": "Find the first value that is not finite, and its line.",

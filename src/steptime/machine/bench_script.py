@@ -304,9 +304,9 @@ class Candidate:
     def start(self) -> None:
         """Compiles the callable and calls it once. Raises TypeError if a call does no work."""
         self._eager = moved(self._target, self._dtype, self.device)
-        self.function = in_mode(self._eager, self.mode)
         before = [each.detach().clone() for each in tensors_of(self.arguments)]
         start = time.perf_counter_ns()
+        self.function = in_mode(self._eager, self.mode, self.arguments)
         self.result = self.call()
         synchronize(self.device)
         self.answer["first_ns"] = time.perf_counter_ns() - start
@@ -456,12 +456,28 @@ def moved(target: Any, dtype: Any, device: str) -> Any:
     return copy.deepcopy(target).to(device=device, dtype=dtype) if isinstance(target, torch.nn.Module) else target
 
 
-def in_mode(function: Any, mode: str) -> Any:
+def in_mode(function: Any, mode: str, arguments: Arguments) -> Any:
+    """Callable in a mode. The parity with eager tells whether a mode that traces has lost a branch."""
+    words, named = arguments
     if mode == "eager":
         return function
+    if mode == "jit-trace":
+        return torch.jit.trace(function, words, example_kwarg_inputs=named or None, check_trace=False)
+    if mode == "aot":
+        program = torch.export.export(_as_module(function), words, named)
+        package: Any = importlib.import_module("torch._inductor")  # the library that a C++ program would load
+        return package.aoti_load_package(package.aoti_compile_and_package(program))
     if mode == "cudagraph":
         return torch.compile(function, backend="cudagraphs")
     return torch.compile(function, mode=None if mode == "compile" else mode)
+
+
+def _as_module(function: Any) -> torch.nn.Module:
+    if isinstance(function, torch.nn.Module):
+        return function
+    made = torch.nn.Module()
+    made.forward = function
+    return made
 
 
 def renewed(tensor: Any) -> Any:
@@ -535,7 +551,8 @@ def compare(candidates: list[Candidate], callables: dict[str, Any], arguments: A
         if exact is not None:
             same = worst(own, exact) <= max(4 * worst(first, exact), EXACT * unit(own))
         else:
-            same = error <= (LOOSE if unit(own) < 1e-6 else EXACT) * unit(own)
+            digit = max(unit(own), torch.finfo(getattr(torch, request.get("coarsest") or "float64")).eps)
+            same = error <= (LOOSE if digit < 1e-6 else EXACT) * digit
         each.answer["same"] = same
 
 

@@ -134,6 +134,29 @@ def test_ranks_end_together_and_their_parent_sees_success(tmp_path: Path) -> Non
         assert process.changes[0].exercised, process.changes
 
 
+def test_replicas_are_split_over_the_ranks_and_train_the_same(tmp_path: Path) -> None:
+    """ZeroRedundancyOptimizer: half of AdamW's state in each rank; fully_shard: half of the weights, too. An optimizer
+    that holds the weights from before is found out."""
+    job, words = JOBS / "replicated.py", TORCHRUN
+    plain = run(tmp_path, job, words=words)
+    whole = plain.seen[-1]
+    for kind, weights in (("shard-optimizer", 1.0), ("shard-model", 0.5)):
+        variant = run(tmp_path, job, Change(kind), words=words)
+        assert variant.status == plain.status == 0, variant.output
+        kept = {(each["state"], each["weights"]) for each in variant.seen[-2:]}
+        assert max(state for state, _ in kept) < 0.7 * whole["state"]
+        assert max(each for _, each in kept) == pytest.approx(weights * whole["weights"], rel=0.1)
+        for process, before in zip(variant.recording.processes, plain.recording.processes, strict=True):
+            assert process.changes[0].exercised, process.changes
+            assert process.parity is not None
+            assert before.parity is not None
+            assert process.parity.loss == pytest.approx(before.parity.loss, rel=1e-4)
+            assert process.parity.backwards.tolist() == before.parity.backwards.tolist()
+    late = run(tmp_path, job, Change("shard-model"), words=words, given=("early",))
+    found = {(each.exercised, each.detail) for process in late.recording.processes for each in process.changes}
+    assert found == {(False, "the optimizer was made before the model was sharded")}
+
+
 @pytest.mark.parametrize(
     ("way", "setting"),
     [

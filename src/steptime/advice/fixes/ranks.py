@@ -26,6 +26,12 @@ EXAMPLE_KEPT = """fully_shard(block, reshard_after_forward=False)
 EXAMPLE_PREFETCHED = """for block, following in zip(blocks[:-1], blocks[1:]):
     block.set_modules_to_forward_prefetch([following])
 # with the wrapper: FullyShardedDataParallel(model, forward_prefetch=True)"""
+SHARDED_WAYS = (
+    ("shard-optimizer", "optimizer state over the ranks",
+     "optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=…)"),
+    ("shard-model", "fully_shard in place of DistributedDataParallel",
+     "for block in model.blocks:\n    fully_shard(block)\nfully_shard(model)   # then make the optimizer"),
+)  # fmt: skip
 MANY = 4.0
 """Collectives a step, from which on there is something to put together."""
 LIKELY = 0.25
@@ -150,6 +156,29 @@ def fewer_updates(step: StepSummary, lines: tuple[LineUse, ...] = ()) -> Option 
     _, backward = training_lines(lines)
     snippet = Snippet(EXAMPLE_FEWER_UPDATES, backward)
     return Option("gradients of several batches", edit=snippet, advice="Update once for several batches.")
+
+
+@fix("RM705", "sharded-replicas", addresses={"ST706"}, promise=Promise.SAME_CURVE, risk=3, frees=0.4)
+def sharded_replicas(case: Case) -> Iterator[Option]:
+    """What DistributedDataParallel keeps in each rank, split over the ranks
+
+    What it changes: The optimizer becomes ZeroRedundancyOptimizer around the job's own class: each rank keeps the state
+    of its part of the parameters, and sends what it has updated. Or the wrapper becomes fully_shard (FSDP2), by the
+    blocks of the model's lists: parameters, gradients and state are split, and a block's parameters are gathered for
+    its forward and backward. Tried on as many ranks as the job has, of which two are enough.
+
+    What it promises: A curve as another seed would give: gradients are added in other groups.
+
+    What it should gain: Memory of each rank: of two ranks, half of the optimizer's state, or of all state. Time it
+    costs: parameters travel in each step. Both are measured.
+
+    When to leave it: When the model fits. fully_shard: when the optimizer is made before the wrapper (the trial says
+    so), when code calls parts of the model by themselves, and where checkpoints expect whole tensors.
+    """
+    if not any(model.type == WRAPPER for model in case.top_modules):
+        return
+    for kind, label, example in SHARDED_WAYS:
+        yield Option(label, (Change(kind),), None, Snippet(example))
 
 
 @fix("RM704", "sharding-settings", addresses={"ST805"}, promise=Promise.SAME_BITS, risk=2)

@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from steptime.probe import backwards, identity
 from steptime.probe.backwards import BackwardObserver
-from steptime.probe.changes import exact, lengths, loading, models, precision, process, seeds, updates
+from steptime.probe.changes import exact, lengths, loading, models, precision, process, seeds, shards, updates
 from steptime.probe.changes.applier import Applier, TopModuleObserver
 from steptime.probe.changes.outside import OutsideWrites
 from steptime.probe.changes.parity import ParityRecorder
@@ -48,6 +48,8 @@ APPLIERS: dict[str, type[Applier]] = {
     "preload": process.Preloaded,
     "profiler-off": process.ProfilerOff,
     "sdpa-backend": models.AttentionBackend,
+    "shard-model": shards.ShardedModel,
+    "shard-optimizer": shards.ShardedOptimizer,
     "sharding": updates.ShardingSettings,
     "sharing-strategy": loading.SharingStrategy,
     "similar-lengths": lengths.SimilarLengths,

@@ -165,8 +165,12 @@ class Optimizer8Bit(Applier):
         def make(cls: type, params: Any, *args: Any, **kwargs: Any) -> Any:
             if cls is not replacement:
                 return object.__new__(cls)
-            params = list(params)
-            other = change._make(original, name, params, args, kwargs)
+            params, other = list(params), None
+            try:
+                other = change._make(original, name, params, args, kwargs)
+            except Exception as error:  # noqa: BLE001 - the probe's boundary: the job gets what it asked for
+                pass_on(error)
+                change.failed(error)
             return original(params, *args, **kwargs) if other is None else other
 
         # An object of another class from __new__: Python does not call this one's __init__.
@@ -174,19 +178,14 @@ class Optimizer8Bit(Applier):
         return replacement
 
     def _make(self, original: Any, name: str, params: list[Any], args: Any, kwargs: Any) -> Any:
-        try:
-            group = params[0]["params"] if isinstance(params[0], dict) else params
-            if not all(each.is_cuda for each in group):
-                self.detail = "its kernels need a CUDA device"
-                return None
-            cls = getattr(importlib.import_module(self._module), f"{name}8bit")
-            given = inspect.signature(original).bind(params, *args, **kwargs).arguments
-            known = inspect.signature(cls).parameters
-            made = cls(**{key: value for key, value in given.items() if key in known})
-        except Exception as error:  # noqa: BLE001 - the probe's boundary: the job gets the optimizer that it asked for
-            pass_on(error)
-            self.failed(error)
+        group = params[0]["params"] if isinstance(params[0], dict) else params
+        if not all(each.is_cuda for each in group):
+            self.detail = "its kernels need a CUDA device"
             return None
+        cls = getattr(importlib.import_module(self._module), f"{name}8bit")
+        given = inspect.signature(original).bind(params, *args, **kwargs).arguments
+        known = inspect.signature(cls).parameters
+        made = cls(**{key: value for key, value in given.items() if key in known})
         self.applied = True
         self._class = cls
         self.detail = f"{cls.__module__}.{cls.__name__}"
