@@ -30,6 +30,8 @@ LEAST_SLOW = 1.5
 """Least length of a step that was profiled because it should be slow, as a multiple of the usual step."""
 MOST_NUMBERS = 8
 """Most slow steps that are listed one by one."""
+PARTS_OF = {"rest": ("",), "forward": ("forward",), "backward": ("backward",), "optimizer": ("optimizer",)}
+"""Parts of the step whose lines run in a phase."""
 NEARLY_ALL = 0.9
 """Fraction of the steps that counts as all: a few are misassigned where the always-on timers start or end."""
 
@@ -52,18 +54,37 @@ def change_use(process: Process, layout: Layout) -> LastingChange | None:
 
 
 def _with_container(change: LastingChange, process: Process) -> LastingChange:
-    """Change with a container that becomes longer with every step: one that its line names, or that the function of
-    its line fills; without a line the fastest growing one, whose line it takes."""
-    line = change.line
+    """Change with a container that becomes longer with every step: one that its line names, or that a line of the same
+    class or function reads or fills; without a line the fastest growing one, at the line that reads it."""
+    line, kept = change.line, [each for each in process.leaks if each.name and each.tensors >= 1]
+    growing = [
+        *((f"{each.kind} {each.name}", each.name, each.entries, each.site) for each in process.growing),
+        *((each.name, each.name, each.tensors, each.site) for each in kept if each.kind == "attribute"),
+        *((f"{each.kind} {each.name}", each.name, each.tensors, each.site) for each in kept if each.kind == "list"),
+    ]
     found = [
-        each for each in process.growing
-        if line is None or each.name.rpartition(".")[2] in line.text
-        or (each.site is not None and (each.site.file, each.site.function) == (line.file, line.function))
+        each for each in growing
+        if line is None or re.search(rf"\b{re.escape(each[1].rpartition('.')[2])}\b", line.text)
+        or (each[3] is not None and _owner(each[3]) == _owner(line))
     ]  # fmt: skip
     if not change.gradual or not found:
         return change
-    first = found[0]
-    return replace(change, line=line or first.site, longer=f"{first.kind} {first.name}", entries=first.entries)
+    longer, name, entries, site = found[0]
+    return replace(change, line=line or _reading(process, name, site), longer=longer, entries=entries)
+
+
+def _owner(line: SourceLine) -> tuple[str, str]:
+    """File and class of a line, or its function where that belongs to none."""
+    return line.file, line.function.partition(".")[0]
+
+
+def _reading(process: Process, name: str, site: SourceLine | None) -> SourceLine | None:
+    """The longest line that reads a container, apart from the one that fills it; that one if no other was timed."""
+    _, dot, own = name.rpartition(".")
+    names = re.compile(rf"\.{re.escape(own)}\b" if dot else rf"(?<![.\w]){re.escape(own)}\b")
+    timed = _by_line(process.sampled[-1]) if process.sampled else {}
+    read = {line: spent for line, spent in timed.items() if line != site and names.search(line.text)}
+    return max(read, key=lambda line: read[line]) if read else site
 
 
 def _carrier(process: Process, layout: Layout) -> tuple[str, SourceLine] | None:
@@ -133,8 +154,9 @@ def _line(process: Process, start: int, change: LastingChange) -> tuple[SourceLi
     after = [facts for facts in process.sampled if facts.start >= start]
     if not before or not after:
         return None, 0.0
-    grown = Counter(_by_line(after[-1]))
-    grown.subtract(_by_line(before[0 if change.gradual else -1]))
+    parts = PARTS_OF.get(change.phase, ("", change.phase))
+    grown = Counter(_by_line(after[-1], parts))
+    grown.subtract(_by_line(before[0 if change.gradual else -1], parts))
     whole = sum(amount for amount in grown.values() if amount > 0)
     for line, amount in grown.most_common(1):
         if amount >= LEAST_OF_GROWTH * whole > 0:  # lines that are timed take longer: their shares hold
@@ -142,11 +164,12 @@ def _line(process: Process, start: int, change: LastingChange) -> tuple[SourceLi
     return None, 0.0
 
 
-def _by_line(facts: SampleFacts) -> dict[SourceLine, float]:
-    """Time per step of each line by itself, ns."""
+def _by_line(facts: SampleFacts, parts: tuple[str, ...] = ()) -> dict[SourceLine, float]:
+    """Time per step of each line by itself, ns; of some parts of the step, or of all."""
     spent: Counter[SourceLine] = Counter()
     for path in facts.paths:
-        spent[path.lines[0]] += path.duration
+        if not parts or path.part in parts:
+            spent[path.lines[0]] += path.duration
     return {line: duration / max(1, facts.steps) for line, duration in spent.items()}
 
 
