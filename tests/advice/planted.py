@@ -1400,6 +1400,21 @@ PLANTED: dict[str, dict[str, Case]] = {
                 SegmentUse("rollout", 99, 9_000_000_000, 0.8, 0.1, (SegmentLine(ITEM, 0.66, acts=False),), 1, 1.3),
             ),
         ),
+        "fires-for-two-lines-that-make-a-batch": replace(
+            BASE,
+            segments=(
+                SegmentUse(
+                    "rollout",
+                    99,
+                    9_000_000_000,
+                    0.8,
+                    0.1,
+                    (SegmentLine(ITEM, 0.4, acts=False), SegmentLine(replace(ITEM, line=14), 0.39, acts=False)),
+                    1,
+                    1.3,
+                ),
+            ),
+        ),
         "fires-on-checks-of-arguments": replace(
             BASE, sites=(CHECKED,), segments=(SegmentUse("rollout", 100, 900_000_000, 0.8, every=4.0),)
         ),

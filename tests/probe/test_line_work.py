@@ -35,8 +35,8 @@ class Words:
         self.fresh = list(range(COUNT))
         return sum(self.fresh) + step
 
-    def given(self, rows: list[int]) -> int:
-        return sum(rows)
+    def given(self, rows: list[Any]) -> bool:
+        return None in rows
 
     def copied(self, step: int) -> Any:
         found = copy.deepcopy(self.tree)
@@ -77,10 +77,22 @@ def test_what_is_made_or_given_anew_is_another_container() -> None:
     words = Words()
     assert read(observed(words.made_anew, Words.made_anew.__code__)) == set()
 
-    def give(step: int) -> int:
+    def give(step: int) -> bool:
         return words.given(list(range(COUNT)))
 
-    assert read(observed(give, Words.given.__code__)) == set()
+    assert read(observed(give, Words.given.__code__, give.__code__)) == set()
+
+
+def test_what_is_handed_on_belongs_to_the_line_that_goes_through_it() -> None:
+    words = Words()
+
+    def hand_on(step: int) -> bool:
+        return words.given(words.names)
+
+    works = observed(hand_on, Words.given.__code__, hand_on.__code__)
+    assert [(each["site"]["text"], read([each])) for each in works] == [
+        ("return None in rows", {("rows", "list", COUNT)})
+    ]
 
 
 def test_functions_of_the_library_are_timed_at_the_line_that_calls_them() -> None:

@@ -20,11 +20,14 @@ from steptime.probe.sampling import described, path_of
 
 LONG = 1_000
 """Entries of a container that is worth a word where a line reads it whole."""
-CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+CONTAINERS = (list, tuple, deque)
+"""Exact types; who hands on a dictionary or a set looks something up in it, as a rule."""
 PATHS = ("pathlib", "pathlib._local")
 """Modules of Path (Python 3.10 to 3.14)."""
 MOST_NAMES, MOST_CALLS, MOST_RESULTS = 8, 8, 512
 """Of one line: names that are looked up, functions that it calls, and results of one function that are told apart."""
+OWN = 0.5
+"""Most of a line's time that watched functions below it may take, for what it reads to be its own."""
 MOST_FACTS = 24
 """Lines that are written, those with most time."""
 READ_WHOLE = re.compile(r"(?<![\w.\"'])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?![\w.\"'\[(])(?!\s*=(?!=))")
@@ -51,13 +54,13 @@ class _Outward:
 
 
 class _Work:
-    """A line. seen, spent: evaluations and their ns; read: what all of them read whole, by name: (number of the object
-    or hash of the file's name, kind, entries); None before the first."""
+    """A line. seen, spent: evaluations and their ns; inside: ns of that in watched functions; read: what all of them
+    read whole, by name: (number of the object or hash of the file's name, kind, entries); None before the first."""
 
-    __slots__ = ("calls", "part", "read", "seen", "spent")
+    __slots__ = ("calls", "inside", "part", "read", "seen", "spent")
 
     def __init__(self, part: str) -> None:
-        self.part, self.seen, self.spent = part, 0, 0
+        self.part, self.seen, self.spent, self.inside = part, 0, 0, 0
         self.read: dict[str, tuple[int, str, int]] | None = None
         self.calls: dict[CodeType, _Outward] = {}
 
@@ -103,22 +106,32 @@ class WorkObserver:
             self._names[key] = [name.split(".") for name in found][:MOST_NAMES]
         values = sites.variables(frame) if self._names[key] else {}
         for name, *attributes in self._names[key]:
-            if self._is_anew(code, name, attributes, ran):
-                continue
             value = values.get(name, frame.f_globals.get(name))
             for attribute in attributes:
                 value = _attribute(value, attribute)
-            if (read := _whole(value)) is not None:
+            read = _whole(value)
+            if read is not None and not self._is_anew(frame, name, attributes, ran, read):
                 yield ".".join((name, *attributes)), read
 
-    def _is_anew(self, code: CodeType, name: str, attributes: list[str], ran: bool) -> bool:
+    def _is_anew(
+        self, frame: FrameType, name: str, attributes: list[str], ran: bool, read: tuple[int, str, int]
+    ) -> bool:
         """True for what may be another object each time, even if it has the number of the one before."""
+        code, caller = frame.f_code, frame.f_back
         bound = self._reached.get(code, set())
         if name in bound or any(f".{each}" in bound for each in attributes):
             return True
-        if name in code.co_varnames and not ran:  # an argument: of methods their object alone stays
-            return not (attributes and name == code.co_varnames[0] and code.co_argcount)
-        return False
+        if name not in code.co_varnames or ran:
+            return False
+        if attributes:  # of a method's arguments its object stays
+            return not code.co_argcount or name != code.co_varnames[0]
+        handed = caller is not None and caller.f_code in self._bound  # an argument: as its caller has it
+        return not handed or read not in dict(self._read(caller, caller.f_lineno, ran)).values()
+
+    def inside(self, caller: CodeType, line: int, took: int) -> None:
+        """A watched function that a line calls has taken so many ns: what is handed on to it is not the line's own."""
+        if (caller, line) in self._lines:
+            self._lines[caller, line].inside += took
 
     def is_outside(self, code: CodeType) -> bool:
         """True for a function of a package, or of Python's library."""
@@ -152,6 +165,8 @@ class WorkObserver:
     def facts(self, steps: int) -> list[dict[str, Any]]:
         """The lines, for `RepeatFacts`."""
         longest = sorted(self._lines.items(), key=lambda each: -each[1].spent)
+        for _, work in longest:
+            work.read = work.read if work.inside <= OWN * work.spent else None
         known = [(key, work) for key, work in longest if work.read or work.calls]
         return [
             {

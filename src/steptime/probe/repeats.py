@@ -294,6 +294,7 @@ class RepeatObserver:
         """A whole call is an evaluation of the line that calls, whatever that does with the result."""
         caller = self._open[-2] if len(self._open) > 1 else None
         if top.entered and took >= LEAST_TIME and caller is not None and caller.line and not being_traced():
+            self._work.inside(caller.code, caller.line, took)
             self._count(self._line(frame, (caller.code, -caller.line), len(self._open) - 1), {}, [], result, took)
 
     def _count(self, line: _Evaluated, values: Any, names: list[str], returned: Any, took: int) -> None:

@@ -120,7 +120,7 @@ def rollout_share(
     compared with the run after the warm-up. The models' forward is timed in all of them, and in one the
     lines, too; the text of a line shows whether it is the environment (`.step(`, `.reset(`) or a transfer. Where only
     the models' forward takes time, the rule reports calls of the models: a check, a teacher, a generator of samples.
-    Where most of it is a line in which neither a model nor an environment runs, the rule names that line. Where
+    Where most of it is in lines in which neither a model nor an environment runs, the rule names these. Where
     torch.distributions checks its arguments for a tenth of it (see ST608), that comes first.
 
     What helps: Where the models take the time, vectorised environments with one batched forward for all. Where the
@@ -147,10 +147,12 @@ def rollout_share(
         more = f"{count:.3g} checks in a rollout ({times})."
         given = {**_where(use), "source": found[0].source}
         return rollout_share.finding(summary, CHECKS_OFF, **{**given, "evidence": (more, *given["evidence"])})
-    if (line := own_work(use)) is not None:
-        summary = f"{line_place(line)} takes {format_share(line.share)} of the time between updates ({times})"
-        summary += f", which is {format_share(use.share)} of the run"
-        makes = MAKES_TENSORS.search((line.within or line.source).text) is not None
+    if lines := own_work(use):
+        places = " and ".join(map(line_place, lines[:2]))
+        taken = format_share(sum(line.share for line in lines[:2]))
+        summary = f"{places} take{'s' * (len(lines) == 1)} {taken} of the time between updates, "
+        summary += f"{format_share(use.share)} of the run"
+        makes = any(MAKES_TENSORS.search((line.within or line.source).text) for line in lines[:2])
         return rollout_share.finding(summary, ON_LISTS if makes else ON_OWN_WORK, **_where(use))
     summary = f"Rollouts took {format_share(use.share)} of the run ({times})"
     advice = "Act in many environments at once with one batched forward."
