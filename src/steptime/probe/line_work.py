@@ -10,6 +10,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from keyword import iskeyword
 from types import CodeType, FrameType
 from typing import Any
 
@@ -102,7 +103,7 @@ class WorkObserver:
         code, key = frame.f_code, (frame.f_code, line)
         if key not in self._names:
             text = linecache.getline(code.co_filename, line).partition("#")[0]
-            found = dict.fromkeys(READ_WHOLE.findall(text))
+            found = dict.fromkeys(name for name in READ_WHOLE.findall(text) if not iskeyword(name))
             self._names[key] = [name.split(".") for name in found][:MOST_NAMES]
         values = sites.variables(frame) if self._names[key] else {}
         for name, *attributes in self._names[key]:
