@@ -48,10 +48,11 @@ class Answered:
 
 
 def environment() -> dict[str, str]:
-    """As a user's shell is, without an accelerator: a job that shall have one thread sets that itself. Answers before
-    2026-11-29 were given under OMP_NUM_THREADS=1, which a finding then was about."""
+    """One thread and no accelerator: on shared CPUs, threads of one job that wait for each other are all that a
+    measurement shows. MKL's variable does that for torch's own operators, too, and is none that a user's shell or
+    torchrun sets, of which a finding would have to be."""
     kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    return {**kept, "CUDA_VISIBLE_DEVICES": ""}
+    return {**kept, "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def answered(truth: Truth, name: str) -> Answered:

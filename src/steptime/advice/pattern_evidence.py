@@ -26,6 +26,10 @@ from steptime.recording.recording import Process, SampleFacts
 
 LEAST_OF_GROWTH = 0.3
 """Least fraction of the lines' total growth for a line to be named."""
+OTHER_PHASES = re.compile(r"\.(?:backward|step)\(")
+"""A line of the loop whose time is that of the backward pass or of an update."""
+LEAST_READ = 0.1
+"""Least fraction of a phase that lines around a container take for it to be what makes the phase grow."""
 LEAST_SLOW = 1.5
 """Least length of a step that was profiled because it should be slow, as a multiple of the usual step."""
 MOST_NUMBERS = 8
@@ -54,36 +58,34 @@ def change_use(process: Process, layout: Layout) -> LastingChange | None:
 
 
 def _with_container(change: LastingChange, process: Process) -> LastingChange:
-    """Change with a container that becomes longer with every step: one that its line names, or that a line of the same
-    class or function reads or fills; without a line the fastest growing one, at the line that reads it."""
+    """Change with a container that becomes longer with every step: one that its line names, or whose class the line is
+    in; without a line the fastest growing one of those that a good part of the time is spent on, at the line that reads
+    it: most jobs have a list of losses somewhere."""
     line, kept = change.line, [each for each in process.leaks if each.name and each.tensors >= 1]
     growing = [
-        *((f"{each.kind} {each.name}", each.name, each.entries, each.site) for each in process.growing),
+        *((f"the {each.kind} {each.name}", each.name, each.entries, each.site) for each in process.growing),
         *((each.name, each.name, each.tensors, each.site) for each in kept if each.kind == "attribute"),
-        *((f"{each.kind} {each.name}", each.name, each.tensors, each.site) for each in kept if each.kind == "list"),
+        *((f"the {each.kind} {each.name}", each.name, each.tensors, each.site) for each in kept if each.kind == "list"),
     ]
-    found = [
-        each for each in growing
-        if line is None or re.search(rf"\b{re.escape(each[1].rpartition('.')[2])}\b", line.text)
-        or (each[3] is not None and _owner(each[3]) == _owner(line))
-    ]  # fmt: skip
-    if not change.gradual or not found:
-        return change
-    longer, name, entries, site = found[0]
-    return replace(change, line=line or _reading(process, name, site), longer=longer, entries=entries)
+    timed = _by_line(process.sampled[-1], PARTS_OF.get(change.phase, ())) if process.sampled else {}
+    timed = {each: spent for each, spent in timed.items() if not OTHER_PHASES.search(each.text)}
+    for longer, name, entries, site in growing if change.gradual else ():
+        near = sum(spent for each, spent in timed.items() if each != site and _is_about(each, name))
+        if _is_about(line, name) if line is not None else near >= LEAST_READ * sum(timed.values()) > 0:
+            return replace(change, line=line or _reading(timed, name, site), longer=longer, entries=entries)
+    return change
 
 
-def _owner(line: SourceLine) -> tuple[str, str]:
-    """File and class of a line, or its function where that belongs to none."""
-    return line.file, line.function.partition(".")[0]
+def _is_about(line: SourceLine, name: str) -> bool:
+    """True if a line names a container, or is in the class whose attribute that is."""
+    owner, _, own = name.rpartition(".")
+    return re.search(rf"\b{re.escape(own)}\b", line.text) is not None or owner == line.function.rpartition(".")[0] != ""
 
 
-def _reading(process: Process, name: str, site: SourceLine | None) -> SourceLine | None:
-    """The longest line that reads a container, apart from the one that fills it; that one if no other was timed."""
-    _, dot, own = name.rpartition(".")
-    names = re.compile(rf"\.{re.escape(own)}\b" if dot else rf"(?<![.\w]){re.escape(own)}\b")
-    timed = _by_line(process.sampled[-1]) if process.sampled else {}
-    read = {line: spent for line, spent in timed.items() if line != site and names.search(line.text)}
+def _reading(timed: dict[SourceLine, float], name: str, site: SourceLine | None) -> SourceLine | None:
+    """The longest line that names a container, apart from the one that fills it; that one if no other was timed."""
+    own = re.compile(rf"\b{re.escape(name.rpartition('.')[2])}\b")
+    read = {line: spent for line, spent in timed.items() if line != site and own.search(line.text)}
     return max(read, key=lambda line: read[line]) if read else site
 
 

@@ -28,6 +28,8 @@ GOING_THROUGH = {
 """Functions, by what they go through."""
 READING = re.compile(r"(?:.*\.)?(?:load\w*|read\w*|open\w*|File|genfromtxt|fromfile|__getitem__|decode\w*|get_data)")
 """Functions that read a file."""
+WRITES = re.compile(r"""open\([^)]*["'][rb+]*[wax]""")
+"""A line that opens a file to write it."""
 
 
 def repeat_uses(process: Process, phases: tuple[CategoryUse, ...], usual: float) -> tuple[RepeatUse, ...]:
@@ -104,7 +106,7 @@ def _gone_through(line: LineWork, names: Iterable[str]) -> Iterable[tuple[str, s
     calls += [(name, rest, bool(files)) for name in names if all(name != each.name for each in line.calls)]
     for name, spent, one_file in sorted(calls, key=lambda call: -call[1]):
         kind = next((kind for kind, pattern in GOING_THROUGH.items() if pattern.fullmatch(name)), "")
-        if not kind and one_file and READING.fullmatch(name):
+        if not kind and one_file and READING.fullmatch(name) and not WRITES.search(line.site.text):
             kind = "file"
         if kind and spent >= MOST_OF_A_LINE * line.duration:
             yield kind, name.removeprefix("builtins."), spent
