@@ -473,6 +473,7 @@ OWN_NAMES = {
     "changes/trial.py": {"session", "none"},
     "discovery.py": {"use"},
     "inlay.py": {"node", "function", "statement"},
+    "line_work.py": {"work", "call"},
     "lines.py": {"top", "LineTimeline"},
     "loader.py": {"worker"},
     "numerics/operators.py": {"born"},

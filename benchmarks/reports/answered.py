@@ -49,8 +49,10 @@ class Answered:
 
 def environment() -> dict[str, str]:
     """One thread and no accelerator: on shared CPUs, threads of one job that wait for each other are all that a
-    measurement shows."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    measurement shows. MKL's variable does that for torch's own operators, too, and is none that a user's shell or
+    torchrun sets, of which a finding would have to be."""
+    kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    return {**kept, "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def answered(truth: Truth, name: str) -> Answered:

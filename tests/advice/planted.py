@@ -26,7 +26,7 @@ from advice.healthy import (
 )
 from advice.planted_traces import PLANTED_TRACES
 
-from steptime.advice.device_uses import GapUse, GpuUse, RooflineUse
+from steptime.advice.device_uses import GapUse, GpuUse, MachineUse, RooflineUse
 from steptime.advice.evidence import (
     Case,
     CompilationUse,
@@ -50,6 +50,7 @@ from steptime.advice.run_uses import (
     SegmentLine,
     SegmentUse,
     SettingsUse,
+    WorkUse,
 )
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.step_patterns import LastingChange
@@ -75,6 +76,9 @@ def _parametrized(calls: float, of_model: float = 1.0) -> tuple[ModuleUse, ...]:
 
 
 AGAIN = RepeatUse(ITEM, about(8 * MS), 1.0, 1.0, 1, 4)
+GONE_THROUGH = WorkUse(ITEM, "container", "the list self.table (22,000 entries)", about(8 * MS), 32.0)
+DISPATCHING = MachineUse("a machine", True, 1e11, 1e10, 1_000.0)
+CHECKED = SiteUse("__bool__", "cpu", 120.0, ITEM, 240, ("torch.distributions.normal.Normal.__init__",))
 IN_EACH_STEP = replace(
     loader(15 * MS, 20 * US), starts=30, steps_per_start=1.0, batches=4_688, length=600_000, iterated_at=ITEM
 )
@@ -363,6 +367,37 @@ PLANTED: dict[str, dict[str, Case]] = {
         ),
         "clean-seldom": replace(BASE, repeats=(replace(AGAIN, duration=about(0.5 * MS)),)),
         "clean-on-a-device": replace(BASE, step=replace(BASE.step, device="cuda"), repeats=(AGAIN,)),
+    },
+    "goes-through-all": {
+        "fires": replace(BASE, works=(GONE_THROUGH,)),
+        "fires-in-items": _waiting(
+            15 * MS,
+            5 * MS,
+            loader=loader(15 * MS, 0.4 * MS),
+            works=(
+                replace(GONE_THROUGH, part="input", kind="folder", what="pathlib.Path.glob"),
+                replace(
+                    GONE_THROUGH, part="input", kind="folder", what="pathlib.Path.glob", source=replace(ITEM, line=14)
+                ),
+            ),
+        ),
+        "fires-on-a-device-in-items": _waiting(
+            15 * MS,
+            5 * MS,
+            step=replace(step(20 * MS), device="cuda"),
+            works=(replace(GONE_THROUGH, part="input", kind="copy", what="copy.deepcopy", evaluations=1.0),),
+        ),
+        "clean-seldom": replace(BASE, works=(replace(GONE_THROUGH, duration=about(0.5 * MS)),)),
+        "clean-on-a-device": replace(BASE, step=replace(BASE.step, device="cuda"), works=(GONE_THROUGH,)),
+    },
+    "argument-checks": {
+        "fires": replace(BASE, sites=(CHECKED,), machine=DISPATCHING),
+        "clean-few": replace(BASE, sites=(replace(CHECKED, calls=2.0),), machine=DISPATCHING),
+        "clean-of-others": replace(
+            BASE,
+            sites=(replace(CHECKED, functions=("torch.isnan",)),),
+            machine=DISPATCHING,
+        ),
     },
     "slow-way": {
         "fires": replace(
@@ -1304,6 +1339,10 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-cpus-in-use": replace(BASE, settings=_HELD, contention=contention(other=6.9, job=1.0)),
         "clean-one-cpu-each": replace(BASE, settings=replace(_HELD, trainers_on_host=8)),
         "clean-job-sets-its-own": replace(BASE, settings=replace(_HELD, omp_num_threads="4")),
+        "clean-job-calls-it-itself": replace(BASE, settings=replace(_HELD, threads_site=ITEM)),
+        "clean-calls-too-small": replace(
+            BASE, settings=_HELD, operators=(operator("add", 1200, 12 * MS, "memory", bytes=1200 * 4_000.0),)
+        ),
         "clean-on-a-device": replace(BASE, settings=_HELD, step=step(device="cuda")),
         "clean-operators-too-small": replace(
             BASE, settings=_HELD, operators=(operator("addmm", 1200, 12 * MS, "latency"),)
@@ -1407,6 +1446,24 @@ PLANTED: dict[str, dict[str, Case]] = {
             segments=(
                 SegmentUse("rollout", 99, 9_000_000_000, 0.8, 0.1, (SegmentLine(ITEM, 0.66, acts=False),), 1, 1.3),
             ),
+        ),
+        "fires-for-two-lines-that-make-a-batch": replace(
+            BASE,
+            segments=(
+                SegmentUse(
+                    "rollout",
+                    99,
+                    9_000_000_000,
+                    0.8,
+                    0.1,
+                    (SegmentLine(ITEM, 0.4, acts=False), SegmentLine(replace(ITEM, line=14), 0.39, acts=False)),
+                    1,
+                    1.3,
+                ),
+            ),
+        ),
+        "fires-on-checks-of-arguments": replace(
+            BASE, sites=(CHECKED,), segments=(SegmentUse("rollout", 100, 900_000_000, 0.8, every=4.0),)
         ),
         "clean": replace(BASE, segments=(SegmentUse("rollout", 10, 900_000_000, 0.1),)),
     },

@@ -262,3 +262,13 @@ def test_a_line_that_reads_a_container_that_grows_says_so(text: str, line: int, 
     sentence = "It reads the deque Replay.items, which gets 40 longer with each step."
     assert (sentence in finding.evidence) is says
     assert ("Empty Replay.items once it has served" in finding.advice) is says
+
+
+def test_a_cause_comes_before_a_setting_unless_the_setting_surely_saves_more() -> None:
+    wide = replace(saving(300), low=20.0)
+    setting = made("ST808", "too-few-threads", found("ST808", "too-few-threads", wide))
+    place = made("ST201", "python-time", found("ST201", "python-time", saving(280, spread=0.2), source=THERE))
+    cause = made("ST210", "computed-again", found("ST210", "computed-again", saving(260, spread=0.3), source=HERE))
+    assert names(setting, place, cause) == ["computed-again", "python-time", "too-few-threads"]
+    sure = made("ST808", "too-few-threads", found("ST808", "too-few-threads", replace(saving(600), low=550.0)))
+    assert names(sure, cause) == ["too-few-threads", "computed-again"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,29 @@ def test_few_steps_show_growth_that_no_chance_explains_and_no_slower_machine(see
     assert find_change(made(slower)) is None
     even = {Phase.BACKWARD: noisy(60, 28, seed, 0.3), Phase.REST: noisy(2, 28, seed + 1000)}
     assert find_change(made(even)) is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_steps_that_the_probe_slowed_at_the_start_show_growth_all_the_same(seed: int) -> None:
+    """A short run is half over before it has steps that are as they would be without the probe."""
+    level = np.linspace(2, 60, 60)
+    level[:20] *= 1.5
+    steps = made({Phase.BACKWARD: noisy(level, 60, seed, 0.1), Phase.REST: noisy(2, 60, seed + 1000)})
+    change = find_change(replace(steps, excluded=np.arange(60) < 24))
+    assert change is not None
+    assert change.gradual
+    assert change.grows_much
+    level[:20] = 200.0
+    slowed = made({Phase.BACKWARD: noisy(np.r_[level[:20], np.full(40, 30.0)], 60, seed), Phase.REST: noisy(2, 60, 1)})
+    assert find_change(replace(slowed, excluded=np.arange(60) < 24)) is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_drift_is_no_sudden_change_even_where_it_passes_for_one(seed: int) -> None:
+    level = np.linspace(2, 9, 200) + np.where(np.arange(200) > 110, 2.5, 0.0)
+    change = find_change(made({Phase.REST: noisy(level, 200, seed, 0.15), Phase.FORWARD: noisy(3, 200, seed + 1000)}))
+    assert change is not None
+    assert change.gradual
 
 
 def test_a_run_of_half_a_million_steps_is_looked_at_in_little_memory() -> None:

@@ -54,6 +54,21 @@ def test_an_attribute_and_a_variable_of_a_module_are_named_with_their_lines() ->
     assert (second["kind"], second["name"], second["entries"]) == ("list", "SEEN", 1)
 
 
+class Trainer:
+    def __init__(self) -> None:
+        self.logger = Buffer()
+        self.name = "a trainer"
+
+
+def test_an_attribute_of_an_attribute_is_found_with_its_limit() -> None:
+    def train() -> list[dict[str, Any]]:
+        trainer = Trainer()
+        return looked(lambda step: trainer.logger.add(step))
+
+    (found,) = train()
+    assert (found["name"], found["entries"], found["most"]) == ("Buffer.items", 5, 1000)
+
+
 def test_what_is_emptied_or_replaced_does_not_grow() -> None:
     def train() -> list[dict[str, Any]]:
         kept = [0]

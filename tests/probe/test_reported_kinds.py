@@ -146,6 +146,74 @@ for step in range(80):
     loss.backward(); optimizer.step(); optimizer.zero_grad()
 """,
     ),
+    "a-list-that-is-converted-for-each-item": (
+        "goes-through-all", "np.random.choice",
+        """
+import numpy as np
+class Pairs(Dataset):
+    def __init__(self): self.names = [word for word in range(30_000)]
+    def __len__(self): return 400
+    def __getitem__(self, at):
+        others = np.random.choice(self.names, 8)
+        return torch.from_numpy(others / 30_000).float()
+net = mlp(8)
+train(net, DataLoader(Pairs(), batch_size=8), torch.optim.SGD(net.parameters(), lr=1e-3))
+""",
+    ),
+    "a-sample-that-is-copied-whole": (
+        "goes-through-all", "copy.deepcopy",
+        """
+import copy
+class Crops(Dataset):
+    def __init__(self): self.held = [{"image": torch.randn(400_000), "at": [1, 2]} for _ in range(8)]
+    def __len__(self): return 320
+    def __getitem__(self, at):
+        item = copy.deepcopy(self.held[at % 8])
+        item["image"] = item["image"][:64]
+        return item["image"]
+net = mlp()
+train(net, DataLoader(Crops(), batch_size=4), torch.optim.SGD(net.parameters(), lr=1e-3))
+""",
+    ),
+    "a-folder-that-is-searched-for-each-item": (
+        "goes-through-all", ".glob(",
+        """
+import pathlib, tempfile
+folder = pathlib.Path(tempfile.mkdtemp())
+for number in range(400): (folder / f"{number:03d}_scan.txt").write_text(str(number))
+class Scans(Dataset):
+    def __len__(self): return 320
+    def __getitem__(self, at):
+        (path,) = folder.glob(f"{at:03d}_*")
+        return torch.full((64,), float(path.name[:3]))
+net = mlp()
+train(net, DataLoader(Scans(), batch_size=4), torch.optim.SGD(net.parameters(), lr=1e-3))
+""",
+    ),
+    "the-stack-read-for-each-event": (
+        "goes-through-all", "inspect.stack",
+        """
+import inspect
+def place(): return inspect.stack()[1].lineno
+net, seen = mlp(), [0]
+def each(step): seen[0] = place() + place()
+train(net, (torch.randn(8, 64) for _ in range(80)), torch.optim.SGD(net.parameters(), lr=1e-3), each)
+""",
+    ),
+    "distributions-that-check-their-arguments": (
+        "argument-checks", "Normal(",
+        """
+from torch.distributions import Normal
+net = mlp(4)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+for step in range(80):
+    mean, loss = net(torch.randn(8, 4)), 0.0
+    for _ in range(20):
+        policy = Normal(mean, torch.ones(4))
+        loss = loss - policy.log_prob(torch.randn(8, 4)).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
+    ),
     "a-group-for-each-tensor": (
         "many-groups", "torch.optim.Adam",
         """
@@ -175,6 +243,27 @@ def follow(step):
         average[name].lerp_(each.detach(), 0.01)
 train(net, (torch.randn(8, 200, 64) for _ in range(90)), torch.optim.AdamW(net.parameters()), follow)
 """,
+    "what-is-listed-and-joined-once-and-unchecked": """
+import copy, pathlib, tempfile
+import numpy as np
+from torch.distributions import Distribution, Normal
+Distribution.set_default_validate_args(False)
+folder = pathlib.Path(tempfile.mkdtemp())
+for number in range(400): (folder / f"{number:03d}_scan.txt").write_text(str(number))
+class Scans(Dataset):
+    def __init__(self):
+        self.paths = {path.name[:3]: path for path in folder.iterdir()}
+        self.table, self.rows = np.arange(30_000), [number for number in range(30_000)]
+        self.held = [{"image": torch.randn(400_000)} for _ in range(8)]
+    def __len__(self): return 320
+    def __getitem__(self, at):
+        path, item = self.paths[f"{at:03d}"], dict(self.held[at % 8])
+        others = self.table[np.random.randint(0, len(self.table), 64)]
+        return item["image"][:64] + float(path.name[:3]) + self.rows[at] + torch.from_numpy(others)
+net = mlp()
+def each(step): Normal(torch.zeros(8), torch.ones(8)).log_prob(torch.randn(8))
+train(net, DataLoader(Scans(), batch_size=4), torch.optim.SGD(net.parameters(), lr=1e-3), each)
+""",
     "an-iterator-that-goes-on-and-two-groups": """
 def forever(loader):
     while True:
@@ -192,8 +281,12 @@ for (x,) in DataLoader(data, batch_size=40, shuffle=True):
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 """,
 }
-KINDS = {"computed-again", "steps-changed", "iterator-in-step", "many-groups", "memory-leak"}
+KINDS = {
+    "computed-again", "steps-changed", "iterator-in-step", "many-groups", "memory-leak", "goes-through-all",
+    "argument-checks",
+}  # fmt: skip
 QUICK = {
+    "a-list-that-is-converted-for-each-item",
     "a-sum-of-losses-in-a-short-epoch",
     "position-table-in-forward",
     "weighted-iterator-in-each-step",

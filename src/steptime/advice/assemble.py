@@ -33,7 +33,7 @@ from steptime.advice.memory_evidence import with_memory
 from steptime.advice.models import changing_work, gradient_use
 from steptime.advice.outliers import outliers_of, usual_steps
 from steptime.advice.pattern_evidence import caught_use, change_use, period_use
-from steptime.advice.repeat_evidence import repeat_uses
+from steptime.advice.repeat_evidence import repeat_uses, work_uses
 from steptime.advice.run_uses import CategoryUse, GarbageUse, LoaderUse, SettingsUse
 from steptime.advice.savings import ratio
 from steptime.advice.segment_evidence import segment_uses
@@ -114,13 +114,12 @@ def assemble(
         optimizers=_optimizers(process, layout, usual, operators),
         compilations=_compilations(process, steps),
         compiler=_compiler(process),
-        sites=tuple(
-            SiteUse(each.name, each.device, each.count / max(1, each.steps), each.site) for each in process.sites
-        ),
+        sites=_site_uses(process),
         paths=paths,
         repeated=repeated,
         frozen=frozen,
         repeats=repeat_uses(process, phases, step.duration.value),
+        works=work_uses(process, phases, step.duration.value),
         garbage=_garbage(layout),
         segments=segment_uses(process, layout),
         contention=contention,
@@ -277,6 +276,21 @@ def _compiling(process: Process, steps: Steps) -> tuple[int, int]:
     first = min([int(steps.start[0]), *(start for start, _ in known)])
     busy = union([start for start, _ in known], [min(end, last) for _, end in known])
     return int(measure(busy, np.array([first]), np.array([last]))[0]), last - first
+
+
+def _site_uses(process: Process) -> tuple[SiteUse, ...]:
+    called = {(fact.file, fact.line): fact.names for fact in process.called}
+    return tuple(
+        SiteUse(
+            each.name,
+            each.device,
+            each.count / max(1, each.steps),
+            each.site,
+            each.count,
+            called.get((each.site.file, each.site.line), ()),
+        )
+        for each in process.sites
+    )
 
 
 def _compiler(process: Process) -> CompilerUse | None:

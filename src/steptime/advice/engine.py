@@ -137,8 +137,14 @@ much."""
 FEWEST_FOR_NOTHING = 6
 """Least number of values for an interval down to zero to drop a finding. The interval of fewer values often includes
 zero although each is large, so the finding stays, with a remark on their number."""
-OF_A_CATEGORY = frozenset({"overhead-bound", "exposed-communication"})
-"""Names of rules about a whole category of the step."""
+OF_A_CATEGORY = frozenset(
+    {"overhead-bound", "exposed-communication", "too-few-threads", "memory-bound-pointwise", "input-wait",
+     "too-few-workers", "optimizer-share"}
+)  # fmt: skip
+"""Names of rules about a whole category of the step, or a setting of the machine: what helps is another way to run the
+same work."""
+OF_A_PLACE = frozenset({"python-time", "outside-model", "batch-preparation", "dispatch-loop", "dominant-operator"})
+"""Names of rules that say where the time goes. All others say why."""
 COVERED = 0.15
 """Fraction of the step: if no finding saves as much, a fallback finding reports what most of the step consists of.
 Equals the least fraction of a category that the verdict names."""
@@ -278,10 +284,11 @@ def _with_container(finding: Finding, longer: Sequence[HolderUse]) -> Finding:
     line = finding.source
     if line is None or finding.weight is not Weight.FINDING:
         return finding
+    texts = "\n".join((line.text, *finding.evidence))
     for each in longer:
         _, dot, own = each.name.rpartition(".")
         named = rf"\.{re.escape(own)}\b" if dot else rf"(?<![.\w]){re.escape(own)}\b"
-        if each.source != line and re.search(named, line.text):
+        if each.source != line and each.name not in finding.summary and re.search(named, texts):
             grows = f"It reads the {each.kind} {each.name}, which gets {each.entries:,.0f} longer with each step."
             advice = f"{finding.advice} Empty {each.name} once it has served, bound it, or keep a sum of it."
             return replace(finding, advice=advice, evidence=(grows, *finding.evidence))
@@ -325,7 +332,7 @@ def _with_the_rest(findings: Findings, case: Case, rules: Rules) -> Findings:
 
 
 def _in_order(findings: Findings, case: Case, rules: Rules) -> Findings:
-    """By savings, what names a line first where two are alike; before all, what becomes worse with every step, or else
+    """By savings, the more specific first where two are alike; before all, what becomes worse with every step, or else
     what is reported of most of the run."""
     most = most_of_the_run(case)
     first = worsening(case) or (NOTES[most.kind] if most is not None else "")
@@ -353,8 +360,9 @@ def _rank(finding: Finding) -> tuple[int, float, str]:
 
 
 def _lines_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Findings with each one about a whole category moved behind those with a line, unless the intervals show that it
-    saves more: a line is changed in minutes, a category by another way of running the model."""
+    """Findings with each one that is less specific moved behind those with a line that are more, unless the intervals
+    show that it saves more. What names a cause comes before what names a place, as it says what to do; and a place
+    before a category or a setting: a line is changed in minutes, a category by another way of running the model."""
     kept: list[Finding] = []
     for finding in reversed(findings):  # the least first
         alike = (at for at, other in enumerate(kept) if _yields(finding, other))
@@ -362,10 +370,15 @@ def _lines_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(reversed(kept))
 
 
+def _vague(finding: Finding) -> int:
+    """0 for a cause, 1 for a place, 2 for a category or a setting."""
+    return 2 if finding.name in OF_A_CATEGORY else int(finding.name in OF_A_PLACE)
+
+
 def _yields(general: Finding, line: Finding) -> bool:
-    """True if one is about a category and the other about a line, and neither's interval excludes the other's
+    """True if one is less specific than the other, which has a line, and neither's interval excludes the other's
     savings."""
-    if general.name not in OF_A_CATEGORY or line.name in OF_A_CATEGORY or line.source is None:
+    if _vague(general) <= _vague(line) or line.source is None:
         return False
     if general.savings is None or line.savings is None or general.weight is not line.weight:
         return False

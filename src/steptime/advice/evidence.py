@@ -41,6 +41,7 @@ from steptime.advice.run_uses import (
     SegmentUse,
     SettingsUse,
     StepSummary,
+    WorkUse,
 )
 from steptime.analysis.lines import LineRoleName
 from steptime.analysis.modules import ModuleUse
@@ -160,12 +161,14 @@ class CompilerUse:
 
 @dataclass(frozen=True, slots=True)
 class SiteUse:
-    """Call that can make the CPU wait for the device. calls: per step."""
+    """Call that can make the CPU wait for the device. calls: per step; seen: in all. functions: that its line calls."""
 
     name: str
     device: str
     calls: float
     source: SourceLine
+    seen: int = 0
+    functions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +310,7 @@ class Case:
     functions: tuple[FunctionUse, ...] = absent((), "no step was profiled with Python stacks")
     repeated: RepeatedForward | None = absent(None, "no model that trains ran without gradients in the steps")
     frozen: RepeatedForward | None = absent(None, "no model that never has gradients ran in the steps")
+    works: tuple[WorkUse, ...] = absent((), "no line was seen to go through all of a container, a folder or a file")
     repeats: tuple[RepeatUse, ...] = absent(
         (),
         "no line computed again what it had computed before",

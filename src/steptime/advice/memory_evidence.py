@@ -72,7 +72,7 @@ def with_memory(case: Case, process: Process, timeline: Timeline) -> Case:
         grows=growth.leaks if growth is not None else False,
         grown=growth.total if growth is not None else 0,
         optimizer_state=sum(SLOTS.get(each.type, 0) * ELEMENT * each.elements for each in process.optimizers),
-        holders=tuple(map(_holder, process.leaks)) or tuple(map(_container, process.growing)),
+        holders=_holders(process),
     )
     recompute = case.recompute
     if recompute is not None and capacity:
@@ -91,8 +91,15 @@ def _retries(process: Process, timeline: Timeline) -> float:
     return float(late[-1] - late[0]) / len(steady) if len(late) > 1 else 0.0
 
 
+def _holders(process: Process) -> tuple[HolderUse, ...]:
+    """What keeps tensors, and then the containers that become longer by anything else."""
+    named = {leak.name for leak in process.leaks}
+    containers = (each for each in process.growing if each.name not in named)
+    return (*map(_holder, process.leaks), *map(_container, containers))
+
+
 def _container(found: GrowingFacts) -> HolderUse:
-    return HolderUse(found.kind, found.name, 0.0, 0.0, source=found.site, entries=found.entries)
+    return HolderUse(found.kind, found.name, 0.0, 0.0, source=found.site, entries=found.entries, most=found.most)
 
 
 def _holder(leak: LeakFacts) -> HolderUse:

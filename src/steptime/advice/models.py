@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from steptime.advice.device_uses import CopyUse, GradientUse, MachineUse
-from steptime.advice.evidence import Case, OptimizerUse
+from steptime.advice.evidence import Case, OptimizerUse, SiteUse
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import UPDATED, LineTime, function_of, line_times, profile_scale
 from steptime.advice.memory_evidence import memory_rate
@@ -33,6 +33,26 @@ REFUSED = "torch.compile refuses gradients of gradients"
 def or_compile(second_order: bool | None, what: str) -> str:
     """ ", or compile the function"; where gradients are taken of gradients, why that is left out."""
     return f"; {REFUSED}" if second_order else f", or compile {what}"
+
+
+OPERATORS_OF_A_CHECK = 20
+"""Small operators that take as long as one check of a distribution's arguments."""
+USUAL_DISPATCH = 1_000.0
+"""ns of a small operator where the machine was not measured."""
+
+
+def checks(sites: Iterable[SiteUse]) -> list[SiteUse]:
+    """Lines at which torch.distributions reads the outcome of a check of its arguments, the most frequent first."""
+    found = (
+        each for each in sites
+        if each.name == "__bool__" and any(name.startswith("torch.distributions.") for name in each.functions)
+    )  # fmt: skip
+    return sorted(found, key=lambda each: -each.seen)
+
+
+def check_time(machine: MachineUse | None) -> float:
+    """ns of one check."""
+    return OPERATORS_OF_A_CHECK * ((machine.dispatch if machine is not None else None) or USUAL_DISPATCH)
 
 
 def fitting_threads(settings: SettingsUse, loader: LoaderUse | None) -> int:

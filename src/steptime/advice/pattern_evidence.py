@@ -26,10 +26,16 @@ from steptime.recording.recording import Process, SampleFacts
 
 LEAST_OF_GROWTH = 0.3
 """Least fraction of the lines' total growth for a line to be named."""
+OTHER_PHASES = re.compile(r"\.(?:backward|step)\(")
+"""A line of the loop whose time is that of the backward pass or of an update."""
+LEAST_READ = 0.1
+"""Least fraction of a phase that lines around a container take for it to be what makes the phase grow."""
 LEAST_SLOW = 1.5
 """Least length of a step that was profiled because it should be slow, as a multiple of the usual step."""
 MOST_NUMBERS = 8
 """Most slow steps that are listed one by one."""
+PARTS_OF = {"rest": ("",), "forward": ("forward",), "backward": ("backward",), "optimizer": ("optimizer",)}
+"""Parts of the step whose lines run in a phase."""
 NEARLY_ALL = 0.9
 """Fraction of the steps that counts as all: a few are misassigned where the always-on timers start or end."""
 
@@ -52,18 +58,35 @@ def change_use(process: Process, layout: Layout) -> LastingChange | None:
 
 
 def _with_container(change: LastingChange, process: Process) -> LastingChange:
-    """Change with a container that becomes longer with every step: one that its line names, or that the function of
-    its line fills; without a line the fastest growing one, whose line it takes."""
-    line = change.line
-    found = [
-        each for each in process.growing
-        if line is None or each.name.rpartition(".")[2] in line.text
-        or (each.site is not None and (each.site.file, each.site.function) == (line.file, line.function))
-    ]  # fmt: skip
-    if not change.gradual or not found:
-        return change
-    first = found[0]
-    return replace(change, line=line or first.site, longer=f"{first.kind} {first.name}", entries=first.entries)
+    """Change with a container that becomes longer with every step: one that its line names, or whose class the line is
+    in; without a line the fastest growing one of those that a good part of the time is spent on, at the line that reads
+    it: most jobs have a list of losses somewhere."""
+    line, kept = change.line, [each for each in process.leaks if each.name and each.tensors >= 1]
+    growing = [
+        *((f"the {each.kind} {each.name}", each.name, each.entries, each.site) for each in process.growing),
+        *((each.name, each.name, each.tensors, each.site) for each in kept if each.kind == "attribute"),
+        *((f"the {each.kind} {each.name}", each.name, each.tensors, each.site) for each in kept if each.kind == "list"),
+    ]
+    timed = _by_line(process.sampled[-1], PARTS_OF.get(change.phase, ())) if process.sampled else {}
+    timed = {each: spent for each, spent in timed.items() if not OTHER_PHASES.search(each.text)}
+    for longer, name, entries, site in growing if change.gradual else ():
+        near = sum(spent for each, spent in timed.items() if each != site and _is_about(each, name))
+        if _is_about(line, name) if line is not None else near >= LEAST_READ * sum(timed.values()) > 0:
+            return replace(change, line=line or _reading(timed, name, site), longer=longer, entries=entries)
+    return change
+
+
+def _is_about(line: SourceLine, name: str) -> bool:
+    """True if a line names a container, or is in the class whose attribute that is."""
+    owner, _, own = name.rpartition(".")
+    return re.search(rf"\b{re.escape(own)}\b", line.text) is not None or owner == line.function.rpartition(".")[0] != ""
+
+
+def _reading(timed: dict[SourceLine, float], name: str, site: SourceLine | None) -> SourceLine | None:
+    """The longest line that names a container, apart from the one that fills it; that one if no other was timed."""
+    own = re.compile(rf"\b{re.escape(name.rpartition('.')[2])}\b")
+    read = {line: spent for line, spent in timed.items() if line != site and own.search(line.text)}
+    return max(read, key=lambda line: read[line]) if read else site
 
 
 def _carrier(process: Process, layout: Layout) -> tuple[str, SourceLine] | None:
@@ -133,8 +156,9 @@ def _line(process: Process, start: int, change: LastingChange) -> tuple[SourceLi
     after = [facts for facts in process.sampled if facts.start >= start]
     if not before or not after:
         return None, 0.0
-    grown = Counter(_by_line(after[-1]))
-    grown.subtract(_by_line(before[0 if change.gradual else -1]))
+    parts = PARTS_OF.get(change.phase, ("", change.phase))
+    grown = Counter(_by_line(after[-1], parts))
+    grown.subtract(_by_line(before[0 if change.gradual else -1], parts))
     whole = sum(amount for amount in grown.values() if amount > 0)
     for line, amount in grown.most_common(1):
         if amount >= LEAST_OF_GROWTH * whole > 0:  # lines that are timed take longer: their shares hold
@@ -142,11 +166,12 @@ def _line(process: Process, start: int, change: LastingChange) -> tuple[SourceLi
     return None, 0.0
 
 
-def _by_line(facts: SampleFacts) -> dict[SourceLine, float]:
-    """Time per step of each line by itself, ns."""
+def _by_line(facts: SampleFacts, parts: tuple[str, ...] = ()) -> dict[SourceLine, float]:
+    """Time per step of each line by itself, ns; of some parts of the step, or of all."""
     spent: Counter[SourceLine] = Counter()
     for path in facts.paths:
-        spent[path.lines[0]] += path.duration
+        if not parts or path.part in parts:
+            spent[path.lines[0]] += path.duration
     return {line: duration / max(1, facts.steps) for line, duration in spent.items()}
 
 

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-from steptime.advice.run_uses import CategoryUse, RepeatUse
+from steptime.advice.run_uses import CategoryUse, RepeatUse, WorkUse
 from steptime.advice.savings import modelled
-from steptime.recording.recording import Process, RepeatedLine
+from steptime.recording.recording import LineWork, Process, RepeatedLine
 
 NEARLY_ALL = 0.9
 """Of the time of a line: a line below it that takes so much is what computes."""
 OFF = 0.3
 """Of a time that was taken in a few traced steps."""
+MOST_OF_A_LINE = 0.3
+"""Of the time of a line: a function that takes so much is what the line does."""
+PER_ENTRY = 3.0
+"""ns per entry of a container: who passes over it takes as much at least, a list's index or a sample of it does not (a
+loop over pointers takes five and more, CPython 3.11)."""
+GOING_THROUGH = {
+    "folder": re.compile(r"(?:.*\.)?(?:r?glob|_?iglob|glob[01]|listdir|scandir|iterdir|f?walk)"),
+    "copy": re.compile(r"copy\.deepcopy"),
+    "stack": re.compile(
+        r"inspect\.(?:stack|trace|get(?:outer|inner)frames|getframeinfo)|traceback\.(?:extract|format)_stack"
+    ),
+}
+"""Functions, by what they go through."""
+READING = re.compile(r"(?:.*\.)?(?:load\w*|read\w*|open\w*|File|genfromtxt|fromfile|__getitem__|decode\w*|get_data)")
+"""Functions that read a file."""
+WRITES = re.compile(r"""open\([^)]*["'][rb+]*[wax]""")
+"""A line that opens a file to write it."""
 
 
 def repeat_uses(process: Process, phases: tuple[CategoryUse, ...], usual: float) -> tuple[RepeatUse, ...]:
@@ -33,6 +51,7 @@ def repeat_uses(process: Process, phases: tuple[CategoryUse, ...], usual: float)
             steps=facts.steps,
             part=line.part,
             outer=line.outer,
+            called=line.called,
         )
         for line in _apart(facts.lines)
     )
@@ -58,3 +77,39 @@ def _is_below(line: RepeatedLine, top: RepeatedLine, lines: list[RepeatedLine]) 
             break
         at = next((each for each in lines if at is not None and each.site == at.outer), None)
     return at is top
+
+
+def work_uses(process: Process, phases: tuple[CategoryUse, ...], usual: float) -> tuple[WorkUse, ...]:
+    """Lines that go through more than they need, the longest first. A comprehension is a function of its own on its
+    line: the longer of the two counts."""
+    facts = process.repeats
+    if facts is None:
+        return ()
+    whole = {phase.name: phase.duration.value for phase in phases}
+    called = {(fact.file, fact.line): fact.names for fact in process.called}
+    found: dict[tuple[str, int, str], WorkUse] = {}
+    for line in sorted(facts.works, key=lambda line: -line.duration):
+        for kind, what, spent in _gone_through(line, called.get((line.site.file, line.site.line), ())):
+            amount = min(whole.get(line.part, usual), spent)
+            duration = modelled(amount, (1 - OFF) * amount, (1 + OFF) * amount)
+            use = WorkUse(line.site, kind, what, duration, line.evaluations, line.part)
+            found.setdefault((line.site.file, line.site.line, kind), use)
+    return tuple(sorted(found.values(), key=lambda use: -use.duration.value))
+
+
+def _gone_through(line: LineWork, names: Iterable[str]) -> Iterable[tuple[str, str, float]]:
+    """(kind, what, ns per step) of what a line goes through. names: functions that it was seen to call, C functions
+    too, whose time is the line's."""
+    files = [read for read in line.read if read.kind == "file"]
+    calls = [(call.name, call.duration, call.one_file) for call in line.calls]
+    rest = line.duration - sum(spent for _, spent, _ in calls)
+    calls += [(name, rest, bool(files)) for name in names if all(name != each.name for each in line.calls)]
+    for name, spent, one_file in sorted(calls, key=lambda call: -call[1]):
+        kind = next((kind for kind, pattern in GOING_THROUGH.items() if pattern.fullmatch(name)), "")
+        if not kind and one_file and READING.fullmatch(name) and not WRITES.search(line.site.text):
+            kind = "file"
+        if kind and spent >= MOST_OF_A_LINE * line.duration:
+            yield kind, name.removeprefix("builtins."), spent
+    for read in line.read:
+        if read.entries and line.duration >= PER_ENTRY * read.entries * line.evaluations:
+            yield "container", f"the {read.kind} {read.name} ({read.entries:,} entries)", line.duration

@@ -16,7 +16,7 @@ from steptime.recording.recording import ItemFacts
 class HolderUse:
     """Python object that grew with every examined step. kind: "list", "variable", "closure", "hook", …; tensors, bytes:
     per step. graph: True if it also holds what autograd saved for them. entries: by which a container without tensors
-    becomes longer per step."""
+    becomes longer per step; most: that it has room for, None without a limit."""
 
     kind: str
     name: str
@@ -25,6 +25,7 @@ class HolderUse:
     graph: bool = False
     source: SourceLine | None = None
     entries: float = 0.0
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,8 @@ class LoaderUse:
 class SettingsUse:
     """Process-wide switches of the job. packages: installed ones that a fix could use. allocator: value of
     PYTORCH_CUDA_ALLOC_CONF. matmul_precision: of float32 products. debug_switches: those that are on, (variable,
-    value). anomaly_site, deterministic_site: the line that switched it on, None if it was not found."""
+    value). anomaly_site, deterministic_site: the line that switched it on, None if it was not found. threads_site: one
+    that calls torch.set_num_threads."""
 
     intra_op_threads: int
     usable_cpus: int
@@ -187,6 +189,7 @@ class SettingsUse:
     allocator: str = ""
     debug_switches: tuple[tuple[str, str], ...] = ()
     anomaly_site: SourceLine | None = None
+    threads_site: SourceLine | None = None
     deterministic_site: SourceLine | None = None
 
 
@@ -234,7 +237,8 @@ class SegmentUse:
 class RepeatUse:
     """A line that computes what it has computed before. outer: the line that calls its function. evaluations: per step;
     again: of these, per step, with a result that was there before; results: different ones in `steps` steps. duration:
-    ns per step of those that came again. part: of the step, as of `PathUse`."""
+    ns per step of those that came again. part: of the step, as of `PathUse`. called: the package's function that gave
+    them to the line, "" for the line itself."""
 
     source: SourceLine
     duration: Estimate
@@ -244,6 +248,21 @@ class RepeatUse:
     steps: int
     part: str = ""
     outer: SourceLine | None = None
+    called: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkUse:
+    """A line that goes through more than it needs. kind: "container" (read whole), "folder" (listed), "copy" (of an
+    object and all below it), "file" (the same one, read again) or "stack" (of Python, with its source). what: the
+    container with its kind and entries, else the function that it calls. evaluations, duration (ns): per step."""
+
+    source: SourceLine
+    kind: str
+    what: str
+    duration: Estimate
+    evaluations: float
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)

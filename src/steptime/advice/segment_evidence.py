@@ -196,10 +196,12 @@ def in_environment(use: SegmentUse) -> float:
     return sum(line.share for line in use.lines if _is_environment(line))
 
 
-def own_work(use: SegmentUse) -> SegmentLine | None:
-    """Line with most of a rollout's time in which nothing acts: the making of a batch, a log; None without one."""
-    first = next(iter(use.lines), None)
-    return first if first is not None and first.share >= MOST and not first.acts else None
+def own_work(use: SegmentUse) -> tuple[SegmentLine, ...]:
+    """Lines of one function with most of a rollout's time, in which nothing acts: the making of a batch, a log. The
+    longest first; () without any."""
+    function = use.lines[0].source.function if use.lines else ""
+    lines = tuple(line for line in use.lines if line.source.function == function and not line.acts)
+    return lines if sum(line.share for line in lines) >= MOST and not use.lines[0].acts else ()
 
 
 def _is_environment(line: SegmentLine) -> bool:

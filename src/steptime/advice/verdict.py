@@ -224,11 +224,12 @@ def _takes(use: SegmentUse) -> str:
 
 def worsening(case: Case) -> str:
     """The rule of what becomes worse with every step, where that comes before all else: steps that grow by half within
-    the run, or memory that will be full soon; "" where nothing does."""
-    if case.change is not None and case.change.grows_much:
+    the run, or by what is known to become longer, as a longer run pays more for it than was seen; or memory that will
+    be full soon; "" where nothing does."""
+    if case.change is not None and (case.change.grows_much or case.change.longer or case.change.carried):
         return GROWTH
     left = time_until_full(case.memory, case.step) if case.memory is not None else None
-    if case.memory is None or left is None or left > SOON:
+    if case.memory is None or left is None or left > SOON or any(each.most is not None for each in case.memory.holders):
         return ""
     is_held = any(each.name for each in case.memory.holders)
     return LEAK if is_held or left <= MOST_AHEAD * case.step.total * case.step.duration.value else ""

@@ -78,20 +78,38 @@ class LastingChange:
 
 
 def find_change(steps: Steps) -> LastingChange | None:
-    """Largest lasting growth of one phase: a sudden change if there is one, else a gradual one; None for neither."""
+    """Largest lasting growth of one phase, sudden or gradual; of the two, the one that describes it better; None for
+    neither."""
     steady = np.flatnonzero(steps.steady)
-    looks = [look for look, least in ((_of_phase, LEAST_STEPS), (_bit_by_bit, FEWEST_GROWING)) if len(steady) >= least]
-    for look in looks:
-        found = [change for phase in Phase if (change := look(steps, steady, phase)) is not None]
-        if found:
-            return max(found, key=lambda change: change.growth)
-    return None
+    sudden, gradual = (
+        max(filter(None, (look(steps, steady, phase) for phase in Phase)), key=lambda each: each.growth, default=None)
+        if len(steady) >= least
+        else None
+        for look, least in ((_of_phase, LEAST_STEPS), (_bit_by_bit, FEWEST_GROWING))
+    )
+    if sudden is None or gradual is None:
+        return sudden or gradual
+    values = steps.phases[steady, Phase[gradual.phase.upper()]].astype(np.float64)
+    return gradual if _drifts(values, int(np.searchsorted(steady, sudden.step - 1))) else sudden
+
+
+def _drifts(values: Float64, at: int) -> bool:
+    """True if a straight line is nearer to the values than one level before `at` and another one behind."""
+    number = np.arange(len(values))
+    line = np.polyval(np.polyfit(number, values, 1), number)
+    levels = np.where(number < at, np.median(values[:at]), np.median(values[at:]))
+    return float(np.abs(values - line).sum()) < float(np.abs(values - levels).sum())
 
 
 def _bit_by_bit(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | None:
-    """Growth of a phase from each fifth of the run to the next, None if it does not grow steadily."""
+    """Growth of a phase from each fifth of the run to the next, None if it does not grow steadily. Steps of the first
+    fifth count even if the probe slowed them: that can only hide growth."""
+    usual_steps, others = steady, (steps.duration - steps.phases[:, phase])[steady].astype(np.float64)
+    mean = float(steps.phases[steady, phase].mean())
+    early = np.flatnonzero(steps.timed & ~steps.warm_up)
+    steady = np.union1d(usual_steps, early[early < len(steps.start) // PARTS])
     values, whole = steps.phases[steady, phase].astype(np.float64), steps.duration[steady].astype(np.float64)
-    levels, companions = _levels(values), _levels(whole - values)
+    levels, companions = _levels(values), _levels(others)
     usual, *_, now = _levels(whole)
     growth = levels[-1] - levels[0]
     if growth < max(LEAST_GROWTH * usual, MOSTLY * (now - usual)) or np.diff(levels).min() < -BACK * growth:
@@ -106,7 +124,7 @@ def _bit_by_bit(steps: Steps, steady: Int64, phase: Phase) -> LastingChange | No
     longer = len(last) - np.searchsorted(np.sort(last), first, side="right")  # a long run's pairs would not fit memory
     if longer.mean() < APART * len(last):
         return None
-    share = min(1.0, max(0.0, (float(values.mean()) - levels[0]) / growth))
+    share = min(1.0, max(0.0, (mean - levels[0]) / growth))
     at, name = int(steady[len(first)]) + 1, phase.name.lower()
     by_step = growth / float(np.median(steady[-len(last) :]) - np.median(steady[: len(first)]))
     return LastingChange(at, len(steps.start), None, name, usual, now, growth, share, gradual=True, by_step=by_step)

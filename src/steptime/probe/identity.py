@@ -233,6 +233,7 @@ def settings_facts() -> dict[str, Any]:
     distributed = process_group()
     affinity = getattr(os, "sched_getaffinity", None)
     deterministic = torch.are_deterministic_algorithms_enabled()
+    held = os.environ.get("OMP_NUM_THREADS") == str(torch.get_num_threads())
     return {
         "intra_op_threads": torch.get_num_threads(),
         "inter_op_threads": torch.get_num_interop_threads(),
@@ -243,6 +244,7 @@ def settings_facts() -> dict[str, Any]:
         "anomaly_site": sites.line_that_calls("detect_anomaly") if torch.is_anomaly_enabled() else None,
         "deterministic": deterministic,
         "deterministic_site": sites.line_that_calls("use_deterministic_algorithms") if deterministic else None,
+        "threads_site": sites.line_that_calls("set_num_threads") if held else None,
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
         "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
         "float32_matmul_precision": _matmul_precision(),

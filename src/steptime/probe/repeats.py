@@ -12,12 +12,14 @@ import ctypes
 import sys
 import time
 from collections.abc import Iterable
+from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
 from steptime.probe import sites
+from steptime.probe.line_work import WorkObserver
 from steptime.probe.objects import being_traced, unasked
 from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.sampling import described, outwards, path_of
@@ -29,7 +31,8 @@ LEAST_ELEMENTS = 16
 WHOLE, PIECES, PIECE = 1 << 20, 256, 4096
 """Bytes of an array that are hashed in full; of a larger one, so many pieces of so many bytes."""
 MOST_ITEMS, DEEPEST = 32, 3
-"""Of a list, a tuple or a dictionary in a result; how deep they may be in each other."""
+"""Of a list, a tuple or a dictionary in a result, at equal distances of a longer one; how deep they may be in each
+other."""
 MOST_EVALUATIONS = 512
 """Of one line."""
 LONG_CALL = 100
@@ -68,10 +71,12 @@ def _gather(value: Any, found: list[int], deep: int) -> int:
     if kind in VALUES:
         found.append(hash(value))
         return 0
-    if kind in (list, tuple, dict) and deep and len(value) <= MOST_ITEMS:
-        found.append(hash(kind))
-        parts = [part for pair in value.items() for part in pair] if kind is dict else value
-        return sum(_gather(each, found, deep - 1) for each in parts)
+    if kind in (list, tuple, dict) and deep:
+        found.append(hash((kind, len(value))))
+        apart = max(1, -(-len(value) // MOST_ITEMS))
+        chosen = islice(value.items() if kind is dict else value, 0, None, apart)
+        parts = [part for pair in chosen for part in pair] if kind is dict else chosen
+        return sum(_gather(each, found, deep - 1) for each in parts) + len(value) * (apart > 1)
     return OPAQUE
 
 
@@ -126,6 +131,9 @@ class RepeatObserver:
         self._stores = {code: {line: stores for line, (stores, _) in sites.names_by_line(code).items()}
                         for code in codes}  # fmt: skip
         self._lines: dict[_Key, _Evaluated] = {}
+        self._work = WorkObserver(self._stores, fingerprint)
+        self.works: list[dict[str, Any]] = []
+        """What the lines go through, for `RepeatFacts`, known when it has stopped."""
         self._open: list[_Running] = []
         self._budget, self.ours, self.steps = budget, 0, 0
         self._trace, self._local = self._make()
@@ -164,8 +172,11 @@ class RepeatObserver:
         again = sorted(filter(self._comes_again, self._lines), key=lambda key: -self._lines[key].repeated)
         again = [key for key in again if (key[0], -key[1]) not in again or key[1] > 0]  # a call says what its line does
         facts = [self._fact(key) for key in again[:MOST_FACTS]]
+        changed = [key for key, line in self._lines.items() if line.changed]
+        facts += self._work.repeated(self.steps, (*((code, abs(line)) for code, line in again), *changed))
+        self.works = self._work.facts(max(1, self.steps))
         self._lines.clear()
-        return facts
+        return sorted(facts, key=lambda fact: -fact["duration"])[:MOST_FACTS]
 
     def _comes_again(self, key: _Key) -> bool:
         """What a caller changes is that caller's to have anew."""
@@ -212,12 +223,40 @@ class RepeatObserver:
             return local
 
         def trace(frame: FrameType, event: str, argument: Any) -> Any:
-            if frame.f_code not in self._stores:
-                return None
-            self._open.append(_Running(frame.f_code, now() - self.ours))
+            code = frame.f_code
+            if code not in self._stores:
+                top, caller = self._open[-1] if self._open else None, frame.f_back
+                if caller is not None and caller.f_code.co_name in sites.INLINE:
+                    caller = caller.f_back
+                if top is None or caller is None or caller.f_code is not top.code or not self._work.is_outside(code):
+                    return None
+                return self._outside(frame, caller, top.line)
+            self._open.append(_Running(code, now() - self.ours))
             return local
 
         return trace, local
+
+    def _outside(self, frame: FrameType, caller: FrameType, line: int) -> Any:
+        """The trace function of a package's function that a watched line calls."""
+        frame.f_trace_lines = False
+
+        def returns(frame: FrameType, event: str, argument: Any) -> Any:
+            began = now()
+            try:
+                if event == "return":
+                    frame.f_trace, frame.f_trace_lines = None, True  # a generator goes on as another call
+                    took = began - start - (self.ours - ours)
+                    if self._on and took >= LEAST_TIME and line and not being_traced():
+                        with unasked():
+                            self._work.called(frame, line, caller, argument, took, later=self.steps > 0)
+            except Exception as error:  # noqa: BLE001 - the probe's boundary: what was seen so far is kept, the job goes on
+                self.give_up()
+                pass_on(error)
+            self.ours += now() - began
+            return None
+
+        start, ours = now(), self.ours
+        return returns
 
     def _at(self, frame: FrameType, event: str, argument: Any, time_now: int) -> None:
         code = frame.f_code
@@ -230,6 +269,7 @@ class RepeatObserver:
         names = sorted(name for name in self._stores[code].get(top.line, ()) if not name.startswith("."))
         self._check(frame, top, [name for name in names if name in top.bound])  # += binds what it has changed
         if top.line and took >= LEAST_TIME and not being_traced():
+            self._work.evaluated(frame, top.line, took, ran=not top.entered)
             self._evaluated(frame, top, names, argument if event == "return" else None, took)
         if event == "return":
             self._check(frame, top, tuple(top.bound))
@@ -239,6 +279,7 @@ class RepeatObserver:
             self._check(frame, top, [name for name, known in top.bound.items() if known[0] == (code, frame.f_lineno)])
             top.line, top.start, top.ours = frame.f_lineno, now(), self.ours + now() - time_now
             top.hits += 1
+            self._work.reached(code, top.line)
             if top.hits >= LONG_CALL and top.entered:  # a loop: the whole call says enough
                 frame.f_trace_lines, top.line = False, 0
 
@@ -253,6 +294,7 @@ class RepeatObserver:
         """A whole call is an evaluation of the line that calls, whatever that does with the result."""
         caller = self._open[-2] if len(self._open) > 1 else None
         if top.entered and took >= LEAST_TIME and caller is not None and caller.line and not being_traced():
+            self._work.inside(caller.code, caller.line, took)
             self._count(self._line(frame, (caller.code, -caller.line), len(self._open) - 1), {}, [], result, took)
 
     def _count(self, line: _Evaluated, values: Any, names: list[str], returned: Any, took: int) -> None:

@@ -36,7 +36,7 @@ from steptime.probe.identity import place, traces
 from steptime.probe.inputs import InputCheck
 from steptime.probe.lines import LineTimeline, LoopFrame
 from steptime.probe.memory import exhausted
-from steptime.probe.memory.containers import growing, lengths
+from steptime.probe.memory.containers import Lengths, growing, lengths
 from steptime.probe.memory.leaks import APART, LOOKS, LeakSearch
 from steptime.probe.modules import MOST, module_facts, named_modules, without_update
 from steptime.probe.objects import each_once, parameters_of, updated_by
@@ -104,6 +104,8 @@ half for the journal's write, half for states that the timers read again."""
 LONG_BREAK, LEAST_BREAK = 4, SECOND * 4 // 5
 """A step that ends LONG_BREAK times later than expected, and at least LEAST_BREAK ns later, shows other work of the
 job: its lines are timed."""
+LONGER = 1.2
+"""Times the step when lines were timed first: a job of so much longer steps has its lines timed again."""
 SINGLE_PERIOD = SECOND // 5
 """ns between two single steps that are compared with earlier ones; on devices too, where single steps are reported."""
 LOG_SECONDS = 10.0
@@ -166,6 +168,7 @@ def _stages(session: Session) -> Stage:
         stacks = session.step_timer.usual() < STACK_LIMIT and not session.housekeeping.compiled
         yield from _profiles(session, EARLY_WINDOW + long, 0 if long else EARLY_STEPS, stacks)
     early.look()
+    first = session.step_timer.usual()
     hot = yield from _unseen(session, _sampled(session))
     yield from _unseen(session, _repeats(session, frames, (*hot, *found.functions)))
     yield from _unseen(session, _used(session))
@@ -178,9 +181,21 @@ def _stages(session: Session) -> Stage:
         yield from _search_leaks(session)
     if session.untrained.latest:
         yield from _unseen(session, _between(session))
+    first = yield from _sampled_if_longer(session, first)
     if profiles:
         yield from _turns(session, duration)
-    yield from _keep_timing(session, duration, stacks, due)
+        first = yield from _sampled_if_longer(session, first)
+    yield from _keep_timing(session, first or duration, stacks, due)
+
+
+def _sampled_if_longer(session: Session, before: int) -> Generator[None, None, int]:
+    """Times lines once more where steps have become longer; returns the ns of a step when it was done last. before: ns
+    of a step at the last time, 0 if unknown."""
+    usual = session.step_timer.usual()
+    if not before or usual < LONGER * before:
+        return before
+    yield from _unseen(session, _sampled(session))
+    return usual
 
 
 def _steps(count: int) -> Stage:
@@ -306,7 +321,8 @@ def _repeats(session: Session, frames: LoopFrame, hot: tuple[CodeType, ...]) -> 
         end = now()
         lines = observer.stop(sys._getframe())
         session.recorder.interval(int(Kind.LINES), 0, start, end)
-        session.recorder.fact("repeats", start=start, end=end, held=observer.ours, steps=observer.steps, lines=lines)
+        seen = {"steps": observer.steps, "lines": lines, "works": observer.works}
+        session.recorder.fact("repeats", start=start, end=end, held=observer.ours, **seen)
         session.recorder.pause(end)
 
 
@@ -545,24 +561,24 @@ class EarlyLeakSearch:
 
 def _search_leaks(session: Session) -> Stage:
     """Examines the living objects several times, a few steps apart, for objects that outlive their step, and for
-    holders."""
+    holders; and the lengths of the job's own containers, which costs little."""
     search, share = LeakSearch(), max(session.allowance.share(), LEAST_FOR_LOOKS)
-    looks, steps = [], []
-    while True:
+    looks: list[Lengths] = []
+    steps, affordable = list[int](), True
+    while len(looks) < LOOKS:
+        if looks:
+            yield from _steps(APART)
         start = now()
-        search.look(session.steps, sys._getframe())
+        if affordable:
+            search.look(session.steps, sys._getframe())
+            affordable = (took := now() - start) * LOOKS <= share or search.done
+            if not affordable:
+                session.recorder.note(f"leaks were not looked for: to look at what lives takes {took / SECOND:.1f} s")
         looks.append(lengths(sys._getframe()))
         steps.append(session.steps)
-        took = now() - start
         session.recorder.pause(start)
-        if search.done:
-            break
-        if took * LOOKS > share:
-            session.recorder.note(f"leaks were not looked for: to look at what lives takes {took / SECOND:.1f} s")
-            return
-        yield from _steps(APART)
     start = now()
-    for leak in search.leaks:
+    for leak in search.leaks if affordable else ():
         session.recorder.fact("leak", **leak)
     for container in growing(looks, steps, sys._getframe()):
         session.recorder.fact("growing", **container)

@@ -228,7 +228,8 @@ class WorkerSampleFacts:
 class RepeatedLine:
     """A line that computed what it had computed before. outer: the line that calls its function, depth: how many
     functions run then. evaluations: per step; again: of those behind the first step, per step, that gave what was there
-    before, in `duration` ns; results: different ones, in all."""
+    before, in `duration` ns; results: different ones, in all. called: the function of a package that gave them to the
+    line; "" for the line itself."""
 
     site: SourceLine
     evaluations: float
@@ -238,17 +239,52 @@ class RepeatedLine:
     outer: SourceLine | None = None
     part: str = ""
     depth: int = 0
+    called: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRead:
+    """What a line reads whole in each evaluation: the container of this name, or the file ("file") whose name is that
+    variable's."""
+
+    name: str
+    kind: str
+    entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideCall:
+    """Function of a package or of Python's library that a line calls. duration: ns per step. one_file: all calls were
+    given the name of the same file."""
+
+    name: str
+    duration: float
+    one_file: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LineWork:
+    """A line that calls or reads such things. evaluations, duration (ns): per step."""
+
+    site: SourceLine
+    evaluations: float
+    duration: float
+    part: str = ""
+    read: tuple[WholeRead, ...] = ()
+    calls: tuple[OutsideCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatFacts:
-    """Results that came again within `steps` steps. start, end: ns; held: of that, ns for looking at results."""
+    """Results that came again within `steps` steps, and what the lines went through. start, end: ns; held: of that, ns
+    for looking at results."""
 
     start: int
     end: int
     held: int
     steps: int
     lines: tuple[RepeatedLine, ...] = ()
+    works: tuple[LineWork, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +372,8 @@ class SettingsFacts:
     packages: installed ones that a fix could use. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
     debug_switches: (name, value) of active environment variables for debugging. memory_limit: bytes of the device, else
     of the process. autocast: format of the autocast around modules that are
-    trained, "off", or None if unknown. anomaly_site, deterministic_site: the line that switched it on, by its text."""
+    trained, "off", or None if unknown. anomaly_site, deterministic_site: the line that switched it on, by its text;
+    threads_site: one that calls torch.set_num_threads, looked for where OMP_NUM_THREADS is set to as many."""
 
     intra_op_threads: int
     inter_op_threads: int
@@ -356,6 +393,7 @@ class SettingsFacts:
     allocator: str = ""
     debug_switches: tuple[tuple[str, str], ...] = ()
     anomaly_site: SourceLine | None = None
+    threads_site: SourceLine | None = None
     deterministic_site: SourceLine | None = None
 
 
@@ -495,12 +533,14 @@ class LeakFacts:
 @dataclass(frozen=True, slots=True)
 class GrowingFacts:
     """Container that became longer with every step. kind: its type; name: of the variable or attribute; entries: by
-    which it grew per step. site: the line that makes it longer, None if unknown."""
+    which it grew per step. site: the line that makes it longer, None if unknown. most: entries of a deque that has a
+    limit."""
 
     kind: str
     name: str
     entries: float
     site: SourceLine | None = None
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 from steptime.advice.device_uses import CopyUse
@@ -62,6 +63,8 @@ COLLATE_SHARE = 0.5
 """Fraction of the making of a batch: from half on, collating is the first thing to mend."""
 OWN = 0.5
 """Fraction of a line's time outside of the loader: what reads less waits for a DataLoader, or runs inside one."""
+HOT_LINE = 0.6
+"""Fraction of the loader's sampled time: from here on a single line is named next to the number of workers."""
 SAMPLER_SHARE = 0.5
 """Fraction of the wait: from half on, drawing the indices is the first thing to mend."""
 SENDS, FILLS = ("to", "cuda"), ("copy_",)
@@ -248,8 +251,23 @@ def too_few_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Finding
     summary += f"; {_workers(model.needed)} would do" if model.needed == model.best else ""
     saved = capped(scaled(wait, ratio(gain, wait.value)), wait)
     saving, source = modelled(saved.value, saved.low, wait.high, wait.samples), loader.site or loader.item_site
-    advice, evidence = _advice_on_more(loader, model), _augmenting(case)
+    advice, evidence = _advice_on_more(loader, model) + _hot_line(case), _augmenting(case)
     return too_few_workers.finding(summary, advice, saving, category="input", source=source, evidence=evidence)
+
+
+def _hot_line(case: Case) -> str:
+    """Sentence on the line with most of the loader's time, if there is one; "" without it."""
+    paths = [path for path in case.paths if path.part == "input" and path.lines]
+    spent = Counter[SourceLine]()
+    for path in paths:
+        spent[path.lines[0]] += round(path.duration)
+    for line, most in spent.most_common(1):
+        share = ratio(most, spent.total())
+        if share >= HOT_LINE:
+            return (
+                f" {format_source(line)} takes {format_share(share)} of it: what it does alike for each item, do once."
+            )
+    return ""
 
 
 def _workers(count: int) -> str:

@@ -49,6 +49,9 @@ of each operator."""
 SPREADING = ("compute", "memory")
 """Bounds of an operator that spreads over threads: one thread does not fill the memory's bandwidth. Those bound by
 their own latency are too small to be shared."""
+GRAIN, PRODUCT = 2 * 4 * 32_768, 1e6
+"""Bytes, or FLOP, of one call from which on torch gives it to several threads: at::internal::GRAIN_SIZE is 32,768
+elements (ATen/Parallel.h), in and out in float32; a matmul of less takes some ten microseconds."""
 LIKELY, SURE = 0.5, 0.1
 """Fraction of the upper bound: how much threads without a CPU cost, and how well an operator spreads over threads, is
 not known before it is tried."""
@@ -311,7 +314,8 @@ def too_few_threads(
     How we know: The variable is set, and torch follows it; at least twice as many threads would fit the CPUs that the
     process may use (its share of them where several training processes run on this host, one left to a loader's
     workers); and that many CPUs were idle in fact. The savings are the time of the operators that arithmetic or memory
-    bounds, which spreads over threads; how much of it is real only a trial shows, so the interval is wide.
+    bounds, which spreads over threads where one call is large enough for that; how much of it is real only a trial
+    shows, so the interval is wide. A job that calls torch.set_num_threads itself has decided, and is left alone.
 
     What helps: OMP_NUM_THREADS = CPUs / training processes.
 
@@ -321,9 +325,11 @@ def too_few_threads(
     best, threads = fitting_threads(settings, case.loader), max(1, settings.intra_op_threads)
     if settings.omp_num_threads != str(threads) or best < SPEEDUP * threads or case.step.device != "cpu":
         return None
+    if settings.threads_site is not None:  # the job's own choice, which the variable does not change
+        return None
     if idle_cpus(contention) < (best - threads) / SPEEDUP:
         return None
-    profiled = sum(operator.duration for operator in operators if operator.bound in SPREADING)
+    profiled = sum(operator.duration for operator in operators if operator.bound in SPREADING and _is_shared(operator))
     spent = profiled * profile_scale(operators, case.categories)
     upper_bound = spent * (1 - at_once(threads, contention) / at_once(best, contention))
     if not upper_bound:
@@ -332,6 +338,13 @@ def too_few_threads(
     saving = partly(upper_bound, LIKELY, SURE, case.step)
     summary = f"OMP_NUM_THREADS={threads} holds {held}"
     return too_few_threads.finding(summary, f"Set OMP_NUM_THREADS={best}.", saving, category="compute")
+
+
+def _is_shared(use: OperatorUse) -> bool:
+    """True if one call is large enough for several threads, or its size is not known."""
+    if use.bytes is None and use.flops is None:
+        return True
+    return ratio(use.bytes or 0.0, use.calls) >= GRAIN or ratio(use.flops or 0.0, use.calls) >= PRODUCT
 
 
 LEAST_HELD = 0.25

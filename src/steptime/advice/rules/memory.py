@@ -80,7 +80,8 @@ def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
         return _found_keeping(holder, memory.holders) if holder is not None and sure else None
     growth = memory.growth
     left = time_until_full(memory, step)
-    reach = f"full in {format_duration(left)}" if left is not None and left <= SOON else ""
+    limited = holder is not None and holder.most is not None
+    reach = f"full in {format_duration(left)}" if left is not None and left <= SOON and not limited else ""
     grown = reach or f"{format_bytes(memory.grown)} so far"
     summary = f"Memory grows by {format_bytes(growth.value)} per step, {grown}"
     if holder is not None and holder.name:
@@ -104,7 +105,8 @@ def _kept(holder: HolderUse) -> str:
     """Objects that one holder holds on to, as evidence."""
     named = f"The {holder.kind} {holder.name}" if holder.kind else "Something that was not found"
     if holder.entries:
-        return f"{named} gets {holder.entries:,.0f} entries longer with every step."
+        most = f", up to {holder.most:,}" if holder.most is not None else ""
+        return f"{named} gets {holder.entries:,.0f} entries longer with every step{most}."
     kept = f"keeps {holder.tensors:.3g} tensors more with every step" if holder.tensors >= 1 else "is a sum that grows"
     return f"{named} {kept}{', with their graphs of autograd' if holder.graph else ''}."
 
@@ -115,6 +117,8 @@ def _advice(holder: HolderUse | None) -> str:
     name = holder.name or "it"
     if holder.kind == "hook":
         return f"The hook keeps what it is given in {name}: keep less, or remove it with handle.remove()."
+    if holder.most is not None:
+        return f"{name} has a limit: see whether what it will hold then fits into memory."
     if holder.graph:
         return f"Keep what {name} needs without its graph: .detach(), or .item() once in a while."
     return f"Empty {name}, or keep less in it."

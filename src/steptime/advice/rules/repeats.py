@@ -8,8 +8,8 @@ from steptime.advice.evidence import RepeatedForward
 from steptime.advice.line_evidence import UPDATED
 from steptime.advice.loader_model import production
 from steptime.advice.rule import Finding, rule
-from steptime.advice.run_uses import LoaderUse, RepeatUse, StepSummary
-from steptime.advice.savings import in_step, less, modelled, ratio
+from steptime.advice.run_uses import LoaderUse, RepeatUse, StepSummary, WorkUse
+from steptime.advice.savings import in_step, less, modelled, ratio, total
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.unused import ATTENTION, PickedUse, UnreadUse
 from steptime.quantities import format_duration, format_share, format_source
@@ -43,13 +43,21 @@ LEAST_UNREAD = 0.5
 """Of the batches of an iterator that nobody reads: a loop over all of a small dataset in each step reads them all."""
 
 
+GENERAL = (
+    "input-wait", "too-few-workers", "slow-collate", "per-sample-fetch", "batch-preparation", "python-time",
+    "dispatch-loop", "outside-model", "dominant-operator", "compute-share", "work-without-gradient", "large-part",
+)  # fmt: skip
+"""Rules that say where the time goes, and not why."""
+LEAST_GONE_THROUGH = 0.1
+"""Fraction of the step: what takes less may as well be what the step needs."""
+SURE_GONE_THROUGH = 0.5
+"""Fraction of the line's time that is saved at least: something of it is what the line is for."""
+
+
 @rule(
     "ST210",
     "computed-again",
-    supersedes=(
-        "input-wait", "too-few-workers", "slow-collate", "per-sample-fetch", "batch-preparation", "python-time",
-        "dispatch-loop", "outside-model", "dominant-operator", "compute-share", "work-without-gradient",
-    ),
+    supersedes=GENERAL,
     by_line=True,
     at_setting=True,
 )  # fmt: skip
@@ -102,10 +110,81 @@ def _keep(use: RepeatUse) -> str:
 def _evidence(use: RepeatUse) -> Iterator[str]:
     if use.source.text:
         yield use.source.text
+    if use.called:
+        yield f"{use.called} gives it; where that reads a file, read it once and keep what it holds."
     results = "one result" if use.results == 1 else f"{use.results} different results"
     yield f"{results} in {use.evaluations * use.steps:.0f} evaluations of {use.steps} steps."
     if use.outer is not None:
         yield f"Called from {format_source(use.outer)}."
+
+
+GOES_THROUGH = {
+    "container": ("goes through all of {what}", (
+        "Its cost grows with that, not with what the line asks for. Keep it in the form that is needed: an array in "
+        "place of a list that is converted, a set or a dictionary in place of a list that is searched, a list "
+        "in place of a deque that is indexed in its middle; or pass over the new entries only."
+    )),
+    "folder": ("searches a folder ({what})", (
+        "Its cost grows with the files in the folder. List the folder once, before the loop or in __init__, and look "
+        "the names up in a dictionary."
+    )),
+    "copy": ("copies a whole object ({what})", (
+        "Copy only what is changed afterwards: a shallow copy (dict(item)), or the crop or view that is used; without "
+        "a change in place, no copy is needed."
+    )),
+    "file": ("reads the same file again ({what})", (
+        "Read or open it once, in __init__ or at the first use, and keep it; or store it in a form of which a part can "
+        "be read (np.load(…, mmap_mode=\"r\") of an .npy file, HDF5)."
+    )),
+    "stack": ("looks through Python's stack and its source ({what})", (
+        "Read the one frame that is needed: sys._getframe(1) has its file and line in a microsecond."
+    )),
+}  # fmt: skip
+"""By kind: what the line does, and what helps."""
+
+
+@rule("ST213", "goes-through-all", supersedes=(*GENERAL, "computed-again"), by_line=True, at_setting=True)
+def goes_through_all(step: StepSummary, works: tuple[WorkUse, ...]) -> Iterator[Finding]:
+    """A line goes through all of something for a small part of it
+
+    What it means: An item lists its folder, reads the file of all items, copies the whole sample of which it keeps a
+    crop; a draw converts a list of everything, a search passes over a list. The cost grows with the dataset, the buffer
+    or the program, and not with the batch.
+
+    How we know: In a few steps, the lines of the loop and of your most expensive functions are timed, with the
+    functions of packages and of Python's library that each calls directly. The function tells what the line goes
+    through: a folder, an object and all that it refers to, Python's stack, a file of the same name each time. A
+    container counts where each evaluation reads the same one of a thousand entries or more as a whole, neither by an
+    index nor by a method, and takes three nanoseconds an entry at least, which an index or a small sample of it does
+    not take. Lines of one kind and function count together. Less than a tenth of the step is not reported. In workers
+    of a loader lines are not seen so.
+
+    What helps: Do once what does not depend on the item: list the folder, open the file, make the array, the set or the
+    dictionary. More workers do the same work at the same time: they come second.
+
+    When to ignore it: When it is another folder, list or object each time, and all of it is needed.
+    """
+    groups: dict[tuple[str, str, str], list[WorkUse]] = {}
+    for use in works:
+        if step.device == "cpu" or use.part == "input":  # a device only waits for what the CPU cannot hide
+            place = "" if use.kind != "container" else use.what
+            groups.setdefault((use.kind, place, use.source.function), []).append(use)
+    for (kind, *_), uses in groups.items():
+        spent = total(use.duration for use in uses)
+        if ratio(spent.value, step.duration.value) < LEAST_GONE_THROUGH:
+            continue
+        first, (does, advice) = uses[0], GOES_THROUGH[kind]
+        often = f", {first.evaluations:.3g} times" if first.evaluations >= TWICE else ""
+        reported = f"{does.format(what=first.what)}{often}: {in_step(spent.value, step)}"
+        loads = first.part == "input"
+        yield goes_through_all.finding(
+            f"{format_source(first.source)} {reported}",
+            f"{advice} Only then add workers." if loads else advice,
+            modelled(0.9 * spent.value, SURE_GONE_THROUGH * spent.value, spent.high, spent.samples),
+            category="input" if loads else "",
+            source=first.source,
+            evidence=tuple(use.source.text for use in uses if use.source.text),
+        )
 
 
 @rule("ST212", "frozen-forward", supersedes=("outside-model",), by_line=True, at_setting=True)

@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from steptime.advice.device_uses import MachineUse, RooflineUse
-from steptime.advice.evidence import Case, LineUse
+from steptime.advice.evidence import Case, LineUse, SiteUse
 from steptime.advice.kernels import first_source, plain_name, short_kernel
 from steptime.advice.line_evidence import line_times, steady_time
+from steptime.advice.models import check_time, checks
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Weight, rule
 from steptime.advice.rules.python import OFTEN
+from steptime.advice.rules.switches import CHECKS_OFF
 from steptime.advice.run_uses import (
     CategoryUse,
     CaughtUse,
@@ -95,6 +97,8 @@ def slow_checkpoint(step: StepSummary, segments: tuple[SegmentUse, ...]) -> Find
     )
 
 
+LEAST_CHECKS = 0.1
+"""Fraction of the rollouts: checks of arguments that take so much are the first to go."""
 MAKES_TENSORS = re.compile(r"\b(?:as_)?tensor\(")
 ON_OWN_WORK = "Neither a model nor an environment takes this time: make this line cheaper, or keep what it makes."
 ON_LISTS = (
@@ -104,7 +108,9 @@ ON_LISTS = (
 
 
 @rule("ST903", "rollout-share", weight=Weight.NOTE)
-def rollout_share(segments: tuple[SegmentUse, ...]) -> Finding | None:
+def rollout_share(
+    segments: tuple[SegmentUse, ...], sites: tuple[SiteUse, ...] = (), machine: MachineUse | None = None
+) -> Finding | None:
     """Collecting experience takes a large part of the run
 
     What it means: In reinforcement learning the run alternates between rollouts (the model acts in an environment) and
@@ -114,7 +120,8 @@ def rollout_share(segments: tuple[SegmentUse, ...]) -> Finding | None:
     compared with the run after the warm-up. The models' forward is timed in all of them, and in one the
     lines, too; the text of a line shows whether it is the environment (`.step(`, `.reset(`) or a transfer. Where only
     the models' forward takes time, the rule reports calls of the models: a check, a teacher, a generator of samples.
-    Where most of it is a line in which neither a model nor an environment runs, the rule names that line.
+    Where most of it is in lines in which neither a model nor an environment runs, the rule names these. Where
+    torch.distributions checks its arguments for a tenth of it (see ST608), that comes first.
 
     What helps: Where the models take the time, vectorised environments with one batched forward for all. Where the
     environment does, a cheaper step of it, or environments in processes of their own. inference_mode while acting. Cost
@@ -131,10 +138,21 @@ def rollout_share(segments: tuple[SegmentUse, ...]) -> Finding | None:
         advice = "Call the model less often, or once for one large batch; leave out calls whose result is not needed."
         return rollout_share.finding(summary, advice, **_where(use))
     times = f"{format_duration(use.duration)} in {format_count(use.count, 'rollout')}"
-    if (line := own_work(use)) is not None:
-        summary = f"{line_place(line)} takes {format_share(line.share)} of the time between updates ({times})"
-        summary += f", which is {format_share(use.share)} of the run"
-        makes = MAKES_TENSORS.search((line.within or line.source).text) is not None
+    found = checks(sites)
+    count = sum(each.seen if use.every > 1 else each.calls for each in found)  # one rollout was looked at
+    part = count * check_time(machine) * use.count / max(1, use.duration)
+    if part >= LEAST_CHECKS:
+        summary = f"torch.distributions checks its arguments for some {format_share(min(part, 1.0))} of the rollouts, "
+        summary += f"{format_share(use.share)} of the run"
+        more = f"{count:.3g} checks in a rollout ({times})."
+        given = {**_where(use), "source": found[0].source}
+        return rollout_share.finding(summary, CHECKS_OFF, **{**given, "evidence": (more, *given["evidence"])})
+    if lines := own_work(use):
+        places = " and ".join(map(line_place, lines[:2]))
+        taken = format_share(sum(line.share for line in lines[:2]))
+        summary = f"{places} take{'s' * (len(lines) == 1)} {taken} of the time between updates, "
+        summary += f"{format_share(use.share)} of the run"
+        makes = any(MAKES_TENSORS.search((line.within or line.source).text) for line in lines[:2])
         return rollout_share.finding(summary, ON_LISTS if makes else ON_OWN_WORK, **_where(use))
     summary = f"Rollouts took {format_share(use.share)} of the run ({times})"
     advice = "Act in many environments at once with one batched forward."
@@ -210,13 +228,14 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
         part, each = part_words(change.phase), format_duration(change.by_step)
         took = f"from {format_duration(change.before)} to {format_duration(change.now)}"
         place = f", at {format_source(change.line)}" if change.line is not None else ""
-        longer = f"; the {change.longer} gets {change.entries:,.0f} longer with each step" if change.longer else ""
+        longer = f"; {change.longer} gets {change.entries:,.0f} longer with each step" if change.longer else ""
         summary = f"{part[:1].upper()}{part[1:]} grows by {each} every step, {took}{keeps or place}{longer}"
         advice = "Look for what grows with each step or epoch: hooks, callbacks, lists, graphs, buffers."
         if longer:
             advice = (
-                f"Empty the {change.longer} once it has served, bound it, or keep a sum of it. A deque is slow to "
-                "index, a list slow to search: use a list by index, a set or a dictionary."
+                f"Empty {change.longer} once it has served (at the end of each epoch), bound it, keep a sum of it, or "
+                "pass over the new entries only. A deque is slow to index, a list slow to search: use a list by index, "
+                "a set or a dictionary."
             )
     if keeps:
         advice = f"Cut the graph between steps: {change.carried} = {change.carried}.detach() behind the update."
@@ -225,8 +244,8 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
     # Without a category: the hottest line of one was timed before the change.
     found = steps_changed.finding(summary, advice, saving, source=change.line, evidence=evidence)
     shared = contention is not None and others_took_cpus(contention)
-    alone = change.growth >= WHOLE_LINE * (change.now - change.before)
-    surely = change.line is not None or (change.now >= SURELY * change.before and alone)
+    alone = change.growth >= ALONE * (change.now - change.before)
+    surely = change.line is not None or bool(keeps) or (change.now >= SURELY * change.before and alone)
     if shared and step.device == "cpu" and not surely:
         return replace(
             found, weight=Weight.NOTE, advice="Measure again on a quiet machine first: others used its CPUs."
@@ -234,8 +253,8 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
     return found
 
 
-SURELY = 2
-"""Times the step before, in one phase alone: other programs slow all of them."""
+SURELY, ALONE = 2, 0.8
+"""Times the step before, where one phase has so much of the growth: other programs slow all of them."""
 WHOLE_LINE = 0.9
 """Fraction of what the slow steps take longer: a line or a phase that takes so much is what makes them slow."""
 

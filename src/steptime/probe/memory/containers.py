@@ -17,6 +17,9 @@ GROW = (list, dict, set, deque, OrderedDict)
 own."""
 MOST_GROWING = 4
 """Containers that are reported, those that grow fastest first."""
+DEEP, MOST_ATTRIBUTES = 3, 4_000
+"""Attributes of attributes that are looked through; of one variable so many at most: what lies below torch's modules is
+counted, too."""
 
 Lengths = dict[tuple[str, int], int]
 """Length by (name, number of the object)."""
@@ -30,17 +33,24 @@ def lengths(frame: FrameType | None) -> Lengths:
 def growing(looks: list[Lengths], steps: list[int], frame: FrameType | None) -> list[dict[str, Any]]:
     """Containers that grew by an entry per step or more between any two looks in turn. steps: number of each look's."""
     apart = [after - before for before, after in pairwise(steps)]
-    found: dict[str, tuple[float, str, list[CodeType]]] = {}
+    found: dict[str, tuple[float, str, list[CodeType], int | None]] = {}
     for name, value, codes in _named(frame):
         known = [look.get((name, id(value))) for look in looks]
         grown = [after - before for before, after in pairwise(known) if before is not None and after is not None]
         rates = [more / each for more, each in zip(grown, apart, strict=False)]
         if len(rates) == len(apart) and min(rates) >= 1:
-            found.setdefault(name, (min(rates), type(value).__name__, codes))
+            most = value.maxlen if type(value) is deque else None
+            found.setdefault(name, (min(rates), type(value).__name__, codes, most))
     fastest = sorted(found.items(), key=lambda each: -each[1][0])[:MOST_GROWING]
     return [
-        {"kind": kind, "name": name, "entries": rate, "site": growing_line(name.rpartition(".")[2], codes)}
-        for name, (rate, kind, codes) in fastest
+        {
+            "kind": kind,
+            "name": name,
+            "entries": rate,
+            "site": growing_line(name.rpartition(".")[2], codes),
+            "most": most,
+        }
+        for name, (rate, kind, codes, most) in fastest
     ]
 
 
@@ -73,15 +83,33 @@ def _grows(kind: type) -> bool:
 
 
 def _of_attributes(value: Any) -> Iterator[tuple[str, Any, list[CodeType]]]:
-    kinds = type(value).__mro__
+    """Containers that are attributes of an object, or of an object of the user's below it."""
+    level, seen = [value], {id(value)}
+    for _ in range(DEEP):
+        below = []
+        for owner in level:
+            entries = _attributes(owner)
+            held = [(name, each) for name, each in entries if _grows(type(each))]
+            kinds = type(owner).__mro__ if held else ()
+            codes = [each.__code__ for kind in kinds for each in kind.__dict__.values() if type(each) is FunctionType]
+            for name, each in held:
+                yield f"{type(owner).__name__}.{name}", each, codes
+            new = [each for _, each in entries if id(each) not in seen and _is_users(type(each))]
+            seen.update(id(each) for _, each in entries)
+            below += new
+        level = below if len(seen) < MOST_ATTRIBUTES else []
+
+
+def _attributes(owner: Any) -> list[tuple[Any, Any]]:
+    kinds = type(owner).__mro__
     descriptor = next((kind.__dict__["__dict__"] for kind in kinds if "__dict__" in kind.__dict__), None)
     if type(descriptor) is not GetSetDescriptorType:
-        return  # a proxy's own, which runs code of the user's
-    entries = descriptor.__get__(value)
-    if type(entries) is not dict:
-        return
-    held = [(name, each) for name, each in list(entries.items()) if _grows(type(each))]
-    methods = (each for kind in kinds for each in kind.__dict__.values()) if held else ()
-    codes = [each.__code__ for each in methods if type(each) is FunctionType]
-    for name, each in held:
-        yield f"{type(value).__name__}.{name}", each, codes
+        return []  # a proxy's own, which runs code of the user's
+    entries = descriptor.__get__(owner)
+    return list(entries.items()) if type(entries) is dict else []
+
+
+def _is_users(kind: type) -> bool:
+    """True for a class whose methods are in a file of the user's."""
+    first = next((each for each in kind.__dict__.values() if type(each) is FunctionType), None)
+    return first is not None and sites.whose(first.__code__.co_filename) == sites.USER

@@ -1,0 +1,236 @@
+"""What lines go through: functions of packages and of Python's library that they call, with their time and what they
+give; long containers that every evaluation of a line reads whole; files that are always the same.
+
+Of containers only number, kind and length are kept, of results and names of files a hash."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from keyword import iskeyword
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from steptime.probe import sites
+from steptime.probe.sampling import described, path_of
+
+LONG = 1_000
+"""Entries of a container that is worth a word where a line reads it whole."""
+CONTAINERS = (list, tuple, deque)
+"""Exact types; who hands on a dictionary or a set looks something up in it, as a rule."""
+PATHS = ("pathlib", "pathlib._local")
+"""Modules of Path (Python 3.10 to 3.14)."""
+MOST_NAMES, MOST_CALLS, MOST_RESULTS = 8, 8, 512
+"""Of one line: names that are looked up, functions that it calls, and results of one function that are told apart."""
+OWN = 0.5
+"""Most of a line's time that watched functions below it may take, for what it reads to be its own."""
+MOST_FACTS = 24
+"""Lines that are written, those with most time."""
+READ_WHOLE = re.compile(r"(?<![\w.\"'])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?![\w.\"'\[(])(?!\s*=(?!=))")
+"""A variable, or an attribute of one, that a line neither indexes nor calls nor binds."""
+_TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
+_OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+FILES_OF_TORCH = os.path.join(_TORCH, "serialization.py")
+"""The only part of torch whose calls are timed: the others are operators, which a profile shows."""
+
+_Key = tuple[CodeType, int]
+
+
+class _Outward:
+    """A function that a line calls. spent: ns; results: what it gave, as fingerprints; again, repeated: calls that gave
+    what had been there, and their ns; files: hashes of the names of files that it was given."""
+
+    __slots__ = ("again", "count", "files", "name", "repeated", "results", "spent")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.spent = self.count = self.again = self.repeated = 0
+        self.results: set[int] = set()
+        self.files: set[int] = set()
+
+
+class _Work:
+    """A line. seen, spent: evaluations and their ns; inside: ns of that in watched functions; read: what all of them
+    read whole, by name: (number of the object or hash of the file's name, kind, entries); None before the first."""
+
+    __slots__ = ("calls", "inside", "part", "read", "seen", "spent")
+
+    def __init__(self, part: str) -> None:
+        self.part, self.seen, self.spent, self.inside = part, 0, 0, 0
+        self.read: dict[str, tuple[int, str, int]] | None = None
+        self.calls: dict[CodeType, _Outward] = {}
+
+
+class WorkObserver:
+    """Observer of the lines of some functions. bound: names that each function binds, by its lines, attributes with a
+    leading dot. fingerprint: of a result, None for what has none."""
+
+    def __init__(
+        self, bound: Mapping[CodeType, Mapping[int, set[str]]], fingerprint: Callable[[Any], int | None]
+    ) -> None:
+        self._lines: dict[_Key, _Work] = {}
+        self._bound, self._fingerprint = bound, fingerprint
+        self._names: dict[_Key, list[list[str]]] = {}
+        self._outside: dict[CodeType, bool] = {}
+        self._reached: dict[CodeType, set[str]] = {}
+
+    def reached(self, code: CodeType, line: int) -> None:
+        """A line runs: what it binds is made anew."""
+        self._reached.setdefault(code, set()).update(self._bound[code].get(line, ()))
+
+    def evaluated(self, frame: FrameType, line: int, took: int, *, ran: bool) -> None:
+        """A line has taken so many ns. ran: its function had started before the observer."""
+        work = self._work(frame, line)
+        work.seen += 1
+        work.spent += took
+        if work.read is None or work.read:
+            read = dict(self._read(frame, line, ran))
+            known = read if work.read is None else work.read
+            work.read = {name: found for name, found in read.items() if known.get(name, (0,))[0] == found[0]}
+
+    def _work(self, frame: FrameType, line: int) -> _Work:
+        key = frame.f_code, line
+        if key not in self._lines:
+            self._lines[key] = _Work(path_of(frame)[0])
+        return self._lines[key]
+
+    def _read(self, frame: FrameType, line: int, ran: bool) -> Iterator[tuple[str, tuple[int, str, int]]]:
+        code, key = frame.f_code, (frame.f_code, line)
+        if key not in self._names:
+            text = linecache.getline(code.co_filename, line).partition("#")[0]
+            found = dict.fromkeys(name for name in READ_WHOLE.findall(text) if not iskeyword(name))
+            self._names[key] = [name.split(".") for name in found][:MOST_NAMES]
+        values = sites.variables(frame) if self._names[key] else {}
+        for name, *attributes in self._names[key]:
+            value = values.get(name, frame.f_globals.get(name))
+            for attribute in attributes:
+                value = _attribute(value, attribute)
+            read = _whole(value)
+            if read is not None and not self._is_anew(frame, name, attributes, ran, read):
+                yield ".".join((name, *attributes)), read
+
+    def _is_anew(
+        self, frame: FrameType, name: str, attributes: list[str], ran: bool, read: tuple[int, str, int]
+    ) -> bool:
+        """True for what may be another object each time, even if it has the number of the one before."""
+        code, caller = frame.f_code, frame.f_back
+        bound = self._reached.get(code, set())
+        if name in bound or any(f".{each}" in bound for each in attributes):
+            return True
+        if name not in code.co_varnames or ran:
+            return False
+        if attributes:  # of a method's arguments its object stays
+            return not code.co_argcount or name != code.co_varnames[0]
+        handed = caller is not None and caller.f_code in self._bound  # an argument: as its caller has it
+        return not handed or read not in dict(self._read(caller, caller.f_lineno, ran)).values()
+
+    def inside(self, caller: CodeType, line: int, took: int) -> None:
+        """A watched function that a line calls has taken so many ns: what is handed on to it is not the line's own."""
+        if (caller, line) in self._lines:
+            self._lines[caller, line].inside += took
+
+    def is_outside(self, code: CodeType) -> bool:
+        """True for a function of a package, or of Python's library."""
+        known = self._outside.get(code)
+        if known is None:
+            file = code.co_filename
+            of_torch = file.startswith((_TORCH, _OURS)) and file != FILES_OF_TORCH
+            known = self._outside[code] = not of_torch and sites.whose(file) != sites.USER and not file.startswith("<")
+        return known
+
+    def called(self, frame: FrameType, line: int, caller: FrameType, result: Any, took: int, *, later: bool) -> None:
+        """A function has given a result to a line, in so many ns. later: behind the first step."""
+        calls = self._work(caller, line).calls
+        if frame.f_code not in calls and len(calls) >= MOST_CALLS:
+            return
+        call = calls.get(frame.f_code)
+        if call is None:
+            module = str(frame.f_globals.get("__name__", ""))
+            name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
+            call = calls[frame.f_code] = _Outward(f"{module}.{name}")
+        call.spent += took
+        call.count += 1
+        call.files.update(_files(frame) if len(call.files) < MOST_CALLS else ())
+        found = self._fingerprint(result) if len(call.results) < MOST_RESULTS else None
+        if found is not None:
+            again = later and found in call.results
+            call.again += again
+            call.repeated += took * again
+            call.results.add(found)
+
+    def facts(self, steps: int) -> list[dict[str, Any]]:
+        """The lines, for `RepeatFacts`."""
+        longest = sorted(self._lines.items(), key=lambda each: -each[1].spent)
+        for _, work in longest:
+            work.read = work.read if work.inside <= OWN * work.spent else None
+        known = [(key, work) for key, work in longest if work.read or work.calls]
+        return [
+            {
+                "site": described(key),
+                "part": work.part,
+                "evaluations": work.seen / steps,
+                "duration": work.spent / steps,
+                "read": [{"name": name, "kind": kind, "entries": entries}
+                         for name, (_, kind, entries) in (work.read or {}).items()],
+                "calls": [{"name": call.name, "duration": call.spent / steps,
+                           "one_file": len(call.files) == 1 and call.count > 1} for call in work.calls.values()],
+            }
+            for key, work in known[:MOST_FACTS]
+        ]  # fmt: skip
+
+    def repeated(self, steps: int, left_out: Iterable[_Key]) -> Iterator[dict[str, Any]]:
+        """Calls that gave again what had been there, for `RepeatFacts`, without those of some lines."""
+        left, later = set(left_out), max(1, steps - 1)
+        for key, work in self._lines.items():
+            for call in work.calls.values() if key not in left else ():
+                if call.repeated:
+                    yield {
+                        "site": described(key),
+                        "outer": None,
+                        "part": work.part,
+                        "depth": 1,
+                        "evaluations": call.count / max(1, steps),
+                        "again": call.again / later,
+                        "results": len(call.results),
+                        "duration": call.repeated / later,
+                        "called": call.name,
+                    }
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """An attribute that an object keeps in its dictionary; None for any other. Runs no code of the user's."""
+    try:
+        entries = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return None
+    return entries.get(name) if type(entries) is dict else None
+
+
+def _whole(value: Any) -> tuple[int, str, int] | None:
+    """(number, kind, entries) of a long container; (hash, "file", 0) of what may be a file's name."""
+    kind = type(value)
+    if any(kind is each for each in CONTAINERS) and len(value) >= LONG:
+        return id(value), kind.__name__, len(value)
+    name = _file(value)
+    return (hash(name), "file", 0) if name else None
+
+
+def _file(value: Any) -> str:
+    kind = type(value)
+    if kind is str:
+        return value if len(value) < 4096 and ("." in value or os.sep in value) else ""
+    return str(value) if kind.__module__ in PATHS else ""
+
+
+def _files(frame: FrameType) -> Iterator[int]:
+    """Hashes of the names of files among a function's first arguments."""
+    code = frame.f_code
+    values = sites.variables(frame)
+    for name in code.co_varnames[: min(2, code.co_argcount)]:
+        if found := _file(values.get(name)):
+            yield hash(found)

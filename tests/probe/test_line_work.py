@@ -1,0 +1,141 @@
+"""What lines go through: containers that they read whole, functions that they call, and nothing of it that stays."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from steptime.probe.repeats import RepeatObserver  # noqa: E402
+
+COUNT = 60_000
+
+
+class Words:
+    def __init__(self) -> None:
+        self.names = [str(number) for number in range(COUNT)]
+        self.tree = {"rows": [[number] for number in range(3_000)]}
+        self.folder = Path(os.__file__).parent
+
+    def searched(self, step: int) -> bool:
+        return str(-1 - step) in self.names
+
+    def indexed(self, step: int) -> int:
+        return sum(len(self.names[at]) for at in range(step, step + 4_000))
+
+    def made_anew(self, step: int) -> int:
+        self.fresh = list(range(COUNT))
+        return sum(self.fresh) + step
+
+    def given(self, rows: list[Any]) -> bool:
+        return None in rows
+
+    def copied(self, step: int) -> Any:
+        found = copy.deepcopy(self.tree)
+        return found, step
+
+    def listed(self, step: int) -> list[str]:
+        found = [each.name for each in self.folder.glob("*.py")]
+        return found[step:]
+
+
+def observed(run: Callable[[int], Any], *codes: Any) -> list[dict[str, Any]]:
+    observer = RepeatObserver({*codes} or {run.__code__}, 10**10)
+    assert observer.start(sys._getframe())
+    try:
+        for step in range(4):
+            run(step)
+            run(step + 10)
+            observer.boundary()
+    finally:
+        observer.stop(sys._getframe())
+    return observer.works
+
+
+def read(works: list[dict[str, Any]]) -> set[tuple[str, str, int]]:
+    return {(each["name"], each["kind"], each["entries"]) for work in works for each in work["read"]}
+
+
+def test_a_container_that_is_searched_is_read_whole_and_one_that_is_indexed_is_not() -> None:
+    words = Words()
+    (work,) = observed(words.searched, Words.searched.__code__)
+    assert read([work]) == {("self.names", "list", COUNT)}
+    assert work["evaluations"] == 2
+    assert work["duration"] > 3 * COUNT
+    assert read(observed(words.indexed, Words.indexed.__code__)) == set()
+
+
+def test_what_is_made_or_given_anew_is_another_container() -> None:
+    words = Words()
+    assert read(observed(words.made_anew, Words.made_anew.__code__)) == set()
+
+    def give(step: int) -> bool:
+        return words.given(list(range(COUNT)))
+
+    assert read(observed(give, Words.given.__code__, give.__code__)) == set()
+
+
+def test_what_is_handed_on_belongs_to_the_line_that_goes_through_it() -> None:
+    words = Words()
+
+    def hand_on(step: int) -> bool:
+        return words.given(words.names)
+
+    works = observed(hand_on, Words.given.__code__, hand_on.__code__)
+    assert [(each["site"]["text"], read([each])) for each in works] == [
+        ("return None in rows", {("rows", "list", COUNT)})
+    ]
+
+
+def test_functions_of_the_library_are_timed_at_the_line_that_calls_them() -> None:
+    words = Words()
+    (work,) = observed(words.copied, Words.copied.__code__)
+    (call,) = work["calls"]
+    assert call["name"] == "copy.deepcopy"
+    assert 0.5 * work["duration"] < call["duration"] <= work["duration"]
+    names = {call["name"] for work in observed(words.listed, Words.listed.__code__) for call in work["calls"]}
+    assert any(name.startswith("pathlib.") and name.endswith(".glob") for name in names)
+
+
+def test_a_file_that_is_read_again_is_known_by_its_name_and_another_one_is_not(tmp_path: Path) -> None:
+    for name in ("0.pt", "1.pt"):
+        torch.save(torch.arange(64.0), tmp_path / name)
+
+    def same(step: int) -> Any:
+        return torch.load(tmp_path / "0.pt"), step
+
+    def others(step: int) -> Any:
+        return torch.load(tmp_path / f"{step % 2}.pt"), step
+
+    for run, known in ((same, True), (others, False)):
+        calls = [call for work in observed(run) for call in work["calls"] if call["name"] == "torch.serialization.load"]
+        assert [call["one_file"] for call in calls] == [known]
+
+
+def test_a_generator_of_the_library_goes_on_without_us() -> None:
+    words = Words()
+    paths: Any = words.folder.rglob("*.py")
+
+    def run(step: int) -> int:
+        return len([next(paths).name for _ in range(200)]) + step
+
+    observed(run)
+    assert paths.gi_frame is None or paths.gi_frame.f_trace is None
+    assert next(paths) is not None
+
+
+def test_nothing_of_the_jobs_is_kept_alive() -> None:
+    words = Words()
+    before = sys.getrefcount(words.names)
+    observed(words.searched, Words.searched.__code__)
+    gc.collect()
+    after = sys.getrefcount(words.names)
+    assert after == before
