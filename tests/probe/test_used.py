@@ -19,7 +19,7 @@ from steptime.probe import backwards, calls, rows, unread, used  # noqa: E402
 from steptime.probe.modules import named_modules  # noqa: E402
 from steptime.probe.used import UseObserver, is_zero, runs  # noqa: E402
 
-STEPS = 4
+STEPS = 3
 Step = Callable[[], None]
 
 
