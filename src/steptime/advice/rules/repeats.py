@@ -33,8 +33,9 @@ OF_PASSES, SURE_PASSES, OF_PRODUCTS = 0.8, 0.3, 0.1
 """Fraction of attention's passes over its weights that is saved without them, and that surely is; of its products, that
 may be besides. Measured: 0.3 to 1.2 of the passes, nothing of 64 tokens (four shapes of 64 to 1024 tokens, one thread,
 torch 2.13)."""
-LEAST_UNUSED_ROWS, SURE_ROWS = 0.05, 0.5
-"""Fraction of the step; of that time, what surely goes: picking costs a copy, and few rows are computed less well."""
+LEAST_UNUSED_ROWS, LIKELY_ROWS, SURE_ROWS = 0.05, 0.75, 0.5
+"""Fraction of the step; of that time, what likely and what surely goes: picking costs a copy, few rows are computed
+less well, and a weight's gradient is as large as before."""
 EACH_STEP = 1.5
 """Steps from one iterator to the next, at most, for one to be started in each."""
 LEAST_STARTS = 5
@@ -298,14 +299,15 @@ def unused_rows(step: StepSummary, picked: tuple[PickedUse, ...]) -> Iterator[Fi
     """
     for use in picked:
         facts = use.facts
-        spent = (1 - facts.kept) * use.spent * step.duration.value
+        whole = (1 - facts.kept) * use.spent * step.duration.value
+        spent = LIKELY_ROWS * whole
         if ratio(spent, step.duration.value) < LEAST_UNUSED_ROWS:
             continue
         summary = f"The loss uses {format_share(facts.kept)} of the rows that {facts.path or 'forward'} computes"
         advice = f"Pick the rows before {facts.path or 'that'} computes them, in place of its result's."
-        saving = modelled(spent, SURE_ROWS * spent, spent, step.steady)
+        saving = modelled(spent, SURE_ROWS * whole, whole, step.steady)
         yield unused_rows.finding(
-            f"{summary}: the rest takes {in_step(spent, step)}",
+            f"{summary}: the rest takes {in_step(whole, step)}",
             advice,
             saving,
             category="compute",
