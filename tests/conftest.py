@@ -16,6 +16,7 @@ import pytest
 from example_counts import ALL
 from hypothesis import settings
 from machines import remember_peaks
+from patience import PATIENCE
 from preloading import GIVEN, python
 from published import DATA, Published
 
@@ -67,13 +68,13 @@ def what_is_there_stays() -> None:
 
 @pytest.fixture
 def in_time() -> Iterator[None]:
-    """A test of what could hold us for ever fails after a minute instead."""
+    """A test of what could hold us for ever fails instead."""
 
     def over(*_: object) -> None:
         raise TimeoutError("it did not end")
 
     before = signal.signal(signal.SIGALRM, over)
-    signal.alarm(60)
+    signal.alarm(PATIENCE)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
@@ -112,11 +113,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Nothing that collecting makes goes away again: the garbage collector would look at all of it for nothing."""
+    """Nothing that collecting makes goes away again: the garbage collector would look at all of it for nothing, now and
+    later."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 

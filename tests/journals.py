@@ -128,7 +128,6 @@ def _manifest() -> dict[str, Any]:
 def _process() -> dict[str, Any]:
     return {
         "pid": 17,
-        "parent_pid": 1,
         "argv": ["python", "train.py"],
         "executable": "/usr/bin/python",
         "python": "3.11.0",

@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 from report.stored_reports import longer_by, stored, with_process
 
@@ -184,7 +185,7 @@ def test_the_workflow_of_the_docs_runs(action: Any, tmp_path: Path, monkeypatch:
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    subprocess.run(["bash", "-ec", measure], cwd=tmp_path, env=environment, check=True, timeout=300)
+    subprocess.run(["bash", "-ec", measure], cwd=tmp_path, env=environment, check=True, timeout=PATIENCE)
     status, outputs, summary, message = run(action, tmp_path, **{name.replace("-", "_"): gate[name] for name in gate})
     assert {path.name for path in tmp_path.glob("gate.*")} == {"gate.xml", "gate.html"}, message
     suite = ElementTree.parse(tmp_path / "gate.xml").getroot().find("testsuite")
@@ -200,7 +201,10 @@ printf '%s\\n' "$@" >>asked
 """
 
 
-@pytest.mark.parametrize(("known", "asked"), [("", "POST\nrepos/own/er/issues/7/comments\n"), ("12\n", "PATCH\n")])
+@pytest.mark.parametrize(
+    ("known", "asked"),
+    [("", "POST\nrepos/own/er/issues/7/comments\n"), pytest.param("12\n", "PATCH\n", marks=pytest.mark.slow)],
+)
 def test_a_change_that_breaks_the_job_is_judged_and_the_table_is_its_comment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str, asked: str
 ) -> None:

@@ -89,6 +89,7 @@ def exercised(exercise: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_arithmetic_per_byte_is_what_the_guides_say(tmp_path: Path) -> None:
     printed = exercised("d", tmp_path)
     assert "$ steptime run --no-peaks --recording runs/bounds" in printed
@@ -131,11 +132,8 @@ def test_a_new_script_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     "words",
     [
-        "--no-fused --clip 1 --log-every 2",
-        "--channels-last --accumulate 2",
-        "--checkpointing --attention math",
-        "--dtype bfloat16 --workers 1 --prefetch 3",
-        "--dtype float16 --profile trace.json --steps 12",
+        "--no-fused --clip 1 --log-every 2 --channels-last --accumulate 2 --dtype bfloat16 --workers 1 --prefetch 3",
+        "--checkpointing --attention math --dtype float16 --profile trace.json --steps 12",
     ],
 )
 def test_every_knob_turns(words: str, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import click
 import pytest
 from device_recordings import report_of
 from documents import text_of
+from patience import PATIENCE
 
 from steptime import errors
 from steptime.advice.engine import all_rules
@@ -193,7 +194,7 @@ def test_the_readmes_gpu_example_is_what_diagnose_prints() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     words = ["-m", "steptime", "diagnose", "tests/data/gpu/chargpt"]
     reported = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE
     ).stdout
     assert f"```text\n{reported.strip()}\n```" in readme
 

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 SITE_PYTHON = ROOT / ".site" / "bin" / "python"
@@ -39,7 +40,9 @@ def python() -> str:
     """An interpreter that has mkdocs-material and lunr."""
     for each in (sys.executable, str(SITE_PYTHON)):
         if Path(each).exists():
-            asked = subprocess.run([each, "-c", "import lunr, material"], capture_output=True, timeout=60, check=False)
+            asked = subprocess.run(
+                [each, "-c", "import lunr, material"], capture_output=True, timeout=PATIENCE, check=False
+            )
             if asked.returncode == 0:
                 return each
     pytest.skip("no mkdocs-material and lunr: make site")
@@ -49,14 +52,14 @@ def python() -> str:
 def site(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [python, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE)
     return folder
 
 
 @pytest.fixture(scope="module")
 def found(python: str, site: Path) -> dict[str, list[str]]:
     command = [python, str(ROOT / ".ci" / "search.py"), str(site), *WANTED]
-    printed = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stdout
+    printed = subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True).stdout
     return dict(zip(WANTED, json.loads(printed), strict=True))
 
 
@@ -67,7 +70,7 @@ def test_the_search_finds_the_right_page(found: dict[str, list[str]], words: str
 
 def test_a_word_that_nobody_wrote_is_not_found(python: str, site: Path) -> None:
     command = [python, str(ROOT / ".ci" / "search.py"), str(site), "qwertzuiop"]
-    printed = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stdout
+    printed = subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True).stdout
     assert json.loads(printed) == [[]]
 
 
@@ -90,7 +93,9 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 READ = """page => ({
     anchors: [...page.querySelectorAll('[id], a[name]')].map(each => each.id || each.name),
-    links: [...page.querySelectorAll('a[href], link[href], script[src], img[src]')].map(each => each.href || each.src),
+    links: [...page.querySelectorAll('a[href], link[href], script[src], img[src], source[srcset]')].map(
+        each => each.href || each.src || new URL(each.srcset, page.baseURI).href
+    ),
     wide: document.documentElement.scrollWidth > document.documentElement.clientWidth,
 })"""
 EXCHANGED = f"""async url => {{

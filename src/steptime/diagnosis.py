@@ -147,7 +147,10 @@ def with_elsewhere(
     table does not have, and NothingMeasuredError where nothing can be replayed."""
     first, recorded = report.processes[0], path.is_dir()
     if recorded and not first.traces:
-        raise NothingMeasuredError("trace-without-steps", f"{path} holds no profiled step: record it with a profile.")
+        raise NothingMeasuredError(
+            "trace-without-steps",
+            f"{path} has no profiled step. Record the job again, longer and without --no-profile.",
+        )
     (rank,) = gather([first.traces[0].path if recorded else str(path)], max_size=max_size).ranks
     trace = read_rank(rank, max_size=max_size, cache=cache)
     here = look_up(device_of(trace))

@@ -53,11 +53,7 @@ WITHOUT_FILTER = ("unspecified", "unset")
 
 
 def ask_git(
-    folder: Path,
-    *words: str,
-    given: bytes = b"",
-    over: Callable[[], bool] = lambda: False,
-    topmost: Path | None = None,
+    folder: Path, *words: str, given: bytes = b"", over: Callable[[], bool] = lambda: False, topmost: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     """Result of a Git command in a folder. given: standard input. over: returns True once the answer is no longer
     wanted. topmost: folder at and above which repositories are ignored. Raises OSError if Git cannot be run, and

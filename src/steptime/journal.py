@@ -1,7 +1,8 @@
 """Journal: fixed-size records that the probe appends while the user's job runs.
 
 One law: standard library only, because the probe writes it inside the user's process. `steptime.recording` reads it.
-The layout is documented in docs/recording-format.md; changing it requires a higher FORMAT_VERSION.
+The layout is documented in docs/recording-format.md; changing it requires a higher FORMAT_VERSION, a new kind of record
+does not.
 
 A record is an interval on the host's monotonic clock (`time.perf_counter_ns`, shared by all processes of a Linux host):
 kind, flags, thread number, identity, start and end in nanoseconds. The meaning of an identity depends on the kind: a

@@ -31,13 +31,7 @@ from steptime.machine.machine import Machine
 from steptime.machine.peaks import known
 from steptime.recording.load import name_of
 from steptime.recording.recording import Process, Recording
-from steptime.report.compose import (
-    cost_of,
-    environment_of,
-    facts_of_trace,
-    machine_over_time,
-    throughput_of,
-)
+from steptime.report.compose import cost_of, environment_of, facts_of_trace, machine_over_time, throughput_of
 from steptime.report.flame import flame_of, flame_of_process
 from steptime.report.report import JobEnvironment, ProcessReport
 from steptime.report.step_view import step_view_of_process, step_view_of_trace

@@ -54,9 +54,10 @@ from steptime.advice.run_uses import (
 )
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.step_patterns import LastingChange
+from steptime.analysis.unused import PickedUse, UnreadUse, UnusedPass
 from steptime.analysis.user_code import FunctionUse
 from steptime.quantities import Estimate, SourceLine
-from steptime.recording.recording import PaddingFacts
+from steptime.recording.recording import PaddingFacts, PassFacts, PickedFacts, UnreadFacts
 
 _DROPOUT = SourceLine("model.py", 57, "forward")
 BASE = replace(HEALTHY, contention=contention(job=0.9))
@@ -87,6 +88,28 @@ MAKING = line("optimizer = torch.optim.AdamW(model.parameters())", 3 * MS, 3 * M
 _LAST = line("error.backward()", 6 * MS, 0.2 * MS, role="backward")
 _PARSED = line("marks = torch.tensor([parse(each) for each in dates])", 8 * MS, role="input", calls="torch.tensor")
 _DOUBLE = RooflineUse(10 * MS, 6 * MS, 1 * MS, 0.0, 1.2e9, 60e6, "float64")
+_UNDETACHED = PassFacts(
+    count=4,
+    site=SourceLine("train.py", 40, "<module>", "errors.backward()"),
+    visited=((0, 33),),
+    nothing=((19, 33),),
+    partly=((9, 9),),
+    elements=90_000,
+    shapes=((64, 64),),
+    path="Painter",
+    made=SourceLine("train.py", 37, "<module>", "images = painter(noise)"),
+    passed=SourceLine("train.py", 39, "<module>", "errors = loss(critic(images), zeros)"),
+)
+_HEAD = PickedFacts(
+    ((1, 4), (6, 10)), 0.15, "Net.head", SourceLine("model.py", 31, "forward", "logits = self.head(hidden)")
+)
+_WEIGHTS = UnreadFacts(
+    "Net.attend",
+    "MultiheadAttention",
+    SourceLine("model.py", 14, "forward", "seen, _ = self.attend(x, x, x)"),
+    (1,),
+    4.0,
+)
 _BY_HAND = replace(
     BASE,
     step=replace(step(), mode="backward"),
@@ -1069,6 +1092,10 @@ PLANTED: dict[str, dict[str, Case]] = {
             operators=(*BASE.operators, operator("addmm", 12, 4 * MS, "compute", flops=1.2e9, differentiated=False)),
             modules=(ModuleUse("Net", "Net", 0, 2.0, 9 * MS, 11 * MS, 0.9, parameters=80_000),),
         ),
+        "fires-on-a-head-that-no-loss-uses": replace(
+            BASE,
+            operators=(*BASE.operators, operator("mm", 4, 5 * MS, "compute", differentiated=False, unreached=4.8 * MS)),
+        ),
         "clean-a-mask": replace(
             BASE, operators=(*BASE.operators, operator("triu", 1, 0.2 * MS, "memory", differentiated=False))
         ),
@@ -1083,6 +1110,18 @@ PLANTED: dict[str, dict[str, Case]] = {
             ),
         ),
         "clean-a-small-head-of-two-losses": replace(BASE, backward_again=about(0.2 * MS)),
+    },
+    "unused-rows": {
+        "fires": replace(BASE, picked=(PickedUse(_HEAD, 0.4),)),
+        "fires-outside-of-modules": replace(BASE, picked=(PickedUse(replace(_HEAD, path="", made=None), 0.4),)),
+        "clean-a-norm-of-the-last-position": replace(BASE, picked=(PickedUse(replace(_HEAD, kept=0.02), 0.02),)),
+    },
+    "unread-result": {
+        "fires-on-attention": replace(BASE, unread=(UnreadUse(_WEIGHTS, 0.3, 0.2),)),
+        "fires-on-another-module": replace(
+            BASE, unread=(UnreadUse(replace(_WEIGHTS, type="Decoder", results=(2,)), 0.1, 0.0),)
+        ),
+        "clean-short-sequences": replace(BASE, unread=(UnreadUse(_WEIGHTS, 0.01, 0.05),)),
     },
     "parametrization-again": {
         "fires": replace(
@@ -1115,6 +1154,14 @@ PLANTED: dict[str, dict[str, Case]] = {
                 ModuleUse("Judge", "Judge", 0, 1.0, 5 * MS, 6 * MS, 0.5, parameters=8000, without_update=7900),
             ),
         ),
+        "fires-on-images-that-are-not-detached": replace(BASE, dropped=(UnusedPass(_UNDETACHED, 0.4, 0.1),)),
+        "fires-on-a-critic-in-the-generators-pass": replace(
+            BASE, dropped=(UnusedPass(replace(_UNDETACHED, path="Critic", passed=None), 0.05, 0.4),)
+        ),
+        "fires-on-a-teacher-whose-pass-was-walked": replace(
+            BASE, dropped=(UnusedPass(replace(_UNDETACHED, path="Net.teacher", unowned=True, passed=None), 0.4, 0.0),)
+        ),
+        "clean-a-small-critic": replace(BASE, dropped=(UnusedPass(replace(_UNDETACHED, path="Critic"), 0.0, 0.05),)),
         "clean": replace(BASE, modules=(ModuleUse("Net", "Net", 0, 1.0, 8 * MS, 11 * MS, 0.9, parameters=9000),)),
         "fires-on-a-backbone-below-a-small-head": replace(
             BASE,

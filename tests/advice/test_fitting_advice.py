@@ -6,24 +6,24 @@ import re
 from dataclasses import replace
 
 import pytest
+from advice.every_case import FIRING, check_all
 from advice.healthy import MS, line, phases
 from advice.planted import BASE, PLANTED
 
 from steptime.advice.engine import examine
+from steptime.advice.evidence import Case
 from steptime.advice.propose import propose
 from steptime.advice.rules import CATALOGUE
 
-CASES = [(rule, name) for rule, cases in PLANTED.items() for name in cases if name.startswith("fires")]
 
+def test_where_gradients_are_taken_of_gradients_nobody_is_told_to_compile() -> None:
+    def law(_rule: str, _name: str, case: Case) -> None:
+        findings = examine(replace(case, second_order=True), CATALOGUE).findings
+        assert not [each.advice for each in findings if re.search(r"\b[Cc]ompile\b(?! refuses)", each.advice)]
+        options = propose(replace(case, second_order=True), findings)
+        assert not [each for each in options if "compile" in each.option.label]
 
-@pytest.mark.parametrize(("rule", "name"), CASES, ids=[f"{rule}/{name}" for rule, name in CASES])
-def test_where_gradients_are_taken_of_gradients_nobody_is_told_to_compile(rule: str, name: str) -> None:
-    case = replace(PLANTED[rule][name], second_order=True)
-    if case.compiled:
-        return
-    findings = examine(case, CATALOGUE).findings
-    assert not [each.advice for each in findings if re.search(r"\b[Cc]ompile\b(?! refuses)", each.advice)]
-    assert not [each for each in propose(case, findings) if "compile" in each.option.label]
+    check_all(law, [each for each in FIRING if not PLANTED[each[0]][each[1]].compiled])
 
 
 @pytest.mark.parametrize("host", [1.0, 0.1], ids=["in Python", "in operators"])

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import pytest
-from advice.planted import PLANTED
+from advice.every_case import check_all, examined
 
-from steptime.advice.engine import examine
 from steptime.advice.evidence import Case
 from steptime.advice.line_evidence import line_times
 from steptime.advice.rule import Weight
-from steptime.advice.rules import CATALOGUE
 from steptime.advice.rules.run import OUTSIDE_THE_MODEL
 from steptime.advice.unclaimed import LARGE
 from steptime.advice.verdict import LARGE_PART
 from steptime.quantities import format_source
 
-CASES = [(rule, name) for rule, cases in PLANTED.items() for name in cases]
 
-
-def unsaid(case: Case) -> list[str]:
-    found = [each for each in examine(case, CATALOGUE).findings if each.weight is not Weight.CAVEAT]
+def unsaid(rule: str, name: str, case: Case) -> list[str]:
+    found = [each for each in examined(rule, name).findings if each.weight is not Weight.CAVEAT]
     places = {(each.source.file, each.source.line) for each in found if each.source is not None}
     functions = {(each.source.file, each.source.function) for each in found if each.source and each.source.function}
     text = " ".join(" ".join((each.summary, *each.evidence)) for each in found)
@@ -38,14 +33,16 @@ def unsaid(case: Case) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("rule", "name"), CASES, ids=[f"{rule}/{name}" for rule, name in CASES])
-def test_a_line_of_a_tenth_of_the_step_is_named(rule: str, name: str) -> None:
-    assert unsaid(PLANTED[rule][name]) == []
+def test_a_line_of_a_tenth_of_the_step_is_named() -> None:
+    def law(rule: str, name: str, case: Case) -> None:
+        assert unsaid(rule, name, case) == []
+
+    check_all(law)
 
 
-def in_no_finding(case: Case) -> float:
+def in_no_finding(rule: str, name: str, case: Case) -> float:
     """ns per step that could be saved by category, beyond what findings claim and what notes tell."""
-    found = examine(case, CATALOGUE).findings
+    found = examined(rule, name).findings
     claimed, names = defaultdict[str, float](float), {use.name for use in case.categories}
     for each in found:
         if each.weight is Weight.FINDING and each.savings is not None:
@@ -56,17 +53,17 @@ def in_no_finding(case: Case) -> float:
     return sum(each for each in left if each >= small) - claimed[""]
 
 
-@pytest.mark.parametrize(("rule", "name"), CASES, ids=[f"{rule}/{name}" for rule, name in CASES])
-def test_four_fifths_of_what_could_be_saved_are_claimed_or_noted(rule: str, name: str) -> None:
-    case = PLANTED[rule][name]
-    whole = sum(use.recoverable.value for use in case.categories)
-    step = case.step.duration.value
-    assert in_no_finding(case) <= 0.2 * min(whole, step) + LARGE * step
+def test_four_fifths_of_what_could_be_saved_are_claimed_or_noted() -> None:
+    def law(rule: str, name: str, case: Case) -> None:
+        whole = sum(use.recoverable.value for use in case.categories)
+        step = case.step.duration.value
+        assert in_no_finding(rule, name, case) <= 0.2 * min(whole, step) + LARGE * step
+
+    check_all(law)
 
 
 def test_the_rest_is_noted_with_its_place() -> None:
-    case = PLANTED["large-part"]["fires-on-a-rest"]
-    (note,) = (each for each in examine(case, CATALOGUE).findings if each.name == LARGE_PART)
+    (note,) = (each for each in examined("large-part", "fires-on-a-rest").findings if each.name == LARGE_PART)
     assert note.source is not None
     place = format_source(note.source)
     assert note.summary == f"Up to 3 ms per step (15 %) could be saved in your own Python; look first at {place}"

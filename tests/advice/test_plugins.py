@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tomllib
 from journals import MS, JournalBuilder
+from patience import PATIENCE
 
 from steptime.advice.engine import examine
 from steptime.advice.rule import Rule, rule
@@ -45,7 +46,7 @@ def steptime(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     elsewhere = folder / "elsewhere"  # nothing is imported from the current folder
     elsewhere.mkdir(exist_ok=True)
     return subprocess.run(
-        command, cwd=elsewhere, env=variables, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=elsewhere, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 
@@ -126,5 +127,7 @@ def test_the_documented_example_is_found_explained_and_passes_its_own_tests(tmp_
     (tmp_path / "test_slow_frames.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "test_slow_frames.py")]
     variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    run = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(
+        command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert "2 passed" in run.stdout, run.stdout

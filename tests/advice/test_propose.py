@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from functools import partial
 
 import pytest
+from advice.every_case import check_all, examined
 from advice.healthy import HEALTHY, MS, loader, optimizer
 from advice.planted import PLANTED
 
@@ -20,37 +22,42 @@ from steptime.advice.savings import modelled
 from steptime.analysis.timeline import PhaseName
 from steptime.changes import Change
 
-CASES = [(rule, name) for rule, cases in PLANTED.items() for name in cases]
-
 
 def proposals(case: Case) -> tuple[Proposal, ...]:
     return propose(case, examine(case).findings)
 
 
-@pytest.mark.parametrize(("rule", "name"), CASES)
-def test_no_saving_is_beyond_the_time_savings(rule: str, name: str) -> None:
-    case = PLANTED[rule][name]
-    for proposal in proposals(case):
-        saving = proposal.option.saving
-        if saving is not None:
-            assert saving.high <= case.step.duration.value
-            assert proposal.upper_bound is None or saving.high <= proposal.upper_bound
+@functools.cache
+def proposed(rule: str, name: str) -> tuple[Proposal, ...]:
+    return propose(PLANTED[rule][name], examined(rule, name).findings)
 
 
-@pytest.mark.parametrize(("rule", "name"), CASES)
-def test_never_more_workers_than_the_model_asks_for(rule: str, name: str) -> None:
-    case = PLANTED[rule][name]
-    findings = {finding.code for finding in examine(case).findings}
-    for proposal in proposals(case):
-        for change in proposal.option.changes:
-            workers = change.argument("num_workers")
-            if isinstance(workers, int) and case.loader is not None:
-                busy = case.loader.busy if case.loader.busy is not None else 1.0
-                assert workers * busy <= case.loader.usable_cpus
-                if "ST103" in findings:
-                    assert workers < case.loader.workers
-                if case.loader.in_memory_tensors:
-                    assert workers <= case.loader.workers
+def test_no_saving_is_beyond_the_time_savings() -> None:
+    def law(rule: str, name: str, case: Case) -> None:
+        for proposal in proposed(rule, name):
+            saving = proposal.option.saving
+            if saving is not None:
+                assert saving.high <= case.step.duration.value
+                assert proposal.upper_bound is None or saving.high <= proposal.upper_bound
+
+    check_all(law)
+
+
+def test_never_more_workers_than_the_model_asks_for() -> None:
+    def law(rule: str, name: str, case: Case) -> None:
+        findings = {finding.code for finding in examined(rule, name).findings}
+        for proposal in proposed(rule, name):
+            for change in proposal.option.changes:
+                workers = change.argument("num_workers")
+                if isinstance(workers, int) and case.loader is not None:
+                    busy = case.loader.busy if case.loader.busy is not None else 1.0
+                    assert workers * busy <= case.loader.usable_cpus
+                    if "ST103" in findings:
+                        assert workers < case.loader.workers
+                    if case.loader.in_memory_tensors:
+                        assert workers <= case.loader.workers
+
+    check_all(law)
 
 
 def test_every_answer_is_to_a_finding_that_is_there() -> None:
@@ -79,9 +86,11 @@ def test_a_fused_optimiser_is_not_fused_again() -> None:
 
 
 def test_advice_comes_last() -> None:
-    for rule, name in CASES:
-        advice = [proposal.advice_only for proposal in proposals(PLANTED[rule][name])]
+    def law(rule: str, name: str, _case: Case) -> None:
+        advice = [proposal.advice_only for proposal in proposed(rule, name)]
         assert advice == sorted(advice)
+
+    check_all(law)
 
 
 def test_codes_and_names_are_unique() -> None:

@@ -149,7 +149,7 @@ loading = st.builds(
     settings=st.none() | every(SettingsUse),
     contention=st.none() | every(Contention),
 )
-many = settings(max_examples=examples(50), deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=examples(24), deadline=None, suppress_health_check=list(HealthCheck))
 few = settings(max_examples=examples(16), deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 

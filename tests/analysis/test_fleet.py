@@ -47,6 +47,7 @@ def test_the_late_rank_of_a_fleet_of_traces_comes_first_and_few_are_looked_at_wh
     assert "straggler" in {finding.name for finding in report.processes[0].findings}
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_report_as_none(fleet: Path) -> None:
     alone = diagnose_paths((str(fleet),), cache=False, engine="local", workers=1)
     several = diagnose_paths((str(fleet),), cache=False, engine="local", workers=2)

@@ -230,6 +230,7 @@ def test_pieces_are_numbered_by_step_and_by_the_stretch_that_they_are_of(written
     assert not gaps.cause.flags.writeable
 
 
+@pytest.mark.slow
 def test_gaps_of_real_traces_sum_to_the_breakdown_of_each_step(shared_data: Path) -> None:
     seen = 0
     for path in sorted(shared_data.rglob("*.json*")):

@@ -80,7 +80,7 @@ def test_a_window_with_stacks_that_saw_no_device_counts_for_its_stacks_alone(job
     assert recorded.functions
 
 
-@pytest.mark.parametrize("job", ["chargpt", "amp"])
+@pytest.mark.parametrize("job", ["amp", pytest.param("chargpt", marks=pytest.mark.slow)])
 def test_a_second_window_without_device_events_changes_no_figure(job: str, tmp_path: Path) -> None:
     """A further window, as `profile-request` asks for one, whose kernels are lost."""
     before = shares(DATA / job)
@@ -98,7 +98,7 @@ def test_a_second_window_without_device_events_changes_no_figure(job: str, tmp_p
 
 
 @pytest.mark.parametrize("lost", ["all", "kernels"])
-@pytest.mark.parametrize("job", ["chargpt", "amp"])
+@pytest.mark.parametrize("job", ["amp", pytest.param("chargpt", marks=pytest.mark.slow)])
 def test_without_any_window_of_the_device_nothing_is_reported_of_it(job: str, lost: str, tmp_path: Path) -> None:
     recording = copied(job, tmp_path)
     kept = host_only if lost == "all" else lambda event: event.get("cat") != "kernel"
@@ -113,7 +113,9 @@ def test_without_any_window_of_the_device_nothing_is_reported_of_it(job: str, lo
     assert not [code for code in findings(report) if code.startswith(("ST3", "ST4"))]
 
 
-@pytest.mark.parametrize("job", ["chargpt", "amp", "ddp", "graphs"])
+@pytest.mark.parametrize(
+    "job", ["amp", "ddp", *(pytest.param(each, marks=pytest.mark.slow) for each in ("chargpt", "graphs"))]
+)
 def test_steps_that_lost_a_part_of_their_kernels_are_left_out(job: str, tmp_path: Path) -> None:
     """The kernels of the last two of five steps are lost, as where the tracer's buffers overflow."""
     before = shares(DATA / job)

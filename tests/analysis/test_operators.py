@@ -230,6 +230,7 @@ def test_what_backward_has_nothing_to_do_with_is_reported_apart(profiled: Profil
     monkeypatch.setattr(job.Net, "forward", forward)
     totals = operator_totals(steps_in(profiled()), {})
     assert {each.name for each in totals if not each.differentiated} >= {"aten::mm", "aten::mul"}
+    assert not any(each.unreached for each in totals), "neither depends on what is trained"
     assert {each.differentiated for each in totals if each.name in ("aten::bmm", "aten::mkldnn_convolution")} == {True}
     assert all(
         each.differentiated
@@ -254,6 +255,19 @@ def test_a_second_forward_of_the_model_has_no_backward(profiled: Profiled, job: 
     found = {(each.name, each.differentiated): each.calls for each in totals if each.phase == "forward"}
     assert found["aten::addmm", True] == found["aten::addmm", False] == 1
     assert found["aten::mkldnn_convolution", True] == found["aten::mkldnn_convolution", False] == 2
+    left = by_name(tuple(each for each in totals if not each.differentiated))
+    for name in ("aten::addmm", "aten::mkldnn_convolution"):
+        assert left[name].unreached == pytest.approx(left[name].duration), "it needs a gradient"
+    assert not left["aten::argmax"].unreached
+
+    def with_values(net: Any, images: Any, targets: Any, mode: str) -> None:
+        loss = torch.nn.functional.cross_entropy(net(images, mode), targets)
+        (loss + (net(images, mode).detach() - images.mean()).square().mean()).backward()
+
+    monkeypatch.setattr(job, "step", with_values)
+    totals = operator_totals(steps_in(profiled()), {})
+    products = {each.differentiated for each in totals if each.name in ("aten::addmm", "aten::mkldnn_convolution")}
+    assert products == {True}, "the values of the second one are used"
 
 
 def test_the_forward_of_one_batch_alongside_the_backward_of_another_tells_nothing_apart(

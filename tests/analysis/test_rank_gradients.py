@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 from steptime.analysis.stragglers.summary import GradientExchange, gradients_of
@@ -55,7 +56,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.Popen([python(), "-c", JOB, str(folder), str(rank)], env=environment, stderr=subprocess.PIPE)
         for rank in range(2)
     ]
-    errors = [rank.communicate(timeout=120)[1] for rank in ranks]
+    errors = [rank.communicate(timeout=PATIENCE)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], errors
     return folder
 

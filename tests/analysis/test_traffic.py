@@ -236,6 +236,7 @@ def real_traces(folder: Path) -> Iterator[Trace]:
                 yield trace
 
 
+@pytest.mark.slow
 def test_exposed_traffic_of_real_traces_is_the_breakdowns_of_each_step(shared_data: Path) -> None:
     seen = 0
     for trace in real_traces(shared_data):

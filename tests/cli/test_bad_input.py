@@ -11,9 +11,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from journals import MS, JournalBuilder
 from preloading import python
+
+from steptime.cli.main import VERBS, steptime as commands
+from steptime.cli.options import FiniteNumber
 
 Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -71,6 +75,10 @@ def sentence(run: subprocess.CompletedProcess[str], slug: str) -> str:
         (("compare", "nowhere"), 2, "compare-two"),
         (("diagnose", "--max-size", "9" * 400, "x"), 2, "usage"),
         (("try", "--budget", "9" * 400, "x"), 2, "usage"),
+        (("compare", "--noise", "nan", "x", "y"), 2, "usage"),
+        (("report", "--price", "inf", "x"), 2, "usage"),
+        (("run", "--until-measured"), 2, "no-command"),
+        (("try", "/proc/self", "--budget", "1m"), 1, "no-recording"),
         (("lab", "--batch-sizes", "9" * 5000, "x"), 2, "usage"),
         (("diagnose", "nowhere"), 1, "no-such-file"),
         (("diagnose", "nowhere", "else"), 1, "no-such-file"),
@@ -97,6 +105,15 @@ def test_a_command_line_that_cannot_work_is_refused(
     assert len(reported) < 300
     assert slug != "no-such-file" or reported.startswith("steptime: No such file or directory: nowhere")
     assert not (tmp_path / "work" / "runs").exists()
+
+
+def test_no_option_takes_a_number_that_is_none() -> None:
+    """click's own type of a float lets nan through any bounds."""
+    for verb in VERBS:
+        command = commands.get_command(click.Context(commands), verb)
+        assert command is not None
+        floats = [each for each in command.params if isinstance(each.type, click.types.FloatParamType)]
+        assert [each.name for each in floats if not isinstance(each.type, FiniteNumber)] == [], verb
 
 
 @pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7)])

@@ -14,6 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from patience import PATIENCE
 from report.stored_reports import REPORTS, longer_by, stored
 
 from steptime.report import json as report_json
@@ -108,7 +109,7 @@ def test_the_summary_of_a_step_of_github_is_appended_to(slow: Path, tmp_path: Pa
     summary.write_text("# before\n")
     command = [sys.executable, "-c", ENTRY, "compare", str(REPORTS / "quiet-1.json"), str(slow), "--fail-on", "step>5%"]
     environment = {**os.environ, "GITHUB_STEP_SUMMARY": str(summary)}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert run.returncode == 1
     text = summary.read_text(encoding="utf-8")
     assert text.startswith("# before\n# steptime: quiet-1.json against slow.json\n\n**The step is")
@@ -131,5 +132,5 @@ def test_a_breach_is_reported_once_on_a_terminal(slow: Path) -> None:
         while part := os.read(ours, 65536):
             message += part
     os.close(ours)
-    assert done.wait(timeout=60) == 1
+    assert done.wait(timeout=PATIENCE) == 1
     assert message.count(b"breached") == 1

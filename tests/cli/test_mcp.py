@@ -3,7 +3,7 @@ can do next."""
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import re
 import subprocess
@@ -32,8 +32,8 @@ from steptime.quantities import Estimate, SourceLine
 from steptime.trials.results import PatchResult, Plan, Results
 from steptime.trials.trial import BASELINE, Agreement, Judgement, Run, TrialVerdict, Variant
 
-mcp = pytest.importorskip("mcp")
-anyio = importlib.import_module("anyio")
+if importlib.util.find_spec("mcp") is None:  # it is imported by those that use it: a second for each worker
+    pytest.skip("mcp is not installed", allow_module_level=True)
 
 GOLD = Path(__file__).parent.parent / "report" / "gold"
 GPU = Path(__file__).parent.parent / "data" / "gpu"
@@ -94,7 +94,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
 
     async def converse(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Reported]:
-        stdio = importlib.import_module("mcp.client.stdio")
+        mcp, stdio = importlib.import_module("mcp"), importlib.import_module("mcp.client.stdio")
         command, *words = own_python("steptime", "mcp")
         server = mcp.StdioServerParameters(command=command, args=words, env=environment, cwd=tmp_path)
         found = []
@@ -115,7 +115,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
         return found
 
     def ask(*calls: tuple[str, Mapping[str, Any]]) -> list[Reported]:
-        reported: list[Reported] = anyio.run(converse, calls)
+        reported: list[Reported] = importlib.import_module("anyio").run(converse, calls)
         return reported
 
     return ask
@@ -307,6 +307,7 @@ def test_without_the_package_it_is_one_sentence_with_the_command_that_helps(
     assert "pip install 'steptime[mcp]' (mcp-missing)" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_a_script_without_steps_is_judged_by_what_it_prints(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "infer.py").write_text("import sys\nprint('rate', 200 if '--fast' in sys.argv else 100)\n")
     asked = {"command": [sys.executable, "infer.py"], "args": "--fast", "metric": r"rate (\d+)", "budget": "60s"}
@@ -366,6 +367,7 @@ def test_no_value_of_a_clients_is_more_than_refused(tool: str, argument: str, va
         """Nothing is started that could say anything."""
 
     given = {"command": ["true"], "after": "x", argument: value}
+    anyio = importlib.import_module("anyio")
     with pytest.raises(SteptimeError) as refused:
         anyio.run(answered, tool, given, notify)
     assert "\n" not in str(refused.value)

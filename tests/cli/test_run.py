@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 from test_docs import follow
 
@@ -92,7 +93,7 @@ def test_whoever_ends_a_job_does_not_wait_for_peaks(job: Path, tmp_path: Path) -
         assert started.poll() is None
         time.sleep(0.1)
     os.killpg(started.pid, signal.SIGINT)
-    seen = started.communicate(timeout=120)[1]
+    seen = started.communicate(timeout=PATIENCE)[1]
     assert started.returncode == -signal.SIGINT
     assert "\nStep " in seen or "(too-few-steps)" in seen, "what was recorded is looked at"
     assert "peaks" not in seen

@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from steptime.cli.main import Outlet, lost
 from steptime.journal import Journal, Kind
 
 CLOSED = ("2>&-", ">&-", "<&-", "<&- >&- 2>&-", "2>/dev/full")
 FULL = ">/dev/full"
+QUICK = {"2>&-", "<&- >&- 2>&-", FULL}
 STATES = """
 import os, sys
 states = []
@@ -35,7 +37,7 @@ def shell(script: str, folder: Path, *words: str | Path, **variables: str) -> su
         env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -43,7 +45,9 @@ def shell(script: str, folder: Path, *words: str | Path, **variables: str) -> su
 STEPTIME = (sys.executable, "-m", "steptime")
 
 
-@pytest.mark.parametrize("streams", [*CLOSED, FULL])
+@pytest.mark.parametrize(
+    "streams", [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in (*CLOSED, FULL)]
+)
 def test_a_run_ends_as_its_job(tmp_path: Path, streams: str) -> None:
     for job, status in (("exit 3", 3), ("kill -TERM $$", -15)):
         run = shell(f'exec "$@" {streams}', tmp_path, *STEPTIME, "run", "--", "sh", "-c", job)
@@ -59,7 +63,7 @@ def test_a_job_finds_closed_what_was_closed(tmp_path: Path, streams: str) -> Non
     assert (tmp_path / "watched").read_text() == (tmp_path / "alone").read_text()
 
 
-@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full"])
+@pytest.mark.parametrize("streams", ["2>&-", pytest.param("2>/dev/full", marks=pytest.mark.slow)])
 def test_every_verb_ends_as_it_would_have(tmp_path: Path, streams: str) -> None:
     for words, status in (
         (("--help",), 0), (("--version",), 0), (("explain", "ST101"), 0), (("diagnose", "none"), 1),

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 from steptime.cli.main import main
@@ -160,7 +161,7 @@ def test_a_trial_that_is_interrupted_goes_on_where_it_was(tmp_path: Path, monkey
                 break
             time.sleep(0.1)
         trial.send_signal(signal.SIGINT)
-        out, err = trial.communicate(timeout=60)
+        out, err = trial.communicate(timeout=PATIENCE)
     assert trial.returncode == 130, err
     assert "finished runs are kept" in err
     assert "--resume" in out.splitlines()[-1]
@@ -168,7 +169,7 @@ def test_a_trial_that_is_interrupted_goes_on_where_it_was(tmp_path: Path, monkey
     assert len(before.runs) >= 3
     assert not (found[0].parent / "copies").exists()
     with steptime("try", "--budget", "2m", *shlex.split(out.splitlines()[-1])[3:]) as resumed:
-        out, err = resumed.communicate(timeout=240)
+        out, err = resumed.communicate(timeout=PATIENCE)
     assert resumed.returncode == 0, err
     after = read_results(found[0].parent)
     assert after.runs[: len(before.runs)] == before.runs

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from journals import MS, JournalBuilder
+from patience import PATIENCE
 from preloading import python
 
 pytest.importorskip("torch")
@@ -52,7 +53,7 @@ def job(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
     until(lambda: any(work.glob("runs/*/process-*/process.json")))
     yield tmp_path / "stop", started
     (tmp_path / "stop").touch()
-    started.wait(60)
+    started.wait(PATIENCE)
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
@@ -83,7 +84,7 @@ def test_lines_come_while_the_job_runs_and_the_last_one_with_its_end(
         first = watch.stdout.readline()
     assert re.fullmatch(r"\d+ s: [\d,]+ steps?; step [\d.]+ ms, .*%.*\n", first)
     stop.touch()
-    rest = watch.communicate(timeout=60)[0].splitlines()
+    rest = watch.communicate(timeout=PATIENCE)[0].splitlines()
     assert re.fullmatch(r"The job ended with status 3 after \d+ s: [\d,]+ steps?\.", rest[-2])
     assert re.fullmatch(r"Next:  steptime diagnose runs/train-\S+", rest[-1])
     assert watch.returncode == 0
@@ -114,7 +115,7 @@ def test_a_profile_is_asked_for_from_a_terminal_and_the_watch_is_left(
 
 def displayed(terminal: int, *wanted: bytes) -> bytes:
     """What a terminal shows until all of that was there."""
-    seen, end = b"", time.monotonic() + 60
+    seen, end = b"", time.monotonic() + PATIENCE
     while not all(each in seen for each in wanted):
         assert time.monotonic() < end, seen[-2000:]
         if select.select([terminal], [], [], 0.2)[0]:
@@ -129,7 +130,7 @@ def test_a_job_whose_launcher_and_program_were_killed_is_not_waited_for(
     started.send_signal(signal.SIGKILL)
     os.kill(int(Path(f"{stop}.pid").read_text()), signal.SIGKILL)
     (recording,) = (tmp_path / "work" / "runs").iterdir()
-    watch = steptime("watch", recording, timeout=60)
+    watch = steptime("watch", recording, timeout=PATIENCE)
     assert watch.returncode == 0
     assert "the job's end was not recorded" in watch.stdout
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from documents import text_of
+from patience import PATIENCE
 
 from steptime.cli.main import main
 from steptime.errors import UsageError
@@ -28,7 +29,7 @@ def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     pytest.importorskip("torch")
     folder: Path = tmp_path_factory.mktemp("real") / "dumps"
     subprocess.run(
-        [sys.executable, str(REAL / "generate.py"), str(folder)], check=True, timeout=300, env={**os.environ}
+        [sys.executable, str(REAL / "generate.py"), str(folder)], check=True, timeout=PATIENCE, env={**os.environ}
     )
     return folder
 

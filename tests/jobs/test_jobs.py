@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 pytest.importorskip("torch")
@@ -58,6 +59,7 @@ LONG = (
     Planted("profiler_left_on", "profiler-left-on", with_line=False),
     Planted("deterministic_left_on", "deterministic-left-on", with_line=False),
     Planted("recompute", "recompute"),
+    Planted("undetached_images", "gradients-for-nothing"),
     Planted("recompilation", "recompilation", with_line=False),
     Planted("too_many_threads", "thread-oversubscription", with_line=False, own_process=True),
     Planted("slow_evaluation", "slow-evaluation", with_line=False, note=True),
@@ -92,7 +94,7 @@ def run(script: str, folder: Path, *arguments: str, executable: str | None = Non
     command = [*steptime, "run", "--json", "--full", "--no-progress", "--recording", str(folder)]
     job = [executable or python(), str(SCRIPTS / f"{script}.py"), *arguments]
     done = subprocess.run(
-        [*command, "--", *job], capture_output=True, text=True, check=False, env=environment, timeout=300
+        [*command, "--", *job], capture_output=True, text=True, check=False, env=environment, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr[-2000:]
     report: dict[str, Any] = json.loads(done.stdout)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 from steptime.analysis.layout import lay_out
@@ -47,9 +48,9 @@ def run(folder: Path, *arguments: str, script: Path = SCRIPT) -> dict[str, Any]:
     ]
     launcher = [python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     words = [*command, "--", *launcher, str(script), *arguments]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=PATIENCE)
     if done.returncode and GLOO_GAVE_UP in done.stderr:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=300)
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:]
     report: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{\n") :])  # behind what the job prints
     assert [process["failed"] for process in report["processes"]] == [[], []]
@@ -125,7 +126,7 @@ def windows(recording: Path, wanted: Callable[[dict[str, Any]], bool]) -> list[l
 
 def wait_for(job: subprocess.Popen[str], recording: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
     """Until both ranks have such a window. What takes three minutes never comes."""
-    until = time.monotonic() + 180
+    until = time.monotonic() + PATIENCE
     while len(found := windows(recording, wanted)) < 2 or not all(found):
         assert job.poll() is None, job.communicate()[1]
         assert time.monotonic() < until, found
@@ -147,7 +148,7 @@ def test_all_ranks_profile_the_same_slow_step_and_the_same_steps_when_asked_to(t
         wait_for(job, recording, lambda trace: 4 < trace["number"] < 100)
     finally:
         stop.touch()
-        complaints = job.communicate(timeout=120)[1]
+        complaints = job.communicate(timeout=PATIENCE)[1]
     assert job.returncode == 0, complaints
     (first, slow), (second, also_slow) = (windows_began(process) for process in load(recording).processes)
     assert first == second

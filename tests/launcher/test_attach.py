@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 import steptime
@@ -119,9 +120,15 @@ class Job:
 
     def end(self) -> tuple[str, str]:
         self.stop.touch()
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == 0, err
         return out, err
+
+
+@pytest.fixture(autouse=True)
+def as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job on a busy machine is not given up before its probe has left."""
+    monkeypatch.setattr(attach, "LEAVING_SECONDS", float(PATIENCE))
 
 
 @pytest.fixture
@@ -154,7 +161,9 @@ def test_a_job_that_stands_by_is_measured_left_and_measured_again(
         case = report["case"]
         assert isinstance(case, dict)
         assert case["step"]["mode"] == "optimizer"
-        assert any(path["lines"][0]["line"] == LINE for path in case["paths"])
+        assert LINE in {each["lines"][0]["line"] for each in case["paths"]} | {
+            each["source"]["line"] for each in case["lines"]
+        }, "by the profile, or by the timers of lines"
         assert (tmp_path / name / f"left-{job.pid}").exists()
     size = sum(file.stat().st_size for file in (tmp_path / "second").rglob("*"))
     time.sleep(0.5)
@@ -165,6 +174,7 @@ def test_a_job_that_stands_by_is_measured_left_and_measured_again(
     assert err == ""
 
 
+@pytest.mark.slow
 def test_a_worker_that_waits_for_work_holds_nothing_up(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     job = Job(tmp_path, True, worker=True)
     try:
@@ -181,6 +191,7 @@ def test_a_worker_that_waits_for_work_holds_nothing_up(tmp_path: Path, capfd: py
     assert f"left-{job.pid}" in {each.name for each in (tmp_path / "r").iterdir()}
 
 
+@pytest.mark.slow
 def test_a_job_that_is_entered_while_it_imports_torch_is_entered_once_more(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,6 +282,7 @@ def test_a_gdb_that_fails_with_a_process_of_its_own_never_touches_the_job(
     assert job.end()[0].startswith("whole")
 
 
+@pytest.mark.slow
 def test_an_attach_that_is_killed_leaves_the_job_alone_and_another_may_come(
     start: Callable[[bool], Job], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from steptime.launcher.launch import ProbeOptions, exit_as, launch
 exit_as(launch(sys.argv[2:], Path(sys.argv[1]), ProbeOptions()))
 """
-KINDS = ("handwritten", "stateful", "calling", "ddp")
+KINDS = ("stateful", "ddp", *(pytest.param(each, marks=pytest.mark.slow) for each in ("handwritten", "calling")))
 
 
 def run(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -55,8 +55,15 @@ for _ in range(60):
 FIRST, LATER = "import {}\nimport torch\n", "import torch\nimport {}\n"
 
 
-@pytest.mark.parametrize("first", [FIRST, LATER], ids=["first", "later"])
-@pytest.mark.parametrize("path", ["steptime.py", "steptime/tools.py"])
+@pytest.mark.parametrize(
+    ("path", "first"),
+    [
+        pytest.param("steptime.py", FIRST, id="module, first"),
+        pytest.param("steptime/tools.py", LATER, id="package, later"),
+        pytest.param("steptime.py", LATER, id="module, later", marks=pytest.mark.slow),
+        pytest.param("steptime/tools.py", FIRST, id="package, first", marks=pytest.mark.slow),
+    ],
+)
 def test_a_module_of_the_jobs_that_is_named_as_we_are_stays_the_jobs(tmp_path: Path, path: str, first: str) -> None:
     (tmp_path / path).parent.mkdir(exist_ok=True)
     (tmp_path / path).with_name("__init__.py" if "/" in path else "other.py").touch()
@@ -70,7 +77,7 @@ def test_a_module_of_the_jobs_that_is_named_as_we_are_stays_the_jobs(tmp_path: P
     assert list((tmp_path / "recording").glob("process-*/trace-*.json*"))
 
 
-@pytest.mark.parametrize("first", [FIRST, LATER], ids=["first", "later"])
+@pytest.mark.parametrize("first", [FIRST, pytest.param(LATER, marks=pytest.mark.slow)], ids=["first", "later"])
 def test_a_job_that_imports_steptime_itself_has_the_session_that_watches_it(tmp_path: Path, first: str) -> None:
     reported = "from steptime import probe\nprint(probe.watching() is not None, steptime.record().begun)\n"
     (tmp_path / "train.py").write_text(first.format("steptime") + TRAIN + reported)

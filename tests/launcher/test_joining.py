@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from steptime.errors import OutputError
 from steptime.launcher import joining
@@ -155,7 +156,7 @@ def test_two_tasks_that_run_together_find_each_other(tmp_path: Path) -> None:
     tasks = [
         subprocess.Popen(words, cwd=tmp_path, env=slurm(task, 2), stderr=subprocess.PIPE, text=True) for task in (0, 1)
     ]
-    message = [task.communicate(timeout=60)[1] for task in tasks]
+    message = [task.communicate(timeout=PATIENCE)[1] for task in tasks]
     assert [task.returncode for task in tasks] == [5, 5]
     assert sorted(len(each.splitlines()) for each in message) == [0, 1], message
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["python-77.0"]
@@ -206,7 +207,7 @@ def test_each_rank_under_its_own_launcher_gives_one_report(tmp_path: Path) -> No
         )
         for rank in range(2)
     ]
-    done = [rank.communicate(timeout=240) for rank in ranks]
+    done = [rank.communicate(timeout=PATIENCE) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], done
     (reported,) = (out for out, _ in done if out)
     report = json.loads(reported)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import PATIENCE
 
 from steptime.changes import Change
 from steptime.launcher import watchdog
@@ -54,7 +55,7 @@ def marked(mark: str) -> list[psutil.Process]:
 
 def gone(mark: str) -> bool:
     """Whether nothing of it lives, soon."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE
     while marked(mark) and time.monotonic() < until:
         time.sleep(0.02)
     left = marked(mark)
@@ -91,7 +92,7 @@ def test_a_job_that_is_reported_to_end_takes_all_with_it(tmp_path: Path) -> None
     words = job_with(tmp_path, mark, "time.sleep(600)")
     with (tmp_path / "out").open("wb") as output:
         job = start_kept(VariantPlace(tmp_path), words, os.environ, output, subprocess.STDOUT)
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE
     while b"started" not in (tmp_path / "out").read_bytes() and time.monotonic() < until:
         time.sleep(0.02)
     assert len(marked(mark)) > len(WAYS), "else nothing is tried"
@@ -128,17 +129,17 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_nothing_is_left_where_we_are_killed_nor_stays_stopped(tmp_path: Path) -> None:
     mark = f"mark-{os.getpid()}-killed"
     words = [sys.executable, "-c", KILLED, str(tmp_path), *job_with(tmp_path, mark, "time.sleep(600)")]
-    killed = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=120, check=False)
+    killed = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert int(killed.stdout) > len(WAYS)
     assert gone(mark)
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE
     while (tmp_path / "copies").exists() and time.monotonic() < until:
         time.sleep(0.02)
     assert not (tmp_path / "copies").exists()
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_ranks_of_torchrun_end_with_it(tmp_path: Path, ranks: int) -> None:
     pytest.importorskip("torch")
     mark = f"mark-{os.getpid()}-torchrun-{ranks}"
@@ -186,7 +187,7 @@ def test_a_number_that_is_another_process_s_by_now_is_left_alone() -> None:
         assert sleeper.poll() is None
         ((number, began),) = [each for each in watchdog.descendants(os.getpid()) if each[0] == sleeper.pid]
         watchdog.send(number, began, signal.SIGKILL)
-        assert sleeper.wait(60) == -signal.SIGKILL
+        assert sleeper.wait(PATIENCE) == -signal.SIGKILL
     finally:
         sleeper.kill()
         sleeper.wait()

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+from patience import PATIENCE
 
 from steptime.launcher.launch import age, exit_as, launch, probe_environment
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
@@ -47,8 +48,6 @@ print("ready", flush=True)
 for line in sys.stdin:
     print(line.strip(), flush=True)
 """
-PATIENCE = 30.0
-"""Seconds after which something that must happen counts as not happening; nothing is asserted about speed."""
 
 
 class Launched:

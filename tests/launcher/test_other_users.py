@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from steptime.recording.load import load
 
@@ -44,7 +45,7 @@ def as_nobody(place: Path, home: str | None, *words: str) -> subprocess.Complete
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "HOME", "STEPTIME"))}
     environment = {**kept, "OMP_NUM_THREADS": "1", "TMPDIR": "/tmp", **({"HOME": home} if home else {})}
     return subprocess.run(["unshare", "--user", *words], cwd=place, env=environment,
-                          capture_output=True, text=True, timeout=240, check=False)  # fmt: skip
+                          capture_output=True, text=True, timeout=PATIENCE, check=False)  # fmt: skip
 
 
 @pytest.mark.parametrize("home", ["none", *(pytest.param(each, marks=pytest.mark.slow) for each in HOMES)])
@@ -53,10 +54,9 @@ def test_a_user_without_a_home_measures_a_job_and_reads_the_report(place: Path, 
         pytest.skip("user namespaces are not allowed here")
     assert as_nobody(place, None, "id", "-u").stdout.strip() == str(NOBODY)
     where, train = HOMES.get(home), (sys.executable, "train.py")
-    bare = as_nobody(place, where, *train)
     run = as_nobody(place, where, *STEPTIME, "run", "--no-progress", "--no-peaks", "--recording", "r", "--", *train)
-    assert (bare.returncode, run.returncode) == (0, 0), run.stderr
-    assert run.stdout.startswith(bare.stdout)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("loss 0x")
     assert not re.search("Traceback|bug|Permission", run.stderr), run.stderr
     (process,) = load(place / "r").processes
     assert len(process.intervals.kind) > 60

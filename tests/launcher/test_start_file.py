@@ -15,6 +15,7 @@ import venv
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from steptime.launcher import launch as launching
 from steptime.launcher.launch import INJECT
@@ -184,7 +185,7 @@ def test_a_launch_tells_it_while_the_job_runs(
     (tmp_path / "train.py").write_text(JOB)
     (tmp_path / "run.sh").write_text(f"export PYTHONPATH=$PWD\n{foreign} train.py torch\n")
     reported: list[Progress] = []
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE
 
     def show(progress: Progress) -> None:
         reported.append(progress)

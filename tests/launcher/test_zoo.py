@@ -34,6 +34,8 @@ OPERATIONS = {
     "scripted": ("jit trace of a method", "jit script of a copy", "jit script of backward", "symbolic trace"),
 }
 """None of these has parts in which two bare runs differ."""
+QUICK = {"functional", "wrapping"}
+"""Copies and scripts are in test_copies.py, too."""
 REACHED = {"start", "discovery", "lines", "profiled", "plain"}
 """States that a run of 61 steps comes to on any machine."""
 
@@ -44,7 +46,9 @@ def quick_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zoo, "PYTHON", python())
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize(
+    "name", [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in OPERATIONS]
+)
 def test_what_users_do_in_mid_training_is_the_same(name: str) -> None:
     with ThreadPoolExecutor(2) as both:
         bare, watched = both.map(lambda way: zoo.seen(JOBS[name], way, OPERATIONS[name]), (zoo.BARE, zoo.WATCHED))
@@ -60,6 +64,7 @@ def test_what_users_do_in_mid_training_is_the_same(name: str) -> None:
     assert all(set(counts) >= REACHED for counts in watched.states.values())
 
 
+@pytest.mark.slow
 def test_own_module_called_steptime() -> None:
     job = JOBS["own_name"]
     with ThreadPoolExecutor(2) as both:
@@ -68,6 +73,7 @@ def test_own_module_called_steptime() -> None:
     assert watched.streams == bare.streams
 
 
+@pytest.mark.slow
 def test_a_job_that_profiles_its_own_steps_finds_its_own_operators() -> None:
     with ThreadPoolExecutor(2) as both:
         bare, watched = both.map(lambda way: zoo.seen(JOBS["profiled"], way), (zoo.BARE, zoo.WATCHED))

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from journals import MS, JournalBuilder
+from patience import PATIENCE
 
 from steptime.errors import OutputError
 from steptime.live.serve import HOST, MOST_CONNECTIONS, MOST_STREAMS, LivePage
@@ -94,7 +95,7 @@ def test_the_findings_come_by_themselves_with_their_places(
     sheet = browser.new_context(viewport={"width": 390, "height": 800}).new_page()
     sheet.goto(page.url)
     sheet.locator("#findings", has_text="The first diagnosis comes after").wait_for()
-    until = time.monotonic() + 120
+    until = time.monotonic() + PATIENCE
     while (view := watcher.look()).diagnosed is None:
         assert time.monotonic() < until
         time.sleep(0.2)
@@ -184,7 +185,7 @@ def memory_of(sheet: Any) -> tuple[float, float, int]:
 
 
 def answered(page: LivePage, path: str, host: str | None = None, method: str = "GET") -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=PATIENCE)
     connection.request(method, path, headers={"Host": host or f"127.0.0.1:{page.port}"})
     status = connection.getresponse().status
     connection.close()
@@ -221,7 +222,7 @@ def test_pages_that_are_open_are_bounded(served: tuple[LivePage, Watcher]) -> No
     page, _ = served
     path, opened = f"/events?token={page.token}", []
     for _ in range(MOST_STREAMS):
-        connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=PATIENCE)
         connection.request("GET", path)
         answer = connection.getresponse()
         assert answer.status == 200
@@ -257,20 +258,20 @@ def test_no_request_of_a_strangers_is_reported_in_the_terminal(
         "\udcff\udcfe\r\n\r\n", "GET / HTT", "",
     )  # fmt: skip
     for request in strange:
-        with socket.create_connection((HOST, page.port), timeout=60) as connection:
+        with socket.create_connection((HOST, page.port), timeout=PATIENCE) as connection:
             connection.sendall(request.encode(errors="surrogateescape"))
             if request.endswith("\r\n\r\n"):
                 assert b"200 OK" not in connection.recv(4096)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it is cut off
-    held = [socket.create_connection((HOST, page.port), timeout=60) for _ in range(MOST_CONNECTIONS + 8)]
+    held = [socket.create_connection((HOST, page.port), timeout=PATIENCE) for _ in range(MOST_CONNECTIONS + 8)]
     try:
         assert held[-1].recv(1) == b"", "no thread is taken for one more"
     finally:
         for each in held:
             each.close()
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE
     while True:  # those that have gone give their places back
-        with socket.create_connection((HOST, page.port), timeout=60) as connection:
+        with socket.create_connection((HOST, page.port), timeout=PATIENCE) as connection:
             connection.sendall(f"GET /?token={page.token} HTTP/1.0\r\n{host}".encode())
             if b"200 OK" in connection.recv(4096):
                 break

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 from machine.interpreters import interpreter
+from patience import PATIENCE
 from preloading import python
 
 from steptime.errors import SteptimeError
@@ -183,7 +184,10 @@ def test_a_device_of_a_trace_has_the_peaks_measured_here_else_a_datasheets(cache
     assert peaks.known("") is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"device": 3}', b"\xff\xfe"])
+IMPOSSIBLE = b'{"device":"cpu","name":"","measured":true,"profiler":{"value":600,"low":600,"high":1e308,"samples":2}}'
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"device": 3}', b"\xff\xfe", IMPOSSIBLE])
 def test_a_damaged_cache_is_no_cache(cache: Path, content: bytes) -> None:
     path = peaks.cache_path("cpu", "", "9.9", None)
     path.parent.mkdir(parents=True)
@@ -228,7 +232,7 @@ def test_where_no_process_may_be_started_the_other_peaks_are_measured(tmp_path: 
         f"import runpy, subprocess; subprocess.Popen = lambda *_, **__: open('/nowhere/at/all'); "
         f"print(runpy.run_path({str(peaks.SCRIPT)!r})['together']())"
     )
-    done = subprocess.run([python(), "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([python(), "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.split() == ["1.0" if os.cpu_count() == 1 else "None"]
 
 
@@ -245,7 +249,7 @@ def test_where_no_worker_can_be_forked_its_handover_is_not_known(refused: str) -
         "import multiprocessing.context, runpy; "
         f"script = runpy.run_path({str(peaks.SCRIPT)!r}); {refused}; print(script['handover']())"
     )
-    done = subprocess.run([python(), "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([python(), "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.split() == ["None"]
 
 

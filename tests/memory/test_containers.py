@@ -95,3 +95,17 @@ def test_no_container_is_kept_alive() -> None:
         return sys.getrefcount(items) - before
 
     assert train() == 0
+
+
+def test_a_proxy_that_describes_itself_runs_nothing() -> None:
+    class Proxy:
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            raise RuntimeError("outside of its context")
+
+    def train() -> dict[tuple[str, int], int]:
+        proxy = Proxy()
+        assert proxy is not None
+        return lengths(sys._getframe())
+
+    assert all(not name.startswith("Proxy") for name, _ in train())

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from example_counts import examples
 from memory.allocator import BATCH, Allocator, train
 
 from steptime.errors import SnapshotError
@@ -147,7 +148,7 @@ def test_bytes_that_were_changed_at_random_end_in_a_sentence_or_a_snapshot(tmp_p
     random = np.random.default_rng(7)
     whole = bytearray(pickle.dumps(small().snapshot()))
     path = tmp_path / "changed.pickle"
-    for _ in range(100):
+    for _ in range(examples(100)):
         changed = bytearray(whole)
         for place in random.integers(2, len(whole), 3):
             changed[place] = int(random.integers(256))

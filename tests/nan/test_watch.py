@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 torch = pytest.importorskip("torch")
@@ -36,7 +37,7 @@ def run(script: str, environment: dict[str, str]) -> subprocess.CompletedProcess
         env={**environment, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE,
         check=False,
     )
 

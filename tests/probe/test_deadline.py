@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 torch = pytest.importorskip("torch")
@@ -25,8 +26,6 @@ from steptime.probe.lines import LineTimeline, LoopFrame  # noqa: E402
 from steptime.probe.profiling import ProfilerWindow  # noqa: E402
 from steptime.probe.session import Session  # noqa: E402
 
-LONGEST = 120
-"""Seconds after which a test that waits for something has failed."""
 NEVER = 3600 * 10**9
 FUNCTION: Any = torch.autograd.Function
 
@@ -37,7 +36,7 @@ def fails(error: Exception) -> None:
 
 def wait_until(reached: Callable[[], bool]) -> None:
     """Runs lines of Python, as a job does; few of them, as a profiler may keep each."""
-    end = time.monotonic() + LONGEST
+    end = time.monotonic() + PATIENCE
     while not reached():
         sum(range(100_000))
         assert time.monotonic() < end
@@ -70,7 +69,7 @@ print(*called)
 
 
 def test_a_deadline_that_passes_while_another_one_is_ended_under_a_profile_function_stops_nobody() -> None:
-    job = subprocess.run([python(), "-c", TWO_AT_ONCE], capture_output=True, text=True, timeout=LONGEST, check=True)
+    job = subprocess.run([python(), "-c", TWO_AT_ONCE], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert job.stdout == "first second\n", job.stderr
 
 
@@ -126,7 +125,7 @@ def test_no_window_ends_in_the_middle_of_an_operator(tmp_path: Path, how: str) -
     """torch asks a tensor for its device while it writes down the inputs of an operator: the profiler that is stopped
     there takes the job with it."""
     command = [python(), "-c", IN_AN_OPERATOR, str(tmp_path), how]
-    job = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
+    job = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (job.returncode, job.stdout.split()) == (0, ["True", str(how == "overdue")]), job.stderr
     assert (tmp_path / "trace-1.json").exists() == (how == "overdue")
 

@@ -9,6 +9,7 @@ import weakref
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 torch = pytest.importorskip("torch")
@@ -231,5 +232,5 @@ print(found == bare, bare, found)
 
 def test_dynamo_counts_no_frame_of_ours() -> None:
     """What discovery calls of the standard library, in the midst of a compiled function, is none of the job's."""
-    done = subprocess.run([python(), "-c", COUNTED], capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run([python(), "-c", COUNTED], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.startswith("True"), done.stdout

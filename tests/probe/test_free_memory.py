@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 pytest.importorskip("torch")
 
@@ -70,7 +71,7 @@ def test_a_limit_of_the_process_itself_counts_what_it_has_mapped() -> None:
     """As `ulimit -v` sets it."""
     code = "from steptime.probe.free_memory import *; print(address_space(), free_memory())"
     command = ["bash", "-c", 'ulimit -v 20000000 && exec "$0" "$@"', sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     limit, left = map(int, done.stdout.split())
     assert limit == 20_000_000 * 1024
     assert 0 <= left < limit

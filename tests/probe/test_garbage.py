@@ -8,6 +8,7 @@ import sys
 import types
 
 import pytest
+from patience import PATIENCE
 
 pytest.importorskip("torch")
 
@@ -75,5 +76,5 @@ except KeyboardInterrupt:
 )
 def test_an_interrupt_during_a_collection_reaches_the_program(watch: str, seen: str) -> None:
     code = INTERRUPTED.replace("WATCH", watch)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.stdout == f"{seen}\n", done.stderr

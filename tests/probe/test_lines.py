@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from steptime.journal import Kind
 
@@ -294,6 +295,6 @@ def test_a_collection_between_two_lines_may_end_the_timeline() -> None:
     """Python 3.11 is about to call the trace function when it collects, and must find it alive."""
     words = [sys.executable, "-c", GIVEN_UP_BY_THE_COLLECTOR]
     done = subprocess.run(
-        words, env={**os.environ, "PYTHONMALLOC": "debug"}, capture_output=True, text=True, timeout=60
+        words, env={**os.environ, "PYTHONMALLOC": "debug"}, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr

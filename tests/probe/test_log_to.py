@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 from steptime import probe
@@ -87,7 +88,7 @@ def test_a_job_by_itself_is_recorded_and_its_numbers_are_in_tensorboard(tmp_path
 
 
 def until(met: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     while not met():
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -156,7 +157,7 @@ def test_ranks_share_a_recording(tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]  # fmt: skip
-    message = "".join(rank.communicate(timeout=60)[1] for rank in ranks)
+    message = "".join(rank.communicate(timeout=PATIENCE)[1] for rank in ranks)
     assert message == "steptime: recorded rec: steptime diagnose rec\n"
     assert sorted(process.facts.rank or 0 for process in load(tmp_path / "rec").processes) == [0, 1]
 

@@ -7,6 +7,7 @@ from collections import UserDict
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 torch = pytest.importorskip("torch")
@@ -102,7 +103,7 @@ batch = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 0, 0, 0, 0, 0, 0]])
 with Mode():
     print(padded_share(batch))
 """
-    done = subprocess.run([python(), "-c", job], capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run([python(), "-c", job], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.strip() == "(0.375, (2, 8), (0, 8))"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 from steptime.analysis.layout import lay_out, lay_out_whole
@@ -64,8 +65,8 @@ JOBS = (
     Job("threads", (30,)),
 )
 QUICK = {
-    "loader_schedule_eval", "gan", "accumulation_scaler", "lbfgs", "optimizer_in_backward", "rollouts", "manual_update",
-    "compiled_step", "distributed", "threads",
+    "loader_schedule_eval", "gan", "accumulation_scaler", "optimizer_in_backward", "rollouts", "compiled_step",
+    "distributed", "threads",
 }  # fmt: skip
 """Of each kind of step one; the others are among the slow tests."""
 
@@ -78,7 +79,9 @@ def environment() -> dict[str, str]:
 
 
 def run(words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, cwd=ZOO, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        words, cwd=ZOO, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
 
 
 def command(job: Job) -> tuple[str, ...]:
@@ -182,7 +185,7 @@ def test_what_inductor_compiles_is_not_changed(name: str, tmp_path: Path) -> Non
 
 
 LONG = ("--pause", "0.055")
-SHORT_JOBS = {
+SHORT_JOBS: dict[str, tuple[int, tuple[str, ...], tuple[str, ...]]] = {
     "eight long steps": (8, LONG, ()),
     "forty long steps": (40, LONG, ()),
     "a fraction of a second": (60, (), ()),
@@ -190,7 +193,13 @@ SHORT_JOBS = {
 }
 
 
-@pytest.mark.parametrize(("steps", "arguments", "launcher"), SHORT_JOBS.values(), ids=SHORT_JOBS)
+@pytest.mark.parametrize(
+    ("steps", "arguments", "launcher"),
+    [
+        pytest.param(*job, id=name, marks=pytest.mark.slow if name == "forty long steps" else ())
+        for name, job in SHORT_JOBS.items()
+    ],
+)
 def test_a_job_that_ends_soon_is_profiled_and_timed_by_line(
     steps: int, arguments: tuple[str, ...], launcher: tuple[str, ...], tmp_path: Path
 ) -> None:

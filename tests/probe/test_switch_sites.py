@@ -33,7 +33,7 @@ def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_line_that_switches_on_is_told_and_no_comment_and_no_switching_off(helper: Path) -> None:
-    site = sites.line_that_calls("set_detect_anomaly")
+    site = sites.line_that_calls("detect_anomaly")
     assert site is not None
     assert (site["file"], site["line"]) == (str(helper), 4)
     assert sites.line_that_calls("use_deterministic_algorithms") is None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 JOB = """
@@ -37,37 +37,52 @@ class Profile(torch.profiler.profile):
 with torch.profiler.profile():
     pass  # imports of torch's own change the environment
 torch.profiler.profile = Profile
-device.in_use = lambda: sys.argv[2] != "cpu"
-torch.version.cuda = sys.argv[2].removeprefix("cuda ")
-before = dict(os.environ)
-recorder = Recorder(sys.exit)
-recorder.open(sys.argv[1])
-look("job")
-for number, followed in ((3, True), (4, False), (5, False)):
-    window = profiling.ProfilerWindow(recorder, number, False, followed=followed)
-    window.start()
-    torch.ones(2).add_(1)
-    if number == 5:
-        window.abandon()
-    else:
-        window.stop(1)
-    look("behind")
-print(json.dumps({"seen": seen, "changed": sorted(set(os.environ.items()) ^ set(before.items()))}))
+def train(folder, where):
+    device.in_use = lambda: where != "cpu"
+    torch.version.cuda = where.removeprefix("cuda ")
+    before = dict(os.environ)
+    recorder = Recorder(sys.exit)
+    recorder.open(folder)
+    look("job")
+    for number, followed in ((3, True), (4, False), (5, False)):
+        window = profiling.ProfilerWindow(recorder, number, False, followed=followed)
+        window.start()
+        torch.ones(2).add_(1)
+        if number == 5:
+            window.abandon()
+        else:
+            window.stop(1)
+        look("behind")
+    return {"seen": list(seen), "changed": sorted(set(os.environ.items()) ^ set(before.items()))}
+
+found = []
+for number, (where, own) in enumerate(json.loads(sys.argv[2])):
+    os.environ.pop("TEARDOWN_CUPTI", None)
+    if own is not None:
+        os.environ["TEARDOWN_CUPTI"] = own
+    seen.clear()
+    folder = os.path.join(sys.argv[1], str(number))
+    os.mkdir(folder)
+    found.append(train(folder, where))
+print(json.dumps(found))
 """
+JOBS = (("cuda 13.0", None), ("cuda 13.0", "1"), ("cuda 13.0", ""), ("cpu", None), ("cuda 12.4", None))
+"""What the job runs on, and what its user has set."""
+Reported = Callable[..., dict[str, object]]
 
 
-def reported(folder: Path, where: str, own: str | None = None) -> dict[str, object]:
-    environment = {name: value for name, value in os.environ.items() if name != "TEARDOWN_CUPTI"}
-    environment |= {"TEARDOWN_CUPTI": own} if own is not None else {}
-    words = [python(), "-c", JOB, str(folder), where]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=300)
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Reported:
+    """One after another in one process."""
+    words = [python(), "-c", JOB, str(tmp_path_factory.mktemp("jobs")), json.dumps(JOBS)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    found = dict(zip(JOBS, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    return lambda where, own=None: found[where, own]
 
 
-def test_the_tracer_is_taken_down_at_the_last_window_alone(tmp_path: Path) -> None:
-    found = reported(tmp_path, "cuda 13.0")
+def test_the_tracer_is_taken_down_at_the_last_window_alone(reported: Reported) -> None:
+    found = reported("cuda 13.0")
     assert found["seen"] == [
         ["job", None],
         ["start", "0"], ["stop", "0"], ["behind", "0"],
@@ -78,21 +93,21 @@ def test_the_tracer_is_taken_down_at_the_last_window_alone(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("own", ["1", ""])
-def test_what_the_user_has_reported_stays(own: str, tmp_path: Path) -> None:
-    found = reported(tmp_path, "cuda 13.0", own)
+def test_what_the_user_has_reported_stays(own: str, reported: Reported) -> None:
+    found = reported("cuda 13.0", own)
     assert isinstance(found["seen"], list)
     assert {value for _, value in found["seen"]} == {own}
     assert found["changed"] == []
 
 
-def test_a_job_on_a_cpu_has_no_such_variable(tmp_path: Path) -> None:
-    found = reported(tmp_path, "cpu")
+def test_a_job_on_a_cpu_has_no_such_variable(reported: Reported) -> None:
+    found = reported("cpu")
     assert isinstance(found["seen"], list)
     assert {value for _, value in found["seen"]} == {None}
 
 
-def test_before_cuda_12_6_the_tracer_stays(tmp_path: Path) -> None:
+def test_before_cuda_12_6_the_tracer_stays(reported: Reported) -> None:
     """A job with CUDA graphs may crash where it is attached again."""
-    found = reported(tmp_path, "cuda 12.4")
+    found = reported("cuda 12.4")
     assert isinstance(found["seen"], list)
     assert {value for what, value in found["seen"] if what == "stop"} == {"0"}

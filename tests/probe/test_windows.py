@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 
 torch = pytest.importorskip("torch")
@@ -115,7 +116,7 @@ for number in (1, 2):
 def test_the_job_never_waits_for_kinetos_thread(tmp_path: Path) -> None:
     """On its way to a wait of five seconds that thread hears nobody, and where there is one CPU it is on its way."""
     step = subprocess.run([python(), "-c", CONFIG_THREAD, str(tmp_path)], capture_output=True, text=True,
-                          timeout=240, check=True)  # fmt: skip
+                          timeout=PATIENCE, check=True)  # fmt: skip
     ((in_the_job, sleeps),) = [line.split() for line in step.stdout.splitlines() if line.count(" ") == 1]
     assert (in_the_job, sleeps) == ("True", "True") or in_the_job == "False"
 
@@ -211,7 +212,7 @@ def test_recording_allocations_never_makes_torch_warn_on_the_users_stderr(
 ) -> None:
     command = [python(), "-c", STEP_WITH_MEMORY, str(tmp_path), str(parameters), str(windows)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    step = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)
+    step = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert step.stdout.split() == ["True"] * with_memory + ["False"] * (windows - with_memory)
     assert step.stderr == ""
 
@@ -256,7 +257,7 @@ KINETO_SPEAKS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
 def test_a_profiler_of_ours_warns_of_nothing_and_the_jobs_own_as_ever(tmp_path: Path) -> None:
     command = [python(), "-c", WARNINGS_OF_THE_JOB, str(tmp_path)]
-    job = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    job = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert job.stdout == "True\n", job.stderr
     assert job.stderr.count("profiler_start") == job.stderr.count("profiler_stop") == KINETO_SPEAKS
     assert job.stderr.count("Profiler clears events") == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 from printed import violations
 from report.step_views import events_of
@@ -47,7 +48,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ("run", "--quiet", "--no-peaks", "--recording", "r", "-o", "r.html", "-o", "r.json", "--full", "--")
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([python(), "-m", "steptime", *words, python(), "train.py"], cwd=folder, env=environment,
-                          capture_output=True, text=True, timeout=240, check=False)  # fmt: skip
+                          capture_output=True, text=True, timeout=PATIENCE, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -18,6 +18,8 @@ from steptime.report.report import ProcessReport, Report
 
 NO_TRACES = ("snapshots/", "param/dlrm_pytorch_et/", "flight_recorder/")
 """Folders of other things that are written: memory snapshots, execution traces, dumps of the flight recorder."""
+LARGE = 1_000_000
+"""Bytes of a file that the slow tests look at."""
 WIDEST_OVERRUN = 1.3
 """Times the step, for the sum of kernels that overlap: savings are cut to the step all the same."""
 
@@ -31,7 +33,11 @@ def diagnosed(path: Path) -> Report:
     return diagnose_paths([str(path)], cache=False)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
+def marks(path: Path) -> tuple[pytest.MarkDecorator, ...]:
+    return (pytest.mark.slow,) if path.stat().st_size > LARGE else ()
+
+
+@pytest.mark.parametrize("path", [pytest.param(each, id=name(each), marks=marks(each)) for each in FILES])
 def test_a_published_file_is_diagnosed_or_refused_in_a_sentence(path: Path) -> None:
     if name(path).startswith(NO_TRACES):
         with pytest.raises(SteptimeError, match=r"(?s)\A[^\n]*\Z"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as standard_json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,16 @@ def test_the_line_is_where_it_is_now(report: Report, tmp_path: Path, monkeypatch
     assert line() == 4
     (tmp_path / "train.py").write_bytes(b"\xff\n")
     assert line() == 2
+
+
+def test_a_pipe_by_the_name_of_a_file_is_not_read(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "train.py")
+    monkeypatch.chdir(tmp_path)
+    finding = replace(report.processes[0].findings[0], source=SourceLine("train.py", 3, text="loss.backward()"))
+    (result,) = document(of(report, (finding,)))["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 3
 
 
 def test_a_rule_that_is_not_known_here_keeps_its_name(report: Report, findings: tuple[Finding, ...]) -> None:

@@ -64,8 +64,11 @@ def test_a_diff_may_add_a_file(repository: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("no diff at all", "git apply refused"),
-        ("--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-nothing like it\n+x\n", "git apply refused"),
+        ("no diff at all", "bad.patch is not a unified diff, as .* writes it: [^(]+ .judge-git.$"),
+        (
+            "--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-nothing like it\n+x\n",
+            "bad.patch does not apply to the files in .*: patch failed: train.py:1. .judge-git.$",
+        ),
         ("--- a/train.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-import time\n", "removes or renames train.py"),
         ("--- a/../../out.py\n+++ b/../../out.py\n@@ -0,0 +1 @@\n+x\n", "is not a path inside a folder"),
     ],

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from steptime.advice.fix import Promise
 from steptime.changes import Change, VariantOptions
@@ -114,7 +115,7 @@ def test_a_lane_whose_pipe_ends_takes_its_job_with_it(tmp_path: Path, shell: lis
             break
         time.sleep(0.05)
     worker.stdin.close()
-    assert worker.wait(30) in (0, 130)
+    assert worker.wait(PATIENCE) in (0, 130)
     assert worker.stdout is not None
     worker.stdout.close()
     assert gone(int(notes(tmp_path)[0][0]))

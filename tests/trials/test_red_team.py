@@ -12,21 +12,24 @@ from benchmarks.red_team import JOBS, ChangeOfJob, Judge, changes
 pytest.importorskip("torch")
 
 QUICK = {
-    "shorter sequences": "in another direction",
     "frozen after ten steps": "Without a gradient in step 16",
     "patched clock before torch": "It replaces time.perf_counter_ns",
-    "patched Optimizer.step": "It replaces torch.optim.AdamW.step",
     "the same batch from step 12 on": "It repeats the same batch",
-    "dropped last batches": "An epoch of Images has",
-    "skipped evaluation": "It evaluates none of the 128 samples",
     "fused optimizer": "",
     "the average is not updated": "an average of the weights",
+    "a mask of another shape": "",
+}
+"""One of each kind of work that is left out or done otherwise, and honest ones; with words of the reason."""
+REASONS = QUICK | {
+    "shorter sequences": "in another direction",
+    "patched Optimizer.step": "It replaces torch.optim.AdamW.step",
+    "dropped last batches": "An epoch of Images has",
     "no weight decay, next to a fused optimizer": "its optimizer has weight_decay 0.0",
     "no second term of the loss": "steps in float64, its parameters differ",
     "evaluation mode from step 20 on": "in training mode",
-    "a mask of another shape": "",
+    "skipped evaluation": "It evaluates none of the 128 samples",
 }
-"""And words of the reason."""
+"""The same of some others."""
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +50,9 @@ def test_cheats_are_caught_and_honest_changes_pass(
 ) -> None:
     outcome = judge_of(job).judge(change)
     assert outcome.right, (outcome.verdict, outcome.sentence)
-    assert QUICK.get(change.name, "") in outcome.sentence
+    assert REASONS.get(change.name, "") in outcome.sentence
 
 
-def test_all_of_the_quick_ones_are_there() -> None:
+def test_all_with_a_reason_are_there() -> None:
     names = {each.name for job in JOBS for each in changes(job)}
-    assert QUICK.keys() <= names
+    assert REASONS.keys() <= names

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from math import exp, inf
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from steptime.trials.execute import clock_rate
 from steptime.trials.judge import block_means, compared, noise_of, speed_up
 
 steps = st.lists(st.integers(1_000, 10**9), min_size=1, max_size=40)
@@ -75,3 +78,14 @@ def test_what_is_no_comparison_is_refused() -> None:
         compared([1], [1], [1], 1.5)
     with pytest.raises(ValueError, match="needs a round"):
         speed_up([])
+
+
+def test_the_rate_of_a_clock_is_read_from_plain_files_alone(tmp_path: Path) -> None:
+    for name, seconds in (("clock-started-7", 0), ("clock-ended-7", 2)):
+        (tmp_path / name).write_text(f"{3 * seconds * 10**9}\n")
+        os.utime(tmp_path / name, (seconds, seconds))
+    os.mkfifo(tmp_path / "clock-started-8")
+    os.mkfifo(tmp_path / "clock-ended-8")
+    (tmp_path / "clock-ended-9").symlink_to("/dev/zero")
+    (tmp_path / "clock-started-9").write_text("0\n")
+    assert clock_rate(tmp_path) == 3.0

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from hypothesis import given, strategies as st
+from patience import PATIENCE
 from trials.shared_machine import run
 from trials.test_step_times import MS, timeline
 
@@ -121,6 +122,7 @@ def _running(workspace: Workspace, run: Run):  # type: ignore[no-untyped-def]
     return union(stamps[1:-1:2], stamps[2::2])
 
 
+@pytest.mark.slow
 def test_what_bears_no_stop_is_run_alone_from_there_on(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     runner = LocalExecutor(alternating=True)
@@ -194,7 +196,7 @@ def test_what_has_left_its_job_stands_still_with_it(tmp_path: Path) -> None:
     turns = Turns(0.01)
     first, second = turns.turn(), turns.turn()
     job = start_kept(VariantPlace(tmp_path), (sys.executable, "-c", leaving), os.environ, subprocess.DEVNULL, 2)
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE
     while not (tmp_path / "daemon").exists() or not (tmp_path / "daemon").read_text().endswith("."):
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -205,7 +207,7 @@ def test_what_has_left_its_job_stands_still_with_it(tmp_path: Path) -> None:
 
         def other() -> None:
             second.await_()
-            until = time.monotonic() + 60  # a signal is taken when its process runs next
+            until = time.monotonic() + PATIENCE  # a signal is taken when its process runs next
             while daemon.status() != psutil.STATUS_STOPPED and time.monotonic() < until:
                 time.sleep(0.001)
             seen.append((daemon.status(), psutil.Process(job.pid).status() == psutil.STATUS_STOPPED))

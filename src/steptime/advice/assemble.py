@@ -56,6 +56,7 @@ from steptime.analysis.recorded_breakdown import RecordedBreakdown, operator_tim
 from steptime.analysis.steps import UPDATES
 from steptime.analysis.timeline import Phase, Steps
 from steptime.analysis.tracer import without_tracer
+from steptime.analysis.unused import picked_uses, unread_uses, unused_passes
 from steptime.arrays import Int64, unique
 from steptime.intervals import EMPTY, contains, intersect, join, measure, subtract, union
 from steptime.journal import Flag, Kind
@@ -155,6 +156,7 @@ def with_profile(
     trace, graphs = steps.trace, graph_use(steps)
     forward = steps.phases.get(Phase.FORWARD, union(steps.boundaries[:, 0], steps.boundaries[:, 1]))
     known, without_update = (process.modules, process.without_update) if process is not None else ((), ())
+    use = process.use if process is not None else None
     case = replace(
         case,
         step=replace(case.step, compiled=bool(of_symbols(trace, is_compiled).any()), graphs=graphs),
@@ -162,6 +164,9 @@ def with_profile(
         changing_work=changing_work(trace, steps.boundaries, forward),
         modules=module_uses(steps, known, kept, without_update),
         garbage=case.garbage or traced_garbage(trace, steps.windows),
+        dropped=unused_passes(steps, use.passes) if use is not None else (),
+        picked=picked_uses(steps, use.passes) if use is not None else (),
+        unread=unread_uses(steps, use.unread) if use is not None else (),
     )
     if case.step.untraced:
         return case

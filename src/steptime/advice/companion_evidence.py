@@ -78,7 +78,7 @@ SAYS_NOTHING = re.compile(
 
 
 def with_counters(case: Case, measured: Sequence[MeasuredKernel]) -> Case:
-    """Case with counters for the kernels that were measured."""
+    """Case whose kernels have the counters that Nsight Compute measured."""
     known = by_function(measured)
     return replace(case, kernels=tuple(replace(use, counters=counters_of(use, known)) for use in case.kernels))
 

@@ -49,6 +49,7 @@ from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.analysis.step_patterns import LastingChange
 from steptime.analysis.stragglers.comparison import Straggler
+from steptime.analysis.unused import PickedUse, UnreadUse, UnusedPass
 from steptime.analysis.user_code import FunctionUse
 from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import PaddingFacts
@@ -268,6 +269,21 @@ class Case:
     machine: MachineUse | None = absent(None, "no peaks of the machine (steptime env measures them)")
     recompute: RecomputeUse | None = absent(None, "no recorded forward operator ran again inside backward")
     backward_again: Estimate | None = absent(None, "no recorded graph went through backward twice")
+    dropped: tuple[UnusedPass, ...] = absent(
+        (),
+        "no gradient was seen to be dropped in a profiled step",
+        "a trace does not show who uses gradients (steptime run looks at it)",
+    )
+    picked: tuple[PickedUse, ...] = absent(
+        (),
+        "the loss was seen to use all rows of what is computed",
+        "a trace does not show which rows a loss uses (steptime run looks at it)",
+    )
+    unread: tuple[UnreadUse, ...] = absent(
+        (),
+        "no line was seen to drop a result of a module",
+        "a trace does not show what lines do with results (steptime run looks at it)",
+    )
     kernels: tuple[KernelUse, ...] = absent((), "no kernels on a device")
     gaps: tuple[GapUse, ...] = absent((), "the device was not traced, or never idle")
     copies: tuple[CopyUse, ...] = absent((), "no copy to or from a device was traced")

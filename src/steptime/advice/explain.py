@@ -13,7 +13,7 @@ from steptime.advice.rules import CATALOGUE as RULES
 
 RULE_FAMILIES = {
     "1": "Input",
-    "2": "Host",
+    "2": "Python and CPU",
     "3": "Dispatch, synchronisation, compilation",
     "4": "Memory traffic",
     "5": "Optimizer",
@@ -24,7 +24,7 @@ RULE_FAMILIES = {
 }
 """Titles by the first digit of a rule's code."""
 FIX_FAMILIES = {
-    "1": "Input and host",
+    "1": "Input and Python",
     "2": "Optimizer",
     "3": "Precision, layout, compilation",
     "4": "The machine",

@@ -61,7 +61,7 @@ class ArgumentEdit:
 
 @dataclass(frozen=True, slots=True)
 class CopyEdit:
-    """Copies to a device without waiting for their end: each `.to(…)` and `.cuda(…)` on the line at `site`."""
+    """Asynchronous copies: non_blocking=True for each `.to(…)` and `.cuda(…)` on the line at `site`."""
 
     site: SourceLine
 

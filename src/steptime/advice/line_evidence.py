@@ -341,7 +341,8 @@ def _without_gradients(
         return None
     calls = (np.searchsorted(chosen.start, steps.end) - np.searchsorted(chosen.start, steps.start))[usual]
     source = _calling(process, layout, chosen.start, others)
-    models = [each for each in process.top_modules if each.identity in set(chosen.identity.tolist())]
+    called = set(chosen.identity.tolist())
+    models = [each for each in process.top_modules if each.identity in called]
     return RepeatedForward(
         mean_of_series(spent),
         float(calls.mean()),
@@ -355,14 +356,13 @@ def _without_gradients(
 def _calling(process: Process, layout: Layout, start: Int64, others: Int64) -> SourceLine | None:
     """Timed line that was running at most of these times: the innermost one, but rather one that does not run at other
     times; None without one."""
-    records, found = layout.records.of(Kind.LINE), dict(_sources(process))
-
-    def rank(identity: int) -> tuple[bool, int, int]:
+    records, ranked = layout.records.of(Kind.LINE), list[tuple[bool, int, int, int]]()
+    for identity in unique(records.identity).tolist():
         own = records.where(records.identity == identity).intervals
-        return not contains(own, others).any(), int(contains(own, start).sum()), -int((own.end - own.start).sum())
-
-    best = max(unique(records.identity).tolist(), key=rank, default=None)
-    return found.get(best) if best is not None and rank(best)[1] else None
+        if times := int(contains(own, start).sum()):
+            length = int((own.end - own.start).sum())
+            ranked.append((not contains(own, others).any(), times, -length, identity))
+    return dict(_sources(process)).get(max(ranked)[-1]) if ranked else None
 
 
 def _sources(process: Process) -> Iterator[tuple[int, SourceLine]]:

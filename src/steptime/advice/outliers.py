@@ -91,10 +91,8 @@ def outliers_of(layout: Layout, usual: Int64, optimizers: Mapping[int, str] = NO
     unsteady = np.flatnonzero(~steps.steady & ~steps.warm_up)
     far = unsteady[steps.duration[unsteady] > SLOWED * np.median(steps.duration[usual])]
     if len(far) and steps.duration[far].sum() > (use.count * use.duration if use is not None else 0.0):
-        use, steady = (
-            _left_out(layout, far, usual, names),
-            far,
-        )  # a phase of the training that met a look of the probe's
+        # A phase of the training that met a look of the probe's.
+        use, steady = _left_out(layout, far, usual, names), far
     return use and replace(use, optimizer=_of_their_own(layout, steady, usual, optimizers, use))
 
 

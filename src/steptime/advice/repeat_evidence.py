@@ -58,14 +58,14 @@ def repeat_uses(process: Process, phases: tuple[CategoryUse, ...], usual: float)
 
 
 def _apart(lines: Iterable[RepeatedLine]) -> list[RepeatedLine]:
-    """One line of each nest of lines that call each other."""
+    """One line of each group of lines that call each other."""
     left = sorted(lines, key=lambda line: -line.duration)
     found = []
     while left:
-        nest = [line for line in left if _is_below(line, left[0], left)]
-        computing = [line for line in nest if line.duration >= NEARLY_ALL * nest[0].duration]
+        group = [line for line in left if _is_below(line, left[0], left)]
+        computing = [line for line in group if line.duration >= NEARLY_ALL * group[0].duration]
         found.append(max(computing, key=lambda line: line.depth))
-        left = [line for line in left if line not in nest and not _is_below(left[0], line, left)]
+        left = [line for line in left if line not in group and not _is_below(left[0], line, left)]
     return found
 
 

@@ -1,7 +1,7 @@
 """Verdict: the bottleneck of a training step, its line, and the confidence in it.
 
-The answer comes first. Doubts come from outside of the job (other programs, too few steps, no profile), never from what
-the job itself does: that is a finding."""
+The answer comes first. Caveats come from outside of the job (other programs, too few steps, no profile), never from
+what the job itself does: that is a finding."""
 
 from __future__ import annotations
 

@@ -14,15 +14,7 @@ from steptime.intervals import contains, measure, union
 from steptime.trace.call_tree import has_descendant
 from steptime.trace.links import UNKNOWN, host_forest, roles_of
 from steptime.trace.table import EventKind, Trace
-from steptime.trace.vendors import (
-    EVALUATED,
-    GRAPH_LAUNCH,
-    LAUNCH,
-    OPTIMIZER_STEP,
-    ZERO_GRAD,
-    is_compiled,
-    matching,
-)
+from steptime.trace.vendors import EVALUATED, GRAPH_LAUNCH, LAUNCH, OPTIMIZER_STEP, ZERO_GRAD, is_compiled, matching
 
 MOST_EAGER = 5
 """Most names of eager operators that are kept, by CPU time."""

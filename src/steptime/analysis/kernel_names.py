@@ -32,7 +32,7 @@ VECTOR_UNIT = re.compile(
 """Kernels of the same families that compute on the ordinary units."""
 MATRIX_WORK = re.compile(
     r"(?<!fb)gemm|gemv|xmma|nvjet|cutlass(?!::(bfloat|half))|fprop|wgrad|dgrad|conv(olve|olution|2d|3d|_|\d)|Conv(?!ert)|scudnn|winograd|flash|fmha|sdpa"
-    r"|attn|attention|Cijk_|mfma|xdl|miopenSp3|dot_kernel|^bmm|matmul|triton_tem|RNN|LSTM|elemWiseRNN|depthwise",
+    r"|attn|attention|Cijk_|mfma|xdl|miopenSp3|dot_kernel|^bmm|matmul|triton_tem|RNN|LSTM|elemWiseRNN|depthwise"
 )
 HELPING = re.compile(
     r"[Rr]educ|[Ss]plit[Kk]\w*[Rr]educe|compute\w*Offsets|ToN[hc][wh]|n[ch][hw][wc]To|im2col|col2im|[Tt]ranspos"

@@ -34,6 +34,8 @@ from steptime.trace.call_tree import ROOT, CallTree, call_tree, exclusive_spans,
 
 CARRIERS = frozenset({"self", "cls"})
 """Names that connect every line with every other; following them would make all lines a part of the batch."""
+COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+"""Names of code objects that belong to a line, up to Python 3.11."""
 
 
 def identity_of(code: CodeFacts, line: CodeLine) -> int:
@@ -77,7 +79,7 @@ def find_preparing(
         called += [
             code
             for code in plain
-            if _is_comprehension(code) and {(code.file, each.line) for each in code.lines} <= places
+            if _name(code) in COMPREHENSIONS and {(code.file, each.line) for each in code.lines} <= places
         ]
         entered = {identity_of(code, line) for code in called for line in code.lines} - known - found
         if not entered:
@@ -124,11 +126,6 @@ def _is_called_to_prepare(
         identity_of(other, line) for other in codes if other is not code for line in other.lines if name in line.loads
     } - evaluating
     return bool(callers) and callers <= preparing
-
-
-def _is_comprehension(code: CodeFacts) -> bool:
-    """True for a comprehension, which up to Python 3.11 has a code object of its own but belongs to a line."""
-    return _name(code) in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 def _makes_arguments(

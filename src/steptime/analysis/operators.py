@@ -36,6 +36,7 @@ from steptime.trace.call_tree import (
 from steptime.trace.links import UNKNOWN, Links, host_forest, none_of, roles_of, source_line
 from steptime.trace.table import ABSENT, EventKind, EventTable, Trace
 from steptime.trace.vendors import (
+    DETACH,
     OPTIMIZER_STEP,
     is_engine,
     is_free,
@@ -247,6 +248,37 @@ def without_backward(steps: StepContext) -> Bool:
     return alone
 
 
+@cached_per_trace
+def unreached(steps: StepContext) -> Bool:
+    """Mask over the event table of the operators without backward whose result needs a gradient: they made a node of
+    the graph, as the next operator has a higher number, and no backward reaches it. The others depend on nothing that
+    is trained."""
+    alone, number, events = without_backward(steps), steps.trace.events.sequence, steps.trace.events
+    operators, forest = operator_events(steps.trace) & ~matching(steps.trace, is_engine), host_forest(steps.trace)
+    rows = np.flatnonzero(operators & (number != ABSENT)) if alone.any() else np.zeros(0, np.int64)
+    rows = rows[forest.outermost(rows, operators) == rows]
+    rows = rows[np.lexsort((events.start[rows], events.track[rows]))]
+    made = np.zeros(len(events), np.bool_)
+    later, earlier = rows[1:], rows[:-1]
+    made[earlier] = (events.track[later] == events.track[earlier]) & (number[later] > number[earlier])
+    chosen = np.flatnonzero(alone)
+    found = np.zeros(len(events), np.bool_)
+    found[chosen] = made[forest.outermost(chosen, operators)]
+    return found
+
+
+def takes_values(steps: StepContext) -> bool:
+    """True if the job detaches a tensor of several numbers from its graph, outside of backward and update: what no
+    backward reaches may be used all the same."""
+    trace = steps.trace
+    detaching = np.flatnonzero(matching(trace, DETACH.__eq__) & (steps.links.step != UNKNOWN))
+    detaching = detaching[host_forest(trace).around(detaching, operator_events(trace), itself=False) == UNKNOWN]
+    updating = steps.phases.get(Phase.OPTIMIZER, EMPTY)
+    detaching = detaching[~contains(updating, trace.events.start[detaching])]
+    scalar = [at >= 0 and trace.shapes[at].replace(" ", "").startswith("[[]") for at in trace.events.shapes[detaching]]
+    return not all(scalar)
+
+
 def _leaves_some_out_in_each_step(steps: StepContext, operators: Bool) -> bool:
     """True if backward belongs to forwards in this trace and each step, not only the last, has some without
     backward."""
@@ -401,7 +433,8 @@ class OperatorUse:
     model. source: user's function that calls it; line: line in it, if known. usual: duration in ns if each call took
     the median of those with equal arguments, None if only the sum is known. rounds: most repetitions of one call in one
     run of the source's function, or of that function in its caller; None if unknown. differentiated: False if backward
-    does not go through these calls although gradients are on. recurrent: calls inside torch's recurrent layers (in
+    does not go through these calls although gradients are on. unreached: ns of these whose result needs a gradient: the
+    others depend on nothing that is trained. recurrent: calls inside torch's recurrent layers (in
     backward, for them), whose loop is no line of the job's. intensity: FLOP per byte, pointwise operations included."""
 
     name: str
@@ -416,6 +449,7 @@ class OperatorUse:
     rounds: int | None = None
     line: SourceLine | None = None
     differentiated: bool = True
+    unreached: float = 0.0
     recurrent: float = 0.0
     intensity: float | None = None
 
@@ -437,13 +471,17 @@ def operator_totals(steps: StepContext, sources: Sources, usual: bool = False) -
     give_back(len(steps.trace.events))
     calls = operator_calls(steps)
     modelled = worked(steps.trace, steps.links, calls)
+    left = unreached(steps)[calls.rows]
     differentiated = ~without_backward(steps)[calls.rows] | (calls.phase != Phase.FORWARD)
+    if left.any() and takes_values(steps):
+        differentiated |= left
     recurrent = in_recurrent_layers(steps, calls.rows)
     groups = grouped(steps.trace.events.name[calls.rows], calls.phase, differentiated)
     totals = [
         replace(
             _operator_total(steps, calls, modelled, chosen, sources, bool(differentiated[chosen[0]]), usual),
             recurrent=float(recurrent[chosen].sum()) / len(steps),
+            unreached=float(calls.duration[chosen][left[chosen] & ~differentiated[chosen]].sum()) / len(steps),
         )
         for chosen in groups
     ]

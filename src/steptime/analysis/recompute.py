@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from steptime.analysis.device_activity import device_activities
 from steptime.analysis.operators import operations_on, step_at
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import during
-from steptime.arrays import Bool, Int64, distinct
+from steptime.arrays import Bool, Int64, distinct, unique
 from steptime.intervals import EMPTY, Intervals, contains, join, measure, subtract, union
 from steptime.trace.call_tree import ROOT, CallTree, has_descendant, nearest_ancestor
 from steptime.trace.links import UNKNOWN
@@ -37,7 +38,7 @@ def recomputed(steps: StepContext) -> Int64:
     found = EMPTY
     for track, tree, frames, again in _again(steps):
         host = union(tree.start[again], tree.end[again])
-        on_track = _on_device(steps.trace, host, track) if steps.on_device else _with_python(host, tree, frames, again)
+        on_track = on_device(steps.trace, host, track) if steps.on_device else _with_python(host, tree, frames, again)
         found = join(found, on_track)
     return measure(found, steps.boundaries[:, 0], steps.boundaries[:, 1])
 
@@ -68,27 +69,56 @@ def backward_again(steps: StepContext) -> Int64:
 
     Each backward that reaches a kept graph (retain_graph) goes through it again. With create_graph that is intended:
     then the operators in a frame have numbers, and such a step counts as 0."""
-    events, found = steps.trace.events, EMPTY
+    found = EMPTY
     for track in steps.tracks:
-        operations = operations_on(steps.trace, track)
-        rows, engine = operations.rows, operations.engine
-        number = events.sequence[rows]
-        frame = nearest_ancestor(operations.parent, engine)
-        called = of_symbols(steps.trace, _is_of_aten)[events.name[rows]]
-        recorded = frame[called & (number != ABSENT) & (frame != ROOT)]
-        outermost = np.flatnonzero(
-            engine & (np.append(frame, np.int32(ROOT))[operations.parent] == ROOT) & (number != ABSENT)
-        )
-        step = step_at(steps.boundaries, events.start[rows[outermost]])
-        first, _ = distinct(step, number[outermost])
-        again = np.ones(len(outermost), np.bool_)
+        frames = numbered_frames(steps, track)
+        first, _ = distinct(frames.step, frames.number)
+        again = np.ones(len(frames.number), np.bool_)
         again[first] = False
-        again &= (step != UNKNOWN) & ~np.isin(step, step_at(steps.boundaries, events.start[rows[recorded]]))
-        twice = outermost[again]
-        start = events.start[rows[twice]]
-        host = union(start, start + operations.duration[twice])
-        found = join(found, _on_device(steps.trace, host, track) if steps.on_device else host)
+        again &= ~np.isin(frames.step, frames.recording)
+        host = union(frames.start[again], frames.end[again])
+        found = join(found, on_device(steps.trace, host, track) if steps.on_device else host)
     return measure(found, steps.boundaries[:, 0], steps.boundaries[:, 1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NumberedFrames:
+    """Frames of autograd inside the steps, without those inside others. number: of the forward operator that each
+    differentiates; start, end: ns; row: of the event table. recording: steps whose backward is recorded for autograd
+    itself."""
+
+    number: Int64
+    start: Int64
+    end: Int64
+    step: Int64
+    row: Int64
+    recording: Int64
+
+    def only(self, chosen: Bool) -> NumberedFrames:
+        """Some of the frames."""
+        number, start, end, step, row = (
+            each[chosen] for each in (self.number, self.start, self.end, self.step, self.row)
+        )
+        return NumberedFrames(number, start, end, step, row, self.recording)
+
+
+def numbered_frames(steps: StepContext, track: int) -> NumberedFrames:
+    """Frames of one track."""
+    events, operations = steps.trace.events, operations_on(steps.trace, track)
+    rows, engine = operations.rows, operations.engine
+    number = events.sequence[rows]
+    frame = nearest_ancestor(operations.parent, engine)
+    called = of_symbols(steps.trace, _is_of_aten)[events.name[rows]]
+    recorded = frame[called & (number != ABSENT) & (frame != ROOT)]
+    outermost = np.flatnonzero(
+        engine & (np.append(frame, np.int32(ROOT))[operations.parent] == ROOT) & (number != ABSENT)
+    )
+    step = step_at(steps.boundaries, events.start[rows[outermost]])
+    outermost, step = outermost[step != UNKNOWN], step[step != UNKNOWN]
+    row = rows[outermost].astype(np.int64)
+    end = events.start[row] + operations.duration[outermost]
+    recording = unique(step_at(steps.boundaries, events.start[rows[recorded]]))
+    return NumberedFrames(number[outermost].astype(np.int64), events.start[row], end, step, row, recording)
 
 
 def is_second_order(steps: StepContext) -> bool:
@@ -116,7 +146,7 @@ def _with_python(host: Intervals, tree: CallTree, frames: Bool, again: Bool) -> 
     return union(around.start[touching], around.end[touching])
 
 
-def _on_device(trace: Trace, host: Intervals, track: int) -> Intervals:
+def on_device(trace: Trace, host: Intervals, track: int) -> Intervals:
     """Instants of the device activities that one thread launched during `host`."""
     events, activities = trace.events, device_activities(trace)
     launch = activities.launch

@@ -309,13 +309,7 @@ def calibrate(
 
 
 def calibrate_device(
-    spent: Int64,
-    steps: int,
-    usual: Int64,
-    phases: Int64,
-    device: str,
-    events: Int64,
-    machine: Machine | None = None,
+    spent: Int64, steps: int, usual: Int64, phases: Int64, device: str, events: Int64, machine: Machine | None = None
 ) -> Breakdown:
     """Breakdown of the steady steps on an accelerator.
 

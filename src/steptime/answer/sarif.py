@@ -66,11 +66,12 @@ def _result(finding: Finding, source: SourceLine, codes: Sequence[str], step: fl
 
 def _line_now(source: SourceLine) -> int:
     """Number of the line in the file as it is now: where it was edited since, of the nearest line of the same text."""
+    same, path = list[int](), Path(reachable(source.file))
     with contextlib.suppress(OSError, ValueError):
-        texts = Path(reachable(source.file)).read_text(encoding="utf-8").splitlines() if source.text else []
-        same = [number for number, text in enumerate(texts, 1) if text.strip() == source.text]
-        return min(same, key=lambda number: abs(number - source.line), default=source.line)
-    return source.line
+        if source.text and path.is_file():  # the recording may name a pipe or a device, which would hold us for ever
+            texts = path.read_text(encoding="utf-8").splitlines()
+            same = [number for number, text in enumerate(texts, 1) if text.strip() == source.text]
+    return min(same, key=lambda number: abs(number - source.line), default=source.line)
 
 
 def _artifact(file: str) -> dict[str, str]:

@@ -47,7 +47,11 @@ def _item(item: Item, columns: int) -> Iterator[str]:
     title, right = one_line(item.title), one_line(item.right)
     yield f"{title:<{max(columns - len(right) - 1, 0)}} {right}" if right else title
     advice = f"→ {item.advice}" if item.advice else ""
-    yield from (f"{INDENT}{_kept_indent(line)}" for line in (item.summary, item.place, advice, *item.lines) if line)
+    yield from (
+        f"{INDENT}{line[: len(line) - len(line.lstrip())]}{one_line(line)}"
+        for line in (item.summary, item.place, advice, *item.lines)
+        if line
+    )
 
 
 def and_more(count: int, command: str, indent: str = "") -> Iterator[str]:
@@ -95,7 +99,3 @@ def _bar(percent: float, room: int, *, track: bool) -> str:
 
 def _short(cell: Cell) -> str:
     return one_line(cell.short or cell.text)
-
-
-def _kept_indent(line: str) -> str:
-    return line[: len(line) - len(line.lstrip())] + one_line(line)

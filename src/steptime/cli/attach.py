@@ -10,12 +10,12 @@ import click
 from steptime.answer.screen import columns, show
 from steptime.cli.announcer import Announcer, say_above
 from steptime.cli.exit_codes import say
-from steptime.cli.options import Delivery, output_options
+from steptime.cli.options import Delivery, WholeNumber, output_options
 from steptime.errors import NothingMeasuredError, UsageError
 
 
 @click.command("attach")
-@click.argument("pid", type=click.IntRange(1, 1 << 30), metavar="PID")
+@click.argument("pid", type=WholeNumber(1, 1 << 30), metavar="PID")
 @output_options
 @click.option("--recording", metavar="DIR", help="Folder of the recording. Default: runs/<job>-<time>.")
 @click.option("--stay", is_flag=True, help="Stay until the job ends. Default: leave when its steps are profiled.")
@@ -23,14 +23,7 @@ from steptime.errors import NothingMeasuredError, UsageError
     "--no-profile", is_flag=True, help="Time the steps until Ctrl-C or the job's end, without profiling operators."
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only; with -o or --json, write those files only.")
-def command(
-    pid: int,
-    delivery: Delivery,
-    recording: str | None,
-    stay: bool,
-    no_profile: bool,
-    quiet: bool,
-) -> int:
+def command(pid: int, delivery: Delivery, recording: str | None, stay: bool, no_profile: bool, quiet: bool) -> int:
     """Enter a running job, measure its steps, leave it again, and report where its time goes. PID is the job's
     process, or the launcher of its ranks. The job continues whatever happens to this command; Ctrl-C leaves it, too.
 

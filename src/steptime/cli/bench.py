@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from steptime.cli.exit_codes import say
-from steptime.cli.options import force_option, outputs_option, seconds
+from steptime.cli.options import WholeNumber, force_option, outputs_option, seconds
 from steptime.errors import UsageError
 
 PLACE = re.compile(r"[^:]+:[A-Za-z_][\w.]*")
@@ -59,9 +59,7 @@ def listed(given: str, known: Sequence[str], option: str) -> tuple[str, ...]:
 @click.option("--cold", is_flag=True, help="Empty the CPU or GPU caches before each call.")
 @click.option("--seconds", "length", default="3s", show_default=True, callback=seconds, metavar="TIME",
               help="Time per callable and input.")  # fmt: skip
-@click.option(
-    "--processes", default=3, show_default=True, type=click.IntRange(1, 20), help="Number of fresh processes."
-)
+@click.option("--processes", default=3, show_default=True, type=WholeNumber(1, 20), help="Number of fresh processes.")
 @click.option("--python", metavar="PATH", help="Python whose torch is used. Default: the first that has torch.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
 @outputs_option("Write the result to FILE, in the format of its extension (.txt, .md, .json, .html).")

@@ -9,6 +9,8 @@ import click
 from steptime.cli.exit_codes import say
 from steptime.cli.options import (
     Delivery,
+    FiniteNumber,
+    WholeNumber,
     companion_options,
     files,
     named_or_newest,
@@ -36,7 +38,7 @@ from steptime.errors import TraceError, UsageError
 )
 @click.option(
     "--link",
-    type=click.FloatRange(0.01, 100),
+    type=FiniteNumber(0.01, 100),
     default=1.0,
     metavar="FACTOR",
     help="Predict the step with a link between ranks that is this many times as fast, such as 2. Of a recording or one "
@@ -50,7 +52,7 @@ from steptime.errors import TraceError, UsageError
     "the files (pip install 'steptime[ray]'). Default: this machine, in processes from 33 ranks on.",
 )
 @click.option(
-    "--workers", metavar="N", type=click.IntRange(1, 4096), help="Ranks read at the same time. Default: one per CPU."
+    "--workers", metavar="N", type=WholeNumber(1, 4096), help="Ranks read at the same time. Default: one per CPU."
 )
 @trace_options
 @output_options

@@ -98,13 +98,7 @@ def _scaled(value: float, unit: str) -> str:
 
 
 def _sweep(
-    python: str | None,
-    recording: str | None,
-    *,
-    remeasure: bool,
-    outputs: tuple[str, ...],
-    as_json: bool,
-    force: bool,
+    python: str | None, recording: str | None, *, remeasure: bool, outputs: tuple[str, ...], as_json: bool, force: bool
 ) -> int:
     """Runs the sweep on the accelerator if there is one, else on the CPU, and places the operators of a recording on
     it."""

@@ -6,13 +6,13 @@ import shlex
 
 import click
 
-from steptime.cli.options import files, force_option, outputs_option
+from steptime.cli.options import WholeNumber, files, force_option, outputs_option
 
 
 @click.command("hang")
 @click.argument("paths", nargs=-1, required=True, metavar="DUMP...", shell_complete=files)
 @click.option(
-    "--world-size", metavar="N", type=click.IntRange(1), help="Number of ranks, if the dumps do not have it (gloo)."
+    "--world-size", metavar="N", type=WholeNumber(1), help="Number of ranks, if the dumps do not have it (gloo)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON on standard output.")
 @outputs_option("Write it to FILE, in the format of its extension (.txt, .md, .json, .html). Can be given often.")

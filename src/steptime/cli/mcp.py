@@ -383,8 +383,7 @@ def import_mcp() -> Any:
         return importlib.import_module("mcp")
     except ImportError:
         raise UsageError(
-            "mcp-missing",
-            "steptime mcp needs the package mcp, which is not installed: pip install 'steptime[mcp]'",
+            "mcp-missing", "steptime mcp needs the package mcp, which is not installed: pip install 'steptime[mcp]'"
         ) from None
 
 

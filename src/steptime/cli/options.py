@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +33,24 @@ def seconds(context: click.Context, option: click.Parameter, value: str, *, zero
             f"{value[:40]} is not a time. Expected a number with a unit, such as 90s, 10m, 2h or 30d."
         )
     return length
+
+
+class FiniteNumber(click.FloatRange):
+    """Finite number within bounds, which click's own types let nan pass."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value!r} is not a valid number.", param, ctx)
+        return number
+
+
+class WholeNumber(click.IntRange):
+    """Whole number within bounds."""
+
+    name = "whole number"
 
 
 LARGEST = 2.0**62
@@ -96,7 +115,7 @@ full_option = click.option(
 force_option = click.option("--force", is_flag=True, help="Overwrite existing files.")
 noise_option = click.option(
     "--noise",
-    type=click.FloatRange(0, 100),
+    type=FiniteNumber(0, 100),
     metavar="PERCENT",
     help="Assumed difference between runs of an unchanged job. Default: 3; in compare, the value that env measured.",
 )
@@ -150,7 +169,7 @@ def price_option(function: Function) -> Function:
     """Option --price: price."""
     return click.option(
         "--price",
-        type=click.FloatRange(0, 1e6, min_open=True),
+        type=FiniteNumber(0, 1e6, min_open=True),
         metavar="DOLLARS",
         help="Price of one GPU (or process) per hour, such as 2.5. The report then shows the cost of 1,000 steps and "
         "how much of it the first finding could save.",
@@ -160,12 +179,7 @@ def price_option(function: Function) -> Function:
 def trace_options(function: Function) -> Function:
     """Options --max-size and --no-cache: max_size and cache."""
     function = click.option(
-        "--no-cache",
-        "cache",
-        is_flag=True,
-        default=True,
-        flag_value=False,
-        help="Do not use or write the trace cache.",
+        "--no-cache", "cache", is_flag=True, default=True, flag_value=False, help="Do not use or write the trace cache."
     )(function)
     return click.option(
         "--max-size",

@@ -20,7 +20,7 @@ import click
 
 from steptime.cli.announcer import Announcer, end_bar, say_above
 from steptime.cli.exit_codes import say, shield
-from steptime.cli.options import Delivery, files, output_options
+from steptime.cli.options import Delivery, WholeNumber, files, output_options
 from steptime.errors import NothingMeasuredError, OutputError, SteptimeError, UsageError
 from steptime.launcher.command import default_recording, job_name, numbered
 from steptime.launcher.joining import part_of_launcher, tasks_of_launcher
@@ -104,10 +104,7 @@ class RunOptions:
     quiet: bool
 
 
-@click.command(
-    "run",
-    context_settings={"allow_interspersed_args": False},
-)
+@click.command("run", context_settings={"allow_interspersed_args": False})
 @click.argument("job", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]...", shell_complete=files)
 @output_options
 @click.option(
@@ -124,10 +121,10 @@ class RunOptions:
 @click.option(
     "--steps",
     metavar="N",
-    type=click.IntRange(1, 1000),
+    type=WholeNumber(1, 1000),
     help="Steady steps to profile. Default: chosen from the step time.",
 )
-@click.option("--max-profile-seconds", metavar="N", type=click.IntRange(1, 3600), help="Longest time in the profiler.")
+@click.option("--max-profile-seconds", metavar="N", type=WholeNumber(1, 3600), help="Longest time in the profiler.")
 @click.option(
     "--trace-ranks",
     metavar="RANKS",
@@ -153,9 +150,7 @@ class RunOptions:
     "lines. If slow steps are periodic, the next ones are profiled on all ranks.",
 )
 @click.option(
-    "--log",
-    is_flag=True,
-    help="Log step times to the job's open logger: TensorBoard, Weights & Biases or MLflow.",
+    "--log", is_flag=True, help="Log step times to the job's open logger: TensorBoard, Weights & Biases or MLflow."
 )
 @click.option("--no-progress", is_flag=True, help="Print no progress while the job runs.")
 @click.option(

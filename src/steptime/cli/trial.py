@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from pathlib import Path
+from shutil import which
 from types import FrameType
 from typing import Any
 
@@ -200,11 +201,11 @@ def measure(
 
     Its input is empty and its output goes next to the recording. Raises what `run_variant` raises, and
     NothingMeasuredError."""
+    resolve(command)
     folder = (recording or default_recording(command)).absolute()
     workspace = own_folder(folder.parent, f"workspace-{os.getpid()}")
     contained_workspace = Workspace(tuple(command), workspace, Path.cwd(), uncontained=options.uncontained)
     seconds = SHARE * options.budget.seconds
-    resolve(command)
     if not options.quiet:
         say("measuring the unchanged job until its step time is known")
     try:
@@ -498,7 +499,7 @@ def recording_of(target: Sequence[str], options: TrialOptions, sources: Sequence
         if len(target) > 1:
             raise UsageError("usage", f"{target[0]} is a recording, and only options may follow it.")
         return Path(target[0])
-    if len(target) == 1 and Path(target[0]).is_dir():
+    if Path(target[0]).is_dir() and (len(target) == 1 or which(target[0]) is None):
         message = f"{target[0]} is not a recording. Give a folder written by steptime run, or a command."
         raise RecordingError("no-recording", listed(Path(target[0])) or message)
     if len(target) == 1 and os.sep in target[0] and not Path(target[0]).exists():

@@ -8,7 +8,7 @@ from functools import partial
 
 from steptime.answer.answer import Answer, Figure
 from steptime.answer.tables import Table, table_of, word
-from steptime.compare.comparison import Check, Comparison, DifferenceOutcome, Ruling
+from steptime.compare.comparison import Comparison, DifferenceOutcome, Ruling
 from steptime.compare.gate import render_junit
 from steptime.compare.tables import difference_tables, runs_table, settings_table
 from steptime.quantities import format_bytes, format_share
@@ -60,16 +60,15 @@ def _gate(comparison: Comparison) -> Table:
     """Table of the bounds, breached ones first."""
     ordered = sorted(comparison.checks, key=lambda check: check.ruling is Ruling.PASSED)
     return table_of(
-        "gate", "Gate", "", [with_reason_once(check, comparison) for check in ordered],
+        "gate", "Gate", "", [
+            # Its reason is in the comparison's sentence already.
+            replace(check, sentence="for the same reason") if check.sentence in comparison.sentence else check
+            for check in ordered
+        ],
         word("bound", "bound", lambda check: check.bound),
         word("ruling", "ruling", lambda check: check.ruling.value),
         word("", "sentence", lambda check: check.sentence, room="below"),
     )  # fmt: skip
-
-
-def with_reason_once(check: Check, comparison: Comparison) -> Check:
-    """The check without a reason that the comparison's sentence already gives."""
-    return replace(check, sentence="for the same reason") if check.sentence in comparison.sentence else check
 
 
 def _moves(comparison: Comparison) -> Moves:

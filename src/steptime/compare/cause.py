@@ -219,7 +219,7 @@ def _inside(comparison: Comparison) -> str:
         names = [WORDS.get(part.name, part.name) for part in (moved, other)]
         return (
             f"{names[0][:1].upper()}{names[0][1:]} is {_signed(moved.change)} and {names[1]} {_signed(other.change)}: "
-            "time moved between them, and the step takes as long"
+            "time moved between them"
         )
     others = sum(part.outcome in CLEAR for part in comparison.parts) - 1
     more = f" (and {others} more categor{'ies' if others > 1 else 'y'} moved)" if others else ""

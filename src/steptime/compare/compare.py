@@ -168,14 +168,10 @@ def pieces_between(before: Case, after: Case, noise: float) -> tuple[Piece, ...]
     found = []
     for kind in ("kernel", "operator", "line", "idle", "copy"):
         one, other = _parts_pieces(before, kind), _parts_pieces(after, kind)
-        if (one and other) or _was_looked_for(before, after, kind):
+        # Idle time and copies can be absent where they were looked for, kernels cannot.
+        if (one and other) or (kind in ("idle", "copy") and before.kernels and after.kernels):
             found += _changes(kind, one, other, step, noise)
     return tuple(sorted(found, key=lambda piece: -abs(piece.change))[:MOST])
-
-
-def _was_looked_for(before: Case, after: Case, kind: str) -> bool:
-    """True if an empty list means that there was nothing: idle time and copies can be absent, kernels cannot."""
-    return kind in ("idle", "copy") and bool(before.kernels) and bool(after.kernels)
 
 
 def _changes(kind: str, one: dict[str, _Part], other: dict[str, _Part], step: float, noise: float) -> list[Piece]:
@@ -347,10 +343,8 @@ def _batch(case: Case) -> Iterator[tuple[Key, str]]:
     if case.loader is not None and case.loader.batch_size:
         yield ("batch", "batch size"), str(case.loader.batch_size)
     if case.step.mode != "trace":
-        yield (
-            ("batch", "micro-batches per step"),
-            str(round(case.step.micro_batches)),
-        )  # the last step of an epoch may have fewer
+        # Rounded, as the last step of an epoch may have fewer.
+        yield ("batch", "micro-batches per step"), str(round(case.step.micro_batches))
 
 
 def _optimizers(optimizers: tuple[OptimizerUse, ...]) -> Iterator[tuple[Key, str]]:
@@ -464,9 +458,8 @@ def _caveat(one: ProcessReport, other: ProcessReport) -> str:
         return "one of them has a single step, so its spread is unknown"
     caveats = [found for each in (one, other) if (found := background_load(each.findings)) is not None]
     if caveats:
-        which = (
-            "both runs" if len(caveats) == 2 else "the first run" if background_load(one.findings) else "the last run"
-        )
+        first = "the first run" if background_load(one.findings) else "the last run"
+        which = "both runs" if len(caveats) == 2 else first
         return (
             f"{which} shared the CPUs with other processes ({caveats[-1].summary[:1].lower()}{caveats[-1].summary[1:]})"
         )

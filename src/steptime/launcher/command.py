@@ -180,10 +180,7 @@ def occupied(path: Path) -> OutputError:
 def cannot_record(path: Path, error: OSError) -> OutputError:
     """Returns the error for a folder where no recording can be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return OutputError(
-            "no-room",
-            f"There is no room for a recording in {path}: free some, or use another folder.",
-        )
+        return OutputError("no-room", f"There is no room for a recording in {path}: free some, or use another folder.")
     return OutputError(
         "recording-not-writable",
         f"The recording cannot be written to {path} ({os.strerror(error.errno or 0)}). Give another folder "

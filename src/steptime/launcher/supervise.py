@@ -4,7 +4,7 @@ Heavy imports (psutil, numpy) wait until the job has run for a moment: a short j
 
 A signal reaches the launcher in one of two ways. Ctrl-C, a closed terminal and `kill -- -GROUP` send it to the whole
 process group: the job has it already, and a second one would disturb the job's own ending. `kill PID` sends it to the
-launcher alone, which must pass it on. The system does not say them apart, so a witness does: a tiny process in the
+launcher alone, which must pass it on. The system hides which it was, so a witness shows it: a tiny process in the
 same group.
 """
 

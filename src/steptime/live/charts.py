@@ -117,8 +117,7 @@ def strips_of(samples: Sequence[TelemetrySample]) -> tuple[PercentStrip, ...]:
     names = {device.name: device.index for sample in samples for device in sample.devices}
     found = [_strip(f"GPU {index} busy" if index is not None else name, samples, _busy(name))
              for name, index in names.items()]  # fmt: skip
-    cpus = samples[-1].cpus
-    if cpus is not None:
+    if cpus := samples[-1].cpus:
         found.append(_strip(f"{cpus} CPUs, this job", samples, lambda sample: 100 * sample.job_cpu / cpus))
         found.append(_strip(f"{cpus} CPUs, others", samples, lambda sample: 100 * sample.other_cpu / cpus))
     return tuple(each for each in found if each.points)

@@ -67,8 +67,8 @@ def _newest(folder: Path) -> Path:
     if not growing:
         raise RecordingError(
             "nothing-to-watch",
-            f"No job is being recorded in {folder}. Start one with `steptime run`, or give its recording "
-            "or process ID.",
+            f"No job is being recorded in {folder}. Start one with `steptime run -- COMMAND`, or name a recording "
+            "or a process ID: `steptime watch PID`.",
         )
     return max(growing, key=lambda path: (path / MANIFEST).stat().st_ctime_ns)
 
@@ -322,7 +322,8 @@ def _diagnosed(report: _Short) -> Diagnosed:
             here(found.advice),
         )
 
-    sure = f"{report.confidence.capitalize()}: {report.reason[:1].lower()}{report.reason[1:]}"
+    reason = f": {report.reason[:1].lower()}{report.reason[1:]}" if report.reason else ""
+    sure = f"{report.confidence.capitalize()}{reason}"
     return Diagnosed(here(report.headline), here(sure), tuple(map(item, report.findings)))
 
 

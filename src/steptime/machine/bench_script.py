@@ -602,7 +602,7 @@ def worst(own: list[Any], reference: list[Any]) -> float:
 
 
 def unit(tensors: list[Any]) -> float:
-    """Unit in the last place of the coarsest dtype among the results."""
+    """Machine epsilon of the coarsest floating-point dtype among the results; 0 without one."""
     return max((torch.finfo(each.dtype).eps for each in tensors if each.is_floating_point()), default=0.0)
 
 

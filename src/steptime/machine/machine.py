@@ -10,14 +10,16 @@ from steptime.quantities import Estimate
 AGREEING = 1.1
 """Factor of the best round on the median one above which the machine changed during the measurement."""
 BUSY_CPUS = 0.2
-"""CPUs of other programs above which a measurement counts as disturbed. One busy program takes a whole CPU, an idle
+"""CPUs of other programs above which a measurement counts as noisy. One busy program takes a whole CPU, an idle
 desktop some hundredths."""
 BUSY_PRESSURE = 0.25
-"""Fraction of the measurement in which some task waited for a CPU, above which it counts as disturbed. It reveals load
+"""Fraction of the measurement in which some task waited for a CPU, above which it counts as noisy. It reveals load
 that is not visible as other programs (of other containers, or a limit of CPU time). The measurement itself may have
 more threads than CPUs for 0.3 of its seconds, while a worker hands batches over."""
-DISTURBED_SPREAD = 1.5
-"""Factor of a matmul's best block on the median one above which a measurement counts as disturbed: half of the blocks
+LARGEST = 1e18
+"""FLOP/s, B/s or ns: a hundred times more than any machine has or needs. A larger figure is no measurement."""
+NOISY_SPREAD = 1.5
+"""Factor of a matmul's best block on the median one above which a measurement counts as noisy: half of the blocks
 took that much longer or more."""
 
 
@@ -94,6 +96,14 @@ class Machine:
     between_runs: float | None = None
     spent_ns: int = 0
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a peak or a cost beyond all machines: files of others are read, too."""
+        rates = (*(each.rate for each in self.matrix), *(each.rate for each in self.updates))
+        link = self.link.rate if self.link is not None else None
+        for each in (*rates, link, self.copy, self.dispatch, self.launch, self.together, self.handover, self.profiler):
+            if each is not None and not -LARGEST <= each.low <= each.high <= LARGEST:
+                raise ValueError(f"a machine has no {each.low:.3g} to {each.high:.3g} {each.unit}")
+
     @property
     def capacity(self) -> float | None:
         """Throughput of all usable CPUs at once, in CPUs that work alone; None if its rounds do not agree."""
@@ -116,7 +126,7 @@ class Machine:
         if not self.measured:
             return False
         loaded = self.other_cpus > BUSY_CPUS or self.pressure > BUSY_PRESSURE
-        return loaded or any(each.rate.value > DISTURBED_SPREAD * each.rate.low > 0 for each in self.matrix)
+        return loaded or any(each.rate.value > NOISY_SPREAD * each.rate.low > 0 for each in self.matrix)
 
     def at_least(self, reached: Mapping[str, float]) -> Machine:
         """The machine with matmul peaks raised to what a job has reached, FLOP/s by dtype."""

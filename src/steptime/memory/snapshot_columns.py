@@ -48,8 +48,7 @@ def _load(file: io.BufferedReader) -> tuple[Row, bool]:
         top = {"segments": top}  # of torch.cuda.memory_snapshot()
     if not isinstance(top, dict) or not ("segments" in top or TRACES in top):
         raise NotPlainError(
-            "foreign",
-            "is not an allocator snapshot" if begun is None else "ends before its first complete segment",
+            "foreign", "is not an allocator snapshot" if begun is None else "ends before its first complete segment"
         )
     return top, begun is not None
 

@@ -463,17 +463,17 @@ def _with_origin(result: NonFinite, found: ProcessNumerics, processes: Sequence[
     growth = max(result.growth, growth_of(found.history), key=len)
     born_here = origin is None or origin.kind != RECEIVED
     observed = [each for each in processes if each.mode == MONITORED and each.rank == found.rank]
-    own, watch = first_sign(observed), next(iter(observed), None)
+    own, monitored = first_sign(observed), next(iter(observed), None)
     trigger = found.trigger if born_here else first_sign(processes)
     if born_here and own is not None and (trigger is None or own.step <= trigger.step):
-        trigger = own  # else the watch, which looks at the gradients of some steps only, has seen it later
+        trigger = own  # else the monitor, which looks at the gradients of some steps only, has seen it later
     return replace(
         result,
         trigger=trigger,
         reproduced=True,
         rank=found.rank if born_here else _only_rank(trigger, processes),
         origin=origin,
-        cause=cause_of(origin, growth, batch, watch) if origin is not None else None,
+        cause=cause_of(origin, growth, batch, monitored) if origin is not None else None,
         growth=growth,
         batch=batch,
         bad_gradients=found.bad_gradients,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import dis
-import multiprocessing
 import os
 import sys
 import zlib
@@ -69,21 +68,11 @@ def iterator_facts(iterator: Any, number: int, site: dict[str, Any] | None) -> d
         "persistent_workers": bool(getattr(iterator, "_persistent_workers", False)),
         "pin_memory": bool(iterator._pin_memory),
         "collate": _name(iterator._collate_fn),
-        "start_method": _start_method(iterator) if workers else "",
         "site": site,
         "item_site": _item_site(dataset),
     }
     loader = zlib.crc32(repr(settings).encode())
     return {**settings, "identity": number, "loader": loader, "seed": int(iterator._base_seed) % (1 << 31)}
-
-
-def _start_method(iterator: Any) -> str:
-    """Returns the start method of the running workers, without fixing multiprocessing's default."""
-    workers = getattr(iterator, "_workers", None)
-    method = getattr(workers[0], "_start_method", None) if workers else None
-    return str(
-        method or multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    )
 
 
 def _name(function: Any) -> str:

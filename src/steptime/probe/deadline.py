@@ -123,14 +123,9 @@ def _ask_all(_: Any) -> int:
         while _due:
             _due.popleft().ask()
     except BaseException as error:  # noqa: BLE001 - of a signal's handler: nobody but ctypes would hear of it in here
-        _add_pending(_trip, _signal_of(error))
+        _add_pending(_trip, handler_of(error) or signal.SIGINT)
     _free.append(True)
     return 0
-
-
-def _signal_of(error: BaseException) -> int:
-    """Returns the signal whose handler raised this. It is sent once more, so that the user's own frames handle it."""
-    return handler_of(error) or signal.SIGINT  # Python's own handler is no function of Python's
 
 
 _PENDING = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)

@@ -83,7 +83,7 @@ def place() -> RankPlace:
 
 
 def ranks_here() -> int:
-    """Ranks on this machine: all of the job where no launcher shows, as mp.spawn starts them."""
+    """Ranks on this machine: all of the job where no launcher says so, as with mp.spawn."""
     return max(1, _number(LOCAL_SIZE) or place().world_size or 1)
 
 
@@ -159,7 +159,6 @@ def write_process(folder: str, device: str, device_name: str, changes: list[str]
     here = place()
     facts = {
         "pid": os.getpid(),
-        "parent_pid": os.getppid(),
         "argv": list(getattr(sys, "orig_argv", sys.argv)),
         "executable": sys.executable,
         "python": platform.python_version(),
@@ -229,9 +228,6 @@ def _dense_embedding_elements(module: torch.nn.Module) -> int:
     )
 
 
-ANOMALY = ("set_detect_anomaly", "detect_anomaly")
-
-
 def settings_facts() -> dict[str, Any]:
     """Returns the fields of `SettingsFacts`. Initializes nothing."""
     distributed = process_group()
@@ -245,7 +241,7 @@ def settings_facts() -> dict[str, Any]:
         "logical_cpus": os.cpu_count() or 1,
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "detect_anomaly": torch.is_anomaly_enabled(),
-        "anomaly_site": sites.line_that_calls(*ANOMALY) if torch.is_anomaly_enabled() else None,
+        "anomaly_site": sites.line_that_calls("detect_anomaly") if torch.is_anomaly_enabled() else None,
         "deterministic": deterministic,
         "deterministic_site": sites.line_that_calls("use_deterministic_algorithms") if deterministic else None,
         "threads_site": sites.line_that_calls("set_num_threads") if held else None,

@@ -126,16 +126,13 @@ class InputObserver:
         self._calls += 1
         given = [each for _, each in _given(arguments, named) if isinstance(each, torch.Tensor)]
         again = any(known() is each for known in self._tensors for each in given)
-        if again and any(id(module) == call.module for calls in self._since_update() for call in calls):
+        if again and any(id(module) == call.module for calls in self._passes[self._updates :] for call in calls):
             self.spoilt = True  # the same batch twice in a step (SAM, LBFGS), not two batches
         self._tensors += map(weakref.ref, given)
         self._modules.setdefault(id(module), weakref.ref(module))
         self._open = _ModelCall(id(module), size_of(arguments, named))
         self._passes[-1].append(self._open)
         self.spoilt = self.spoilt or self._calls > MOST_CALLS
-
-    def _since_update(self) -> list[list[_ModelCall]]:
-        return self._passes[self._updates :]
 
     def returned(self, result: Any) -> None:
         """Called when the call has ended."""

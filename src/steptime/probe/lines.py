@@ -342,10 +342,7 @@ class LineTimeline:
     _next_base = 1
 
     def __init__(
-        self,
-        append: Callable[[int, int, int, int, int], None],
-        fact: Callable[..., None],
-        note: Callable[[str], None],
+        self, append: Callable[[int, int, int, int, int], None], fact: Callable[..., None], note: Callable[[str], None]
     ) -> None:
         self._append, self._fact, self._note = append, fact, note
         self._clock: LineClock | None = None

@@ -66,7 +66,7 @@ class LossObserver(BackwardObserver):
     def _look(self, node: Any) -> None:
         divided = _divided(node)
         self._left -= 1
-        if divided is not False:  # one that is divided, or of which the graph does not say, says it of all
+        if divided is not False:  # one that is divided, or may be, stands for all
             self._left = 0
         if not self._left:
             self.remove()

@@ -85,8 +85,8 @@ class Listener(Protocol):
     def forward_ends(self, top_module: int, start: int, end: int, flags: int) -> None:
         """Called when a top module's call has ended."""
 
-    def interval(self, kind: int, identity: int, start: int, end: int) -> None:
-        """Called when any other interval has ended."""
+    def saved(self, start: int, end: int) -> None:
+        """Called when torch.save has written a file."""
 
 
 class Follower:
@@ -115,7 +115,6 @@ def reported(listener: Listener, method: Callable[..., Any], *arguments: Any) ->
 ANOMALY, DETERMINISTIC, PROFILER = int(Flag.ANOMALY), int(Flag.DETERMINISTIC), int(Flag.PROFILER)
 GRADIENT, TRAINING, PARTIAL = int(Flag.GRADIENT), int(Flag.TRAINING), int(Flag.PARTIAL)
 SCALER_STEP, FORWARD, BACKWARD = int(Kind.SCALER_STEP), int(Kind.FORWARD), int(Kind.BACKWARD)
-CHECKPOINT = int(Kind.CHECKPOINT)
 gradients = torch.is_grad_enabled
 CALLS_WITHOUT_BACKWARD = 4
 """Calls of the first module without a backward that make the job an inference job, until a backward comes."""
@@ -191,7 +190,7 @@ def save_timers(listener: Listener) -> list[Inlay]:
     """Returns timers of checkpoint writing, in two functions below torch.save, because pickle looks up torch.save."""
 
     def ends(start: int) -> None:
-        reported(listener, listener.interval, CHECKPOINT, 0, start, now())
+        reported(listener, listener.saved, start, now())
 
     def opened() -> _Interval:
         return _Interval(ends, now())

@@ -11,7 +11,6 @@ that train together count their steps alike. A rank that reads it too late profi
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
@@ -44,9 +43,10 @@ from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.profiling import ProfilerWindow
 from steptime.probe.repeats import RepeatObserver
 from steptime.probe.sampling import LineSampler
-from steptime.probe.session import Session, Stage, leave
+from steptime.probe.session import Session, Stage, desertion, leave
 from steptime.probe.step_metrics import StepMetrics
 from steptime.probe.steps import OPTIMIZER, Slower
+from steptime.probe.used import MOST_STEPS, UseObserver
 from steptime.probe.writers import OpenLoggers
 
 T = TypeVar("T")
@@ -109,10 +109,8 @@ SINGLE_PERIOD = SECOND // 5
 """ns between two single steps that are compared with earlier ones; on devices too, where single steps are reported."""
 LOG_SECONDS = 10.0
 """Between two times that numbers go to the job's own loggers."""
-LEAST_FOR_REPEATS = SECOND // 5
-"""So many ns for looking at results in any case: a job of long steps has spent the rest by then."""
-LEAST_FOR_LEAKS = SECOND // 5
-"""ns that the search for leaks may always take; it usually takes less."""
+LEAST_FOR_LOOKS = SECOND // 5
+"""So many ns for looking at results, and for leaks, in any case: a job of long steps has spent the rest by then."""
 LEAVE = "leave-request"
 """File in the recording that asks the probe to leave a job that was attached to."""
 REQUEST = "profile-request"
@@ -172,6 +170,7 @@ def _stages(session: Session) -> Stage:
     first = session.step_timer.usual()
     hot = yield from _unseen(session, _sampled(session))
     yield from _unseen(session, _repeats(session, frames, (*hot, *found.functions)))
+    yield from _unseen(session, _used(session))
     early.look()
     yield from _until(session, DEVICE_STEPS if device.in_use() else PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.step_timer.usual()
@@ -242,8 +241,8 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
     frames.look(sys._getframe())
     for module in found.top_modules:
         session.add_top_module(module)
-    for number, site in enumerate(found.sites):
-        session.recorder.fact("site", **{"identity": number, "steps": session.steps - first, **site})
+    for site in found.sites:
+        session.recorder.fact("site", **{"steps": session.steps - first, **site})
     for called in found.called:
         session.recorder.fact("called", **called)
     if found.padded:
@@ -304,7 +303,7 @@ def _sampled(session: Session) -> Generator[None, None, tuple[CodeType, ...]]:
 
 def _repeats(session: Session, frames: LoopFrame, hot: tuple[CodeType, ...]) -> Stage:
     """Lines of the loop and of these functions that compute again what they have computed."""
-    budget = min(REPEAT_LIMIT, max(session.allowance.share(), LEAST_FOR_REPEATS))
+    budget = min(REPEAT_LIMIT, max(session.allowance.share(), LEAST_FOR_LOOKS))
     observer = RepeatObserver({*hot, *((frames.code,) if frames.code else ())}, budget)
     if not observer.start(sys._getframe()):
         return
@@ -323,6 +322,28 @@ def _repeats(session: Session, frames: LoopFrame, hot: tuple[CodeType, ...]) -> 
         session.recorder.interval(int(Kind.LINES), 0, start, end)
         seen = {"steps": observer.steps, "lines": lines, "works": observer.works}
         session.recorder.fact("repeats", start=start, end=end, held=observer.ours, **seen)
+        session.recorder.pause(end)
+
+
+def _used(session: Session) -> Stage:
+    """Gradients that no optimizer takes, and results of modules that nobody reads."""
+    if session.counter.mode != OPTIMIZER:
+        return
+    start = now()
+    budget = min(REPEAT_LIMIT, max(session.allowance.share(), LEAST_FOR_LOOKS))
+    observer = UseObserver(islice(named_modules(_modules(session)), MOST), budget)
+    session.update_observer = observer.gradients.update
+    observer.start()
+    session.recorder.pause(start)
+    start, optimizers = now(), len(session.optimizers.living())
+    try:
+        with Deadline(MOST_STEPS * session.step_timer.usual() + budget, observer.give_up, session.failed):
+            yield from observer.steps_of(optimizers)
+    finally:
+        end = now()
+        session.update_observer = None
+        session.recorder.fact("use", **observer.stop(session.optimizers.living()))
+        session.recorder.interval(int(Kind.LINES), 0, start, end)
         session.recorder.pause(end)
 
 
@@ -529,7 +550,7 @@ class EarlyLeakSearch:
             return
         self._search.look(session.steps, sys._getframe())
         self._last, took = session.steps, now() - start
-        self._open = not self._search.done and took * LOOKS <= max(session.allowance.share(), LEAST_FOR_LEAKS)
+        self._open = not self._search.done and took * LOOKS <= max(session.allowance.share(), LEAST_FOR_LOOKS)
         for leak in self._search.leaks:
             if leak["name"] and leak["nodes"]:
                 session.recorder.fact("leak", **leak)
@@ -540,7 +561,7 @@ class EarlyLeakSearch:
 def _search_leaks(session: Session) -> Stage:
     """Examines the living objects several times, a few steps apart, for objects that outlive their step, and for
     holders; and the lengths of the job's own containers, which costs little."""
-    search, share = LeakSearch(), max(session.allowance.share(), LEAST_FOR_LEAKS)
+    search, share = LeakSearch(), max(session.allowance.share(), LEAST_FOR_LOOKS)
     looks: list[Lengths] = []
     steps, affordable = list[int](), True
     while len(looks) < LOOKS:
@@ -555,10 +576,12 @@ def _search_leaks(session: Session) -> Stage:
         looks.append(lengths(sys._getframe()))
         steps.append(session.steps)
         session.recorder.pause(start)
+    start = now()
     for leak in search.leaks if affordable else ():
         session.recorder.fact("leak", **leak)
     for container in growing(looks, steps, sys._getframe()):
         session.recorder.fact("growing", **container)
+    session.recorder.pause(start)
 
 
 def _profile(session: Session, window: ProfilerWindow, wanted: int, patience: int = SECOND) -> Stage:
@@ -613,7 +636,7 @@ def _keep_timing(session: Session, duration: int, stacks: bool, due: bool) -> St
     number, again, look = STEADY_WINDOW + 2, now() + AGAIN_AFTER, 0
     slow = Occurrences(session.plan["recording"], getattr(session.catching, "numbers", ()))
     between, slower = not session.untrained.latest, Slower(duration)
-    served, single, deserted = 0.0, 0, _desertion(session.plan.get("attached", ""))
+    served, single, deserted = 0.0, 0, desertion(session.plan.get("attached", ""))
     while True:
         time_now = now()
         yield from _fast_path(session, 0 if _is_near(session, slow) else time_now + FAST_PATH_TIME)
@@ -685,26 +708,6 @@ def _unseen(session: Session, stage: Generator[None, None, T]) -> Generator[None
     finally:
         session.slowed = False
         session.allowance.steps_took(session.steps - first, usual, now() - session.recorder.held - start)
-
-
-def _desertion(lock: str) -> Callable[[], bool]:
-    """Returns a function that checks whether the `steptime attach`, which holds a lock while it lives, has died. Always
-    False if its lock file is not visible from here (another container)."""
-    if not os.path.exists(lock):
-        return lambda: False
-
-    def deserted() -> bool:
-        try:
-            with open(lock) as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return True
-        except OSError as error:
-            pass_on(error)
-            return False
-        return True
-
-    return deserted
 
 
 def _modified(path: str) -> float:

@@ -6,6 +6,7 @@ training goes on. `schedule` decides what happens at which step.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import gc
 import inspect
@@ -139,6 +140,7 @@ class Session:
         self.top_modules: list[TopModuleTimer] = []
         self.watching = self.slowed = False  # slowed: the probe itself makes steps longer
         self.trial, self.catching = Follower(), Follower()
+        self.update_observer: Callable[[Any], None] | None = None
         self.logging: list[Follower] = []
         self.active, self._opening = True, threading.Lock()
         self._pid = os.getpid()
@@ -228,6 +230,8 @@ class Session:
         if kind == LOADER_NEXT:
             return self._loader_next_starts(owner, start)
         optimizer = torch_optimizer(owner) if kind == SCALER_STEP else owner
+        if kind == OPTIMIZER_STEP and self.update_observer is not None:
+            self.update_observer(optimizer)
         if (number := self.numbers.of(optimizer)[0]) not in self.described:
             number = _describe(self, optimizer, number)
         if start >= self.fast_path.until and get_ident() == self.fast_path.trainer:
@@ -284,9 +288,9 @@ class Session:
         if get_ident() == self.fast_path.trainer and self.counter.forward_ends():
             self._boundary(end, FORWARD, top_module, flags)
 
-    def interval(self, kind: int, number: int, start: int, end: int) -> None:
+    def saved(self, start: int, end: int) -> None:
         self.saves += 1
-        self.recorder.append(kind, 0, number, start, end)
+        self.recorder.append(CHECKPOINT, 0, 0, start, end)
 
     @guarding
     def _optimizer_made(self, optimizer: Any) -> None:
@@ -483,3 +487,23 @@ def end_script(stage: Stage | None) -> None:
     with suppressed(Exception):  # the probe's boundary: what cannot be ended stays; the job goes on
         if stage is not None and inspect.getgeneratorstate(stage) != inspect.GEN_RUNNING:
             stage.close()
+
+
+def desertion(lock: str) -> Callable[[], bool]:
+    """Returns a function that checks whether the `steptime attach`, which holds a lock while it lives, has died. Always
+    False if its lock file is not visible from here (another container)."""
+    if not os.path.exists(lock):
+        return lambda: False
+
+    def deserted() -> bool:
+        try:
+            with open(lock) as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            pass_on(error)
+            return False
+        return True
+
+    return deserted

@@ -203,16 +203,16 @@ def code_facts(code: CodeType, loop: bool) -> dict[str, Any]:
     }
 
 
-def line_that_calls(*names: str) -> dict[str, Any] | None:
-    """Returns the first line of the user's loaded modules that by its text calls one of these functions and does not
-    switch it off; None if there is none."""
+def line_that_calls(name: str) -> dict[str, Any] | None:
+    """Returns the first line of the user's loaded modules that by its text calls a function whose name ends so and does
+    not switch it off; None if there is none."""
     for module in list(sys.modules.values()):
         file = module.__dict__.get("__file__") if type(module) is ModuleType else None
         if not isinstance(file, str) or whose(file) != USER:
             continue
         for number, text in enumerate(linecache.getlines(file), 1):
             code = text.partition("#")[0]
-            if "False" not in code and any(f"{name}(" in code for name in names):
+            if "False" not in code and f"{name}(" in code:
                 return source_line(os.path.abspath(file), number, "", text.strip())
     return None
 
@@ -240,13 +240,14 @@ def _accesses(code: CodeType) -> Iterator[tuple[int, bool, str]]:
         if instruction.opname in ("RESUME", "COPY_FREE_VARS", "MAKE_CELL", "RETURN_GENERATOR"):
             continue  # they are on the line of the `def`, which never runs as a line
         yield line, False, ""
-        yield from ((line, stored, name) for stored, name in _names(instruction))
+        yield from ((line, stored, name) for stored, name in names_of(instruction))
         inner = instruction.argval
         if isinstance(inner, CodeType) and inner.co_name in INLINE:
             yield from ((at, False, name) for at, stored, name in _accesses(inner) if not stored and name != ".0")
 
 
-def _names(instruction: dis.Instruction) -> Iterator[tuple[bool, str]]:
+def names_of(instruction: dis.Instruction) -> Iterator[tuple[bool, str]]:
+    """Yields (whether it binds it, name) of what one instruction names."""
     operation, value = instruction.opname, instruction.argval
     if operation == "STORE_ATTR":
         yield True, f".{value}"

@@ -157,7 +157,7 @@ class StepCounter:
         self._depth += 1
 
     def update_ends(self) -> bool:
-        """Counts an update, nested or not; ignores one whose start was not reported."""
+        """Counts an update, nested or not; ignores one whose start was not reported. True if a step has ended."""
         if not self._depth:
             return False
         self._depth -= 1

@@ -50,6 +50,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "samples": rec.SampleFacts,
     "worker_samples": rec.WorkerSampleFacts,
     "repeats": rec.RepeatFacts,
+    "use": rec.UseFacts,
     "modules": rec.ModuleFacts,
     "between": rec.BetweenFacts,
     "caught": rec.CaughtFacts,

@@ -68,7 +68,6 @@ def read_parity(path: Path, problems: list[str]) -> Parity | None:
         step=_column([line.step for line in steps], np.int64),
         loss=_column([line.loss for line in steps], np.float64),
         norm=_column([line.gradient_norm for line in steps], np.float64),
-        normed=_column([line.gradient_norm is not None for line in steps], np.bool_),
         backwards=_column([line.backwards for line in steps], np.int64),
         peak_bytes=_column([line.peak_bytes for line in steps], np.int64),
         end=_column([line.end_ns for line in steps], np.int64),
@@ -259,7 +258,7 @@ def assemble_process(
 ) -> rec.Process:
     """Makes a process from the content of its files. found: the facts in the order in which they were written."""
     match = PROCESS_FOLDER.fullmatch(folder.name)
-    unknown = rec.ProcessFacts(int(match[1]) if match else 0, 0, (), "", "", "", "", 0, 0, 0)
+    unknown = rec.ProcessFacts(int(match[1]) if match else 0, (), "", "", "", "", 0, 0, 0)
     settings = _of(found, rec.SettingsFacts)
     loaders = _newest(_of(found, rec.LoaderFacts), "identity")
     identity = workers.identity.copy()
@@ -296,6 +295,7 @@ def assemble_process(
         inputs=next(reversed(_of(found, rec.InputFacts)), None),
         sampled=tuple(_of(found, rec.SampleFacts)),
         repeats=next(reversed(_of(found, rec.RepeatFacts)), None),
+        use=next(reversed(_of(found, rec.UseFacts)), None),
         called=_newest(_of(found, rec.CalledFacts), "file", "line"),
         modules=next((fact.modules for fact in reversed(_of(found, rec.ModuleFacts))), ()),
         without_update=next((fact.without_update for fact in reversed(_of(found, rec.ModuleFacts))), ()),

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from steptime.arrays import Bool, Float64, Int64
+from steptime.arrays import Float64, Int64
 from steptime.quantities import SourceLine
 
 
@@ -33,7 +33,6 @@ class ProcessFacts:
     monotonic_ns are read together. changes: kinds of a trial's changes."""
 
     pid: int
-    parent_pid: int
     argv: tuple[str, ...]
     executable: str
     python: str
@@ -112,9 +111,9 @@ class ModuleFacts:
 class LoaderFacts:
     """DataLoader iterator and its settings. `loader` is equal for iterators with one construction site and settings.
     in_memory_tensors: an item is only an index into tensors in memory. batched_fetch: one call reads a batch. collate:
-    name of the function. start_method: of the workers, "" without any. item_site: definition of the dataset's item
-    function. seed: the iterator's random base seed modulo 2**31, which spawned workers write instead of the identity.
-    made_by: number of the DataLoader object, None if unknown."""
+    name of the function. item_site: definition of the dataset's item function. seed: the iterator's random base seed
+    modulo 2**31, which spawned workers write instead of the identity. made_by: number of the DataLoader object, None if
+    unknown."""
 
     identity: int
     loader: int
@@ -129,7 +128,6 @@ class LoaderFacts:
     persistent_workers: bool = False
     pin_memory: bool = False
     collate: str = ""
-    start_method: str = ""
     site: SourceLine | None = None
     item_site: SourceLine | None = None
     seed: int | None = None
@@ -287,6 +285,60 @@ class RepeatFacts:
     steps: int
     lines: tuple[RepeatedLine, ...] = ()
     works: tuple[LineWork, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PickedFacts:
+    """Nodes of a pass of whose rows the loss uses a fraction, `kept`, by number as in `PassFacts`. path: module that
+    made them, called at `made`."""
+
+    nodes: tuple[tuple[int, int], ...]
+    kept: float
+    path: str = ""
+    made: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PassFacts:
+    """Backward passes that are alike. count: of them; site: line that calls backward. Nodes of the graph by their
+    sequence numbers, counted back from the newest, as (first, last) of each run. visited: all; nothing: those that lead
+    to gradients only that were dropped; partly: those that lead to others, too. elements, shapes: of the dropped
+    gradients; unowned: True if they are of parameters that no optimizer has, else they were set to nothing before one
+    took them. path: module whose nodes are for nothing, called at `made`; passed: line that calls what goes on with its
+    result. picked: nodes of which the loss uses some rows."""
+
+    count: int
+    site: SourceLine | None = None
+    visited: tuple[tuple[int, int], ...] = ()
+    nothing: tuple[tuple[int, int], ...] = ()
+    partly: tuple[tuple[int, int], ...] = ()
+    elements: int = 0
+    shapes: tuple[tuple[int, ...], ...] = ()
+    unowned: bool = False
+    path: str = ""
+    made: SourceLine | None = None
+    passed: SourceLine | None = None
+    picked: tuple[PickedFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadFacts:
+    """Results of a module that the line which calls it drops. results: their places; calls: per step."""
+
+    path: str
+    type: str
+    site: SourceLine
+    results: tuple[int, ...]
+    calls: float
+
+
+@dataclass(frozen=True, slots=True)
+class UseFacts:
+    """What becomes of gradients and of results of modules within `steps` steps."""
+
+    steps: int
+    passes: tuple[PassFacts, ...] = ()
+    unread: tuple[UnreadFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -560,16 +612,15 @@ class Parity:
     """Numbers that a variant of a trial computed, by step, in order. All arrays are read-only and of one length.
 
     step: int64, from 1. loss: float64, mean over the step's backwards, before a scaler. norm: float64, 2-norm of all
-    gradients after the last backward, before clipping. Both may be infinite or NaN because the job's are; if they are
-    missing, `backwards` is 0 and `normed` is False. peak_bytes: int64, of the step on a device, of the process so far
-    on a CPU. end: int64, end of the step, and began_ns: start of the recorder at torch's import, monotonic ns.
+    gradients after the last backward, before clipping. Both may be infinite or NaN because the job's are, and are NaN
+    if missing. peak_bytes: int64, of the step on a device, of the process so far on a CPU. end: int64,
+    end of the step, and began_ns: start of the recorder at torch's import, monotonic ns.
 
     gradients: of each of the first steps, the 2-norm of every parameter's gradient by name, None without a gradient."""
 
     step: Int64
     loss: Float64
     norm: Float64
-    normed: Bool
     backwards: Int64
     peak_bytes: Int64
     end: Int64
@@ -582,10 +633,9 @@ class Parity:
 class DeviceSample:
     """Sample of a device of the job, by NVIDIA's driver; None for unavailable fields.
 
-    uuid: NVML's, "GPU-" or "MIG-" before that of `DeviceFacts`; "" for all devices of the machine in one, in old
-    recordings. index: nvidia-smi's. utilization: percentage of time with a kernel on it. throttle_reasons:
-    nvmlClocksEventReason bits. other_processes: not the job's. link: lanes and generation of PCI Express, and the
-    maxima for device and slot."""
+    uuid: NVML's, "GPU-" or "MIG-" before that of `DeviceFacts`; "" if unknown. index: nvidia-smi's. utilization:
+    percentage of time with a kernel on it. throttle_reasons: nvmlClocksEventReason bits. other_processes: not the
+    job's. link: lanes and generation of PCI Express, and the maxima for device and slot."""
 
     uuid: str = ""
     index: int | None = None
@@ -610,7 +660,7 @@ class DeviceSample:
         return f"GPU{number}" + (f" ({'-'.join(self.uuid.split('-')[:2])})" if self.uuid else "")
 
     def of(self, devices: Sequence[DeviceFacts]) -> bool:
-        """True if it is of one of these devices; also for an old sample without a UUID."""
+        """True if it is of one of these devices, or of an unknown one."""
         return not self.uuid or self.uuid.partition("-")[2] in {device.uuid for device in devices}
 
 
@@ -684,6 +734,7 @@ class Process:
     inputs: InputFacts | None = None
     sampled: tuple[SampleFacts, ...] = ()
     repeats: RepeatFacts | None = None
+    use: UseFacts | None = None
     called: tuple[CalledFacts, ...] = ()
     modules: tuple[tuple[str, str, int, int], ...] = ()
     without_update: tuple[tuple[str, int], ...] = ()

@@ -327,7 +327,8 @@ def compose(
     front = replace(ordered[0], traces=carried(ordered[0].traces))
     displayed = (front, *(replace(process, step_view=None, flame=None, traces=()) for process in ordered[1:]))
     next_ = next_command(source, environment, ordered[0])
-    return Report(SCHEMA_VERSION, source, environment, displayed, next_, (*_failures(processes), *problems), ranks)
+    failed = dict.fromkeys(f"{who}: {why}" for process in processes for who, why in process.failed)
+    return Report(SCHEMA_VERSION, source, environment, displayed, next_, (*failed, *problems), ranks)
 
 
 def with_trials(report: Report, folder: Path | None) -> Report:
@@ -340,11 +341,6 @@ def with_trials(report: Report, folder: Path | None) -> Report:
         return replace(report, trials=trials, next_command=after)
     except RecordingError as error:
         return replace(report, problems=(*report.problems, error.sentence))
-
-
-def _failures(processes: tuple[ProcessReport, ...]) -> tuple[str, ...]:
-    """Rules and plug-ins that failed, each once."""
-    return tuple(dict.fromkeys(f"{who}: {why}" for process in processes for who, why in process.failed))
 
 
 def of_copies(report: Report, source: str) -> Report:
@@ -367,9 +363,8 @@ def next_command(source: str, environment: JobEnvironment, process: ProcessRepor
         return confirming(source, environment.command)
     if _can_be_tried(process):
         return f"steptime try {shlex.quote(source)}"
-    note = (
-        process.findings[:1] and process.findings[0].weight is Weight.NOTE
-    )  # reported in full: no caveat is more urgent
+    # A note is reported in full: no caveat is more urgent.
+    note = process.findings[:1] and process.findings[0].weight is Weight.NOTE
     caveats = (Weight.CAVEAT,) if process.case.step.mode != "trace" and not note else ()  # no trace is measured again
     for weight in (Weight.FINDING, *caveats):
         for finding in process.findings:

@@ -128,12 +128,7 @@ def _tree(steps: StepContext, at: int, track: int) -> CallTree:
     return CallTree(rows[tree.rows].astype(np.int32), tree.parent, tree.start, tree.end)
 
 
-_KINDS = {
-    EventKind.OPERATOR: "operator",
-    EventKind.RUNTIME: "call",
-    EventKind.MEMCPY: "copy",
-    EventKind.MEMSET: "copy",
-}
+_KINDS = {EventKind.OPERATOR: "operator", EventKind.RUNTIME: "call", EventKind.MEMCPY: "copy", EventKind.MEMSET: "copy"}
 
 
 class _Names:

@@ -91,7 +91,7 @@ class StepView:
 
 Named = TypeVar("Named", Label, Detail)
 MOST_EVENTS = 50_000
-"""Most events of a step view: more could not be told apart, and would make the page too large."""
+"""Most events of a step view: more could not be distinguished, and would make the page too large."""
 MOST_BYTES = 1_150_000
 """Approximate limit on the step view as JSON, bytes: it keeps the page below 2.5 MB."""
 LONGEST = 300

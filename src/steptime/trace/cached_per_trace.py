@@ -38,7 +38,7 @@ def cached_per_trace(
             kept[number] = weakref.ref(owner, lambda _: kept.pop(number, None)), {}
         results = kept[number][1]
         given = signature.bind(owner, *args, **kwargs)
-        given.apply_defaults()  # what is reported is the same as what is left out
+        given.apply_defaults()  # an argument that is given by its default is the same as one left out
         key = tuple(map(_key, list(given.arguments.values())[1:]))
         if key not in results:
             result = function(owner, *args, **kwargs)

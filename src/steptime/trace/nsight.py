@@ -11,17 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steptime.errors import TraceError
-from steptime.trace.sqlite import (
-    LATEST,
-    Database,
-    EventColumns,
-    Row,
-    columns_of,
-    rows_of,
-    texts_of,
-    timed_rows,
-    whole,
-)
+from steptime.trace.sqlite import LATEST, Database, EventColumns, Row, columns_of, rows_of, texts_of, timed_rows, whole
 from steptime.trace.table import Device, EventKind, Trace
 
 KERNELS, GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"

@@ -31,6 +31,8 @@ PREPARING = frozenset(_PREPARING.split())
 """Operators that inside another one set up its output: aten::sum fills its result, aten::addmm copies its bias."""
 WRAPPERS = PREPARING - {"fill_", "copy_"} | {"repeat", "constant_pad_nd", "pad"}
 """Operators whose work is done by the filling or copying inside them."""
+DETACH = "aten::detach"
+"""What takes a tensor out of its graph, in backward, too."""
 RECURRENT_OPERATORS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 
 ENGINE = re.compile(r"^(autograd::engine::|(struct )?torch::(autograd|jit)::|[A-Za-z_]\w*Backward\d*$)")

@@ -34,14 +34,16 @@ def from_diff(diff: Path, directory: Path, name: str) -> Variant:
     diff = diff.absolute()
     with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
         scratch = Path(folder)  # no repository: git takes the paths as they are
-        touched = _named(_git(scratch, "apply", "--numstat", "-z", str(diff), topmost=scratch.parent), diff)
+        what = f"{diff.name} is not a unified diff, as `git diff` writes it"
+        touched = _named(_git(scratch, "apply", "--numstat", "-z", str(diff), what=what, topmost=scratch.parent), diff)
         places = (directory, _root_of(directory) or directory)
         root = next((place for place in places if any((place / path).exists() for path in touched)), directory)
         for path in touched:
             (scratch / path).parent.mkdir(parents=True, exist_ok=True)
             if (root / path).is_file():
                 shutil.copyfile(root / path, scratch / path)
-        _git(scratch, "apply", str(diff), topmost=scratch.parent)
+        what = f"{diff.name} does not apply to the files in {root}"
+        _git(scratch, "apply", str(diff), what=what, topmost=scratch.parent)
         gone = next((path for path in touched if not (scratch / path).exists()), None)
         if gone is not None:
             reason = f"{diff} removes or renames {gone}, which --diff cannot do. Judge a commit instead: --ref."
@@ -152,6 +154,7 @@ def _git(folder: Path, *words: str, what: str = "", topmost: Path | None = None)
         raise UsageError("judge-git", f"git could not be run: {error}.") from None
     if done.returncode:
         message = done.stderr.decode(errors="replace").strip().split("\n")[0]
+        message = message.removeprefix("error: ").partition(" (allow with")[0]  # git's option is none of ours
         raise UsageError("judge-git", f"{what or f'git {words[0]} refused'}{f': {message}' if message else ''}.")
     try:
         return done.stdout.decode()

@@ -39,11 +39,8 @@ def deferred(source: SourceFile, edit: DeferEdit) -> New | None:
     if place is None or added is None:
         return None
     sum_, item = added
-    name, scope, loop = (
-        sum_.target,
-        source.scope_of(place.statement),
-        next((node for node in source.around(place.statement) if isinstance(node, Loop)), None),
-    )
+    name, scope = sum_.target, source.scope_of(place.statement)
+    loop = next((node for node in source.around(place.statement) if isinstance(node, Loop)), None)
     assert isinstance(name, libcst.Name)
     if scope is None or loop is None or not isinstance(item.func, libcst.Attribute):
         return None

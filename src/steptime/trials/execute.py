@@ -20,7 +20,7 @@ from steptime.analysis.memory_samples import growth_of
 from steptime.analysis.timeline import Phase, SegmentKind, Steps, Timeline
 from steptime.arrays import Bool, Int64
 from steptime.changes import VariantOptions
-from steptime.errors import SteptimeError
+from steptime.errors import RecordingError, SteptimeError
 from steptime.intervals import measure, union
 from steptime.journal import Flag, Kind
 from steptime.launcher.forks import ForkServer
@@ -29,6 +29,7 @@ from steptime.launcher.turns import Turn, stamps_in
 from steptime.launcher.variant import DEADLINE_PASSED, ERRORS, OUTPUT, run_plain, run_variant
 from steptime.launcher.watchdog import clear
 from steptime.machine.fork_script import UNSOUND
+from steptime.recording.documents import read_bytes
 from steptime.recording.inventory import BLOCKS, CLOCKS, RESTS, VARIANTS
 from steptime.recording.load import load
 from steptime.recording.recording import Parity, Process, Recording, TelemetrySample
@@ -58,6 +59,8 @@ DIFFERENT_CLOCKS = 0.1
 LONG_ENOUGH, SET_ANEW = 1.0, 0.01
 """Least seconds between two times of a process that show its clock's rate; the system notes times of files to 10 ms.
 And seconds by which the system's clock is set while that process runs, from which on the rate is unknown."""
+LONGEST_TIME = 32
+"""Bytes of a file with a time; a candidate's process may have put anything there."""
 NEARLY = 0.9
 """Fraction of a process's time limit from which on the limit counts as the reason for its end."""
 FORBIDDEN = ("Read-only file system", "Permission denied")
@@ -130,7 +133,7 @@ def execute(
         filled = filled or free_bytes(disk) < least_room
         return filled
 
-    def watch(progress: Progress) -> bool:
+    def observe(progress: Progress) -> bool:
         if show is not None:
             show(progress)
         return full()
@@ -145,7 +148,7 @@ def execute(
         if scheduled.metric is not None:
             outcome = run_plain(command, recording, scheduled.variant.changes, place, full)
         else:
-            outcome = run_variant(command, recording, options, place, watch, among)
+            outcome = run_variant(command, recording, options, place, observe, among)
     if forks is not None and outcome.status == UNSOUND:
         forks.switch_off()
         return execute(workspace, scheduled, show, among)
@@ -283,10 +286,11 @@ def clock_rate(recording: Path) -> float | None:
     rates = []
     for first in recording.glob(f"{CLOCKS[0]}*"):
         last = recording / first.name.replace(*CLOCKS)
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecordingError):
+            began, ended = (int(read_bytes(path, LONGEST_TIME, [])) for path in (first, last))
             seconds = (last.stat().st_mtime_ns - first.stat().st_mtime_ns) / 1e9
             if seconds >= LONG_ENOUGH:
-                rates.append((int(last.read_text("ascii")) - int(first.read_text("ascii"))) / 1e9 / seconds)
+                rates.append((ended - began) / 1e9 / seconds)
     return max(rates, key=lambda rate: abs(rate - 1), default=None)
 
 

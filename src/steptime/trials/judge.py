@@ -167,7 +167,7 @@ def _finite_exp(value: float) -> float:
 MIN_GAIN = 0.03
 """Default least gain, as a fraction, that justifies a change of the code."""
 OTHER_CPU = 0.25
-"""Foreign work, in CPUs above that of the quietest run, from which on a run counts as disturbed."""
+"""Foreign work, in CPUs above that of the quietest run, from which on a run counts as noisy."""
 NEVER = frozenset(
     {
         TrialVerdict.FAILED,

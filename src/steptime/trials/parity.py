@@ -70,13 +70,13 @@ def compare_gradients(baseline: Norms, variant: Norms, *, factors: bool = False)
     """Compares gradient norms of the parameters that both know: a wrapper renames some. factors: measure differences as
     logarithms of factors, in which a half counts as much as a double."""
     known = [value for value in baseline.values() if value is not None and isfinite(value)]
-    floor = NEGLIGIBLE * float(np.sqrt(np.sum(np.square(known))))
+    least = NEGLIGIBLE * float(np.sqrt(np.sum(np.square(known))))
     dead, differences = [], []
     for name in baseline.keys() & variant.keys():
         before, after = baseline[name], variant[name]
-        if before is None or not isfinite(before) or before <= floor:
+        if before is None or not isfinite(before) or before <= least:
             continue
-        if after is None or not isfinite(after) or after <= floor * NEGLIGIBLE:
+        if after is None or not isfinite(after) or after <= least * NEGLIGIBLE:
             dead.append(name)
         else:
             differences.append(abs(log(after / before)) if factors else abs(after - before) / before)

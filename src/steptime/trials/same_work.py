@@ -457,8 +457,8 @@ def _apart(own: Sketches, usual: Sketches, precision: Precision) -> list[str]:
 def _ways(own: Sketches, usual: Sketches, what: str, tolerance: Tolerance, before: Run) -> str:
     """Sentence if tensors differ in direction or length, else ""; those whose gradient is rounding are left out."""
     gradients = {name: _length(values) for name, values in _first(before, "directions").items()}
-    floor = NEGLIGIBLE * float(np.hypot.reduce(list(gradients.values()) or [0.0]))
-    known = [name for name in own if name in usual and gradients.get(name, 0.0) > floor and _length(usual[name]) > 0]
+    least = NEGLIGIBLE * float(np.hypot.reduce(list(gradients.values()) or [0.0]))
+    known = [name for name in own if name in usual and gradients.get(name, 0.0) > least and _length(usual[name]) > 0]
     if not known:
         return ""
     cosines = {name: _cosine(_array(own[name]), _array(usual[name])) for name in known}

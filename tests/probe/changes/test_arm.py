@@ -76,7 +76,7 @@ def test_gradient_norms_are_those_before_clipping_and_without_the_scale(tmp_path
         norms = dict(gradients)
         assert norms["head.weight"] == pytest.approx(line["norm"], rel=1e-6)
         assert len(norms) == 14
-    assert parity.normed.tolist() == [True] * 7 + [False]
+    assert torch.isfinite(torch.tensor(parity.norm)).tolist() == [True] * 7 + [False]
     assert parity.loss.tolist()[:7] == [each["value"] for each in variant.seen]
 
 
@@ -88,7 +88,13 @@ def test_time_that_is_up_ends_it_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "backwards"), [("optimizer_in_backward", 1), ("lbfgs", 5), ("manual_update", 1), ("nested_optimizers", 1)]
+    ("name", "backwards"),
+    [
+        ("lbfgs", 5),
+        ("manual_update", 1),
+        pytest.param("optimizer_in_backward", 1, marks=pytest.mark.slow),
+        pytest.param("nested_optimizers", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_steps_of_other_shapes(tmp_path: Path, name: str, backwards: int) -> None:
     variant = run(tmp_path, ZOO / f"{name}.py")
@@ -97,11 +103,11 @@ def test_steps_of_other_shapes(tmp_path: Path, name: str, backwards: int) -> Non
     assert parity is not None
     assert set(parity.backwards.tolist()[2:]) == {backwards}
     assert parity.step.tolist() == list(range(1, 9))
-    assert parity.normed.any()
+    assert torch.isfinite(torch.tensor(parity.norm)).any()
     assert torch.isfinite(torch.tensor(parity.loss.tolist())).all()
 
 
-@pytest.mark.parametrize("name", ["threads", "rollouts"])
+@pytest.mark.parametrize("name", ["threads", pytest.param("rollouts", marks=pytest.mark.slow)])
 def test_a_loop_outside_of_the_main_thread_and_rollouts_before_the_first_training(tmp_path: Path, name: str) -> None:
     variant = run(tmp_path, ZOO / f"{name}.py", change("autocast"))
     parity = variant.process.parity
@@ -128,7 +134,14 @@ def test_ranks_end_together_and_their_parent_sees_success(tmp_path: Path) -> Non
         assert process.changes[0].exercised, process.changes
 
 
-@pytest.mark.parametrize(("way", "setting"), [("", "keep"), ("", "prefetch"), ("wrapped", "keep")])
+@pytest.mark.parametrize(
+    ("way", "setting"),
+    [
+        ("", "prefetch"),
+        pytest.param("", "keep", marks=pytest.mark.slow),
+        pytest.param("wrapped", "keep", marks=pytest.mark.slow),
+    ],
+)
 def test_a_sharded_model_computes_the_same_with_its_parameters_kept_or_asked_for_early(
     tmp_path: Path, way: str, setting: str
 ) -> None:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 from probe.variants import JOBS, change, run
 
@@ -27,6 +28,7 @@ CASES = {
     "zero-grad": {},
 }
 MORE = [("autocast", {"dtype": "float16"}), ("optimizer", {"foreach": True})]
+QUICK = {"autocast", "channels-last", "compile", "optimizer", "zero-grad"}
 DEVICE_ONLY = {"matmul-precision", "sdpa-backend"}
 """Of which a CPU has the switch, and nothing that it changes."""
 FELT = {
@@ -47,10 +49,16 @@ def test_what_is_reported_to_be_switchable_is_tested_and_declared() -> None:
     assert not is_switchable(change("checkpointing"))
 
 
-@pytest.mark.parametrize(("kind", "arguments"), [*CASES.items(), *MORE])
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        pytest.param(kind, arguments, marks=() if kind in QUICK and (kind, arguments) not in MORE else pytest.mark.slow)
+        for kind, arguments in (*CASES.items(), *MORE)
+    ],
+)
 def test_after_off_the_job_is_bit_for_bit_what_it_would_be(kind: str, arguments: dict[str, object]) -> None:
     words = [python(), str(JOBS / "switched.py"), kind, json.dumps(arguments)]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["wrong"] == []
@@ -61,7 +69,7 @@ def test_after_off_the_job_is_bit_for_bit_what_it_would_be(kind: str, arguments:
 
 def test_one_process_runs_variants_in_blocks_that_start_with_the_same_weights(tmp_path: Path) -> None:
     switched = ((change("optimizer", fused=True),), (change("zero-grad"),), (change("autocast", dtype="bfloat16"),))
-    options = VariantOptions(10**9, warm_up=3, limit_seconds=8.0, switched=switched)
+    options = VariantOptions(2000, warm_up=3, limit_seconds=120.0, switched=switched)
     variant = run(tmp_path, JOBS / "blocks_of_steps.py", variant=options)
     assert variant.status == 0
     record = read_blocks(tmp_path / "arm-0" / "blocks.jsonl")
@@ -81,7 +89,7 @@ def test_one_process_runs_variants_in_blocks_that_start_with_the_same_weights(tm
 
 
 def test_a_change_that_cannot_be_taken_back_is_refused(tmp_path: Path) -> None:
-    options = VariantOptions(10**9, warm_up=3, limit_seconds=4.0, switched=((change("gc-freeze"),),))
+    options = VariantOptions(400, warm_up=3, limit_seconds=120.0, switched=((change("gc-freeze"),),))
     variant = run(tmp_path, JOBS / "blocks_of_steps.py", variant=options)
     assert variant.status == 0
     assert read_blocks(tmp_path / "arm-0" / "blocks.jsonl").refused == "GarbageFreeze cannot be taken back"

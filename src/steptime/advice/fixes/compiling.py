@@ -373,16 +373,15 @@ def attention_backend(step: StepSummary, kernels: tuple[KernelUse, ...] = ()) ->
 def dynamic_shapes(step: StepSummary, compilations: tuple[CompilationUse, ...]) -> Option | None:
     """Code that is compiled once for all sizes
 
-    What it changes: torch.compile of the job gets dynamic=True: sizes are symbols from the first compilation on, and a
-    new length of a batch or of a sequence compiles nothing.
+    What it changes: The job's torch.compile gets dynamic=True: sizes are symbols from the first compilation on, and a
+    new batch size or sequence length compiles nothing.
 
-    What it promises: A curve as another seed would give: the code for symbolic sizes may sum in another order.
+    What it promises: A loss curve like that of another seed: code for symbolic sizes may sum in another order.
 
-    What it should gain: The measured time of compilations behind the warm-up, four fifths of which are likely to go.
-    Where their reason is no size (a flag, a Python value), nothing.
+    What it should gain: Likely four fifths of the measured time of compilations after the warm-up. Nothing if their
+    reason is not a size (a flag, a Python value).
 
-    When to leave it: When there are few sizes: code for a fixed one is faster. Padding to a few lengths is the other
-    way.
+    When to leave it: When there are few sizes: code for fixed ones is faster. Or pad to a few lengths instead.
     """
     late = [each for each in compilations if each.after_warm_up]
     if not late:

@@ -84,7 +84,8 @@ def kept_memory(step: StepSummary, operators: tuple[OperatorUse, ...] = ()) -> I
     """
     if step.device != "cpu" or platform.libc_ver()[0] != "glibc":
         return
-    spent = sum(use.duration for use in operators if _makes_large_tensors(use))
+    moving = (use for use in operators if use.bound == "memory" and use.calls > 0)
+    spent = sum(use.duration for use in moving if (use.bytes or 0.0) / use.calls / TENSORS > LARGEST_KEPT)
     if spent < LEAST_SHARE_KEPT_MEMORY * step.duration.value:
         return
     change = Change("environment", arguments=VARIABLES)
@@ -94,11 +95,6 @@ def kept_memory(step: StepSummary, operators: tuple[OperatorUse, ...] = ()) -> I
         if path:
             path = ":".join(filter(None, (path, os.environ.get(PRELOAD))))  # as the change does it
             yield Option(f"{name} preloaded", (Change("preload", name),), None, EnvironmentEdit(((PRELOAD, path),)))
-
-
-def _makes_large_tensors(use: OperatorUse) -> bool:
-    """By the bytes of what one call writes, at least."""
-    return use.bound == "memory" and use.calls > 0 and (use.bytes or 0.0) / use.calls / TENSORS > LARGEST_KEPT
 
 
 @fix(

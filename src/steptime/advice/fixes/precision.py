@@ -105,7 +105,7 @@ def _by_operators(case: Case, faster: float) -> tuple[Estimate, float] | None:
 
 
 KNOWN = 0.5
-"""Fraction of the products' time: the format is not told of every kernel, as of one that adds up the parts of a
+"""Fraction of the products' time: the format is not known of every kernel, as of one that adds up the parts of a
 product."""
 NOTHING_WIDE, LEAST_WIDE = (0.0, 0.0), 0.1
 """Fraction of the products' time: under autocast some stay in float32, as those of a loss do."""

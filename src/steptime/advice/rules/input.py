@@ -128,7 +128,7 @@ def _augmenting(case: Case) -> tuple[str, ...]:
         return ()
     found = [path for path in case.paths if path.part == "input" and any(map(_augments, path.lines))]
     spent = sum(path.duration for path in found)
-    if spent < LEAST_AUGMENTING * case.step.duration.value:
+    if not found or spent < LEAST_AUGMENTING * case.step.duration.value:
         return ()
     line = next(filter(_augments, max(found, key=lambda path: path.duration).lines))
     where = "on whole batches on the device (torchvision.transforms.v2, kornia) it would be off the loader"
@@ -176,12 +176,12 @@ def _from_trace(case: Case) -> Finding | None:
 
 def _advice_on_trace(cause: str) -> str:
     """By the class of the loader's iterator, which names whether there are workers."""
-    watch = "steptime run times the loader's parts"
+    measure = "steptime run times the loader's parts"
     if "SingleProcess" in cause:
-        return f"The loader has no workers: try two, unless its items are cheap or in memory; {watch}."
+        return f"The loader has no workers: try two, unless its items are cheap or in memory; {measure}."
     if "MultiProcessing" in cause:
-        return f"Its workers do not keep up: try more of them, or cheaper items; {watch}."
-    return f"Measure the job too: {watch}, and says how many workers would keep up."
+        return f"Its workers do not keep up: try more of them, or cheaper items; {measure}."
+    return f"Measure the job too: {measure}, and says how many workers would keep up."
 
 
 def _parts(loader: LoaderUse) -> str:
@@ -639,17 +639,17 @@ def padded_tokens(
 def slow_sampler(loader: LoaderUse) -> Finding | None:
     """Choosing which items make a batch takes longer than reading them
 
-    What it means: The sampler (or batch_sampler) is the slow part of the input: it draws with weights and without
-    replacement from all items for each batch, sorts them, or searches lists in Python. It runs in the training process,
-    whatever num_workers is.
+    What it means: The sampler (or batch_sampler) is the slow part of the input. For each batch it draws from all
+    items, with weights and without replacement, or sorts them, or searches lists in Python. It runs in the training
+    process, whatever num_workers is.
 
-    How we know: Without workers a batch is asked for in the training thread, and its items and its collating are timed
-    there. The rest of the wait comes before them, and that is the sampler. The rule fires from half of the wait on.
+    How we know: Without workers, the training thread fetches each batch itself; reading the items and collating
+    them are timed. The rest of the wait is the sampler. The rule fires if that is half of the wait or more.
 
     What helps: Draw the indices of a whole epoch at once (torch.multinomial, rng.choice(size=batches * batch_size),
-    torch.randperm), and give them out batch by batch; keep what is sorted or searched between batches, as arrays.
+    torch.randperm) and return them batch by batch. Keep sorted or searched data between batches, as arrays.
 
-    When to ignore it: When each batch must be chosen by what the model said of the last one.
+    When to ignore it: When each batch depends on the model's output for the last one.
     """
     wait, produced = loader.wait, production(loader)
     if produced is None or loader.workers or loader.iterable or loader.pin_memory:

@@ -132,6 +132,8 @@ LEAST_WITHOUT_GRADIENT = 0.1
 CONSTANT = 0.1
 """Fraction of the work without gradients: what is the same in each step at least. How much is so does not show in
 shapes."""
+MOSTLY_UNREACHED = 0.7
+"""Fraction of the work without gradients that needs one, for it to be what no loss uses."""
 MOSTLY_THE_SAME = 0.8
 """Fraction of the work without gradients: what another call of the model does with them, for it to be a call of the
 model."""
@@ -305,16 +307,16 @@ def _copy_kernels(case: Case) -> Finding | None:
 def awkward_dimensions(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Finding | None:
     """Dimensions of matmuls miss the tiles of the Tensor Cores
 
-    What it means: A Tensor Core works on tiles, and loads 16 bytes at once: dimensions that are no multiple of 8
-    numbers of 16 bits (4 of 32 bits) fall back to slower kernels or to padding on the way.
+    What it means: Tensor Cores work on tiles and load 16 bytes at once. If a dimension is not a multiple of 8
+    (16-bit numbers) or 4 (32-bit), the matmul uses a slower kernel or pads its input.
 
-    How we know: The shapes of the products are in the trace. Products of formats that the Tensor Cores take, with a
-    dimension that is no multiple, are set against their roofline; part of the difference can be saved.
+    How we know: The trace has the shapes of the matmuls. Those with a dtype for Tensor Cores and such a dimension
+    are compared with their roofline; part of the difference can be saved.
 
-    What helps: Round sizes up: a vocabulary of 50257 to 50304, classes of 1001 to 1008, hidden sizes to multiples of
-    64, the batch or the sequence to multiples of 8.
+    What helps: Round sizes up: a vocabulary of 50257 to 50304, classes of 1001 to 1008, hidden sizes to multiples
+    of 64, the batch or the sequence to multiples of 8.
 
-    When to ignore it: When the dimension is the data's own and padding it would cost more products than it saves.
+    When to ignore it: When the data fixes the dimension, and padding it would cost more than it saves.
     """
     for_units = (use for use in kernels if use.dtype in HALF or use.tensor_cores is True)
     poor = [use for use in for_units if use.dimensions and use.at_roofline is not None]
@@ -613,17 +615,20 @@ def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...],
     """The forward pass computes what no gradient flows through
 
     What it means: Some operators of the model's forward depend on no parameter that is trained: a mask, a position
-    code, a normalised adjacency, features of a frozen backbone, or a branch that the loss does not use. A value that
-    does not depend on the batch either is computed anew in each step for nothing.
+    code, a normalised adjacency, features of a frozen backbone. A value that does not depend on the batch either is
+    computed anew in each step for nothing. Others do, but the loss does not use their result: a head, a branch.
 
     How we know: Operators that run while gradients are on have a number, and backward's frames have the numbers of the
     operators that they differentiate; what nobody differentiates is counted, with all that it calls. Work under
-    torch.no_grad() has no number and is left out. The dependence on the batch is not known: all of it is the upper
+    torch.no_grad() has no number and is left out. One behind which the number is higher has made a node of the graph:
+    its result needs a gradient, and no loss leads to it; where the job detaches tensors, these are left out, as their
+    values may be used. The dependence on the batch is not known: all of it is the upper
     bound, and the interval starts at a tenth. Where the model is called several times per step and the same operators
     of the same lines run both with and without a backward, it is a call of the model that the loss does not use.
 
     What helps: Compute it once, in __init__, and keep it with register_buffer; what depends on the sample only, once
-    for each sample in the dataset; what a frozen part computes, once for all epochs. A second call of the model, for a
+    for each sample in the dataset; what a frozen part computes, once for all epochs. What no loss uses: leave it out,
+    or compute it where you look at it, under torch.no_grad(). A second call of the model, for a
     metric: use the outputs of the first, or look every n-th step under torch.no_grad().
 
     When to ignore it: When it depends on the batch and must be made on the device, as augmentations are.
@@ -640,6 +645,10 @@ def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...],
         often = f"{model.path} runs {model.calls:.3g} times per step, and not every result reaches the loss"
         summary = f"{often}: {in_step(spent, step)}"
         advice = "For a metric use the outputs that the loss is made of, or look every n-th step under torch.no_grad()."
+        return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
+    if sum(use.unreached for use in alone) >= MOSTLY_UNREACHED * sum(use.duration for use in alone):
+        summary = f"Forward computes what no loss uses: {in_step(spent, step)}: {names}"
+        advice = "Leave it out of the training step, or compute it where you look at it, under torch.no_grad()."
         return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
     summary = f"Operators of forward that no gradient flows through take {in_step(spent, step)}: {names}"
     advice = (
@@ -666,16 +675,16 @@ def _called_besides(case: Case, alone: Sequence[OperatorUse]) -> ModuleUse | Non
 def parametrization_again(step: StepSummary, modules: tuple[ModuleUse, ...], case: Case) -> Iterator[Finding]:
     """A parametrized weight is computed several times in one forward
 
-    What it means: torch.nn.utils.parametrize computes a weight anew each time that it is read: an orthogonal, a
-    symmetric, a normalised one. A cell that is called for each time step reads it each time, though it cannot change
-    within the step; backward goes through all of them.
+    What it means: torch.nn.utils.parametrize computes a weight (orthogonal, symmetric, normalized) anew on each
+    access. A cell that runs once per time step accesses it each time, though it cannot change within the step;
+    backward goes through every computation.
 
-    How we know: The profile knows the modules that were called; the one that computes the weight ran several times for
-    each call of the model. All of its time but one part in so many is saved.
+    How we know: The profile shows that the module that computes the weight ran n times per call of the model. The
+    savings are all runs but one.
 
     What helps: with torch.nn.utils.parametrize.cached(): around the forward, or the loop that calls the cell.
 
-    When to ignore it: When the weight is changed between its uses.
+    When to ignore it: When the weight changes between its uses.
     """
     models = max((use.calls for use in modules if use.depth == 0), default=0.0)
     for use in modules:

@@ -363,7 +363,7 @@ def _too(held: Sequence[GpuUse], worst: GpuUse) -> str:
 
 
 def _part_of_link(use: GpuUse) -> float:
-    """Its bandwidth, as a part of what device and slot can do; 1 where it is not told."""
+    """Its bandwidth, as a part of what device and slot can do; 1 where it is unknown."""
     if not (use.width and use.max_width and use.generation and use.max_generation):
         return 1.0
     return use.width / use.max_width * 2.0 ** (use.generation - use.max_generation)

@@ -128,11 +128,11 @@ def _advice(holder: HolderUse | None) -> str:
 def memory_fragmentation(memory: MemoryUse) -> Finding | None:
     """The device's allocator holds much more than tensors ever needed
 
-    What it means: Freed memory is in pieces that new requests do not fit into, so that more is asked of the driver.
-    The job runs out of memory although much of it is free.
+    What it means: Freed memory lies in pieces that are too small for new requests, so the allocator reserves more.
+    The job can run out of memory although much of it is free.
 
-    How we know: The most that was reserved is compared with the most that tensors held at once. The rule fires when at
-    least 30 % of it, and a gigabyte, was never needed. On a CPU there is no such allocator.
+    How we know: The peak of reserved memory is compared with the peak that tensors used. The rule fires if at least
+    30 % of what was reserved, and a gigabyte, was never used. A CPU has no such allocator.
 
     What helps: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; a few shapes instead of many (padding, bucketing).
 

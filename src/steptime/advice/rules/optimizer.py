@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from steptime.advice.device_uses import MachineUse
 from steptime.advice.evidence import Case, LineUse, OptimizerUse, PathUse, TopModuleUse
@@ -18,13 +19,15 @@ from steptime.advice.models import (
     lower_bound,
     zeroing,
 )
-from steptime.advice.rule import Finding, Part, Weight, rule
+from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Weight, rule
 from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.advice.savings import in_step, modelled, named, ratio, scaled, share_of_step, total
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
-from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_share
+from steptime.analysis.unused import UnusedPass
+from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_share, format_source
+from steptime.recording.recording import PassFacts
 
 LEAST_SHARE = 0.15
 """Fraction of the step: an update reads and writes every parameter; up to here that is usual for small batches."""
@@ -130,18 +133,18 @@ def _above_lower_bound(duration: Estimate, optimizers: Iterable[OptimizerUse], m
 def dense_embedding_gradient(step: StepSummary, optimizers: tuple[OptimizerUse, ...]) -> Finding | None:
     """The gradient of a large embedding is dense, and almost all of it is zero
 
-    What it means: Only a few rows of the table were looked up, but the gradient has the size of the whole table: it is
-    filled with zeros, and the optimizer updates every row, every step.
+    What it means: Each batch looks up only a few rows of the table, but the gradient has the size of the whole
+    table: backward fills it with zeros, and the optimizer updates every row in every step.
 
-    How we know: Embedding weights with a dense gradient are counted among the optimizer's elements; their part of the
-    optimizer's time can be saved (making the zeros in backward comes on top).
+    How we know: The savings are the optimizer's time times the share of such embeddings in its elements. Filling in
+    the zeros comes on top.
 
     What helps: Embedding(..., sparse=True) with SparseAdam, SGD or Adagrad for that table (the moments of untouched
-    rows then stay as they are, which changes Adam's curve slightly); or the table in an optimizer of its own that steps
-    less often.
+    rows then stay as they are, which changes Adam's curve slightly). Or give the table its own optimizer, which
+    steps less often.
 
-    When to ignore it: When most rows are looked up in each batch (a small vocabulary), or when the output layer shares
-    the table: then the gradient is really dense.
+    When to ignore it: When each batch looks up most rows (a small vocabulary), or when the output layer shares the
+    table: then the gradient really is dense.
     """
 
     def spent(use: OptimizerUse) -> float:
@@ -277,30 +280,90 @@ def update_by_hand(
     return update_by_hand.finding(summary, advice, _above_lower_bound(spent, [use], case.machine), source=source)
 
 
-@rule("ST506", "gradients-for-nothing", supersedes=("dominant-operator",))
+@rule("ST506", "gradients-for-nothing", supersedes=("dominant-operator", "compute-share", "backward-again"))
 def gradients_for_nothing(
-    phases: tuple[CategoryUse, ...], modules: tuple[ModuleUse, ...], case: Case
-) -> Finding | None:
-    """Gradients are computed for parameters that no optimizer has
+    phases: tuple[CategoryUse, ...],
+    case: Case,
+    modules: tuple[ModuleUse, ...] = (),
+    dropped: tuple[UnusedPass, ...] = (),
+) -> Iterator[Finding]:
+    """Gradients are computed that no optimizer takes
 
-    What it means: A backbone that is frozen by leaving it out of the optimizer, or a teacher that is called without
-    torch.no_grad(), is gone through by backward all the same. Its gradients take time and memory, and as zero_grad() of
-    the optimizer does not reach them, they are added up step by step.
+    What it means: Backward goes through all that leads to the loss. The discriminator's loss goes through the generator
+    where its images are not detached, and the next zero_grad() sets these gradients to nothing. A backbone that is left
+    out of the optimizer, or a teacher without torch.no_grad(), gets gradients that add up.
 
-    How we know: Between two steps each parameter that has a gradient is looked for in the optimizers of the job; those
-    that none has are counted to their modules, whose backward the profile times. Where mostly other tensors are updated
-    than the modules' own (copies in single precision, flat shards), it is silent. Where a trained module is called
-    before, gradients may have to flow through: then half of the module's backward is taken for that of its parameters.
+    How we know: In a few steps the graph of each backward is walked to the parameters. Their gradients are followed
+    until an optimizer steps with them, or they are set to None or zeros. The profiled pass with the same graph has the
+    time of the nodes that lead to dropped gradients only; of those that lead to others too, half counts. A gradient is
+    used where somebody holds it, or an operator takes tensors of its shape between pass and update. Without that,
+    parameters that have a gradient and are in no optimizer are counted to their modules, whose backward is known; where
+    mostly other tensors are updated than the modules' own (copies, flat shards), it is silent.
 
-    What helps: requires_grad_(False) on the parameters; where nothing before it is trained, the call under
-    torch.no_grad(), which keeps no activations either.
+    What helps: detach() what one part gives before the other's loss uses it, or make it under torch.no_grad(), which
+    keeps no activations either; requires_grad_(False) on parameters that are not trained, or not by this loss.
 
-    When to ignore it: When the gradients themselves are wanted (saliency, a norm that is logged), or the loop updates
-    these parameters by hand.
+    When to ignore it: When the gradients themselves are wanted (saliency), or the loop updates these parameters itself.
     """
-    unused, phase = _without_update(modules), named(phases, "backward")
+    phase = named(phases, "backward")
+    if phase is None:
+        return
+    for use in sorted(dropped, key=lambda use: -use.nothing - OF_WEIGHTS * use.partly):
+        if (found := _of_dropped(use, phase, case)) is not None:
+            yield found
+    if not dropped and modules and (found := _of_modules(phase, modules, case)) is not None:
+        yield found
+
+
+def _of_dropped(use: UnusedPass, phase: CategoryUse, case: Case) -> Finding | None:
+    """Passes whose gradients were followed."""
+    facts, whole = use.facts, phase.duration.value
+    spent = (use.nothing + OF_WEIGHTS * use.partly) * whole
+    if ratio(spent, case.step.duration.value) < LEAST_UNUSED:
+        return None
+    least = (SURELY_UNUSED * use.nothing + OF_WEIGHTS_AT_LEAST * use.partly) * whole
+    saving = modelled(spent, least, min(1.0, use.nothing + use.partly) * whole, case.step.steady)
+    fate = "no optimizer has" if facts.unowned else "are zeroed unused"
+    where = f" ({Path(facts.made.file).name}:{facts.made.line})" if facts.made is not None else ""
+    what = f"{facts.path or 'parameters'}{where}"
+    summary = f"Backward computes gradients of {what} that {fate}: {in_step(spent, case.step)}"
+    if len(summary) > LONGEST_SUMMARY:
+        summary = summary.replace(what, "parameters")
+    through = use.nothing >= use.partly
+    source = (facts.passed if through else None) or (facts.made if facts.unowned else None) or facts.site or facts.made
+    return gradients_for_nothing.finding(
+        summary, _what_helps(facts, through), saving, category="compute", source=source, evidence=tuple(_seen(facts))
+    )
+
+
+def _what_helps(facts: PassFacts, through: bool) -> str:
+    if not through:
+        what = facts.path or "these parameters"
+        return f"Set requires_grad_(False) on {what} for this pass; gradients still flow through."
+    if facts.unowned:
+        return "Set requires_grad_(False) on them, or call it under torch.no_grad()."
+    given = f"what {facts.path} gives" if facts.path else "what they make"
+    return f"detach() {given} before this loss uses it, or make it under torch.no_grad()."
+
+
+def _seen(facts: PassFacts) -> Iterator[str]:
+    what = (
+        "are of parameters that no optimizer has"
+        if facts.unowned
+        else "were zeroed before an optimizer stepped with them"
+    )
+    yield f"Gradients of {facts.elements:,} numbers {what}."
+    if facts.site is not None:
+        yield f"Backward: {format_source(facts.site)} {facts.site.text}"
+    if facts.made is not None:
+        yield f"Made by: {format_source(facts.made)} {facts.made.text}"
+
+
+def _of_modules(phase: CategoryUse, modules: tuple[ModuleUse, ...], case: Case) -> Finding | None:
+    """Parameters in no optimizer, of which only the modules are known."""
+    unused = _without_update(modules)
     profiled = sum(use.backward for use in modules if use.depth == 0)
-    if phase is None or not unused:
+    if not unused:
         return None
     scale = min(1.0, ratio(phase.duration.value, profiled))
     first, numbers = max(unused, key=lambda use: use.backward), sum(use.without_update for use in unused)
@@ -389,17 +452,17 @@ def many_groups(
 ) -> Finding | None:
     """The optimizer updates many groups of parameters one after the other
 
-    What it means: The optimizer was given a group for each tensor, though many of them have the same learning rate,
-    weight decay and other options. Each group is an update of its own: a fused or foreach implementation, which takes
-    all tensors of a group at once, has one tensor at a time.
+    What it means: The optimizer has a parameter group for nearly every tensor, though many of these groups have the
+    same learning rate, weight decay and other options. It updates group by group, so a fused or foreach
+    implementation gets one tensor at a time.
 
-    How we know: The groups of the optimizer are counted, and how many different sets of options they have. The time of
-    its step() goes with the number of groups, as far as it is above what the update needs at the memory's bandwidth.
+    How we know: The optimizer's groups and their different sets of options are counted. The time of step() beyond
+    what the memory's bandwidth requires is shared out over the groups.
 
-    What helps: Collect parameters by their options (a dictionary from (lr, weight_decay) to the list of parameters),
-    and make one group of each.
+    What helps: Collect the parameters by their options (a dictionary from (lr, weight_decay) to a list of
+    parameters), and make one group of each list.
 
-    When to ignore it: When the options of the groups are set to different values later in the run.
+    When to ignore it: When a schedule later sets different options for these groups.
     """
     many = [use for use in optimizers if use.groups >= max(FEWEST_GROUPS, FOLD * use.distinct_groups)]
     if not many:

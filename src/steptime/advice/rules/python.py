@@ -406,17 +406,17 @@ def _saving(line: LineUse) -> float:
 def metrics_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> Iterator[Finding]:
     """Metrics are computed in every step
 
-    What it means: Accuracy, scores or running statistics are taken from each batch in Python, element by element or by
-    a library that works on the CPU.
+    What it means: The loop computes accuracy, scores or running statistics of each batch in Python: element by
+    element, or with a library that runs on the CPU.
 
-    How we know: The lines of the loop are timed exactly; the line was seen to call item, tolist or numpy of a tensor, a
-    library of metrics, or a function that is called a metric, an accuracy or a score. On an accelerator only its Python
-    counts here: waiting for the device is the matter of ST303.
+    How we know: The lines of the loop are timed exactly. This line called item, tolist or numpy of a tensor, a
+    metrics library, or a function named like a metric, an accuracy or a score. On an accelerator only its Python
+    counts here; ST303 reports waits for the device.
 
-    What helps: Compute them every n-th step or at evaluation; accumulate tensors with torch operations and read them
-    once; replace loops over elements by one comparison of whole tensors.
+    What helps: Compute them every n-th step or at evaluation. Accumulate tensors with torch operations and read
+    them once. Replace loops over elements by one comparison of whole tensors.
 
-    When to ignore it: When the training itself depends on the value (early stopping within an epoch, curriculum).
+    When to ignore it: When training itself depends on the value (early stopping within an epoch, curriculum).
     """
     advice = "Compute it every n-th step, with whole-tensor operations, and read the value only when it is shown."
     for time in line_times(lines, case.phases):
@@ -464,19 +464,20 @@ def list_conversion(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
 def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> Iterator[Finding]:
     """Code next to the model and the optimizer takes part of the step
 
-    What it means: A line of the loop, or a function that it calls (a loss, a callback, a logger), takes a good part of
-    each step, in Python or in operators of its own. No other rule says what it does; here is where it is.
+    What it means: A line of the loop, or a function that it calls (a loss, a callback, a logger), takes a good part
+    of each step, in Python or in operators. No rule knows what it does; this one shows where it is.
 
-    How we know: The lines of the loop, and of the functions of yours that it calls, are timed exactly in a few steps;
-    what is outside the loader, forward, backward and update is the line's own, operators included. The operators that
-    autograd runs for these are added, in the proportion in which a step with stacks saw it. Loss functions of torch are
-    left out: every training needs one. A model that trains and is called again in the same steps without gradients is
-    reported, too. An update of the parameters by the loop itself is not told here: each step needs it (ST505).
+    How we know: The lines of the loop, and of your functions that it calls, are timed exactly in a few steps. Time
+    outside of the loader, forward, backward and update belongs to the line, with its operators and, as far as a
+    step with stacks shows them, their backward. Loss functions of torch do not count: every training needs one. A
+    model that trains and is called again without gradients in the same steps counts. An update written by hand does
+    not (see ST505).
 
-    What helps: Ask whether each step needs it: do it every n-th step, once before the loop, or on what is there
-    already. What the loss goes through each step needs: torch.compile on that function, or ready-made operators.
+    What helps: Ask whether each step needs it. Do it every n-th step, do it once before the loop, or reuse what the
+    step has computed. If the loss goes through it, each step needs it: use torch.compile on that function, or
+    ready-made operators.
 
-    When to ignore it: When it is what the training is about (a loss of your own that must be that large).
+    When to ignore it: When it is the point of the training (a loss of your own that must be that large).
     """
     if step.device != "cpu":  # a device only waits for what the CPU cannot hide
         return

@@ -69,22 +69,21 @@ def exposed_communication(
 ) -> Iterator[Finding]:
     """Collectives run while nothing hides them
 
-    What it means: The ranks exchange gradients, weights or activations, and no computation runs meanwhile. A collective
-    also waits inside its kernel for the rank that arrives last, so this is the network's time and the others' delay
-    together; traces of all ranks tell them apart (ST806).
+    What it means: The ranks exchange gradients, weights or activations while nothing is computed. A collective also
+    waits inside its kernel for the last rank, so this time is the network's and the straggler's; traces of all
+    ranks separate the two (ST806).
 
-    How we know: On a device the kernels of the collectives are in the trace, and exposed is the time in which nothing
-    but communication ran. Where sizes and ranks are in the trace, the bus bandwidth of each kind (as NCCL-tests define
-    it) is set against what the datasheet says of the link between devices of one machine. On a CPU it is the time that
-    the training thread was blocked in a collective. Lines of yours that call torch.distributed themselves (a metric, a
-    flag) are reported by themselves there, as they were timed.
+    How we know: On a device, the trace has the collectives' kernels, and exposed is the time in which nothing else
+    ran. If it has sizes and ranks, the bus bandwidth of each kind (as NCCL-tests define it) is compared with the
+    datasheet's link between devices of one machine. On a CPU, it is the time that the training thread was blocked
+    in a collective; lines of yours that call torch.distributed (a metric, a flag) are reported one by one.
 
-    What helps: Exchange less often (no_sync() under gradient accumulation) or less (bfloat16 gradients through a
-    communication hook, sharding that fits the network); start earlier (smaller first buckets, static_graph=True); a
-    larger batch per rank, which computes longer for the same exchange.
+    What helps: Exchange less often (no_sync() under gradient accumulation) or less (bfloat16 gradients by a
+    communication hook, sharding that fits the network). Start earlier (smaller first buckets, static_graph=True).
+    Use a larger batch per rank: more computation for the same exchange.
 
-    When to ignore it: When the ranks share one machine for a test that will run elsewhere. More training processes than
-    a host has CPUs wait for one another's computing: then only ST801 is reported.
+    When to ignore it: When the ranks share one machine for a test and will run elsewhere. More training processes
+    than CPUs wait for one another; then only ST801 is reported.
     """
     category = named(categories, "communication")
     if category is None or (step.device == "cpu" and _take_turns(settings, contention)):

@@ -1,4 +1,4 @@
-"""ST21x: work that is done again though its result is there."""
+"""ST21x: work that is done again though its result is there, or whose result nobody reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from steptime.advice.rule import Finding, rule
 from steptime.advice.run_uses import LoaderUse, RepeatUse, StepSummary, WorkUse
 from steptime.advice.savings import in_step, less, modelled, ratio, total
 from steptime.analysis.operators import OperatorUse
-from steptime.quantities import format_duration, format_source
+from steptime.analysis.unused import ATTENTION, PickedUse, UnreadUse
+from steptime.quantities import format_duration, format_share, format_source
 
 LEAST_REPEATED = 0.03
 """Fraction of the step: less is no matter."""
@@ -26,6 +27,14 @@ FOLLOWING = (
 )  # fmt: skip
 """Operators that together write an average of weights, or a copy of them, into another model: one call a tensor, or for
 all. mul_ alone clips gradients."""
+LEAST_UNREAD_WORK = 0.03
+"""Fraction of the step: less is no matter."""
+OF_PASSES, SURE_PASSES, OF_PRODUCTS = 0.8, 0.3, 0.1
+"""Fraction of attention's passes over its weights that is saved without them, and that surely is; of its products, that
+may be besides. Measured: 0.3 to 1.2 of the passes, nothing of 64 tokens (four shapes of 64 to 1024 tokens, one thread,
+torch 2.13)."""
+LEAST_UNUSED_ROWS, SURE_ROWS = 0.05, 0.5
+"""Fraction of the step; of that time, what surely goes: picking costs a copy, and few rows are computed less well."""
 EACH_STEP = 1.5
 """Steps from one iterator to the next, at most, for one to be started in each."""
 LEAST_STARTS = 5
@@ -134,7 +143,7 @@ GOES_THROUGH = {
 """By kind: what the line does, and what helps."""
 
 
-@rule("ST213", "goes-through-all", supersedes=(*GENERAL, "computed-again"), by_line=True, at_setting=True)
+@rule("ST215", "goes-through-all", supersedes=(*GENERAL, "computed-again"), by_line=True, at_setting=True)
 def goes_through_all(step: StepSummary, works: tuple[WorkUse, ...]) -> Iterator[Finding]:
     """A line goes through all of something for a small part of it
 
@@ -221,6 +230,88 @@ def _follows(frozen: RepeatedForward, operators: tuple[OperatorUse, ...]) -> boo
         if (use.bytes or frozen.parameter_bytes) >= UPDATED * frozen.parameter_bytes
     }
     return any(writing.issuperset(ways) for ways in FOLLOWING)
+
+
+@rule(
+    "ST213",
+    "unread-result",
+    supersedes=(
+        "dominant-operator", "memory-bound-pointwise", "unflashed-attention", "compute-share", "work-without-gradient",
+    ),
+    at_setting=True,
+)  # fmt: skip
+def unread_result(step: StepSummary, unread: tuple[UnreadUse, ...]) -> Iterator[Finding]:
+    """A module computes a result that nobody reads
+
+    What it means: The module returns several results, and the line that calls it binds one to a name that it never
+    reads, or takes the first alone. torch's attention returns its weights unless need_weights=False says that nobody
+    wants them, and computes them one pass after the other; without them it is fused.
+
+    How we know: In a few steps, the instructions behind each call of a module are read: the names that take its
+    results, and whether the function loads them. Modules with forward hooks are left out. What is to be saved is, for
+    attention, most of its passes over the weights; for other modules, their operators that make a graph which no
+    backward goes through.
+
+    What helps: need_weights=False for torch.nn.MultiheadAttention; an argument of your own that leaves the result out.
+
+    When to ignore it: When another caller of the same module reads it.
+    """
+    for use in unread:
+        facts, attention = use.facts, use.facts.type == ATTENTION
+        spent = (OF_PASSES if attention else 1.0) * use.spent * step.duration.value
+        if ratio(spent, step.duration.value) < LEAST_UNREAD_WORK:
+            continue
+        what = "its weights" if attention else f"result {facts.results[0] + 1}"
+        summary = f"{facts.type} computes {what}, which nobody reads: {in_step(spent, step)}"
+        advice = (
+            "Pass need_weights=False: then the attention is fused (scaled_dot_product_attention)."
+            if attention
+            else "Leave the result out where nobody wants it: an argument of the module, or a method of its own."
+        )
+        low, high = SURE_PASSES * use.spent, use.spent + OF_PRODUCTS * use.around
+        saving = modelled(spent, low * step.duration.value, high * step.duration.value, step.steady)
+        evidence = (f"{facts.path} and others like it run {facts.calls:.3g} times per step there.", facts.site.text)
+        yield unread_result.finding(summary, advice, saving, category="compute", source=facts.site, evidence=evidence)
+
+
+@rule(
+    "ST214",
+    "unused-rows",
+    supersedes=("dominant-operator", "memory-bound-pointwise", "compute-share"),
+    at_setting=True,
+)
+def unused_rows(step: StepSummary, picked: tuple[PickedUse, ...]) -> Iterator[Finding]:
+    """Rows are computed that the loss does not use
+
+    What it means: A head computes all positions of a sequence, or all nodes of a graph, and the loss takes some of
+    them: the masked tokens, the last position, the nodes of the batch. The others are computed in forward, and their
+    gradients, which are zeros, go through backward.
+
+    How we know: In a few steps the graph of each backward is walked. A slice, an index, or labels that the loss ignores
+    say which fraction of the rows goes on. The nodes in front of it that compute each row by itself, and whose result
+    nothing else takes, have their time in the profile; the part of the other rows is to be saved.
+
+    What helps: Pick the rows first: head(hidden[mask]) in place of head(hidden)[mask], hidden[:, -1] before the head,
+    only labels that count.
+
+    When to ignore it: When the other rows are read without gradients, as for a metric, in each step.
+    """
+    for use in picked:
+        facts = use.facts
+        spent = (1 - facts.kept) * use.spent * step.duration.value
+        if ratio(spent, step.duration.value) < LEAST_UNUSED_ROWS:
+            continue
+        summary = f"The loss uses {format_share(facts.kept)} of the rows that {facts.path or 'forward'} computes"
+        advice = f"Pick the rows before {facts.path or 'that'} computes them, in place of its result's."
+        saving = modelled(spent, SURE_ROWS * spent, spent, step.steady)
+        yield unused_rows.finding(
+            f"{summary}: the rest takes {in_step(spent, step)}",
+            advice,
+            saving,
+            category="compute",
+            source=facts.made,
+            evidence=(facts.made.text,) if facts.made is not None and facts.made.text else (),
+        )
 
 
 @rule(

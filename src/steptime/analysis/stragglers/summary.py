@@ -157,11 +157,7 @@ def _in_steps(trace: Trace, rows: Int64, windows: Int64) -> Int64:
 
 
 def _by_kind(
-    trace: Trace,
-    rows: Int64,
-    known: tuple[Parameters, ...],
-    windows: Int64,
-    compute: Intervals | None,
+    trace: Trace, rows: Int64, known: tuple[Parameters, ...], windows: Int64, compute: Intervals | None
 ) -> tuple[Exchange, ...]:
     if not len(rows):
         return ()

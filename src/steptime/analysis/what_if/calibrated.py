@@ -232,11 +232,7 @@ def _at_most(path: Parts, step: float) -> Parts:
     return tuple((kind, ns * step / taken) for kind, ns in path) if taken > step else path
 
 
-_WORK = {
-    NodeKind.KERNEL: PathKind.KERNEL,
-    NodeKind.COMMUNICATION: PathKind.COMMUNICATION,
-    NodeKind.COPY: PathKind.COPY,
-}
+_WORK = {NodeKind.KERNEL: PathKind.KERNEL, NodeKind.COMMUNICATION: PathKind.COMMUNICATION, NodeKind.COPY: PathKind.COPY}
 
 
 def _parts(graph: Graph, found: GraphRun) -> Parts:

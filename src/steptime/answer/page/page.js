@@ -178,7 +178,7 @@ const sheet = (() => {
   });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
 
-  // Labels of an axis that would are on each other: the later one goes, but the last one stays.
+  // Labels of an axis that would overlap: the later one goes, but the last one stays.
   const untangle = (axis) => {
     const texts = find("text", axis).reverse();
     texts.forEach((text) => text.classList.remove("hidden"));

@@ -7,7 +7,7 @@
   const WAIT = window.location.protocol === "file:" ? 6000 : 15000;
   const OFTEN = 100;
 
-  // A trace is { what, name, type, title, content() }, status where it is reported what became of it.
+  // A trace is { what, name, type, title, content() }, status the element that reports the outcome.
   const save = ({ content, type, name }) => download(content(), type, name);
   const open = (trace, status) => {
     const other = window.open(PERFETTO);

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import click
 
-from steptime.cli.options import RecordingOrCommand, outputs_option, variant_options
+from steptime.cli.options import FiniteNumber, RecordingOrCommand, outputs_option, variant_options
 from steptime.cli.verbs.trial import budget_option, min_gain_option
 from steptime.errors import UsageError
 
@@ -30,19 +29,13 @@ def _pattern(pattern: str | None) -> str | None:
 
 
 def _target(loss: float | None) -> object:
-    """Validated value of --until-loss. Raises UsageError."""
+    """Value of --until-loss."""
     from steptime.trials.until_loss import LossTarget
 
-    if loss is not None and not isfinite(loss):
-        raise UsageError("usage", f"--until-loss takes a finite number, not {loss}.")
     return LossTarget(loss) if loss is not None else None
 
 
-@click.command(
-    "judge",
-    cls=RecordingOrCommand,
-    context_settings={"allow_interspersed_args": False},
-)
+@click.command("judge", cls=RecordingOrCommand, context_settings={"allow_interspersed_args": False})
 @click.option(
     "--diff",
     "diffs",
@@ -80,7 +73,7 @@ def _target(loss: float | None) -> object:
 )
 @click.option(
     "--until-loss",
-    type=float,
+    type=FiniteNumber(),
     metavar="LOSS",
     callback=lambda _, __, loss: _target(loss),
     help="Compare the time to a training loss, whatever else the candidates change: each process runs until the mean "

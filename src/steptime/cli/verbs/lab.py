@@ -12,11 +12,7 @@ from steptime.cli.options import RecordingOrCommand, outputs_option, variant_opt
 from steptime.cli.verbs.trial import budget_option
 
 
-@click.command(
-    "lab",
-    cls=RecordingOrCommand,
-    context_settings={"allow_interspersed_args": False},
-)
+@click.command("lab", cls=RecordingOrCommand, context_settings={"allow_interspersed_args": False})
 @budget_option("15m")
 @click.option("--compile-modes", is_flag=True, help="Also run every mode of torch.compile, in the job's own precision.")
 @click.option(

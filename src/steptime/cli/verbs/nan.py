@@ -7,20 +7,15 @@ from typing import Any
 
 import click
 
-from steptime.cli.options import files, force_option, outputs_option
+from steptime.cli.options import WholeNumber, files, force_option, outputs_option
 
 
-@click.command(
-    "nan",
-    context_settings={"allow_interspersed_args": False},
-)
-@click.option(
-    "--at", metavar="STEP", type=click.IntRange(1), help="Skip the first run and check the operators of STEP."
-)
+@click.command("nan", context_settings={"allow_interspersed_args": False})
+@click.option("--at", metavar="STEP", type=WholeNumber(1), help="Skip the first run and check the operators of STEP.")
 @click.option(
     "--max-steps",
     metavar="N",
-    type=click.IntRange(0, 100_000),
+    type=WholeNumber(0, 100_000),
     default=3,
     show_default=True,
     help="Further steps in which every operator is checked, if the fault does not recur in the named step.",

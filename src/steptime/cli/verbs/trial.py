@@ -8,7 +8,16 @@ from typing import Any
 
 import click
 
-from steptime.cli.options import Function, RecordingOrCommand, numbers_of, outputs_option, seconds, variant_options
+from steptime.cli.options import (
+    FiniteNumber,
+    Function,
+    RecordingOrCommand,
+    WholeNumber,
+    numbers_of,
+    outputs_option,
+    seconds,
+    variant_options,
+)
 
 
 def budget_option(default: str) -> Callable[[Function], Function]:
@@ -26,7 +35,7 @@ def budget_option(default: str) -> Callable[[Function], Function]:
 min_gain_option = click.option(
     "--min-gain",
     metavar="PERCENT",
-    type=click.FloatRange(0, 100),
+    type=FiniteNumber(0, 100),
     callback=lambda _, __, percent: percent / 100,
     default=3.0,
     show_default=True,
@@ -46,19 +55,10 @@ def _goal(context: click.Context, option: click.Parameter, word: str) -> object:
     return Goal(word)
 
 
-@click.command(
-    "try",
-    cls=RecordingOrCommand,
-    context_settings={"allow_interspersed_args": False},
-)
+@click.command("try", cls=RecordingOrCommand, context_settings={"allow_interspersed_args": False})
 @budget_option("10m")
 @click.option(
-    "--max-trials",
-    metavar="N",
-    type=click.IntRange(1, 50),
-    default=6,
-    show_default=True,
-    help="Fixes to try at most.",
+    "--max-trials", metavar="N", type=WholeNumber(1, 50), default=6, show_default=True, help="Fixes to try at most."
 )
 @click.option(
     "--fix",

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from steptime.cli.options import files, seconds
+from steptime.cli.options import WholeNumber, files, seconds
 
 FORMATS = ("jsonl", "prometheus", "otlp")
 
@@ -25,7 +25,7 @@ FORMATS = ("jsonl", "prometheus", "otlp")
 @click.option(
     "--port",
     metavar="N",
-    type=click.IntRange(0, 65535),
+    type=WholeNumber(0, 65535),
     default=0,
     help="Port of the page or the metrics. Default: a free one.",
 )

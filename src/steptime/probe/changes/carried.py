@@ -69,29 +69,30 @@ class CarriedState:
         tensors = [each for each in gc.get_objects() if type(each) in (torch.Tensor, torch.nn.Parameter)]
         others = [each for each in tensors if id(each) not in own and id(each) not in gradients]
         found = [each for each in others if _is_like(each, shapes, flat)]
-        return list(filter(None, map(_carried_tensor, found))) if len(found) <= MOST_CARRIED else []
+        return _sketched(found)
 
 
 def _buffers() -> list[tuple[str, tuple[float, ...]]]:
-    """Returns shape and sketch of the buffers of all modules, those of copies, too; [] for more than MOST_CARRIED."""
+    """Returns shape and sketch of the buffers of all modules, those of copies, too."""
     modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
     buffers = {id(each): each for module in modules for each in (module.__dict__.get("_buffers") or {}).values()}
-    found = [each for each in buffers.values() if isinstance(each, torch.Tensor) and _is_readable(each)]
+    return _sketched([each for each in buffers.values() if isinstance(each, torch.Tensor) and _is_like(each, None, 0)])
+
+
+def _sketched(found: list[torch.Tensor]) -> list[tuple[str, tuple[float, ...]]]:
+    """Shapes and sketches of readable tensors; [] for more than MOST_CARRIED."""
     return list(filter(None, map(_carried_tensor, found))) if len(found) <= MOST_CARRIED else []
 
 
-def _is_readable(tensor: torch.Tensor) -> bool:
-    plain = tensor.is_floating_point() and tensor.layout is torch.strided and tensor.grad_fn is None
-    # A sharded model frees the storage of what it has gathered.
-    return plain and tensor.device.type != "meta" and tensor.untyped_storage().nbytes() > 0
-
-
-def _is_like(tensor: torch.Tensor, shapes: set[tuple[int, ...]], flat: float) -> bool:
-    """True if a readable tensor may be an average of parameters of these shapes."""
+def _is_like(tensor: torch.Tensor, shapes: set[tuple[int, ...]] | None, flat: float) -> bool:
+    """True if a readable tensor may be an average of parameters of these shapes (None: of any)."""
     try:
-        if tuple(tensor.shape) not in shapes and not (tensor.dim() == 1 and tensor.numel() >= flat > 0):
+        flat_one = tensor.dim() == 1 and tensor.numel() >= flat > 0
+        if shapes is not None and tuple(tensor.shape) not in shapes and not flat_one:
             return False
-        return _is_readable(tensor)
+        plain = tensor.is_floating_point() and tensor.layout is torch.strided and tensor.grad_fn is None
+        # A sharded model frees the storage of what it has gathered.
+        return plain and tensor.device.type != "meta" and tensor.untyped_storage().nbytes() > 0
     except Exception as error:  # noqa: BLE001 - the probe's boundary: what vmap or a captured graph has left is not read
         pass_on(error)
         return False

@@ -42,13 +42,10 @@ def _inputs_of(module: torch.nn.Module, inputs: Any) -> Any:
     """Converts what a module with weights in float64 gets from the job in lower precision: of a part that is called by
     itself, or before the first training forward."""
     weights = [each for each in module._parameters.values() if each is not None]
-    if any(each.dtype is torch.float64 for each in weights) and any(_is_single(each) for each in inputs):
+    single = any(isinstance(each, torch.Tensor) and each.dtype in SINGLE for each in inputs)
+    if single and any(each.dtype is torch.float64 for each in weights):
         return tuple(map(_double, inputs))
     return None
-
-
-def _is_single(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in SINGLE
 
 
 def _keyed(original: Callable[..., Any], name: str, counts: Counter[tuple[Any, ...]]) -> Callable[..., Any]:

@@ -45,7 +45,7 @@ class ParityRecorder:
     def __init__(self, variant: ProcessVariant, *, profiles: bool = True) -> None:
         self._began = time.perf_counter_ns()
         self._last = variant.warm_up + variant.steps if variant.fingerprint_steps else None
-        # Of a rehearsal all steps but the last, which is timed.
+        # Of a rehearsal all steps but the last, whose launches are counted.
         self._every = max(variant.warm_up, 1, self._last - 1 if self._last else 0)
         self._fingerprints = variant.fingerprint_steps
         self._until = variant.until_loss

@@ -70,9 +70,8 @@ class Trial(Follower):
         self.appliers = [make_applier(change) for change in plan.get("changes") or ()]
         self.acting = self.appliers
         self.variant = ProcessVariant(plan["recording"], **plan["variant"]) if plan.get("variant") else None
-        profiles = not any(
-            isinstance(each, process.ProfilerOff) for each in self.appliers
-        )  # which would switch ours off, too
+        # ProfilerOff would switch ours off, too.
+        profiles = not any(isinstance(each, process.ProfilerOff) for each in self.appliers)
         self.parity = ParityRecorder(self.variant, profiles=profiles) if self.variant else None
         self.top_modules: list[torch.nn.Module] = []
         self._observer = TopModuleObserver(self._top_module_found)

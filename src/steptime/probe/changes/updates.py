@@ -331,7 +331,9 @@ class ShardingSettings(Applier):
             wrapper.__init__ = with_arguments(self, wrapper.__init__, self._keep_wrapped)
         elif self.arguments.get("prefetch"):
             wrapper = fsdp.FullyShardedDataParallel
-            wrapper.__init__ = with_arguments(self, wrapper.__init__, self._prefetch_wrapped)
+            wrapper.__init__ = with_arguments(
+                self, wrapper.__init__, functools.partial(self._set, name="forward_prefetch", value=True)
+            )
 
     def _keep(self, bound: inspect.BoundArguments) -> None:
         self._set(bound, "reshard_after_forward", False)
@@ -346,9 +348,6 @@ class ShardingSettings(Applier):
         }
         given = bound.arguments.get("sharding_strategy")
         self._set(bound, "sharding_strategy", whole.get(given, given))
-
-    def _prefetch_wrapped(self, bound: inspect.BoundArguments) -> None:
-        self._set(bound, "forward_prefetch", True)
 
     def _set(self, bound: inspect.BoundArguments, name: str, value: Any) -> None:
         if bound.arguments.get(name) == value:

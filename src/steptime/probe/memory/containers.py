@@ -11,6 +11,7 @@ from typing import Any
 
 from steptime.probe import sites
 from steptime.probe.memory.leaks import growing_line
+from steptime.probe.objects import attributes
 
 GROW = (list, dict, set, deque, OrderedDict)
 """Exact types, whose length runs no code of the user's; compared by identity, as a metaclass may have a hash of its
@@ -88,7 +89,7 @@ def _of_attributes(value: Any) -> Iterator[tuple[str, Any, list[CodeType]]]:
     for _ in range(DEEP):
         below = []
         for owner in level:
-            entries = _attributes(owner)
+            entries = attributes(owner)
             held = [(name, each) for name, each in entries if _grows(type(each))]
             kinds = type(owner).__mro__ if held else ()
             codes = [each.__code__ for kind in kinds for each in kind.__dict__.values() if type(each) is FunctionType]
@@ -98,14 +99,6 @@ def _of_attributes(value: Any) -> Iterator[tuple[str, Any, list[CodeType]]]:
             seen.update(id(each) for _, each in entries)
             below += new
         level = below if len(seen) < MOST_ATTRIBUTES else []
-
-
-def _attributes(owner: Any) -> list[tuple[Any, Any]]:
-    try:
-        entries = object.__getattribute__(owner, "__dict__")
-    except AttributeError:
-        return []
-    return list(entries.items()) if type(entries) is dict else []
 
 
 def _is_users(kind: type) -> bool:

@@ -14,14 +14,7 @@ from typing import Any
 
 from torch.utils.data import dataloader as torch_dataloader
 
-from steptime.probe.numerics.values import (
-    is_finite,
-    is_floating,
-    largest_by_row,
-    range_of,
-    rows_not_finite,
-    storage_of,
-)
+from steptime.probe.numerics.values import is_finite, is_floating, largest_by_row, range_of, rows_not_finite, storage_of
 from steptime.probe.objects import SideTable, tensors_in
 from steptime.probe.ours import pass_on
 

@@ -142,14 +142,14 @@ class OperatorObserver(TorchDispatchMode):  # type: ignore[misc]
         try:
             kind = self._kinds.get(func) or self._kind(func)
             before = [_before(tensor) for tensor in _written(kind, args)] if not kind.skipped else []
-        except Exception as error:  # noqa: BLE001 - the probe's boundary: the job goes on untimed
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: the job goes on unchecked
             self._fail(error)
             pass_on(error)
         output = func(*args, **kwargs)
         try:
             if kind is not None and self.active:
                 self._look(kind, args, kwargs, output, before)
-        except Exception as error:  # noqa: BLE001 - the probe's boundary: the job goes on untimed
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: the job goes on unchecked
             self._fail(error)
             pass_on(error)
         return output

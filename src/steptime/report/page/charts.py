@@ -13,14 +13,7 @@ from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.answer.page.axes import BOX, Decades, Tick, decades, even_ticks
 from steptime.answer.printable import shorten
-from steptime.quantities import (
-    format_bytes,
-    format_count,
-    format_duration,
-    format_intensity,
-    format_rate,
-    format_share,
-)
+from steptime.quantities import format_bytes, format_count, format_duration, format_intensity, format_rate, format_share
 from steptime.report.flame import FlameGraph, FlameLabel, FlameThread, stacks_of
 from steptime.report.report import ProcessReport
 from steptime.report.sentences import place_text, step_text

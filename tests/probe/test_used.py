@@ -1,0 +1,347 @@
+"""Which gradients and results of a real job nobody uses, as the observers see it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn: Any = torch.nn
+
+from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: E402
+
+from steptime.probe import backwards, calls, rows, unread, used  # noqa: E402
+from steptime.probe.modules import named_modules  # noqa: E402
+from steptime.probe.used import UseObserver, is_zero, runs  # noqa: E402
+
+STEPS = 4
+Step = Callable[[], None]
+
+
+class Adversaries:
+    """A painter and a critic, each with its optimizer."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.painter = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+        self.critic = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+        self.paint = torch.optim.SGD(self.painter.parameters(), lr=1e-3)
+        self.judge = torch.optim.SGD(self.critic.parameters(), lr=1e-3)
+
+    def step(self, *, detached: bool, set_to_none: bool = True, seen: Callable[[Any], object] = bool) -> None:
+        """seen: called with the painter, between the critic's backward and what drops the painter's gradients."""
+        self.judge.zero_grad(set_to_none=set_to_none)
+        images = self.painter(torch.randn(4, 8))
+        error = self.critic(images.detach() if detached else images).mean()
+        error.backward()
+        self.judge.step()
+        held = seen(self.painter)
+        self.paint.zero_grad(set_to_none=set_to_none)
+        del held
+        self.critic.requires_grad_(False)
+        self.critic(self.painter(torch.randn(4, 8))).mean().backward()
+        self.critic.requires_grad_(True)
+        self.paint.step()
+
+
+def observed(step: Step, models: list[Any], optimizers: list[Any]) -> dict[str, Any]:
+    """What the observers say of a few steps."""
+    calls.install()
+    backwards.install()
+    observer = UseObserver(named_modules(models), 10**10)
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: observer.gradients.update(optimizer))
+    observer.start()
+    try:
+        for _ in observer.steps_of(len(optimizers)):
+            step()
+    finally:
+        hook.remove()
+        found = observer.stop(optimizers)
+        calls.remove_if_idle()
+        backwards.remove_if_idle()
+    assert observer.gradients.ours < 10**10
+    return found
+
+
+def dropped(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in found["passes"] if each["nothing"] or each["partly"]]
+
+
+def of_adversaries(**options: Any) -> list[dict[str, Any]]:
+    both = Adversaries()
+    found = observed(lambda: both.step(**options), [both.painter, both.critic], [both.paint, both.judge])
+    assert sum(each["count"] for each in found["passes"]) >= 2 * (STEPS - 1)
+    return dropped(found)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_that_are_zeroed_before_an_optimizer_took_them_are_for_nothing(set_to_none: bool) -> None:
+    [found] = of_adversaries(detached=False, set_to_none=set_to_none)
+    assert found["elements"] == sum(each.numel() for each in Adversaries().painter.parameters())
+    assert not found["unowned"]
+    assert "backward()" in found["site"]["text"]
+    assert "images = self.painter(" in found["made"]["text"]
+    assert "self.critic(images" in found["passed"]["text"], "where detach() belongs"
+    nothing = sum(last - first + 1 for first, last in found["nothing"])
+    assert nothing == 5, "two products with their transposed weights, and the activation between them"
+    assert len(found["partly"]) == 1, "the critic's first layer, which needs no gradient of its input"
+
+
+def test_detached_images_have_no_gradients_to_drop() -> None:
+    assert of_adversaries(detached=True) == []
+
+
+def test_gradients_that_somebody_holds_or_scales_are_not_dropped() -> None:
+    held: list[Any] = []
+
+    def hold(painter: Any) -> None:
+        held[:] = [each.grad for each in painter.parameters()]
+
+    assert of_adversaries(detached=False, seen=hold) == []
+    one = nn.Linear(4, 4)
+    update = torch.optim.SGD(one.parameters(), lr=0.1)
+
+    def accumulated() -> None:
+        update.zero_grad()
+        for _ in range(2):
+            one(torch.randn(2, 4)).sum().backward()
+            nn.utils.clip_grad_norm_(one.parameters(), 1e-3)
+        update.step()
+
+    found = observed(accumulated, [one], [update])
+    assert dropped(found) == []
+    assert [each["count"] for each in found["passes"]] == [2 * STEPS]
+
+
+def test_what_no_optimizer_has_is_told_apart() -> None:
+    teacher, student = nn.Linear(8, 8), nn.Linear(8, 8)
+    update = torch.optim.SGD(student.parameters(), lr=0.1)
+
+    def step() -> None:
+        rows = torch.randn(4, 8)
+        update.zero_grad()
+        (teacher(rows) - student(rows)).square().mean().backward()
+        update.step()
+
+    [found] = dropped(observed(step, [teacher, student], [update]))
+    assert found["unowned"]
+    assert "teacher(rows)" in found["made"]["text"]
+    flat = torch.optim.SGD([nn.Parameter(torch.zeros(10_000))], lr=0.1)
+    assert dropped(observed(step, [teacher, student], [flat])) == [], "others are updated: that proves nothing"
+
+
+def test_an_update_that_is_not_seen_takes_gradients_all_the_same() -> None:
+    """A compiled one, or the loop's own."""
+    net, other = nn.Linear(8, 8), nn.Linear(8, 8)
+    update = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        net(torch.randn(4, 8)).sum().backward()
+        with torch.no_grad():
+            for each in net.parameters():
+                each -= 0.1 * each.grad
+                each.grad = None
+
+    assert dropped(observed(step, [net, other], [update])) == []
+
+
+def test_an_optimizer_that_steps_seldom_is_waited_for() -> None:
+    both, steps = Adversaries(), iter(range(100))
+
+    def step() -> None:
+        both.judge.zero_grad()
+        both.critic(both.painter(torch.randn(4, 8))).mean().backward()
+        both.judge.step()
+        both.paint.zero_grad()
+        if next(steps) % 3 == 2:
+            both.critic(both.painter(torch.randn(4, 8))).mean().backward()
+            both.paint.step()
+
+    found = observed(step, [both.painter, both.critic], [both.paint, both.judge])
+    assert found["steps"] == 6
+    assert any(each["nothing"] for each in dropped(found))
+
+
+def test_inputs_that_want_gradients_use_what_is_in_front_of_them() -> None:
+    net = nn.Linear(8, 8)
+    update = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        rows = torch.randn(4, 8, requires_grad=True)
+        net(rows).sum().backward()
+        assert rows.grad is not None
+        update.zero_grad()
+        net(rows.detach() + rows.grad.sign()).sum().backward()
+        update.step()
+
+    [found] = dropped(observed(step, [net], [update]))
+    assert not found["partly"] or found["elements"] == 72
+    assert all(first > 0 for first, _ in found["nothing"]), "the sum and the product lead to the input, too"
+
+
+class Block(nn.Module):  # type: ignore[misc]
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.options = options
+
+    def forward(self, x: Any) -> Any:
+        seen, _ = self.attend(x, x, x, **self.options)
+        return seen
+
+
+class First(Block):
+    def forward(self, x: Any) -> Any:
+        return self.attend(x, x, x, **self.options)[0]
+
+
+class Reading(Block):
+    def forward(self, x: Any) -> Any:
+        seen, weights = self.attend(x, x, x, **self.options)
+        return seen * weights.sum()
+
+
+class Keeping(Block):
+    def forward(self, x: Any) -> Any:
+        both = self.attend(x, x, x)
+        return both[0]
+
+
+def results(net: Any) -> list[dict[str, Any]]:
+    update = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        update.zero_grad()
+        net(torch.randn(2, 4, 8)).sum().backward()
+        update.step()
+
+    found: list[dict[str, Any]] = observed(step, [net], [update])["unread"]
+    return found
+
+
+@pytest.mark.parametrize("kind", [Block, First])
+def test_weights_that_the_caller_drops_are_unread(kind: Any) -> None:
+    [found] = results(kind())
+    assert (found["path"], found["type"], found["results"]) == (f"{kind.__name__}.attend", "MultiheadAttention", [1])
+    assert found["calls"] == 1
+    assert "self.attend(x, x, x" in found["site"]["text"]
+    assert results(kind(need_weights=False)) == []
+
+
+@pytest.mark.parametrize("kind", [Reading, Keeping])
+def test_weights_that_are_read_or_kept_are_not(kind: Any) -> None:
+    assert results(kind()) == []
+
+
+def test_a_hook_may_read_what_the_caller_drops() -> None:
+    net, seen = Block(), []
+    net.attend.register_forward_hook(lambda module, args, result: seen.append(result[1].shape))
+    assert results(net) == []
+    assert seen
+
+
+class Tagger(nn.Module):  # type: ignore[misc]
+    """A head over all positions, of which the loss takes some. kind: how."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.body = kind, nn.GRU(8, 8, batch_first=True)
+        self.head = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 30))
+
+    def forward(self, x: Any, labels: Any) -> Any:
+        hidden, _ = self.body(x)
+        if self.kind == "before":
+            return nn.functional.cross_entropy(self.head(hidden[labels >= 0]), labels[labels >= 0])
+        logits = self.head(hidden)
+        if self.kind == "ignored":
+            return nn.functional.cross_entropy(logits.view(-1, 30), labels.view(-1))
+        if self.kind == "masked":
+            return nn.functional.cross_entropy(logits[labels >= 0], labels[labels >= 0])
+        if self.kind == "last":
+            return logits[:, -1].square().mean()
+        if self.kind == "slices":
+            return logits[:2, 4:6].square().mean()
+        if self.kind == "both ends":
+            return logits[:, -1].square().mean() + logits[:, 0].square().mean()
+        if self.kind == "features":
+            return logits[..., :3].square().mean()
+        return logits[:, 1:].square().mean()
+
+
+def picked(kind: str) -> list[dict[str, Any]]:
+    net = Tagger(kind)
+    update = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        labels = torch.full((4, 10), -100)
+        labels[:, :2] = 3
+        update.zero_grad()
+        net(torch.randn(4, 10, 8), labels).backward()
+        update.step()
+
+    [found] = observed(step, [net], [update])["passes"]
+    return list(found["picked"])
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("ignored", 0.2), ("masked", 0.2), ("last", 0.1), ("slices", 0.1)])
+def test_rows_that_the_loss_leaves_out_are_told_with_the_head_that_computes_them(kind: str, kept: float) -> None:
+    [found] = picked(kind)
+    assert found["kept"] == pytest.approx(kept)
+    assert found["path"] == "Tagger.head"
+    assert "logits = self.head(hidden)" in found["made"]["text"]
+
+
+@pytest.mark.parametrize("kind", ["before", "both ends", "features", "all but one"])
+def test_rows_that_are_used_or_picked_before_the_head_are_not(kind: str) -> None:
+    assert picked(kind) == []
+
+
+def test_labels_that_a_hook_has_packed_stay_packed() -> None:
+    def unpack(_: Any) -> Any:
+        raise AssertionError("unpacked")
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+        loss = nn.functional.cross_entropy(torch.randn(4, 3, requires_grad=True), torch.tensor([-100, -100, -100, 1]))
+    assert rows.kept(loss.grad_fn) == 1.0
+    loss = nn.functional.cross_entropy(torch.randn(4, 3, requires_grad=True), torch.tensor([-100, -100, -100, 1]))
+    assert rows.kept(loss.grad_fn) == 0.25
+
+
+def test_nothing_of_ours_stays_and_the_job_is_the_same() -> None:
+    def trained(watched: bool) -> tuple[bytes, list[int]]:
+        both = Adversaries()
+        if watched:
+            observed(lambda: both.step(detached=False), [both.painter, both.critic], [both.paint, both.judge])
+        else:
+            for _ in range(STEPS):
+                both.step(detached=False)
+        numbers = torch.cat([each.flatten() for each in (*both.painter.parameters(), *both.critic.parameters())])
+        gc.collect()
+        return numbers.detach().numpy().tobytes(), [
+            sys.getrefcount(each) + weakref.getweakrefcount(each) for each in both.painter.parameters()
+        ]
+
+    assert trained(watched=True) == trained(watched=False)
+
+
+def test_a_graph_of_too_many_nodes_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(used, "MOST_NODES", 20)
+    both = Adversaries()
+    found = observed(lambda: both.step(detached=False), [both.painter, both.critic], [both.paint, both.judge])
+    assert found["steps"] == 1
+    monkeypatch.setattr(unread, "KNOWN_CALLS", 0)
+    unread._known.clear()
+    assert results(Block()) == []
+
+
+def test_zeros_and_runs() -> None:
+    assert is_zero(torch.zeros(5))
+    assert not is_zero(torch.tensor([0.0, 1e-30]))
+    assert not is_zero(torch.zeros(4, 4).t()[1:]), "not looked at"
+    assert runs([5, 3, 4, 9, 9]) == [[3, 5], [9, 9]]
+    assert runs([]) == []
