@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from steptime.probe import sites
+from steptime.probe.objects import attributes
 from steptime.probe.sampling import described, path_of
 
 LONG = 1_000
@@ -26,7 +27,7 @@ CONTAINERS = (list, tuple, deque)
 PATHS = ("pathlib", "pathlib._local")
 """Modules of Path (Python 3.10 to 3.14)."""
 MOST_NAMES, MOST_CALLS, MOST_RESULTS = 8, 8, 512
-"""Of one line: names that are looked up, functions that it calls, and results of one function that are told apart."""
+"""Of one line: names that are looked up, functions that it calls, and results of one function that are compared."""
 OWN = 0.5
 """Most of a line's time that watched functions below it may take, for what it reads to be its own."""
 MOST_FACTS = 24
@@ -106,28 +107,27 @@ class WorkObserver:
             found = dict.fromkeys(name for name in READ_WHOLE.findall(text) if not iskeyword(name))
             self._names[key] = [name.split(".") for name in found][:MOST_NAMES]
         values = sites.variables(frame) if self._names[key] else {}
-        for name, *attributes in self._names[key]:
+        for name, *below in self._names[key]:
             value = values.get(name, frame.f_globals.get(name))
-            for attribute in attributes:
-                value = _attribute(value, attribute)
+            for attribute in below:
+                value = dict(attributes(value)).get(attribute)
             read = _whole(value)
-            if read is not None and not self._is_anew(frame, name, attributes, ran, read):
-                yield ".".join((name, *attributes)), read
+            if read is not None and not self._is_anew(frame, name, below, ran, read):
+                yield ".".join((name, *below)), read
 
-    def _is_anew(
-        self, frame: FrameType, name: str, attributes: list[str], ran: bool, read: tuple[int, str, int]
-    ) -> bool:
+    def _is_anew(self, frame: FrameType, name: str, below: list[str], ran: bool, read: tuple[int, str, int]) -> bool:
         """True for what may be another object each time, even if it has the number of the one before."""
         code, caller = frame.f_code, frame.f_back
         bound = self._reached.get(code, set())
-        if name in bound or any(f".{each}" in bound for each in attributes):
+        if name in bound or any(f".{each}" in bound for each in below):
             return True
         if name not in code.co_varnames or ran:
             return False
-        if attributes:  # of a method's arguments its object stays
+        if below:  # of a method's arguments its object stays
             return not code.co_argcount or name != code.co_varnames[0]
-        handed = caller is not None and caller.f_code in self._bound  # an argument: as its caller has it
-        return not handed or read not in dict(self._read(caller, caller.f_lineno, ran)).values()
+        if caller is None or caller.f_code not in self._bound:
+            return True
+        return read not in dict(self._read(caller, caller.f_lineno, ran)).values()  # an argument: as its caller has it
 
     def inside(self, caller: CodeType, line: int, took: int) -> None:
         """A watched function that a line calls has taken so many ns: what is handed on to it is not the line's own."""
@@ -200,15 +200,6 @@ class WorkObserver:
                         "duration": call.repeated / later,
                         "called": call.name,
                     }
-
-
-def _attribute(owner: Any, name: str) -> Any:
-    """An attribute that an object keeps in its dictionary; None for any other. Runs no code of the user's."""
-    try:
-        entries = object.__getattribute__(owner, "__dict__")
-    except AttributeError:
-        return None
-    return entries.get(name) if type(entries) is dict else None
 
 
 def _whole(value: Any) -> tuple[int, str, int] | None:

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import GetSetDescriptorType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -35,6 +36,16 @@ def tensors_in(value: Any) -> Iterator[Any]:
     elif isinstance(value, list | tuple):
         for each in value:
             yield from tensors_in(each)
+
+
+def attributes(owner: Any) -> list[tuple[Any, Any]]:
+    """Returns what an object keeps in its dictionary; [] where a class of the user's would run code to give it."""
+    mro = type(owner).__mro__
+    descriptor = next((kind.__dict__["__dict__"] for kind in mro if "__dict__" in kind.__dict__), None)
+    if type(descriptor) is not GetSetDescriptorType:
+        return []
+    entries = descriptor.__get__(owner)
+    return list(entries.items()) if type(entries) is dict else []
 
 
 def modules_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:

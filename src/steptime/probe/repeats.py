@@ -12,6 +12,7 @@ import ctypes
 import sys
 import time
 from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
@@ -46,16 +47,17 @@ now = time.perf_counter_ns
 _Key = tuple[CodeType, int]
 
 
-def fingerprint(value: Any) -> int | None:
-    """A hash of a result; None for what holds no array, or what cannot be looked at."""
+def fingerprint(value: Any, *, long: bool = False) -> int | None:
+    """A hash of a result; None for what holds no array, or what cannot be looked at. long: long containers may be it,
+    too, as what a function reads from a file."""
     found: list[int] = []
     with suppressed(RuntimeError):  # a tensor without memory, as functorch's are
-        if _gather(value, found, DEEPEST) >= LEAST_ELEMENTS:
+        if _gather(value, found, DEEPEST, long) >= LEAST_ELEMENTS:
             return hash(tuple(found))
     return None
 
 
-def _gather(value: Any, found: list[int], deep: int) -> int:
+def _gather(value: Any, found: list[int], deep: int, long: bool) -> int:
     """Appends hashes; returns the elements of arrays, far below zero where something is opaque."""
     kind = type(value)
     if kind in NATIVE:
@@ -71,12 +73,12 @@ def _gather(value: Any, found: list[int], deep: int) -> int:
     if kind in VALUES:
         found.append(hash(value))
         return 0
-    if kind in (list, tuple, dict) and deep:
+    if kind in (list, tuple, dict) and deep and (long or len(value) <= MOST_ITEMS):
         found.append(hash((kind, len(value))))
         apart = max(1, -(-len(value) // MOST_ITEMS))
         chosen = islice(value.items() if kind is dict else value, 0, None, apart)
         parts = [part for pair in chosen for part in pair] if kind is dict else chosen
-        return sum(_gather(each, found, deep - 1) for each in parts) + len(value) * (apart > 1)
+        return sum(_gather(each, found, deep - 1, long) for each in parts) + len(value) * (apart > 1)
     return OPAQUE
 
 
@@ -131,7 +133,7 @@ class RepeatObserver:
         self._stores = {code: {line: stores for line, (stores, _) in sites.names_by_line(code).items()}
                         for code in codes}  # fmt: skip
         self._lines: dict[_Key, _Evaluated] = {}
-        self._work = WorkObserver(self._stores, fingerprint)
+        self._work = WorkObserver(self._stores, partial(fingerprint, long=True))
         self.works: list[dict[str, Any]] = []
         """What the lines go through, for `RepeatFacts`, known when it has stopped."""
         self._open: list[_Running] = []

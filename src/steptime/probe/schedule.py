@@ -11,7 +11,6 @@ that train together count their steps alike. A rank that reads it too late profi
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
@@ -44,7 +43,7 @@ from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.profiling import ProfilerWindow
 from steptime.probe.repeats import RepeatObserver
 from steptime.probe.sampling import LineSampler
-from steptime.probe.session import Session, Stage, leave
+from steptime.probe.session import Session, Stage, desertion, leave
 from steptime.probe.step_metrics import StepMetrics
 from steptime.probe.steps import OPTIMIZER, Slower
 from steptime.probe.used import MOST_STEPS, UseObserver
@@ -637,7 +636,7 @@ def _keep_timing(session: Session, duration: int, stacks: bool, due: bool) -> St
     number, again, look = STEADY_WINDOW + 2, now() + AGAIN_AFTER, 0
     slow = Occurrences(session.plan["recording"], getattr(session.catching, "numbers", ()))
     between, slower = not session.untrained.latest, Slower(duration)
-    served, single, deserted = 0.0, 0, _desertion(session.plan.get("attached", ""))
+    served, single, deserted = 0.0, 0, desertion(session.plan.get("attached", ""))
     while True:
         time_now = now()
         yield from _fast_path(session, 0 if _is_near(session, slow) else time_now + FAST_PATH_TIME)
@@ -709,26 +708,6 @@ def _unseen(session: Session, stage: Generator[None, None, T]) -> Generator[None
     finally:
         session.slowed = False
         session.allowance.steps_took(session.steps - first, usual, now() - session.recorder.held - start)
-
-
-def _desertion(lock: str) -> Callable[[], bool]:
-    """Returns a function that checks whether the `steptime attach`, which holds a lock while it lives, has died. Always
-    False if its lock file is not visible from here (another container)."""
-    if not os.path.exists(lock):
-        return lambda: False
-
-    def deserted() -> bool:
-        try:
-            with open(lock) as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return True
-        except OSError as error:
-            pass_on(error)
-            return False
-        return True
-
-    return deserted
 
 
 def _modified(path: str) -> float:

@@ -6,6 +6,7 @@ training goes on. `schedule` decides what happens at which step.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import gc
 import inspect
@@ -486,3 +487,23 @@ def end_script(stage: Stage | None) -> None:
     with suppressed(Exception):  # the probe's boundary: what cannot be ended stays; the job goes on
         if stage is not None and inspect.getgeneratorstate(stage) != inspect.GEN_RUNNING:
             stage.close()
+
+
+def desertion(lock: str) -> Callable[[], bool]:
+    """Returns a function that checks whether the `steptime attach`, which holds a lock while it lives, has died. Always
+    False if its lock file is not visible from here (another container)."""
+    if not os.path.exists(lock):
+        return lambda: False
+
+    def deserted() -> bool:
+        try:
+            with open(lock) as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            pass_on(error)
+            return False
+        return True
+
+    return deserted

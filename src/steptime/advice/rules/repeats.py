@@ -144,7 +144,7 @@ GOES_THROUGH = {
 """By kind: what the line does, and what helps."""
 
 
-@rule("ST213", "goes-through-all", supersedes=(*GENERAL, "computed-again"), by_line=True, at_setting=True)
+@rule("ST215", "goes-through-all", supersedes=(*GENERAL, "computed-again"), by_line=True, at_setting=True)
 def goes_through_all(step: StepSummary, works: tuple[WorkUse, ...]) -> Iterator[Finding]:
     """A line goes through all of something for a small part of it
 

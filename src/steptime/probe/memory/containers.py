@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from itertools import pairwise
-from types import CodeType, FrameType, FunctionType, GetSetDescriptorType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from steptime.probe import sites
 from steptime.probe.memory.leaks import growing_line
+from steptime.probe.objects import attributes
 
 GROW = (list, dict, set, deque, OrderedDict)
 """Exact types, whose length runs no code of the user's; compared by identity, as a metaclass may have a hash of its
@@ -88,7 +89,7 @@ def _of_attributes(value: Any) -> Iterator[tuple[str, Any, list[CodeType]]]:
     for _ in range(DEEP):
         below = []
         for owner in level:
-            entries = _attributes(owner)
+            entries = attributes(owner)
             held = [(name, each) for name, each in entries if _grows(type(each))]
             kinds = type(owner).__mro__ if held else ()
             codes = [each.__code__ for kind in kinds for each in kind.__dict__.values() if type(each) is FunctionType]
@@ -98,15 +99,6 @@ def _of_attributes(value: Any) -> Iterator[tuple[str, Any, list[CodeType]]]:
             seen.update(id(each) for _, each in entries)
             below += new
         level = below if len(seen) < MOST_ATTRIBUTES else []
-
-
-def _attributes(owner: Any) -> list[tuple[Any, Any]]:
-    kinds = type(owner).__mro__
-    descriptor = next((kind.__dict__["__dict__"] for kind in kinds if "__dict__" in kind.__dict__), None)
-    if type(descriptor) is not GetSetDescriptorType:
-        return []  # a proxy's own, which runs code of the user's
-    entries = descriptor.__get__(owner)
-    return list(entries.items()) if type(entries) is dict else []
 
 
 def _is_users(kind: type) -> bool:
