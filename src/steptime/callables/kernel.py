@@ -21,7 +21,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.kernels import POINTWISE, plain_name
 from steptime.advice.line_evidence import sampled_lines
 from steptime.analysis.layout import lay_out_whole
-from steptime.analysis.op_cost.call import SCALAR_TYPES, Call, Tensor, parse
+from steptime.analysis.op_cost.call import ELEMENT_BYTES, SCALAR_TYPES, Call, Tensor, parse
 from steptime.analysis.operators import operations_on, operator_calls
 from steptime.analysis.recorded_breakdown import breakdown_of_process
 from steptime.analysis.step_context import StepContext
@@ -89,7 +89,7 @@ class ChainLink:
         shape = np.broadcast_shapes(*(each.shape for each in tensors))
         if self.name in REDUCTIONS - KEEP_SHAPE:
             shape = _reduced(shape, self.call.texts)
-        return Tensor(tuple(map(int, shape)), kind, {"float64": 8, "float32": 4, "bool": 1}.get(TORCH_NAMES[kind], 2))
+        return Tensor(tuple(map(int, shape)), kind, ELEMENT_BYTES[kind])
 
 
 def _reduced(shape: tuple[int, ...], texts: Sequence[str]) -> tuple[int, ...]:
