@@ -198,10 +198,11 @@ def in_environment(use: SegmentUse) -> float:
 
 def own_work(use: SegmentUse) -> tuple[SegmentLine, ...]:
     """Lines of one function with most of a rollout's time, in which nothing acts: the making of a batch, a log. The
-    longest first; () without any."""
+    longest first; () without any, and where they and the models' forward together are more than all."""
     function = use.lines[0].source.function if use.lines else ""
     lines = tuple(line for line in use.lines if line.source.function == function and not line.acts)
-    return lines if sum(line.share for line in lines) >= MOST and not use.lines[0].acts else ()
+    share = sum(line.share for line in lines)
+    return lines if share >= MOST and share + use.forward <= 1 and not use.lines[0].acts else ()
 
 
 def _is_environment(line: SegmentLine) -> bool:
