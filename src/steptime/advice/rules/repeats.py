@@ -260,7 +260,7 @@ def unread_result(step: StepSummary, unread: tuple[UnreadUse, ...]) -> Iterator[
     for use in unread:
         facts, attention = use.facts, use.facts.type == ATTENTION
         spent = (OF_PASSES if attention else 1.0) * use.spent * step.duration.value
-        if ratio(spent, step.duration.value) < LEAST_UNREAD_WORK:
+        if not facts.results or ratio(spent, step.duration.value) < LEAST_UNREAD_WORK:
             continue
         what = "its weights" if attention else f"result {facts.results[0] + 1}"
         summary = f"{facts.type} computes {what}, which nobody reads: {in_step(spent, step)}"
