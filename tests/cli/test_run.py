@@ -148,7 +148,7 @@ def test_a_recording_is_replaced_by_one_that_has_a_step(steptime: Steptime, job:
 
 def test_the_first_command_can_be_given_again(steptime: Steptime, job: Path, tmp_path: Path) -> None:
     """It overwrites the report that steptime wrote, and says so, and no file that anybody has touched since."""
-    words = ("run", "--no-peaks", "--no-profile", "-o", "report.md", "--", python(), job, "30")
+    words = ("run", "--no-peaks", "--no-profile", "-o", "report.md", "--", python(), job, "60")
     assert "Wrote report.md\n" in steptime(*words).stderr
     report = tmp_path / "work" / "report.md"
     first = report.read_bytes()

@@ -82,6 +82,7 @@ def test_every_byte_and_every_name_is_as_before(
     assert len(done.losses) == 6
     refused = (tmp_path / "trial" / "variants" / done.folder / "output.log").read_text().count("refused")
     assert refused == (0 if layer is Layer.OVERLAY else 3)
+    ground_of(workspace).janitor.await_cleared()
     assert not list((tmp_path / "trial" / "copies").iterdir())
 
 
@@ -176,6 +177,7 @@ def test_an_interrupt_in_the_middle_of_a_look_ends_the_process(tmp_path: Path) -
         execute(
             workspace, ScheduledRun(Variant("baseline"), 0, 0, 0, VariantOptions(steps=3), deadline=10**6), interrupt
         )
+    ground_of(workspace).janitor.await_cleared()
     assert not list((tmp_path / "trial" / "copies").iterdir())
 
 

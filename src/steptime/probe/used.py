@@ -140,8 +140,8 @@ class WalkedPass:
     def picked(self) -> Iterator[tuple[list[int], float]]:
         """Yields (nodes, fraction of their rows that the loss uses) of those that nothing else goes on from."""
         parents = Counter(child for children in self.children for child in children)
-        picks = {node for node in self.kept if parents[node] != 1 or not self._goes_on(node, parents)}
-        for node in picks:
+        behind = {self._below(node) for node in self.kept if node in self.row_wise}  # others pick rows of theirs
+        for node in (node for node in self.kept if parents[node] != 1 or node not in behind):
             chain, fraction = [], self.kept[node]
             below = self._below(node)
             while below is not None and below in self.row_wise and parents[below] == 1:
@@ -150,12 +150,6 @@ class WalkedPass:
                 below = self._below(below)
             if chain and fraction <= LEAST_PICKED:
                 yield chain, fraction
-
-    def _goes_on(self, node: int, parents: Counter[int]) -> bool:
-        """True if another node picks rows of the same chain behind this one."""
-        return any(
-            self._below(other) == node and (other in self.row_wise and other in self.kept) for other in self.kept
-        )
 
     def _below(self, node: int) -> int | None:
         """The node that computes what this one takes, besides parameters; None where there are several, or none."""
@@ -403,6 +397,7 @@ class UseObserver:
         }
         self.gradients = GradientObserver(self.give_up)
         self.modules = ResultObserver({id(module): path for path, module in named}, self.give_up)
+        self._outer: list[int] = []
         self._budget, self.steps = budget, 0
 
     def start(self) -> None:
@@ -433,6 +428,7 @@ class UseObserver:
         self.give_up()
         backwards.unobserve(self.gradients)
         calls.unobserve_all(self.modules)
+        self._outer = _outer(self.modules.calls)
         owned = {key: found for key, reference in self._owned.items() if (found := reference()) is not None}
         left = [graph for graph in self.gradients.graphs if not self.gradients.waits_for(graph)]
         self.gradients.end(optimizers, owned)
@@ -484,53 +480,55 @@ class UseObserver:
         return fact
 
     def _picked(self, graph: WalkedPass, newest: int, nodes: list[int], kept: float) -> dict[str, Any]:
-        calls = sorted(self.modules.calls, key=lambda call: (call[0], call[2]))
         found: dict[str, Any] = {"nodes": runs(newest - graph.numbers[node] for node in nodes), "kept": kept}
         looked_at = {child for node in nodes for child in graph.children[node] if graph.is_parameter(child)}
-        if (best := _main_call(calls, graph, [*nodes, *looked_at])) is not None:
-            found |= {"path": calls[best][3], "made": _line(calls[best][4])}
+        if (best := self._main_call(graph, [*nodes, *looked_at])) is not None:
+            found |= self._made(best)
         return found
+
+    def _made(self, at: int) -> dict[str, Any]:
+        return {"path": self.modules.calls[at][3], "made": _line(self.modules.calls[at][4])}
 
     def _places(self, graph: WalkedPass, nothing: list[int], partly: list[int]) -> dict[str, Any]:
         """The module whose part of the graph is for nothing, the line that calls it, and the line that passes on what
         it gives."""
-        calls = sorted(self.modules.calls, key=lambda call: (call[0], call[2]))
-        best = _main_call(calls, graph, nothing or partly)
+        best = self._main_call(graph, nothing or partly)
         if best is None:
             return {}
-        found = {"path": calls[best][3], "made": _line(calls[best][4])}
-        taken = set(nothing)
-        behind = [
-            at for node in partly if taken.intersection(graph.children[node])
-            for at in _around(calls, graph.numbers[node]) if best not in _around(calls, graph.numbers[node])
-        ]  # fmt: skip
-        behind = [at for at in behind if not calls[at][0] <= calls[best][0] < calls[at][1]]
-        if behind:
-            found["passed"] = _line(calls[min(behind, key=lambda at: calls[at][2])][4])
+        taken, calls = set(nothing), self.modules.calls
+        around = [self._around(graph.numbers[node]) for node in partly if taken.intersection(graph.children[node])]
+        outside = [at for each in around if best not in each for at in each]
+        behind = [at for at in outside if not calls[at][0] <= calls[best][0] < calls[at][1]]
+        passed = min(behind, key=lambda at: calls[at][2], default=None)
+        return self._made(best) | ({} if passed is None else {"passed": _line(calls[passed][4])})
+
+    def _main_call(self, graph: WalkedPass, nodes: list[int]) -> int | None:
+        """The call that made most of these nodes and few others, by place; the outermost of several."""
+        visited = Counter(at for number in graph.numbers for at in self._around(number))
+        chosen = Counter(at for node in nodes for at in self._around(graph.numbers[node]))
+        found = [at for at, count in chosen.items() if count >= MOSTLY * visited[at]] or list(chosen)
+        return max(found, key=lambda at: (chosen[at], -self.modules.calls[at][2]), default=None)
+
+    def _around(self, number: int) -> list[int]:
+        """Calls that made the node of this number, by place, the innermost first."""
+        calls = self.modules.calls
+        at = bisect_right(calls, number, key=lambda call: call[0]) - 1 if number >= 0 else -1
+        found = []
+        while at >= 0:  # whatever was running when the last one started is around it
+            if calls[at][0] <= number < calls[at][1]:
+                found.append(at)
+            at = self._outer[at]
         return found
 
 
-def _main_call(calls: list[list[Any]], graph: WalkedPass, nodes: list[int]) -> int | None:
-    """The call that made most of these nodes and few others, by place; the outermost of several."""
-    visited, chosen = Counter[int](), Counter[int]()
-    for number in graph.numbers:
-        visited.update(_around(calls, number))
-    for node in nodes:
-        chosen.update(_around(calls, graph.numbers[node]))
-    found = [at for at, count in chosen.items() if count >= MOSTLY * visited[at]] or list(chosen)
-    return max(found, key=lambda at: (chosen[at], -calls[at][2]), default=None)
-
-
-def _around(calls: list[list[Any]], number: int) -> list[int]:
-    """Calls that made the node of this number, by place, the innermost first. calls: by start."""
-    found, at = [], bisect_right(calls, number, key=lambda call: call[0]) - 1
-    while at >= 0 and number >= 0:
-        start, end, depth = calls[at][:3]
-        if start <= number < end:
-            found.append(at)
-        if depth == 0 and start < number:
-            break
-        at -= 1
+def _outer(calls: list[list[Any]]) -> list[int]:
+    """Place of the call around each, -1 of those that have none. calls: by start, with their depth."""
+    running: list[int] = []
+    found = []
+    for at, call in enumerate(calls):
+        del running[call[2] :]
+        found.append(running[-1] if running else -1)
+        running.append(at)
     return found
 
 

@@ -92,7 +92,7 @@ class Calibration:
             of_kind = {kind: host * changed.get(kind, 1.0) for kind in HOST_WORK} | {
                 kind: factor for kind, factor in changed.items() if kind not in HOST_WORK
             }
-            return max(sum(ns * of_kind.get(kind, 1.0) for kind, ns in path) for path in self.paths)
+            return max((sum(ns * of_kind.get(kind, 1.0) for kind, ns in path) for path in self.paths), default=0.0)
 
         return min(self.step, max(0.0, longest({}) - longest(factors)))
 

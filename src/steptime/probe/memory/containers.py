@@ -33,7 +33,7 @@ def lengths(frame: FrameType | None) -> Lengths:
 
 def growing(looks: list[Lengths], steps: list[int], frame: FrameType | None) -> list[dict[str, Any]]:
     """Containers that grew by an entry per step or more between any two looks in turn. steps: number of each look's."""
-    apart = [after - before for before, after in pairwise(steps)]
+    apart = [max(1, after - before) for before, after in pairwise(steps)]
     found: dict[str, tuple[float, str, list[CodeType], int | None]] = {}
     for name, value, codes in _named(frame):
         known = [look.get((name, id(value))) for look in looks]
