@@ -485,6 +485,7 @@ def test_the_command_times_files_in_fresh_processes(
     assert "fast" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_traced_function_and_a_library_ahead_of_time_do_the_same(
     kernels: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -123,7 +123,7 @@ def test_a_hook_that_keeps_outputs_is_a_hook() -> None:
     assert text_of(leak) == "seen.append(output)"
 
 
-@pytest.mark.parametrize("generation", [1, 2])
+@pytest.mark.parametrize("generation", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_the_collector_makes_old_within_a_step_is_found_all_the_same(generation: int) -> None:
     rows: list[Any] = []
 

@@ -167,7 +167,8 @@ def goes_through_all(step: StepSummary, works: tuple[WorkUse, ...]) -> Iterator[
     """
     groups: dict[tuple[str, str, str], list[WorkUse]] = {}
     for use in works:
-        if step.device == "cpu" or use.part == "input":  # a device only waits for what the CPU cannot hide
+        hidden = step.device != "cpu" and use.part != "input"  # a device only waits for what the CPU cannot hide
+        if use.kind in GOES_THROUGH and not hidden:
             place = "" if use.kind != "container" else use.what
             groups.setdefault((use.kind, place, use.source.function), []).append(use)
     for (kind, *_), uses in groups.items():
