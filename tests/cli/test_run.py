@@ -231,8 +231,8 @@ def test_slow_steps_are_caught_at_the_line_that_makes_them_slow(steptime: Stepti
     words = ("--catch", "step > 150ms", "--no-peaks", "--recording", tmp_path / "r", "--json", "--full")
     reported = json.loads(steptime("run", *words, "--", python(), script).stdout)["processes"][0]
     caught, line = reported["case"]["caught"], ARCHIVING.splitlines().index("    time.sleep(0.3)") + 1
-    assert caught["lines"][0]["source"]["line"] == line
-    assert caught["duration"] >= 3e8
+    assert line in [each["source"]["line"] for each in caught["lines"][:2]], "or the line that calls it, before"
+    assert caught["duration"] >= 2e8, "from the first look at it"
     assert all(number % 250 == 1 for number in caught["numbers"])
     assert any(each["name"] == "caught-steps" for each in reported["findings"])
 
