@@ -53,7 +53,8 @@ QUICK = {
     "judge": "--budget 20s",
 }
 """Options of the short form, by verb."""
-FAILED = 2
+UNDECIDED = 3
+"""Exit status of a verb whose budget was too short for an answer: as it may be in a short form."""
 """Least exit status of a command that did not come to a result: 1 is a finding's, as of a NaN."""
 
 
@@ -90,8 +91,9 @@ def main() -> int:
         print(f"\n({exercise}) {EXERCISES[exercise][0]}", flush=True)
         for words in command_lines(exercise, quick=options.quick):
             print(f"$ steptime {shlex.join(words)}", flush=True)
-            status = max(status, subprocess.run([*steptime, *words], check=False).returncode)
-    return status if status >= FAILED else 0
+            ended = subprocess.run([*steptime, *words], check=False).returncode
+            status = max(status, ended if ended > 1 and ended != UNDECIDED else 0)
+    return status
 
 
 if __name__ == "__main__":
