@@ -79,6 +79,7 @@ IN_PROSE = (
     (r"\b(?:as|steps?) disturbed\b|\bset aside\b", "noisy, excluded"),
     (r"\b[Tt]he host (?:launches|dispatches|idles|waits)\b", "the CPU"),
     (r"\bhunt", "search"),
+    (r"\b[Cc]eilings?\b", "peak"),
     (r"\bto be to be\b|\bThe savings is\b", "English"),
 )
 """Words of docstrings, comments, messages, pages and docs that were given up, and what is said instead."""

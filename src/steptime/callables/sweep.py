@@ -282,7 +282,7 @@ def answer_of_sweep(sweep: Sweep) -> Answer:
     """Answer with the sizes at which overhead ends and bandwidth and arithmetic take over."""
     message, sure, found = headline(sweep), badge(sweep), tuple(knees(sweep))
     return Answer(
-        f"Ceilings of {sweep.name or sweep.device}", message, sure, (_head(sweep),),
+        f"Peaks of {sweep.name or sweep.device}", message, sure, (_head(sweep),),
         (Section("", tuple(map(Item, found))), *tables(sweep)), figures=curve_figures(chart(sweep), *by_size(sweep)),
         data=with_confidence({"knees": found, "sweep": sweep}, message, sure),
     )  # fmt: skip

@@ -7,6 +7,7 @@ Before that step the job is unchanged. From it on compiled code runs uncompiled,
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class Instrument(Role):
         self._entered = False
         self._found = False
         self._history: list[tuple[int, Any]] = []
-        self._parameters: dict[int, tuple[str, Any]] = {}
+        self._parameters: dict[int, tuple[str, weakref.ref[Any]]] = {}
         numerics.facts.update(origin=None, trigger=None, origins=[])
 
     def install(self) -> None:
@@ -58,7 +59,8 @@ class Instrument(Role):
         self._learn_parameters()
 
     def _learn_parameters(self) -> None:
-        self._observer.parameters = {storage_of(each): name for name, each in self._parameters.values()}
+        living = ((name, reference()) for name, reference in self._parameters.values())
+        self._observer.parameters = {storage_of(each): name for name, each in living if each is not None}
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
@@ -67,7 +69,7 @@ class Instrument(Role):
         for part in module.modules():
             for name, each in part._parameters.items():
                 if each is not None:
-                    self._parameters[id(each)] = (f"{self._names.of(part)}.{name}", each)
+                    self._parameters[id(each)] = (f"{self._names.of(part)}.{name}", weakref.ref(each))
         self._learn_parameters()
 
     def losses(self, step: int, tensors: list[Any]) -> None:
@@ -123,13 +125,17 @@ class Instrument(Role):
             self._history.append((step, float(norm)))
             del self._history[: -4 * HISTORY]
 
+    def _name_of(self, owner: Any) -> str:
+        name, reference = self._parameters.get(id(owner), ("", None))
+        return name if reference is not None and reference() is owner else ""
+
     # -- results -------------------------------------------------------------------------------------------------------
 
     def _gradients(self, step: int, optimizer: Any) -> None:
         owners = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
         gradients = [local_values(each.grad.detach()) for each in owners]
         bad = [
-            (self._parameters.get(id(owner), ("", None))[0], gradient)
+            (self._name_of(owner), gradient)
             for owner, gradient in zip(owners, gradients, strict=True)
             if is_floating(gradient) and not is_finite(gradient)
         ]

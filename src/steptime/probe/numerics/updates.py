@@ -3,6 +3,7 @@ before anything is lost."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -22,13 +23,13 @@ class UpdateObserver:
 
     def __init__(self, add: Callable[[str, Any], None]) -> None:
         self._add = add
-        self._weights: list[tuple[str, Any]] = []
+        self._weights: list[tuple[str, weakref.ref[Any]]] = []
         self._kept: list[tuple[str, Any, torch.Tensor]] = []
 
     def top_module(self, module: torch.nn.Module, name_of: Callable[[Any], str]) -> None:
         """Chooses matrices of a model, those that lie far apart in it."""
         found = [
-            (f"{name_of(part)}.{name}", each)
+            (f"{name_of(part)}.{name}", weakref.ref(each))
             for part in module.modules()
             for name, each in part._parameters.items()
             if each is not None and each.dim() > 1 and each.requires_grad
@@ -38,7 +39,8 @@ class UpdateObserver:
     def before(self) -> None:
         """Copies what is about to be changed."""
         with torch.no_grad():
-            self._kept = [(name, each, _start_of(each).clone()) for name, each in self._weights[:MOST_WEIGHTS]]
+            living = ((name, reference()) for name, reference in self._weights[:MOST_WEIGHTS])
+            self._kept = [(name, each, _start_of(each).clone()) for name, each in living if each is not None]
 
     def after(self) -> None:
         """Compares."""
