@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+
+def _name(own: str, _: object) -> str:
+    return own
 
 
 def test_a_model_that_the_job_deletes_is_gone_and_the_others_are_still_compared() -> None:
@@ -17,7 +22,7 @@ def test_a_model_that_the_job_deletes_is_gone_and_the_others_are_still_compared(
     observer = UpdateObserver(lambda name, ratio: seen.append((name, ratio)))
     deleted, kept = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
     for module, own in ((deleted, "deleted"), (kept, "kept")):
-        observer.top_module(module, lambda _, own=own: own)
+        observer.top_module(module, partial(_name, own))
     weight = weakref.ref(deleted.weight)
     observer.before()
     observer.after()
