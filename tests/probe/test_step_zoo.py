@@ -212,7 +212,7 @@ def test_a_job_that_ends_soon_is_profiled_and_timed_by_line(
         assert len(found.start) == steps
         assert recorded.profiled is not None, process.notes
         table = line_table(found, layout.lines, layout.claims, layout.work)
-        assert table.untimed.sum() < 0.05 * table.steps.sum()
+        assert np.median(table.untimed / table.steps) < 0.05  # of a step in which the machine stood still, any part
         assert found.steady.sum() >= 3
         assert not (found.steady & found.profiled).any()
         if arguments == LONG:
