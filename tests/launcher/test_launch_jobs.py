@@ -160,6 +160,7 @@ def test_a_program_that_changes_its_folder(folder: Path) -> None:
     assert list((folder / "outputs").iterdir()) == []
 
 
+@pytest.mark.slow  # test_programs.py does it with both halves trained
 def test_a_program_that_starts_itself_anew(folder: Path) -> None:
     (folder / "anew.py").write_text(
         "import os, sys\nimport torch\nif len(sys.argv) == 1:\n"
