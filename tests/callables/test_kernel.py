@@ -68,7 +68,14 @@ def link(name: str, shapes: list[Any], dtypes: list[str], inputs: list[str] | No
     return ChainLink(name, parse(json.dumps(shapes), json.dumps(dtypes), json.dumps(inputs or [""] * len(shapes))))
 
 
-@pytest.mark.parametrize("name", sorted(each.name for each in GPU.iterdir() if each.is_dir()))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(each.name, marks=pytest.mark.slow if each.name == "resnet_float32" else ())  # the largest
+        for each in sorted(GPU.iterdir())
+        if each.is_dir()
+    ],
+)
 def test_chains_of_recorded_jobs_run_and_give_what_was_recorded(name: str) -> None:
     """Each function runs with torch, on tensors without values; its shape and dtype are those that we expect."""
     found = recorded(name)

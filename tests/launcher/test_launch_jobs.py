@@ -82,7 +82,7 @@ def script(path: Path, text: str) -> str:
 
 
 def test_a_script(folder: Path) -> None:
-    (process,) = trained(folder, [sys.executable, "train.py", "--lr", "1"])
+    (process,) = trained(folder, [python(), "train.py", "--lr", "1"])
     assert facts(process)["argv"] == [sys.executable, "train.py", "--lr", "1"]
     assert (process / "journal.bin").stat().st_size > 0
 
@@ -169,7 +169,8 @@ def test_a_program_that_starts_itself_anew(folder: Path) -> None:
     assert len(trained(folder, [python(), "anew.py"], bare=[python(), "anew.py", "again"])) == 1
 
 
-def test_workers_of_a_loader_are_no_trainers(folder: Path) -> None:
+def test_workers_of_a_loader_are_no_trainers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRELOADED_SPAWNS_ARE_FORKS", "1")
     (folder / "loads.py").write_text(
         LIBRARY + "from torch.utils.data import DataLoader\n"
         "if __name__ == '__main__':\n"
