@@ -144,7 +144,6 @@ def test_a_job_on_a_device_rests_when_the_device_has_done_its_work(
     first, second = (_running(workspace, run) for run in runs)
     assert not measure(first, second.start, second.end).any()
     assert all(0 < len(run.step_ns) < 400 for run in runs), "those that held a rest are left out"
-    assert all(sum(run.turns) == len(run.step_ns) and len(run.turns) > 1 for run in runs)
     first, second = (_worked(workspace, run) for run in runs)
     assert len(first.start) > 200 < len(second.start)
     assert not measure(first, second.start, second.end).any()
