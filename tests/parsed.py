@@ -10,3 +10,9 @@ from pathlib import Path
 @cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of a tree, which is gone through once for all checks."""
+    return tuple(ast.walk(tree))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from parsed import tree_of
+from parsed import nodes_of, tree_of
 
 from steptime.cli.main import MODULES, VERBS
 
@@ -118,7 +118,7 @@ def room_of(path: Path) -> str:
 
 def imported_modules(tree: ast.AST, package: str) -> Iterator[str]:
     """Absolute names of all imported modules, wherever in the file; `from x import y` gives x.y: y may be a module."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -275,7 +275,7 @@ def test_a_room_is_small_enough_to_read(modules: list[Module]) -> None:
     long = [
         f"{module.name}:{node.lineno} {node.name}"
         for module in modules
-        for node in ast.walk(module.tree)
+        for node in nodes_of(module.tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         if (node.end_lineno or 0) - node.lineno >= limits[type(node)]
     ]
@@ -287,7 +287,7 @@ def test_every_python_of_ours_is_isolated_from_the_current_folder(modules: list[
     described = {"in_process.py"}  # the words of a job that has been started
     allowed = ["'-I'"], ["''"], ["shutil.which('python')"]
     for module in modules:
-        for words in (node for node in ast.walk(module.tree) if isinstance(node, ast.List | ast.Tuple)):
+        for words in (node for node in nodes_of(module.tree) if isinstance(node, ast.List | ast.Tuple)):
             texts = [ast.unparse(each) for each in words.elts]
             if "sys.executable" in texts and module.name not in described and isinstance(words.ctx, ast.Load):
                 assert texts[texts.index("sys.executable") + 1 :][:1] in allowed, (
@@ -301,11 +301,11 @@ def test_git_is_asked_in_one_place(modules: list[Module]) -> None:
     for module in modules:
         reported = {
             id(word)
-            for node in ast.walk(module.tree)
+            for node in nodes_of(module.tree)
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "shlex.join"
             for word in ast.walk(node)
         }
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module.tree):
             if isinstance(node, ast.List | ast.Tuple) and node.elts and ast.unparse(node.elts[0]) == "'git'":
                 compared = module.name == "trials/results.py"
                 assert module.name == "git.py" or id(node) in reported or compared, f"{module.name}:{node.lineno}"
@@ -324,7 +324,7 @@ def test_a_folder_of_a_trial_is_removed_in_one_place(modules: list[Module]) -> N
 def test_a_broad_except_stands_at_a_boundary_and_says_why(modules: list[Module]) -> None:
     for module in modules:
         lines = module.text.splitlines()
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module.tree):
             if isinstance(node, ast.ExceptHandler) and is_broad(node.type) and not raises_again(node):
                 place = f"{module.name}:{node.lineno}"
                 assert module.name.startswith(BROAD_EXCEPTS), place
@@ -353,10 +353,10 @@ def test_what_a_handler_of_the_jobs_raises_is_caught_nowhere(modules: list[Modul
     for module in modules:
         if not module.name.startswith(("probe/", "in_process.py", "callbacks")) or module.name in HANDED_ON:
             continue
-        functions = [node for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef)]
+        functions = [node for node in nodes_of(module.tree) if isinstance(node, ast.FunctionDef)]
         apart = {id(each) for function in functions if f"{module.name}:{function.name}" in HANDED_ON
                  for each in ast.walk(function)}  # fmt: skip
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module.tree):
             if isinstance(node, ast.ExceptHandler) and id(node) not in apart and not raises_again(node):
                 kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
                 wide = any(kind is None or ast.unparse(kind) in CAUGHT_BY_MANY for kind in kinds)
@@ -371,7 +371,7 @@ def test_nothing_of_ours_is_called_when_an_object_of_the_jobs_goes(modules: list
     """By the garbage collector, where an error of a signal's handler is printed and dropped: see `objects.Gone`."""
     for module in modules:
         if module.name.startswith("probe/"):
-            calls = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+            calls = [node for node in nodes_of(module.tree) if isinstance(node, ast.Call)]
             called = [node for node in calls if ast.unparse(node.func) == "weakref.ref" and len(node.args) > 1]
             assert not called, f"{module.name}:{called[0].lineno}"
             assert not re.search(r"weakref\.(finalize|Weak\w+)\(|def __del__", module.text), module.name
@@ -382,7 +382,7 @@ def test_nothing_prints_but_the_doors(modules: list[Module]) -> None:
         f"{module.name}:{node.lineno}"
         for module in modules
         if not module.name.startswith(PRINTS)
-        for node in ast.walk(module.tree)
+        for node in nodes_of(module.tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert printing == []
@@ -409,7 +409,7 @@ def test_data_is_frozen(modules: list[Module]) -> None:
         f"{module.name} {node.name}"
         for module in modules
         if not module.in_the_users_process
-        for node in ast.walk(module.tree)
+        for node in nodes_of(module.tree)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
         for decorator in node.decorator_list
         if "dataclass" in ast.unparse(decorator)
@@ -422,7 +422,7 @@ def test_data_is_declared_as_python_3_10_can(modules: list[Module]) -> None:
     later = [
         f"{module.name} {node.name} {word.arg}"
         for module in modules
-        for node in ast.walk(module.tree)
+        for node in nodes_of(module.tree)
         if isinstance(node, ast.ClassDef)
         for decorator in node.decorator_list
         for word in getattr(decorator, "keywords", ())
@@ -454,7 +454,7 @@ def test_vendors_names_stand_in_one_table(modules: list[Module]) -> None:
         f"{module.name}:{node.lineno}"
         for module in modules
         if module.name != "trace/vendors.py" and not module.in_the_users_process
-        for node in ast.walk(module.tree)
+        for node in nodes_of(module.tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile"
         if re.search(r"Mem(cpy|set|Alloc)|Launch|Synchronize|Malloc|[nrhx]ccl|gloo", ast.unparse(node))
     ]
@@ -536,7 +536,7 @@ FOREIGN = {
 
 def written_into(module: Module) -> Iterator[str]:
     """What a file assigns attributes of, or entries of whose `__dict__`, apart from its own `self`."""
-    for node in ast.walk(module.tree):
+    for node in nodes_of(module.tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"setattr", "delattr", "object.__setattr__"}:
             yield ast.unparse(node.args[0])
         targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else []

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from parsed import tree_of
+from parsed import nodes_of, tree_of
 
 from steptime.analysis.categories import Category, CategoryName
 from steptime.analysis.lines import LineRole, LineRoleName
@@ -93,7 +93,7 @@ def words_of(name: str) -> list[str]:
 
 def names_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Names that a file gives, and their lines."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name, node.lineno
         elif isinstance(node, ast.arg):
@@ -202,7 +202,7 @@ def compared(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
         for node in tree.body if isinstance(node, ast.Assign)
         for target in node.targets if isinstance(target, ast.Name)
     }  # fmt: skip
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Compare) and isinstance(node.left, ast.Attribute) and node.left.attr in CLOSED_SETS:
             for other in node.comparators:
                 yield from ((node.lineno, node.left.attr, word) for word in strings_of(other, constants))

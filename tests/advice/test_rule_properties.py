@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 from collections import defaultdict
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from advice.planted import PLANTED
@@ -93,9 +93,14 @@ sources = st.builds(SourceLine, file=words, line=counts, function=words, text=wo
 
 
 def every(kind: type, **fields_of_its_own: object) -> st.SearchStrategy[Any]:
-    """Values of a dataclass with every field drawn, those with defaults too."""
+    """Values of a dataclass with every field drawn, those with defaults too; of many alike one or two, as Hypothesis
+    gives up what needs too many choices."""
     drawn: dict[str, object] = {field.name: ... for field in dataclasses.fields(kind)}
+    types = get_type_hints(kind)
     for field in dataclasses.fields(kind):
+        if get_args(types[field.name])[1:] == (...,) and field.name not in fields_of_its_own:
+            (held, _) = get_args(types[field.name])
+            drawn[field.name] = st.lists(st.from_type(held), max_size=2).map(tuple)
         if field.type == "str":
             drawn[field.name] = st.sampled_from((*ODD, *sorted(STRINGS[kind.__name__, field.name])))
     return st.builds(kind, **{**drawn, **fields_of_its_own})  # type: ignore[arg-type]
@@ -149,7 +154,7 @@ loading = st.builds(
     settings=st.none() | every(SettingsUse),
     contention=st.none() | every(Contention),
 )
-many = settings(max_examples=examples(24), deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=examples(64), deadline=None, suppress_health_check=list(HealthCheck))
 few = settings(max_examples=examples(16), deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 

@@ -23,7 +23,7 @@ from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.op_cost.call import parse
 from steptime.analysis.recorded_breakdown import breakdown_of_process
 from steptime.analysis.step_context import StepContext, step_context
-from steptime.answer.markdown import prose
+from steptime.answer.markdown import as_markdown, prose
 from steptime.callables.bench import Bench, BenchOptions, BenchSetting, Contender, Standing
 from steptime.callables.kernel import (
     FIRST_LINE,
@@ -43,9 +43,11 @@ from steptime.diagnosis import diagnose_paths
 from steptime.errors import NothingMeasuredError
 from steptime.quantities import Estimate, SourceLine
 from steptime.recording.load import load
+from steptime.trace.compile_logs import read_compile_logs
 from steptime.trace.table import Trace
 
 GPU = Path(__file__).resolve().parents[1] / "data" / "gpu"
+LOGS = Path(__file__).resolve().parents[1] / "trace" / "compile_logs"
 DTYPES = ("float", "float")
 WITHOUT = ("dense", "dense_device_bound", "streams")
 """Jobs whose activations each have a matmul on both sides."""
@@ -66,7 +68,14 @@ def link(name: str, shapes: list[Any], dtypes: list[str], inputs: list[str] | No
     return ChainLink(name, parse(json.dumps(shapes), json.dumps(dtypes), json.dumps(inputs or [""] * len(shapes))))
 
 
-@pytest.mark.parametrize("name", sorted(each.name for each in GPU.iterdir() if each.is_dir()))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(each.name, marks=pytest.mark.slow if each.name == "resnet_float32" else ())  # the largest
+        for each in sorted(GPU.iterdir())
+        if each.is_dir()
+    ],
+)
 def test_chains_of_recorded_jobs_run_and_give_what_was_recorded(name: str) -> None:
     """Each function runs with torch, on tensors without values; its shape and dtype are those that we expect."""
     found = recorded(name)
@@ -188,6 +197,7 @@ def test_a_recording_without_a_chain_and_tensors_too_large_are_refused(
         study("r", BenchOptions(()), hottest_of("nanogpt"), python(), (), say)
 
 
+@pytest.mark.slow
 def test_the_hottest_chain_is_compiled_and_shown_with_its_lines(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -227,9 +237,13 @@ def test_the_bound_is_a_copy_of_the_bytes() -> None:
     setting = BenchSetting("8x8 float32", "", (contender("eager", 8e6, Standing.FIRST, None),
                                                contender("compile", 4e6, Standing.FASTER, 2.0)))  # fmt: skip
     made = Bench(BenchOptions(("a.py:f",)), "2.13", "cpu", "", 2, 3, 0.0, (setting,))
-    answer = answer_of(KernelStudy("a.py:f", None, made, (), machine=two_cpus(2, "2.13")))
+    kernels = read_compile_logs(LOGS).kernels
+    answer = answer_of(KernelStudy("a.py:f", None, made, kernels, machine=two_cpus(2, "2.13")))
     assert answer.headline == (
-        "a.py:f in 0 generated kernels: 8 ms → 4 ms (2x). A copy of its 70.6 MiB takes 2 ms, 50 % of that."
+        f"a.py:f in {len(kernels)} generated kernels: 8 ms → 4 ms (2x). "
+        "A copy of its 70.6 MiB takes 2 ms, 50 % of that."
     )
+    page = as_markdown(answer)
+    assert [each.name for each in kernels if f"### {prose(each.name)}" not in page or each.code not in page] == []
     bound = answer.tables[0].rows[-1]
     assert [cell.value for cell in bound[2:]] == [74_000_000, 2e6, 3.7e10]

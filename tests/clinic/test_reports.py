@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import sys
 
 import pytest
+from preloading import python
 
 from benchmarks.reports import tables
 from benchmarks.reports.answered import Answered, Told, answered, kept
@@ -80,8 +82,9 @@ def test_the_first_answer_stays_the_first_sight() -> None:
     "name",
     ["iterator_each_step", pytest.param("state_undetached", marks=pytest.mark.slow)],
 )
-def test_a_case_from_end_to_end(name: str) -> None:
+def test_a_case_from_end_to_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The finding with the cause is among the first three, at a marked line."""
+    monkeypatch.setattr(sys, "executable", python())
     (truth,) = cases((name,))
     found = score(truth, answered(truth, JOB), None)
     assert found.place >= 0

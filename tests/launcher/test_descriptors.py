@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from preloading import python
 
 from steptime.journal import Journal, Kind
 from steptime.launcher.launch import probe_environment
@@ -69,7 +69,7 @@ def test_the_files_of_a_job_that_closes_descriptors_hold_its_own_bytes(tmp_path:
     recording.mkdir()
     environment = probe_environment(recording, ProbeOptions())
     run = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [python(), "train.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "0\n", "")
     for name, times in OWN.items():

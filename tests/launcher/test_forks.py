@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -54,17 +55,31 @@ if __name__ == "__main__":
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        print(loss.item().hex())
     print("unflushed")
     LAST
 """
 LAST = "raise RuntimeError('the end')"
 
 
-@pytest.fixture
-def forks() -> Iterator[ForkServer]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    """One for all tests: its start takes longer than all that is asked of it."""
     server = ForkServer()
     yield server
     server.renew()
+
+
+@pytest.fixture
+def forks(server: ForkServer) -> ForkServer:
+    server.off = False
+    return server
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of all forks, too: the server forks for one environment, and that names the trial's folder."""
+    return tmp_path_factory.mktemp("forks")
 
 
 def workspace(folder: Path, *words: str, variables: str = "", last: str = LAST) -> Workspace:
@@ -80,6 +95,7 @@ def workspace(folder: Path, *words: str, variables: str = "", last: str = LAST) 
 def run(
     place: Workspace, forks: ForkServer | None, variant: Variant = AS_IT_IS, steps: int = 100
 ) -> tuple[Run, list[str]]:
+    os.environ.pop("PYTEST_CURRENT_TEST", None)  # the server's environment is that of all its forks
     found = execute(place, ScheduledRun(variant, 0, 0, 0, VariantOptions(steps, 5, seed=0)), forks=forks)
     (log,) = place.folder.glob("variants/*/output.log")
     return found, log.read_text(encoding="utf-8").splitlines()
@@ -90,21 +106,25 @@ def facts(lines: list[str]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("words", [("train.py", "--lr", "1"), ("-m", "train")])
-def test_a_fork_is_as_a_fresh_interpreter(tmp_path: Path, forks: ForkServer, words: tuple[str, ...]) -> None:
-    fresh, forked = (run(workspace(tmp_path / name, *words), each) for name, each in (("a", None), ("b", forks)))
+@pytest.mark.parametrize("words", [("train.py", "--lr", "1"), pytest.param(("-m", "train"), marks=pytest.mark.slow)])
+def test_a_fork_is_as_a_fresh_interpreter(
+    tmp_path: Path, folder: Path, forks: ForkServer, words: tuple[str, ...]
+) -> None:
+    fresh, forked = run(workspace(tmp_path, *words), None), run(workspace(folder, *words), forks)
     mine, theirs = (
-        json.loads(json.dumps(facts(lines)).replace(str(tmp_path / name), ""))
-        for (_, lines), name in ((forked, "b"), (fresh, "a"))
+        json.loads(json.dumps(facts(lines)).replace(str(where), ""))
+        for (_, lines), where in ((forked, folder), (fresh, tmp_path))
     )
     assert mine == theirs
+    assert forked[1][1:13] == fresh[1][1:13], "the same losses"
     assert [each for each in psutil.Process().children() if "fork_script" in " ".join(each.cmdline())]
     assert forked[1][-1] == "RuntimeError: the end"
-    assert forked[1][1] == "unflushed"
+    assert forked[1][13] == "unflushed"
     assert forked[0].failure.startswith("It ended with status 1")
-    assert list((tmp_path / "b" / "job").iterdir()) == [tmp_path / "b" / "job" / "train.py"]
+    assert list((folder / "job").iterdir()) == [folder / "job" / "train.py"]
 
 
+@pytest.mark.slow
 def test_a_fork_computes_what_a_fresh_process_does(tmp_path: Path, forks: ForkServer) -> None:
     fresh, forked = (
         run(workspace(tmp_path / name, last=""), each, steps=6)[0] for name, each in (("a", None), ("b", forks))
@@ -114,9 +134,9 @@ def test_a_fork_computes_what_a_fresh_process_does(tmp_path: Path, forks: ForkSe
     assert forked.start_seconds < fresh.start_seconds
 
 
-def test_what_sets_variables_before_its_import_is_started_anew(tmp_path: Path, forks: ForkServer) -> None:
+def test_what_sets_variables_before_its_import_is_started_anew(folder: Path, forks: ForkServer) -> None:
     variables = "os.environ['MKL_NUM_THREADS'] = '1'"
-    found, lines = run(workspace(tmp_path, variables=variables, last=""), forks, steps=6)
+    found, lines = run(workspace(folder, variables=variables, last=""), forks, steps=6)
     assert found.failure == ""
     assert facts(lines)["variables"]["MKL_NUM_THREADS"] == "1"
     assert forks.off
@@ -136,16 +156,16 @@ def test_only_a_plain_python_is_forked(tmp_path: Path) -> None:
 
 
 def test_a_server_that_was_ended_is_no_harm_and_nothing_that_a_fork_starts_stays(
-    tmp_path: Path, forks: ForkServer
+    folder: Path, forks: ForkServer
 ) -> None:
     mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
     sleeper = f"import subprocess; subprocess.Popen(['sh', '-c', 'sleep 600; :', {mark!r}], start_new_session=True)"
-    assert run(workspace(tmp_path / "a", last=sleeper), forks)[0].failure == ""
+    assert run(workspace(folder, last=sleeper), forks)[0].failure == ""
     assert not [each for each in psutil.process_iter(["cmdline"]) if mark in (each.info["cmdline"] or ())]
     (server,) = [each for each in psutil.Process().children() if "fork_script" in " ".join(each.cmdline())]
     server.send_signal(signal.SIGKILL)
     server.wait()
-    assert run(workspace(tmp_path / "b", last=""), forks, steps=6)[0].failure == ""
+    assert run(workspace(folder, last=""), forks, steps=6)[0].failure == ""
 
 
 HALF = """
@@ -164,26 +184,26 @@ int clock_gettime(clockid_t id, struct timespec *at) {
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_a_clock_that_runs_at_half_the_rate_is_suspicious(tmp_path: Path) -> None:
+def test_a_clock_that_runs_at_half_the_rate_is_suspicious(tmp_path: Path, folder: Path, forks: ForkServer) -> None:
     library = tmp_path / "half.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-xc", "-", "-o", library, "-ldl"], input=HALF.encode(), check=True)
     slow = "        optimizer.step()\n        __import__('select').select([], [], [], 0.2)"
     variant = Variant("env", (Change("environment", arguments=(("LD_PRELOAD", str(library)),)),))
     runs = []
-    for name, each in (("a", AS_IT_IS), ("b", variant)):
-        place = workspace(tmp_path / name, last="")
-        source = tmp_path / name / "job" / "train.py"
+    for where, server, each in ((folder, forks, AS_IT_IS), (tmp_path, None, variant)):
+        place = workspace(where, last="")
+        source = where / "job" / "train.py"
         text = (
             source.read_text(encoding="utf-8")
             .replace("        optimizer.step()", slow)
             .replace("range(12)", "range(40)")
         )
         source.write_text(text, encoding="utf-8")
-        runs.append(run(place, None, each, steps=8)[0])
+        runs.append(run(place, server, each, steps=8)[0])
     honest, cheat = runs
-    assert honest.clock == pytest.approx(1.0, abs=0.02)
-    assert cheat.clock == pytest.approx(0.5, abs=0.02)
+    assert honest.clock == pytest.approx(1.0, abs=0.1)
+    assert cheat.clock == pytest.approx(0.5, abs=0.1)
     assert suspicion([honest], [honest]) is None
     found = suspicion([cheat], [honest])
     assert found is not None
-    assert "Its clock counts 0.50 s in each second" in found.sentence
+    assert re.search(r"Its clock counts 0\.[45]\d s in each second", found.sentence)

@@ -82,7 +82,7 @@ def script(path: Path, text: str) -> str:
 
 
 def test_a_script(folder: Path) -> None:
-    (process,) = trained(folder, [sys.executable, "train.py", "--lr", "1"])
+    (process,) = trained(folder, [python(), "train.py", "--lr", "1"])
     assert facts(process)["argv"] == [sys.executable, "train.py", "--lr", "1"]
     assert (process / "journal.bin").stat().st_size > 0
 
@@ -160,6 +160,7 @@ def test_a_program_that_changes_its_folder(folder: Path) -> None:
     assert list((folder / "outputs").iterdir()) == []
 
 
+@pytest.mark.slow  # test_programs.py does it with both halves trained
 def test_a_program_that_starts_itself_anew(folder: Path) -> None:
     (folder / "anew.py").write_text(
         "import os, sys\nimport torch\nif len(sys.argv) == 1:\n"
@@ -168,7 +169,8 @@ def test_a_program_that_starts_itself_anew(folder: Path) -> None:
     assert len(trained(folder, [python(), "anew.py"], bare=[python(), "anew.py", "again"])) == 1
 
 
-def test_workers_of_a_loader_are_no_trainers(folder: Path) -> None:
+def test_workers_of_a_loader_are_no_trainers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRELOADED_SPAWNS_ARE_FORKS", "1")
     (folder / "loads.py").write_text(
         LIBRARY + "from torch.utils.data import DataLoader\n"
         "if __name__ == '__main__':\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,9 +35,7 @@ def test_both_programs_of_a_process_in_an_odd_folder_are_reported(tmp_path: Path
     script = b"tr\\a\nin\xfe.py"
     Path(os.fsdecode(folder + b"/" + script)).write_bytes(JOB)
     ours = [python(), "-m", "steptime", "run", "--quiet", "--no-peaks", "--recording", "rec"]
-    run = subprocess.run(
-        [*ours, "--", sys.executable, script, "24", "3000"], cwd=folder, capture_output=True, check=False
-    )
+    run = subprocess.run([*ours, "--", python(), script, "24", "600"], cwd=folder, capture_output=True, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (0, b"", b"")
     recording = load(Path(os.fsdecode(folder)) / "rec")
     assert recording.problems == ()

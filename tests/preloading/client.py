@@ -5,16 +5,16 @@
 PROGRAM is how the job is to start Pythons of its own.
 """
 
+import _signal as signal
+import _socket as socket  # what is around it takes longer to import than Python to start
 import array
-import json
+import marshal
 import os
-import signal
-import socket
 import sys
 
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
-server = socket.socket(socket.AF_UNIX)
+server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 server.connect(sys.argv[1])
 umask = os.umask(0)
 os.umask(umask)
@@ -32,16 +32,25 @@ request = {
     "group": os.getpgrp(),
     "ignored": [number for number in (2, 15) if signal.getsignal(number) is signal.SIG_IGN],
 }
-text = json.dumps(request).encode()
+text = marshal.dumps(request)
 namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("user", "mnt")]  # a trial may contain us
 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors + namespaces))]
 server.sendmsg([len(text).to_bytes(8, "big")], rights)
 server.sendall(text)
-answers = server.makefile("r")
-child = int(answers.readline())
+
+
+def answer():
+    """The next line; nothing where the server is gone."""
+    line = b""
+    while not line.endswith(b"\n") and (more := server.recv(1)):
+        line += more
+    return line
+
+
+child = int(answer())
 for name in FORWARDED:
     signal.signal(getattr(signal, name), lambda number, frame: os.kill(child, number))
-status = int(answers.readline() or 9)  # no answer: the server was killed
+status = int(answer() or 9)  # no answer: the server was killed
 if os.WIFSIGNALED(status):
     number = os.WTERMSIG(status)
     if number != signal.SIGKILL:

@@ -24,7 +24,7 @@ import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import json
+import marshal
 import multiprocessing.process
 import multiprocessing.spawn
 import os
@@ -36,6 +36,7 @@ import socket
 import sys
 import threading
 import types
+import weakref
 from typing import Any
 
 MOST_WORDS = 1 << 20
@@ -168,7 +169,7 @@ def _receive(client: socket.socket) -> dict[str, Any] | None:
     text = b""
     while len(text) < size:
         text += client.recv(size - len(text))
-    request: dict[str, Any] = json.loads(text)
+    request: dict[str, Any] = marshal.loads(text)
     return {**request, "descriptors": list(descriptors)}
 
 
@@ -315,6 +316,8 @@ if __name__ == "__main__":
     sys.path.pop(0)  # this file's folder
     listener = socket.socket(fileno=int(sys.argv[1]))
     finder, steptime = preload(), preload_steptime()
+    for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        each.atexit = False  # torch would take its libraries apart in each fork: half of what a short one costs
     gc.collect()
     gc.freeze()
     code, names = become(serve(listener), finder, steptime)

@@ -149,6 +149,7 @@ class Seen:
         if watched:
             plan = {"recording": str(recording), "profile": False}
             environment |= {"STEPTIME_PROBE": json.dumps(plan), "PYTHONPATH": str(INJECT), "STEPTIME_DEBUG": "1"}
+        environment["PRELOADED_SPAWNS_ARE_FORKS"] = "1"  # Pythons of their own are spawned in other tests
         words = [python(), str(script), mode, *([] if watched else ["bare"])]  # forked workers draw the same numbers
         done = subprocess.run(words, env=environment, cwd=folder, capture_output=True, text=True, check=False)
         self.status, self.printed, self.errors = done.returncode, done.stdout, done.stderr

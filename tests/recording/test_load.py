@@ -290,11 +290,11 @@ def test_any_records_are_laid_out(tmp_path_factory: pytest.TempPathFactory, draw
     assert (steps.end >= steps.start).all()
 
 
-def test_a_journal_of_a_million_records_is_laid_out_in_seconds(tmp_path: Path) -> None:
+def test_a_journal_of_many_records_is_laid_out(tmp_path: Path) -> None:
     step = JournalBuilder()
     step.next(MS, 3).forward(MS).backward(MS).step(MS)
     table = decode([b"".join(step.records)], None).table
-    count = 250_000
+    count = 50_000
     shift = np.repeat(np.arange(count) * 4 * MS, 4)
     whole = IntervalTable(
         kind=np.tile(table.kind, count),

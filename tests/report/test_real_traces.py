@@ -18,7 +18,7 @@ from steptime.report.report import ProcessReport, Report
 
 NO_TRACES = ("snapshots/", "param/dlrm_pytorch_et/", "flight_recorder/")
 """Folders of other things that are written: memory snapshots, execution traces, dumps of the flight recorder."""
-LARGE = 1_000_000
+LARGE = 300_000
 """Bytes of a file that the slow tests look at."""
 WIDEST_OVERRUN = 1.3
 """Times the step, for the sum of kernels that overlap: savings are cut to the step all the same."""

@@ -482,7 +482,9 @@ def test_a_budget_is_kept(tmp_path: Path, seconds: float) -> None:
     assert bool(untried) == (seconds < 1000)
 
 
-@pytest.mark.parametrize("seconds", range(150, 500, 20))
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(each, marks=() if each % 60 == 30 else pytest.mark.slow) for each in range(150, 500, 20)]
+)
 def test_a_variant_is_begun_only_where_a_second_round_can_follow(tmp_path: Path, seconds: float) -> None:
     trial, (_, _, dear, uncertain) = clock(tmp_path, seconds, 4)
     machine = trial._executor

@@ -16,11 +16,10 @@ QUICK = {
     "patched clock before torch": "It replaces time.perf_counter_ns",
     "the same batch from step 12 on": "It repeats the same batch",
     "fused optimizer": "",
-    "the average is not updated": "an average of the weights",
-    "a mask of another shape": "",
 }
-"""One of each kind of work that is left out or done otherwise, and honest ones; with words of the reason."""
+"""Work that is left out or done otherwise, and an honest change, of one job; with words of the reason."""
 REASONS = QUICK | {
+    "the average is not updated": "an average of the weights",
     "shorter sequences": "in another direction",
     "patched Optimizer.step": "It replaces torch.optim.AdamW.step",
     "dropped last batches": "An epoch of Images has",

@@ -105,6 +105,7 @@ def played(tmp_path: Path, runner: LocalExecutor, *words: str, job_text: str = J
         leave(workspace)
 
 
+@pytest.mark.slow  # so does the job on a device, below
 def test_no_step_of_one_is_taken_while_another_runs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     workspace, runs = played(tmp_path, LocalExecutor(alternating=True))
@@ -139,7 +140,10 @@ def test_a_job_on_a_device_rests_when_the_device_has_done_its_work(
     monkeypatch.setattr(executor, "SLICE", 0.03)
     text = textwrap.dedent(DEVICE) + textwrap.dedent(JOB) + "    work.put(None)\n"
     workspace, runs = played(tmp_path, LocalExecutor(alternating=True), job_text=text)
-    assert [(run.failure, run.alternated) for run in runs] == [("", True)] * 2
+    assert [(run.variant, run.failure, run.alternated) for run in runs] == [(BASELINE, "", True), (CONTROL, "", True)]
+    first, second = (_running(workspace, run) for run in runs)
+    assert not measure(first, second.start, second.end).any()
+    assert all(0 < len(run.step_ns) < 400 for run in runs), "those that held a rest are left out"
     first, second = (_worked(workspace, run) for run in runs)
     assert len(first.start) > 200 < len(second.start)
     assert not measure(first, second.start, second.end).any()

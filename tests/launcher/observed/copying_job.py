@@ -145,8 +145,7 @@ def reached(objects: Iterable[Any]) -> list[str]:
 
 def held(objects: Iterable[Any]) -> list[str]:
     """What of steptime's keeps one of these objects alive."""
-    holders = [each for one in objects for each in gc.get_referrers(one)]
-    return [repr(each) for each in holders if type(each).__module__.partition(".")[0] == "steptime"]
+    return [repr(each) for each in gc.get_referrers(*objects) if type(each).__module__.partition(".")[0] == "steptime"]
 
 
 def observed(step: int, loader: Any, optimizer: Any, scaler: Any, model: Any, batch: Any, iterator: Any) -> list[Any]:

@@ -204,10 +204,10 @@ def train() -> dict[str, Any]:
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.1), torch.nn.ReLU(), torch.nn.Linear(16, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-    data = TensorDataset(torch.randn(6000, 8), torch.randn(6000, 1))  # a watch has done all it does after 1500 steps
+    data = TensorDataset(torch.randn(1500, 8), torch.randn(1500, 1))  # a watch has done all it does after 1500 steps
     losses = []
     for _ in range(2):
-        for inputs, targets in DataLoader(data, batch_size=8, shuffle=True, num_workers=1):
+        for inputs, targets in DataLoader(data, batch_size=2, shuffle=True, num_workers=1):
             loss = torch.nn.functional.mse_loss(model(inputs), targets)
             optimizer.zero_grad()
             loss.backward()

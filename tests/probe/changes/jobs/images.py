@@ -32,6 +32,8 @@ def main():
         if step == 2:
             with torch.no_grad():
                 seen["evaluated"] = str(model(next(iter(evaluation))[0]).dtype)
+        if step == 4:  # once: it goes through all that is frozen
+            seen["frozen"] = gc.get_freeze_count() > FROZEN
         show(step, batch, out, loss, optimizer, loader, evaluation)
     print("the job's own end")
 
@@ -51,7 +53,6 @@ def show(step, batch, out, loss, optimizer, loader, evaluation):
         "sizes": [loader.batch_size, evaluation.batch_size],
         "threads": torch.get_num_threads(),
         "weight_last": model[0].weight.is_contiguous(memory_format=LAST),
-        "frozen": gc.get_freeze_count() > FROZEN,
         "precision": torch.get_float32_matmul_precision(),
         "random": [random.random(), numpy.random.default_rng().random(), numpy.random.random()],
         **seen,
