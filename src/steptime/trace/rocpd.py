@@ -101,7 +101,8 @@ class _ProcessRows:
         self._reported = {
             row[0]: (self._texts.get(row[1], ""), row[2] if isinstance(row[2], int) else 0, row[3]) for row in reported
         }
-        self._agents = self._known_agents()
+        agents = rows_of(database, f"rocpd_info_agent{suffix}", "id", "type", "type_index", "product_name", "extdata")
+        self._agents = {row[0]: (str(row[1]), whole(row[2]), str(row[3] or ""), row[4]) for row in agents}
 
     def devices(self) -> tuple[Device, ...]:
         return tuple(
@@ -151,12 +152,6 @@ class _ProcessRows:
         rows = timed_rows(self._database, f"{table}{self._suffix}", "pid", *columns)
         return [row for row in rows if row[2] == self._process]
 
-    def _known_agents(self) -> dict[int, tuple[str, int, str, Any]]:
-        found = rows_of(
-            self._database, f"rocpd_info_agent{self._suffix}", "id", "type", "type_index", "product_name", "extdata"
-        )
-        return {row[0]: (str(row[1]), whole(row[2]), str(row[3] or ""), row[4]) for row in found}
-
     def _agent(self, agent: int) -> Agent:
         return self._agents.get(agent, ("", agent))[:2]
 
@@ -191,7 +186,7 @@ class _Profile:
             reported = 6 if start else 5
             sizes = {"bytes": [whole(self._bytes.get(row[7])) or ABSENT for row in rows]} if start else {}
             events.add(
-                kind, rows, [self._texts.get(row[reported], "") for row in rows], [(row[3], row[4]) for row in rows],
+                kind, rows, [self._texts.get(row[reported], "") for row in rows],
                 device=[row[3] for row in rows], stream=[row[4] for row in rows], correlation=[row[7] for row in rows],
                 **sizes,
             )  # fmt: skip
@@ -225,9 +220,8 @@ def add_kernels(
     for kind, text, start in KINDS_OF_KERNELS:
         chosen = [at for at, name in enumerate(names) if beginning(name, FILLING, COPYING) == start]
         mine = {name: [column[at] for at in chosen] for name, column in ids.items()}
-        tracks = list(zip(mine["device"], mine["stream"], strict=True))
         sizes = {"blocks": [blocks[at] for at in chosen]} if kind == EventKind.KERNEL else {}
-        events.add(kind, [rows[at] for at in chosen], [text or names[at] for at in chosen], tracks, **mine, **sizes)
+        events.add(kind, [rows[at] for at in chosen], [text or names[at] for at in chosen], **mine, **sizes)
 
 
 def add_copies(
@@ -236,8 +230,7 @@ def add_copies(
     """Adds copies; ends: (source, target) of each. columns: their streams, bytes and correlations."""
     names = [f"Memcpy {PLACES.get(source, '')}to{PLACES.get(target, '')}" for (source, _), (target, _) in ends]
     devices = [number if target == "GPU" else other for (_, other), (target, number) in ends]
-    tracks = list(zip(devices, columns["stream"], strict=True))
-    events.add(EventKind.MEMCPY, rows, names, tracks, device=devices, **columns)
+    events.add(EventKind.MEMCPY, rows, names, device=devices, **columns)
 
 
 def beginning(name: str, *known: str) -> str:
