@@ -38,7 +38,7 @@ from steptime.machine.machine import Machine
 from steptime.quantities import format_count
 from steptime.rank_result import RankResult, analyse_process, analyse_trace
 from steptime.recording.inventory import COMPILE_LOGS
-from steptime.recording.load import Contents, load_process, load_whole, look_into, place
+from steptime.recording.load import load_process, load_whole, look_into, place
 from steptime.recording.recording import Recording
 from steptime.remote import fetched
 from steptime.report import json
@@ -241,7 +241,11 @@ def _diagnose_recording(
     comparison = compare(_summaries(reduced))
     if comparison is None:
         return diagnose(load_whole(contents), source, companions)
-    recording = _of_ranks(contents, reduced, informative(comparison))
+    folders = {each.facts.rank: each.folder for each in reduced if each.summary is not None}
+    chosen = (load_process(folders[rank], contents.manifest)[0] for rank in informative(comparison))
+    problems = (*contents.problems, *_problems(reduced)[:MOST_PROBLEMS])
+    processes = tuple(sorted(chosen, key=place))
+    recording = Recording(contents.path, contents.manifest, processes, contents.telemetry, problems)
     on_host = hosts(reduced)
     results = [
         analyse_process(recording, process, lay_out_whole(process), on_host=on_host[process.facts.host], detailed=True)
@@ -249,14 +253,6 @@ def _diagnose_recording(
     ]
     results = [replace(result, problems=()) for result in results]  # the map step has reported them
     return combine(results, source, recording.problems, _summaries(reduced), companions)
-
-
-def _of_ranks(contents: Contents, reduced: Sequence[ReducedProcess], ranks: Iterable[int]) -> Recording:
-    """Recording with the processes of some ranks only."""
-    folders = {each.facts.rank: each.folder for each in reduced if each.summary is not None}
-    processes = sorted((load_process(folders[rank], contents.manifest)[0] for rank in ranks), key=place)
-    problems = (*contents.problems, *_problems(reduced)[:MOST_PROBLEMS])
-    return Recording(contents.path, contents.manifest, tuple(processes), contents.telemetry, problems)
 
 
 def diagnose(recording: Recording, source: str, companions: CompanionFiles = NO_COMPANIONS) -> Report:

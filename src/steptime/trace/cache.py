@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, TypeAlias, get_type_hints
+from typing import Annotated, Any, BinaryIO, TypeAlias, get_type_hints
 
 import msgspec
 import numpy as np
@@ -46,7 +46,7 @@ START = struct.Struct(f"<{len(MAGIC)}sQI")
 class _Column(msgspec.Struct, frozen=True):
     """Description of a column. constant: value of all rows of one that has no memory per row."""
 
-    kind: Literal["uint8", "int8", "int16", "int32", "int64"]
+    kind: Annotated[str, msgspec.Meta(pattern=r"^(uint8|int(8|16|32|64))\Z")]
     rows: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
     constant: int | None = None
 

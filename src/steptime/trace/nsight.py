@@ -99,4 +99,4 @@ class _ProcessTables:
 
 def _add_work(events: EventColumns, kind: EventKind, rows: list[Row], names: list[str], **more: list[int]) -> None:
     ids = {name: [row[3 + at] for row in rows] for at, name in enumerate(("device", "stream", "correlation"))}
-    events.add(kind, rows, names, **ids, **more)
+    events.add(kind, rows, names, [(row[3], row[4]) for row in rows], **ids, **more)

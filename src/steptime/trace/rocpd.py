@@ -186,7 +186,7 @@ class _Profile:
             reported = 6 if start else 5
             sizes = {"bytes": [whole(self._bytes.get(row[7])) or ABSENT for row in rows]} if start else {}
             events.add(
-                kind, rows, [self._texts.get(row[reported], "") for row in rows],
+                kind, rows, [self._texts.get(row[reported], "") for row in rows], [(row[3], row[4]) for row in rows],
                 device=[row[3] for row in rows], stream=[row[4] for row in rows], correlation=[row[7] for row in rows],
                 **sizes,
             )  # fmt: skip
@@ -220,8 +220,9 @@ def add_kernels(
     for kind, text, start in KINDS_OF_KERNELS:
         chosen = [at for at, name in enumerate(names) if beginning(name, FILLING, COPYING) == start]
         mine = {name: [column[at] for at in chosen] for name, column in ids.items()}
+        tracks = list(zip(mine["device"], mine["stream"], strict=True))
         sizes = {"blocks": [blocks[at] for at in chosen]} if kind == EventKind.KERNEL else {}
-        events.add(kind, [rows[at] for at in chosen], [text or names[at] for at in chosen], **mine, **sizes)
+        events.add(kind, [rows[at] for at in chosen], [text or names[at] for at in chosen], tracks, **mine, **sizes)
 
 
 def add_copies(
@@ -230,7 +231,8 @@ def add_copies(
     """Adds copies; ends: (source, target) of each. columns: their streams, bytes and correlations."""
     names = [f"Memcpy {PLACES.get(source, '')}to{PLACES.get(target, '')}" for (source, _), (target, _) in ends]
     devices = [number if target == "GPU" else other for (_, other), (target, number) in ends]
-    events.add(EventKind.MEMCPY, rows, names, device=devices, **columns)
+    tracks = list(zip(devices, columns["stream"], strict=True))
+    events.add(EventKind.MEMCPY, rows, names, tracks, device=devices, **columns)
 
 
 def beginning(name: str, *known: str) -> str:

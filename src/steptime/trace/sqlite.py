@@ -49,12 +49,11 @@ class EventColumns:
         kind: EventKind | Sequence[EventKind],
         rows: Sequence[Row],
         names: Sequence[str],
-        tracks: Sequence[tuple[int, int]] | None = None,
+        tracks: Sequence[tuple[int, int]],
         **ids: Sequence[int],
     ) -> None:
-        """Adds events; kind: of all, or of each. tracks: (process, thread) of each; None: its device and stream. ids:
-        further columns."""
-        tracks = list(zip(ids["device"], ids["stream"], strict=True)) if tracks is None else tracks
+        """Adds events; kind: of all, or of each. tracks: (process, thread) or (device, stream). ids: further
+        columns."""
         start, end = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
         values: dict[str, Array] = {
             "event_kind": np.broadcast_to(np.array(kind, np.uint8), start.shape),
