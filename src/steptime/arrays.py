@@ -109,8 +109,9 @@ def looked_up(table: npt.NDArray[Scalar], numbers: Numbers) -> npt.NDArray[Scala
 
 
 def unique(values: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
-    """Distinct values in ascending order. numpy's own function hashes them first, and imports masked arrays."""
-    ordered = np.sort(values, axis=None)
+    """Distinct values in ascending order, quickly if they come in sorted runs. numpy's own function hashes them first,
+    and imports masked arrays."""
+    ordered = np.sort(values, axis=None, kind="stable")
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return ordered[first]

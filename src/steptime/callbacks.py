@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 from steptime.in_process import OwnRecording, log_to, record, shared_name
@@ -74,7 +75,7 @@ def _lightning() -> type:
                 for logger in trainer.loggers:
                     logger.log_metrics(values, step=step)
 
-            self._log(_Writer(write), lambda: int(trainer.global_step))
+            self._log(SimpleNamespace(log_metrics=write), lambda: int(trainer.global_step))
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
             """Sends the last numbers, while the loggers are still open."""
@@ -168,7 +169,7 @@ def _keras() -> type:
         def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
             """Starts the recording, before the loader's iterator is made."""
             self._start()
-            self._log(_Writer(lambda values, step: self._values.update(values)))
+            self._log(SimpleNamespace(log_metrics=lambda values, step: self._values.update(values)))
 
         def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
             """Adds the newest numbers to the epoch's logs."""
@@ -181,13 +182,6 @@ def _keras() -> type:
             self._end()
 
     return Keras
-
-
-class _Writer:
-    """Adapter of a function to the writer that `log_to` expects."""
-
-    def __init__(self, log_metrics: Callable[[dict[str, float], int], None]) -> None:
-        self.log_metrics = log_metrics
 
 
 MAKERS = {"Lightning": _lightning, "HuggingFace": _hugging_face, "Accelerate": _accelerate, "Keras": _keras}

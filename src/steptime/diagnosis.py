@@ -9,13 +9,14 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from steptime.advice.companion_evidence import reported_counters, with_compile_logs, with_counters
 from steptime.advice.rank_evidence import with_straggler_site
 from steptime.advice.trace_evidence import look_at_trace
 from steptime.analysis.breakdown import device_of
 from steptime.analysis.device_activity import nothing_in
-from steptime.analysis.layout import Layout, lay_out_whole
+from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.stragglers.comparison import RankComparison, missing_ranks
 from steptime.analysis.stragglers.fleet import (
     LEAST_STEPS,
@@ -37,8 +38,8 @@ from steptime.machine.machine import Machine
 from steptime.quantities import format_count
 from steptime.rank_result import RankResult, analyse_process, analyse_trace
 from steptime.recording.inventory import COMPILE_LOGS
-from steptime.recording.load import Contents, load_process, load_whole, look_into, place
-from steptime.recording.recording import Process, Recording
+from steptime.recording.load import load_process, load_whole, look_into, place
+from steptime.recording.recording import Recording
 from steptime.remote import fetched
 from steptime.report import json
 from steptime.report.compose import compose, of_copies, with_trials
@@ -56,6 +57,8 @@ from steptime.trials.results import is_trial, newest_trial, read_results
 DETAILED_RANKS = 32
 """Most ranks that are analysed completely; of more, the most informative ones."""
 NOTHING_RECORDED = "record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] around whole steps."
+SWITCHED_OFF = "switched off: "
+"""Prefix of the note of a probe that has failed and left the job alone."""
 MOST_PROBLEMS = 8
 """Most sentences about single ranks of a large job."""
 
@@ -119,10 +122,13 @@ def diagnose_paths(
     read = ((numbers[rank], read_rank(found.ranks[numbers[rank]], max_size=max_size, cache=cache)) for rank in chosen)
     results = [result for number, trace in read if (result := analyse_trace(trace, number, detailed=pictures))]
     if not results:
-        raise NothingMeasuredError(
-            "trace-without-steps", problems[0] if problems else "The paths contain no trace with a step."
-        )
+        raise _without_steps(problems)
     return combine(results, source, (*found.problems, *problems[:MOST_PROBLEMS]), summaries, companions)
+
+
+def _without_steps(problems: Sequence[str]) -> NothingMeasuredError:
+    reason = problems[0] if problems else "The paths contain no trace with a step."
+    return NothingMeasuredError("trace-without-steps", reason)
 
 
 def _at_one_time(traces: Iterable[Trace]) -> Iterator[Trace]:
@@ -187,28 +193,11 @@ def read_sweep(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE, cache:
     return tuple(points)
 
 
-def diagnose_anywhere(
-    paths: tuple[str, ...],
-    *,
-    max_size: int = DEFAULT_MAX_SIZE,
-    cache: bool = True,
-    engine: str | None = None,
-    workers: int | None = None,
-    pictures: bool = True,
-    companions: CompanionFiles = NO_COMPANIONS,
-) -> Report:
-    """Report as by `diagnose_paths`, also of URLs, whose content is copied here temporarily."""
+def diagnose_anywhere(paths: Sequence[str], **options: Any) -> Report:
+    """Report as by `diagnose_paths`, with its options, also of URLs, whose content is copied here temporarily."""
     with fetched(paths) as local:
-        report = diagnose_paths(
-            local,
-            max_size=max_size,
-            cache=cache,
-            engine=engine,
-            workers=workers,
-            pictures=pictures,
-            companions=companions,
-        )
-    if local == paths:
+        report = diagnose_paths(local, **options)
+    if local == tuple(paths):
         return report
     return replace(of_copies(report, " ".join(paths)), next_command=f"steptime report {paths[0]} -o report.md")
 
@@ -231,9 +220,7 @@ def diagnose_traces(
         else:
             empty.append(f"{trace.path} {nothing_in(trace) or 'holds no step'}: {NOTHING_RECORDED}")
     if not results:
-        raise NothingMeasuredError(
-            "trace-without-steps", empty[0] if empty else "The paths contain no trace with a step."
-        )
+        raise _without_steps(empty)
     if len(results) > 1:
         results = [
             replace(each, problems=tuple(f"{each.own.name}: {message}" for message in each.problems))
@@ -254,7 +241,11 @@ def _diagnose_recording(
     comparison = compare(_summaries(reduced))
     if comparison is None:
         return diagnose(load_whole(contents), source, companions)
-    recording = _of_ranks(contents, reduced, informative(comparison))
+    folders = {each.facts.rank: each.folder for each in reduced if each.summary is not None}
+    chosen = (load_process(folders[rank], contents.manifest)[0] for rank in informative(comparison))
+    problems = (*contents.problems, *_problems(reduced)[:MOST_PROBLEMS])
+    processes = tuple(sorted(chosen, key=place))
+    recording = Recording(contents.path, contents.manifest, processes, contents.telemetry, problems)
     on_host = hosts(reduced)
     results = [
         analyse_process(recording, process, lay_out_whole(process), on_host=on_host[process.facts.host], detailed=True)
@@ -264,28 +255,24 @@ def _diagnose_recording(
     return combine(results, source, recording.problems, _summaries(reduced), companions)
 
 
-def _of_ranks(contents: Contents, reduced: Sequence[ReducedProcess], ranks: Iterable[int]) -> Recording:
-    """Recording with the processes of some ranks only."""
-    folders = {each.facts.rank: each.folder for each in reduced if each.summary is not None}
-    processes = sorted((load_process(folders[rank], contents.manifest)[0] for rank in ranks), key=place)
-    problems = (*contents.problems, *_problems(reduced)[:MOST_PROBLEMS])
-    return Recording(contents.path, contents.manifest, tuple(processes), contents.telemetry, problems)
-
-
 def diagnose(recording: Recording, source: str, companions: CompanionFiles = NO_COMPANIONS) -> Report:
     """Report of a recording. Raises NothingMeasuredError if no process took enough steps."""
     results, seen, on_host = list[RankResult](), 0, hosts(recording.processes)
-    for process, layout in _trainers(recording):
+    laid_out = [(process, lay_out_whole(process)) for process in recording.processes]
+    trainers = [(process, layout) for process, layout in laid_out if layout.timeline.mode != Mode.FORWARD]
+    for process, layout in trainers or laid_out:  # what only infers counts if nothing trains
         steps = layout.timeline.steps
         seen = max(seen, len(steps.start))
         if steps.steady.sum() >= LEAST_STEPS:
             count, detailed = on_host[process.facts.host], len(results) < DETAILED_RANKS
             results.append(analyse_process(recording, process, layout, on_host=count, detailed=detailed))
     if not results:
+        off = [note for process in recording.processes for note in process.notes if note.startswith(SWITCHED_OFF)]
+        instead = f"steptime was {off[0].rstrip('.')}." if off else "Train longer."
         raise NothingMeasuredError(
             "too-few-steps",
             f"{'Only ' * bool(seen)}{format_count(seen, 'training step')} {'was' if seen == 1 else 'were'} recorded; a "
-            f"breakdown needs {LEAST_STEPS} after warm-up. {_instead(recording)} The recording is in "
+            f"breakdown needs {LEAST_STEPS} after warm-up. {instead} The recording is in "
             f"{recording.path}.",
         )
     # Of several programs of one process, or several processes of one rank, what trained longest speaks for it.
@@ -293,23 +280,6 @@ def diagnose(recording: Recording, source: str, companions: CompanionFiles = NO_
     results.sort(key=lambda each: (places.index(each.place), -sum(each.own.steady)))
     report = combine(results, source, recording.problems, companions=companions)
     return replace(report, environment=replace(report.environment, ranks=len(recording.processes)))
-
-
-SWITCHED_OFF = "switched off: "
-"""Prefix of the note of a probe that has failed and left the job alone."""
-
-
-def _instead(recording: Recording) -> str:
-    """Advice for too few steps, or the reason why there are no more."""
-    notes = [note for process in recording.processes for note in process.notes if note.startswith(SWITCHED_OFF)]
-    return f"steptime was {notes[0].rstrip('.')}." if notes else "Train longer."
-
-
-def _trainers(recording: Recording) -> list[tuple[Process, Layout]]:
-    """Processes with their layouts, without those that only infer if others train."""
-    laid_out = [(process, lay_out_whole(process)) for process in recording.processes]
-    trainers = [(process, layout) for process, layout in laid_out if layout.timeline.mode != Mode.FORWARD]
-    return trainers or laid_out
 
 
 def _summaries(reduced: Sequence[Reduced | ReducedProcess]) -> list[RankSummary]:

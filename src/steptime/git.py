@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO
 
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 """Pattern of a commit id, SHA-1 or SHA-256."""
@@ -76,17 +75,18 @@ def _run(
 ) -> subprocess.CompletedProcess[bytes]:
     command = ["git", "--no-pager", "--literal-pathspecs", "-C", str(folder)]
     command += [word for name, value in {**PASSIVE, **settings}.items() for word in ("-c", f"{name}={value}")]
-    with (
-        _input(given) as read,
-        subprocess.Popen(
+    with tempfile.TemporaryFile() as read:  # after a timeout, `communicate` accepts no input again
+        read.write(given)
+        read.seek(0)
+        git = subprocess.Popen(
             [*command, *words],
             stdin=read,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=_environment(topmost),
             start_new_session=True,  # a Ctrl-C is meant for the job
-        ) as git,
-    ):
+        )
+    with git:
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until and not over():
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -95,15 +95,6 @@ def _run(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(git.pid, signal.SIGKILL)
     raise subprocess.TimeoutExpired(command, PATIENCE)
-
-
-def _input(given: bytes) -> IO[bytes]:
-    """File with the input, at its start: after a timeout, `communicate` accepts no input again, and may have written a
-    part of it."""
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - who asks closes it
-    file.write(given)
-    file.seek(0)
-    return file
 
 
 def _environment(topmost: Path | None) -> dict[str, str]:

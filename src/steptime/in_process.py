@@ -100,7 +100,11 @@ def _start(folder: str | os.PathLike[str] | None, profile: bool) -> OwnRecording
     if not probe.start(json.dumps({"recording": str(made), **asdict(ProbeOptions(profile))}, ensure_ascii=False)):
         return OwnRecording(None)
     if leads:
-        _start_companion(made, _root())
+        # Without it a recording has no telemetry, and grows with the job's length.
+        subprocess.run(
+            own_python("steptime.launcher.companion", str(made), str(os.getpid()), str(_root())), check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
     recording = OwnRecording(made, begun=True, leads=leads, pid=os.getpid())
     atexit.register(recording._notify)
     finish_as_child(recording._notify)
@@ -125,15 +129,6 @@ def shared_name() -> Path:
 
     began = Path(f"/proc/{_root()}").stat().st_ctime
     return Path("runs") / f"{job_name(_command())}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(began))}"
-
-
-def _start_companion(folder: Path, root: int) -> None:
-    """Starts `launcher.companion`. Without it a recording has no telemetry, and grows with the job's length. Raises
-    OSError."""
-    subprocess.run(
-        own_python("steptime.launcher.companion", str(folder), str(os.getpid()), str(root)), check=False,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
 
 
 def log_to(writer: Any = None, *, every: float = 10.0, step: Callable[[], int] | None = None) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from steptime.arrays import PIECE, Bool, Int64
+from steptime.arrays import PIECE, Bool, Int64, unique
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,12 +87,8 @@ def subtract(first: Intervals, second: Intervals) -> Intervals:
 
 
 def instants(*columns: npt.ArrayLike) -> Int64:
-    """Distinct times of the columns, ascending. For sorted columns many times as fast as np.unique."""
-    times = np.concatenate([np.asarray(column, np.int64) for column in columns])
-    times.sort(kind="stable")
-    first = np.ones(len(times), np.bool_)
-    np.not_equal(times[1:], times[:-1], out=first[1:])
-    return times[first]
+    """Distinct times of the columns, ascending."""
+    return unique(np.concatenate([np.asarray(column, np.int64) for column in columns]))
 
 
 def clip(intervals: Intervals, start: int, end: int) -> Intervals:

@@ -7,6 +7,7 @@ standard library and the environment first, then steptime's own folder, then the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -27,13 +28,8 @@ def own_python(module: str, *words: str) -> tuple[str, ...]:
 
 def _paths() -> list[str]:
     """Folders to append to those of the environment."""
-    left_out = {_current(), os.path.dirname(os.path.realpath(sys.argv[0] if sys.argv else ""))}  # noqa: PTH120 - text
+    left_out = {os.path.dirname(os.path.realpath(sys.argv[0] if sys.argv else ""))}  # noqa: PTH120 - text
+    with contextlib.suppress(OSError):  # it was removed
+        left_out.add(str(Path.cwd()))
     known = [path for path in sys.path if Path(path).is_absolute() and path not in left_out]
     return list(dict.fromkeys((ROOT, *known)))
-
-
-def _current() -> str:
-    try:
-        return str(Path.cwd())
-    except OSError:  # it was removed
-        return ""

@@ -145,7 +145,10 @@ def serve(converter: str, memory: str, seconds: str) -> NoReturn:
     except MemoryError:
         os._exit(TOO_LARGE)
     except NotPlainError as error:
-        _refuse(error.kind, str(error))
+        os.lseek(1, 0, os.SEEK_SET)
+        os.ftruncate(1, 0)
+        os.write(1, json.dumps([error.kind, str(error).encode("utf-8", "replace").decode()]).encode())
+        os._exit(REFUSED)
     os._exit(0)
 
 
@@ -176,10 +179,3 @@ def _limit(memory: int, seconds: int) -> None:
     for what, most in limits.items():
         with suppress(ValueError, OSError):
             resource.setrlimit(what, (most, most))
-
-
-def _refuse(kind: str, reason: str) -> NoReturn:
-    os.lseek(1, 0, os.SEEK_SET)
-    os.ftruncate(1, 0)
-    os.write(1, json.dumps([kind, reason.encode("utf-8", "replace").decode()]).encode())
-    os._exit(REFUSED)

@@ -289,7 +289,7 @@ def _scatter_of(values: Float64) -> float:
     level do not affect; 0 for fewer than LEAST_FOR_SCATTER values."""
     if len(values) < LEAST_FOR_SCATTER:
         return 0.0
-    return 1.4826 / sqrt(2) * float(np.median(np.abs(np.diff(values))))
+    return TO_DEVIATION / sqrt(2) * float(np.median(np.abs(np.diff(values))))
 
 
 def slope_of(values: Float64) -> Estimate:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,14 +16,13 @@ from steptime.advice.verdict import Verdict, verdict, with_savings
 from steptime.analysis.breakdown import device_of
 from steptime.analysis.device_activity import has_kernels, nothing_in, unseen_work
 from steptime.analysis.layout import Layout
-from steptime.analysis.memory_samples import OverTime, most_held, sampled_memory
+from steptime.analysis.memory_samples import most_held, sampled_memory
 from steptime.analysis.recorded_breakdown import breakdown_of_process
-from steptime.analysis.step_context import StepContext
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.stragglers.fleet import machine_of
 from steptime.analysis.stragglers.summary import RankSummary, summarise, summarise_process
 from steptime.analysis.timeline import Timeline
-from steptime.analysis.trace_steps import FoundSteps, whole_steps
+from steptime.analysis.trace_steps import whole_steps
 from steptime.analysis.tracer import slowed_by_tracer, without_tracer
 from steptime.arrays import give_back
 from steptime.machine.machine import Machine
@@ -76,6 +74,8 @@ def analyse_process(
 ) -> RankResult:
     """Result of a recorded process. on_host: number of training processes on its host. detailed: include its step view,
     flame graph and memory by owner."""
+    from steptime.memory.in_report import kept_in_process, owned_in_process  # pictures': text needs none of it
+
     machine, timeline = machine_of(recording), layout.timeline
     recorded, steps, rank = breakdown_of_process(process, layout, machine), timeline.steps, process.facts.rank
     case = assemble(
@@ -85,7 +85,7 @@ def analyse_process(
         telemetry=recording.telemetry,
         machine=machine,
         trainers_on_host=on_host,
-        kept=_kept_by_module(process, recorded.windows) if detailed and recorded.profiled is not None else None,
+        kept=kept_in_process(process, recorded.windows) if detailed and recorded.profiled is not None else None,
     )
     usual = usual_steps(layout)
     own = ProcessReport(
@@ -101,7 +101,7 @@ def analyse_process(
         series=series_of_process(timeline, recorded.breakdown),
         step_view=step_view_of_process(process, steps, recorded) if detailed else None,
         flame=flame_of_process(recorded) if detailed else None,
-        memory_by_owner=_by_owner(process, recorded.windows) if detailed else None,
+        memory_by_owner=owned_in_process(process, recorded.windows) if detailed else None,
         traces=traces_of_process(process),
         notes=(*process.notes, f"Warm-up: {timeline.warm_up_reason}.", *_thinned(timeline)),
         cost=cost_of(process, steps, machine, case.contention, slowed_by_tracer(layout, usual), recording.manifest),
@@ -138,6 +138,11 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
     warm_up, walls = looked.case.step.warm_up, looked.whole.wall
     seen = _seen_device(trace, device)
     damage = (*trace.damage.sentences, *filter(None, [steps.lost]))
+    by_owner = None
+    if detailed:
+        from steptime.memory.in_report import owned_in_trace
+
+        by_owner = owned_in_trace(trace, steps.boundaries, steps.how)
     own = ProcessReport(
         name=f"rank {rank}",
         rank=rank,
@@ -152,7 +157,7 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
         series=series_of_trace(looked.whole, warm_up),
         step_view=step_view_of_trace(looked.steps, looked.numbers) if detailed else None,
         flame=flame_of(looked.steps) if detailed else None,
-        memory_by_owner=_by_owner_in(trace, steps) if detailed else None,
+        memory_by_owner=by_owner,
         traces=traces_of(trace),
         notes=damage,
     )
@@ -167,21 +172,3 @@ def _seen_device(trace: Trace, device: str) -> str:
         return f"{trace.devices[0].name if trace.devices else 'device'} (not recorded)"
     idle = f" ({trace.devices[0].name} idle, or not recorded)" if trace.devices and not has_kernels(trace) else ""
     return device + idle
-
-
-def _by_owner(process: Process, windows: Sequence[StepContext]) -> OverTime | None:
-    from steptime.memory.in_report import owned_in_process  # a picture's: text needs none of it
-
-    return owned_in_process(process, windows)
-
-
-def _by_owner_in(trace: Trace, steps: FoundSteps) -> OverTime | None:
-    from steptime.memory.in_report import owned_in_trace
-
-    return owned_in_trace(trace, steps.boundaries, steps.how)
-
-
-def _kept_by_module(process: Process, windows: Sequence[StepContext]) -> Mapping[str, float] | None:
-    from steptime.memory.in_report import kept_in_process
-
-    return kept_in_process(process, windows)

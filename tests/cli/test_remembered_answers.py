@@ -42,7 +42,7 @@ def diagnoses(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     def counted(paths: tuple[str, ...], **options: object) -> Report:
         seen.append(paths)
-        return in_earnest(paths, **options)  # type: ignore[arg-type]
+        return in_earnest(paths, **options)
 
     monkeypatch.setattr(diagnosis, "diagnose_anywhere", counted)
     return seen

@@ -37,9 +37,10 @@ def command(pid: int, delivery: Delivery, recording: str | None, stay: bool, no_
     """
     from steptime.cli.delivery import deliver
     from steptime.diagnosis import diagnose_paths
-    from steptime.launcher.attach import attach, command_of, has_way_in, processes_to_enter
+    from steptime.launcher.attach import attach, has_way_in, processes_to_enter
     from steptime.launcher.command import PROOF, default_recording, make_recording
     from steptime.launcher.outcome import ProbeOptions
+    from steptime.launcher.progress import command_of
     from steptime.launcher.py_spy import find
     from steptime.recording.inventory import remove
     from steptime.recording.manifest import discard, innermost, remove_empty
@@ -87,7 +88,7 @@ def _look(pid: int, *, stay: bool, wants_report: bool) -> int:
     """Prints the lines of a process that cannot be entered. Raises UsageError if a report or a recording is wanted."""
     from steptime.answer.text import as_text
     from steptime.cli.outside import answer_of
-    from steptime.launcher.attach import command_of
+    from steptime.launcher.progress import command_of
     from steptime.launcher.py_spy import SECONDS, look_from_outside
 
     if wants_report:

@@ -6,7 +6,7 @@ holds up the members of every later one, and the cause is at the ranks that wait
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -67,7 +67,18 @@ def waits_of(groups: Sequence[Group], given: Mapping[int, Dump]) -> dict[int, Wa
     """Waits of all ranks with an open call, by rank. given: dumps by rank."""
     found = {rank: next((call for call in dump.calls if not call.done), None) for rank, dump in given.items()}
     first = {rank: call for rank, call in found.items() if call is not None}
-    return {rank: _wait(rank, call, groups, given, first) for rank, call in first.items()}
+    waits = {}
+    for rank, call in first.items():
+        group = next((each for each in groups if each.name == call.group and rank in each.members), None)
+        members = group.members if group is not None else (rank,)
+        others = _others(rank, call, members)
+        unknown = group is None or any(other not in given for other in others)
+        unknown = unknown or (call.direction is None and group is not None and not group.whole)
+        progress = {other: _progress(call, given[other], first.get(other)) for other in others if other in given}
+        held = tuple(other for other, each in progress.items() if each is CallProgress.BEHIND)
+        ended = tuple(other for other, each in progress.items() if each is CallProgress.ENDED)
+        waits[rank] = Wait(call, members, held, ended, unknown)
+    return waits
 
 
 def waiting_for(rank: int, waits: Mapping[int, Wait]) -> tuple[int, ...]:
@@ -80,31 +91,10 @@ def waiting_for(rank: int, waits: Mapping[int, Wait]) -> tuple[int, ...]:
     return tuple(sorted(found - {rank}))
 
 
-def _wait(
-    rank: int,
-    call: CollectiveCall,
-    groups: Sequence[Group],
-    given: Mapping[int, Dump],
-    first: Mapping[int, CollectiveCall],
-) -> Wait:
-    group = next((each for each in groups if each.name == call.group and rank in each.members), None)
-    members = group.members if group is not None else (rank,)
-    others = tuple(_others(rank, call, members))
-    unknown = group is None or any(other not in given for other in others)
-    unknown = unknown or (call.direction is None and group is not None and not group.whole)
-    progress = {other: _progress(call, given[other], first.get(other)) for other in others if other in given}
-    held = tuple(other for other, each in progress.items() if each is CallProgress.BEHIND)
-    ended = tuple(other for other, each in progress.items() if each is CallProgress.ENDED)
-    return Wait(call, members, held, ended, unknown)
-
-
-def _others(rank: int, call: CollectiveCall, members: tuple[int, ...]) -> Iterator[int]:
-    """Ranks that a call of `rank` needs."""
-    direction = call.direction
-    ends = set(direction[1:]) if direction is not None else None
-    for place, member in enumerate(members):
-        if member != rank and (ends is None or place in ends):
-            yield member
+def _others(rank: int, call: CollectiveCall, members: tuple[int, ...]) -> list[int]:
+    """Ranks that a call of `rank` needs: all members, or the other end of a send or receive."""
+    ends = range(len(members)) if call.direction is None else call.direction[1:]
+    return [member for place, member in enumerate(members) if member != rank and place in ends]
 
 
 def _progress(call: CollectiveCall, dump: Dump, first: CollectiveCall | None) -> CallProgress:

@@ -22,7 +22,15 @@ from pathlib import Path
 from steptime.errors import CommandError, SteptimeError
 from steptime.launcher.launch import INJECT, PLAN, START
 from steptime.launcher.outcome import ProbeOptions, Progress
-from steptime.launcher.progress import PROC, PROFILED, Journals, same_stack, uses_torch
+from steptime.launcher.progress import (
+    PROC,
+    PROFILED,
+    Journals,
+    command_of,
+    environment_of,
+    same_stack,
+    uses_torch,
+)
 from steptime.launcher.supervise import pack_recording
 from steptime.launcher.telemetry import Telemetry
 from steptime.launcher.thin import JournalThinner, family
@@ -74,7 +82,7 @@ def processes_to_enter(pid: int) -> tuple[int, ...]:
             f"Neither process {pid} nor any of its children is a Python process with torch imported. Give the "
             "training process, or wait until it has imported torch."
         )
-    recorded = next((each for each in found if PLAN in _environment(each)), None)
+    recorded = next((each for each in found if PLAN in environment_of(each)), None)
     if recorded is not None:
         raise _refused(f"steptime already records process {recorded}. Watch it: steptime watch {recorded}")
     return tuple(found)
@@ -84,27 +92,44 @@ def _refused(sentence: str) -> CommandError:
     return CommandError("attach-refused", sentence, exit_status=1)
 
 
-def _environment(pid: int) -> dict[str, str]:
-    """Returns the environment that the process was started with."""
-    with contextlib.suppress(OSError):
-        words = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
-        return {name.decode(errors="replace"): value.decode(errors="replace")
-                for name, _, value in (word.partition(b"=") for word in words)}  # fmt: skip
-    return {}
-
-
-def command_of(pid: int) -> tuple[str, ...]:
-    words = (PROC / str(pid) / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-    return tuple(word.decode(errors="replace") for word in words)
-
-
 def attach(
     pids: Sequence[int], folder: Path, options: ProbeOptions, show: Callable[[Progress], None] | None, *, stay: bool
 ) -> Attached:
     """Enters the processes, and leaves them once their steps are profiled, or at Ctrl-C; with `stay` at their end.
     folder: of the recording, made and empty. Raises CommandError if a living one cannot be entered; then none is."""
     with _alone(pids):
-        return _attach(pids, folder, options, show, stay=stay)
+        manifest = start_manifest(folder, command_of(pids[0]), {"attached": ",".join(map(str, pids))})
+        with contextlib.suppress(OSError):
+            manifest["directory"] = str((PROC / str(pids[0]) / "cwd").readlink())
+        try:
+            for pid in pids:
+                _enter(pid, folder, options)
+            _wait_for_one(pids, folder, show)
+        except BaseException:  # all of a job or none of it
+            _leave(folder, pids)
+            for mark in (LEAVE, *(f"{word}-{pid}" for pid in pids for word in ("left", "refused"))):
+                (folder / mark).unlink(missing_ok=True)
+            raise
+        telemetry = Telemetry(folder, pids[0])
+        thinner = JournalThinner(folder, lambda: telemetry.pids)
+        journals, start = Journals(folder), time.monotonic()
+        while living := [pid for pid in pids if lives(pid)]:
+            try:
+                time.sleep(PERIOD)
+                _ask_again(living, folder)
+                progress = Progress(time.monotonic() - start, *journals.look())
+                if show is not None:
+                    show(progress)
+                for timer in (telemetry, thinner):
+                    if time.monotonic() >= timer.due:
+                        timer.look()
+                if progress.stage == PROFILED and _is_measured(folder) and not stay:
+                    break
+            except KeyboardInterrupt:
+                break
+        left = _leave(folder, pids)
+        extend_manifest(folder, manifest, ended_epoch_ns=time.time_ns(), torch_imported=True)
+        return Attached(tuple(pids), not living, left, tuple(pack_recording(folder)))
 
 
 @contextlib.contextmanager
@@ -121,43 +146,6 @@ def _alone(pids: Sequence[int]) -> Iterator[None]:
                 ) from None
             held.callback(Path(lock.name).unlink, missing_ok=True)
         yield
-
-
-def _attach(
-    pids: Sequence[int], folder: Path, options: ProbeOptions, show: Callable[[Progress], None] | None, *, stay: bool
-) -> Attached:
-    manifest = start_manifest(folder, command_of(pids[0]), {"attached": ",".join(map(str, pids))})
-    with contextlib.suppress(OSError):
-        manifest["directory"] = str((PROC / str(pids[0]) / "cwd").readlink())
-    try:
-        for pid in pids:
-            _enter(pid, folder, options)
-        _wait_for_one(pids, folder, show)
-    except BaseException:  # all of a job or none of it
-        _leave(folder, pids)
-        for mark in (LEAVE, *(f"{word}-{pid}" for pid in pids for word in ("left", "refused"))):
-            (folder / mark).unlink(missing_ok=True)
-        raise
-    telemetry = Telemetry(folder, pids[0])
-    thinner = JournalThinner(folder, lambda: telemetry.pids)
-    journals, start = Journals(folder), time.monotonic()
-    while living := [pid for pid in pids if lives(pid)]:
-        try:
-            time.sleep(PERIOD)
-            _ask_again(living, folder)
-            progress = Progress(time.monotonic() - start, *journals.look())
-            if show is not None:
-                show(progress)
-            for timer in (telemetry, thinner):
-                if time.monotonic() >= timer.due:
-                    timer.look()
-            if progress.stage == PROFILED and _is_measured(folder) and not stay:
-                break
-        except KeyboardInterrupt:
-            break
-    left = _leave(folder, pids)
-    extend_manifest(folder, manifest, ended_epoch_ns=time.time_ns(), torch_imported=True)
-    return Attached(tuple(pids), not living, left, tuple(pack_recording(folder)))
 
 
 def lives(pid: int) -> bool:
@@ -258,7 +246,7 @@ def _write_entry(pid: int, folder: Path, options: ProbeOptions) -> Path:
 
 def _in_standby(pid: int) -> bool:
     """True if it was started with STEPTIME_STANDBY, and has a handler for our signal."""
-    if not _environment(pid).get("STEPTIME_STANDBY"):
+    if not environment_of(pid).get("STEPTIME_STANDBY"):
         return False
     lines = (PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace").splitlines()
     caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")

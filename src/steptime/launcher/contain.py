@@ -118,7 +118,10 @@ def enter(spec: Spec) -> None:
     """Mounts overlays for this process. Raises OSError if the system does not allow it, or cannot do it."""
     _unshare()
     mount("", "/", "", RECURSIVE | PRIVATE)
-    points = mount_points()
+    with open("/proc/self/mountinfo", "rb") as file:
+        fields = [line.split()[4] for line in file]
+    unescaped = (field.decode("unicode_escape").encode("latin-1") for field in fields)
+    points = list(dict.fromkeys(map(os.fsdecode, unescaped)))
     overlaid = list(places(points))
     scratch = handle(spec["scratch"])
     real = [(path, handle(path)) for path in spec["real"]]
@@ -177,13 +180,6 @@ def replace_source(path: str, text: str) -> None:
 
 
 # -- what is there -----------------------------------------------------------------------------------------------------
-
-
-def mount_points() -> list[str]:
-    """Returns the mounts of this namespace, each once."""
-    with open("/proc/self/mountinfo", "rb") as file:
-        fields = [line.split()[4] for line in file]
-    return list(dict.fromkeys(os.fsdecode(field.decode("unicode_escape").encode("latin-1")) for field in fields))
 
 
 def places(points: Sequence[str]) -> Iterator[str]:

@@ -48,17 +48,15 @@ class ForkedJob:
         self._ready.register(status, select.POLLIN)
 
     def poll(self) -> int | None:
-        return self._look(0.0)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0.0)
+        return None
 
     def wait(self, timeout: float | None = None) -> int:
         """Waits for its end. Raises subprocess.TimeoutExpired."""
-        code = self._look(timeout)
-        if code is None:
-            raise subprocess.TimeoutExpired("fork", timeout or 0.0)
-        return code
-
-    def _look(self, seconds: float | None) -> int | None:
-        if self.returncode is None and self._ready.poll(None if seconds is None else 1000 * seconds):
+        if self.returncode is None:
+            if not self._ready.poll(None if timeout is None else 1000 * timeout):
+                raise subprocess.TimeoutExpired("fork", timeout or 0.0)
             text = os.read(self._status, 64)
             os.close(self._status)
             self.returncode = int(text) if text else -signal.SIGKILL  # without a word it was killed
@@ -97,30 +95,20 @@ class ForkServer:
     ) -> ForkedJob | None:
         """Forks a process; None if it must be started in another way. files: for output and for errors, and descriptors
         that its watchdog holds."""
-        with self._asking:
-            return self._job(words, directory, environment, spec, files)
-
-    def _job(
-        self,
-        words: Sequence[str],
-        directory: Path,
-        environment: Mapping[str, str],
-        spec: str,
-        files: tuple[IO[bytes], IO[bytes], tuple[int, ...]],
-    ) -> ForkedJob | None:
         plain = {name: value for name, value in environment.items() if name not in fork_script.OURS}
-        if self.off or not is_forkable(words):
-            return None
-        if self._server is None:
-            self._start(words[0], directory, plain)
-        if self._socket is None or (self._python, self._environment) != (words[0], plain):
-            return None
         request = {"words": list(words), "directory": str(directory), "environment": dict(environment), "spec": spec}
-        try:
-            return self._fork(self._socket, request, files)
-        except (OSError, ValueError):  # it was ended
-            self.switch_off()
-            return None
+        with self._asking:
+            if self.off or not is_forkable(words):
+                return None
+            if self._server is None:
+                self._start(words[0], directory, plain)
+            if self._socket is None or (self._python, self._environment) != (words[0], plain):
+                return None
+            try:
+                return self._fork(self._socket, request, files)
+            except (OSError, ValueError):  # it was ended
+                self.switch_off()
+                return None
 
     def _start(self, python: str, directory: Path, environment: dict[str, str]) -> None:
         self._python, self._environment, began = python, environment, time.monotonic()
@@ -138,10 +126,10 @@ class ForkServer:
             )
         ours.settimeout(PATIENCE)
         self._socket = ours
-        try:
-            if ours.recv(64) != fork_script.READY:
-                self.switch_off()
-        except OSError:
+        ready = b""
+        with contextlib.suppress(OSError):
+            ready = ours.recv(64)
+        if ready != fork_script.READY:
             self.switch_off()
         ours.settimeout(ANSWER)
         self.took = time.monotonic() - began

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from steptime.launcher.outcome import WAITING
@@ -102,11 +102,21 @@ def uses_torch(pid: int) -> bool:
     return False
 
 
-def _reason(pid: int) -> str:
-    words = [word.decode(errors="replace") for word in _read(PROC / str(pid) / "cmdline").split(b"\0")]
+def command_of(pid: int) -> tuple[str, ...]:
+    """Words of a process's command; one empty word if it has ended."""
+    words = _read(PROC / str(pid) / "cmdline").rstrip(b"\0").split(b"\0")
+    return tuple(word.decode(errors="replace") for word in words)
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Environment that a process was started with, as far as it can be read."""
     pairs = (each.partition(b"=") for each in _read(PROC / str(pid) / "environ").split(b"\0"))
-    variables = {name.decode(errors="replace"): value.decode(errors="replace") for name, _, value in pairs}
-    if not words[0] or not variables:
+    return {name.decode(errors="replace"): value.decode(errors="replace") for name, _, value in pairs}
+
+
+def _reason(pid: int) -> str:
+    words, variables = command_of(pid), environment_of(pid)
+    if not words[0]:
         return ""  # it has just ended
     install = f"install steptime in its environment ({shlex.quote(words[0])} -m pip install steptime)"
     options = _options(words)
@@ -128,7 +138,7 @@ def _reason(pid: int) -> str:
     )
 
 
-def _options(words: list[str]) -> set[str]:
+def _options(words: Sequence[str]) -> set[str]:
     found: set[str] = set()
     for word in words[1:]:
         if word[:1] != "-" or word[:2] in ("-c", "-m"):

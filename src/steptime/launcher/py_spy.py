@@ -88,15 +88,12 @@ def lines_of(stacks: Iterable[str]) -> tuple[int, tuple[tuple[SourceLine, int], 
         thread, *below = frames.split(";")
         if not thread.endswith(MAIN) or not count.isdigit():
             continue
-        lines = [_line(match) for frame in below if (match := FRAME.fullmatch(frame))]
+        matches = filter(None, map(FRAME.fullmatch, below))
+        lines = [SourceLine(each["file"], int(each["line"] or 0), each["function"]) for each in matches]
         own = next((line for line in reversed(lines) if is_user_file(line.file)), lines[0] if lines else None)
         if own is not None:
             found[own] += int(count)
     return sum(found.values()), tuple(found.most_common())
-
-
-def _line(match: re.Match[str]) -> SourceLine:
-    return SourceLine(match["file"], int(match["line"] or 0), match["function"])
 
 
 def _refusal(pid: int, message: str) -> str:

@@ -74,16 +74,11 @@ def revision_of(folder: Path, over: threading.Event) -> Revision:
     if not changed:
         return Revision(commit, None if changed is None else False)
     paths = [entry[3:] for entry in changed.decode(errors="surrogateescape").split("\0") if entry]
+    root = _ask(folder, ("rev-parse", "--show-toplevel"), over) or b""  # to which the paths are relative
     try:
-        return Revision(commit, True if set(paths) - filtered(_root(folder, over), paths) else None)
+        return Revision(commit, True if set(paths) - filtered(Path(os.fsdecode(root.rstrip(b"\n"))), paths) else None)
     except (OSError, subprocess.TimeoutExpired):
         return Revision(commit)
-
-
-def _root(folder: Path, over: threading.Event) -> Path:
-    """Returns the root of the working tree, to which paths are relative."""
-    root = _ask(folder, ("rev-parse", "--show-toplevel"), over) or b""
-    return Path(os.fsdecode(root.rstrip(b"\n")))
 
 
 def _ask(folder: Path, words: Sequence[str], over: threading.Event) -> bytes | None:

@@ -17,6 +17,7 @@ import signal
 import threading
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -86,7 +87,25 @@ def _testify(asked: int, answers: int) -> None:
         os._exit(0)
 
 
-class Switchboard:
+class Pause(ABC):
+    """Wait between two looks at a job: by default the user's, which runs alone to its own end. kept: a watchdog is
+    between us and the job."""
+
+    kept = False
+
+    @abstractmethod
+    def wait(self, seconds: float, send: Callable[[int], None]) -> None:
+        """Returns after `seconds`, or as soon as the job ends; passes to `send` the signals for the job."""
+
+    def interrupted(self) -> None:  # noqa: B027 - most do nothing
+        """Called when we must end, in the middle of a look."""
+
+    def alternating(self) -> Iterable[int]:
+        """Further processes that count as ours, with their descendants."""
+        return ()
+
+
+class Switchboard(Pause):
     """Context that catches signals during a job's whole life; `wait` passes them on.
 
     Signals that were ignored at our start stay ignored, here and in the job, as under nohup. Outside of the main
@@ -133,15 +152,6 @@ class Switchboard:
             if number != signal.SIGCHLD and self._witness is not None and not self._witness.saw(number):
                 send(number)
 
-    kept = False
-
-    def interrupted(self) -> None:
-        """Does nothing: the job is the user's, and runs to its own end."""
-
-    def alternating(self) -> Iterable[int]:
-        """Returns no further processes: the job runs alone."""
-        return ()
-
 
 HEAD_START = 0.3
 """Seconds before any other work, for most of an interpreter's start."""
@@ -176,21 +186,6 @@ class Timer(Protocol):
 
     def look(self) -> None:
         """Does the work."""
-
-
-class Pause(Protocol):
-    """Wait between two looks (`Switchboard`, `variant.JobDeadline`). kept: it waits for a watchdog."""
-
-    kept: bool
-
-    def wait(self, seconds: float, send: Callable[[int], None]) -> None:
-        """Returns after `seconds`, or as soon as the job ends; passes to `send` the signals for the job."""
-
-    def interrupted(self) -> None:
-        """Called when we must end, in the middle of a look."""
-
-    def alternating(self) -> Iterable[int]:
-        """Returns further processes that count as ours, with their descendants."""
 
 
 class Display:

@@ -49,8 +49,12 @@ class JournalThinner:
         for pid in self._pids():
             for process in self._folder.glob(f"process-{pid}*"):
                 with contextlib.suppress(OSError):  # no room, or removed: it stays as it is
-                    if not self._pack(process):
-                        _set_aside(process)
+                    if self._pack(process):
+                        continue
+                    plain = [path for name in NAMES if (path := process / f"{name}.bin").exists()]
+                    if sum(path.stat().st_size for path in plain) >= LARGE:
+                        for path in plain:
+                            path.rename(path.with_suffix(ASIDE))
         self.due = time.monotonic() + THINNING_PERIOD
 
     def _pack(self, process: Path) -> bool:
@@ -73,10 +77,3 @@ class JournalThinner:
 def _records(path: Path) -> Records:
     data = path.read_bytes() if path.exists() else b""
     return np.frombuffer(data, LAYOUT, count=len(data) // RECORD.size)
-
-
-def _set_aside(process: Path) -> None:
-    plain = [path for name in NAMES if (path := process / f"{name}.bin").exists()]
-    if sum(path.stat().st_size for path in plain) >= LARGE:
-        for path in plain:
-            path.rename(path.with_suffix(ASIDE))

@@ -25,7 +25,7 @@ from steptime.launcher.command import make_recording, resolve
 from steptime.launcher.forks import ForkedJob, ForkServer
 from steptime.launcher.launch import changed_variables, ended, outcome_of, probe_environment, start
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
-from steptime.launcher.supervise import pack_recording, supervise
+from steptime.launcher.supervise import Pause, pack_recording, supervise
 from steptime.launcher.turns import CannotAlternateError, Turn, TurnsEndedError
 from steptime.recording.manifest import discard, extend_manifest, start_manifest
 
@@ -66,7 +66,7 @@ class VariantPlace:
     janitor: watchdog.Janitor = field(default_factory=watchdog.Janitor)
 
 
-class JobDeadline:
+class JobDeadline(Pause):
     """Wait for a job until its deadline or its requested end; then ends it with all its descendants. turn: the job's
     turn, and its recording."""
 

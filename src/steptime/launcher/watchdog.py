@@ -80,7 +80,10 @@ def keep(become: Callable[[], NoReturn]) -> int:
             until = time.monotonic() + GRACE if asked else 0.0
             watched = [woken, 0] if asked else [woken]
             if asked:
-                _ask_to_end(job)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(job, signal.SIGTERM)
+                for number, began in descendants(os.getpid()):
+                    send(number, began, signal.SIGCONT)  # it may be stopped, and would not hear
     return _end_all(job, code)
 
 
@@ -104,13 +107,6 @@ def _reap(job: int) -> int | None:
             return os.waitstatus_to_exitcode(status)
         if number == 0:
             return None
-
-
-def _ask_to_end(job: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(job, signal.SIGTERM)
-    for number, began in descendants(os.getpid()):
-        send(number, began, signal.SIGCONT)  # it may be stopped, and would not hear
 
 
 def _end_all(job: int, code: int | None) -> int:

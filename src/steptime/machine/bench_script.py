@@ -290,7 +290,7 @@ class Candidate:
         self.arguments = copied(arguments, grad=self.backward)
         self.answer: dict[str, Any] = {"place": place, "mode": mode, "blocks": [], "forward": [], "launches": []}
         self._target, self._dtype, self._host_memory = target, dtype, request["host_memory"]
-        self._flush = torch.empty(FLUSH_BYTES // 4, device=self.device) if self.cold else None
+        self._flush = torch.empty(FLUSH_BYTES // 4 if self.cold else 0, device=self.device)
         self.repeats = {True: 1, False: 1}
 
     def survives(self, step: Callable[[], object]) -> bool:
@@ -377,7 +377,7 @@ class Candidate:
                 return self._warm_block(repeats, backward)
             call = functools.partial(self.call, backward=backward)
             timed = timed_by_events if self.device == "cuda" else timed_by_clock
-            return sum(timed(call, self._empty_caches) for _ in range(repeats)) / repeats
+            return sum(timed(call, lambda: self._flush.add_(1)) for _ in range(repeats)) / repeats
         finally:
             if collecting:
                 gc.enable()
@@ -397,10 +397,6 @@ class Candidate:
         if backward and self.device != "cpu":
             self.answer["launches"].append((launched - start) / repeats)
         return (time.perf_counter_ns() - start) / repeats
-
-    def _empty_caches(self) -> None:
-        assert self._flush is not None
-        self._flush.add_(1)
 
     def check_values(self) -> None:
         """Checks whether the result follows the arguments: compares calls with new values and with the old ones."""
@@ -430,7 +426,18 @@ class Candidate:
         self.answer.update(follows=not same, fresh=fresh, repeated=old)
 
     def keep_results(self, arguments: Arguments) -> None:
-        self.results = results_on(self, arguments)
+        """Keeps results, and with --backward gradients, on a copy of the original arguments."""
+        self.arguments = copied(arguments, grad=self.backward)
+        torch.manual_seed(0)
+        if not self.backward:
+            found = tensors_of(self.call())
+        else:
+            found = tensors_of(self.call(backward=False))
+            ends = [each for each in found if each.requires_grad]
+            leaves = self.leaves()
+            gradients = torch.autograd.grad(ends, leaves, [upstream(each) for each in ends], allow_unused=True)
+            found = [*found, *without_rounding([each for each in gradients if each is not None])]
+        self.results = [each.detach().clone() for each in found]
 
     def weigh(self) -> None:
         """Measures FLOPs, bytes of arguments, results and parameters, and the peak memory of a call beyond them."""
@@ -556,21 +563,6 @@ def compare(candidates: list[Candidate], callables: dict[str, Any], arguments: A
         each.answer["same"] = same
 
 
-def results_on(candidate: Candidate, arguments: Arguments) -> list[Any]:
-    """Results, and with --backward gradients, on a copy of the original arguments."""
-    candidate.arguments = copied(arguments, grad=candidate.backward)
-    torch.manual_seed(0)
-    if not candidate.backward:
-        found = tensors_of(candidate.call())
-    else:
-        found = tensors_of(candidate.call(backward=False))
-        ends = [each for each in found if each.requires_grad]
-        leaves = candidate.leaves()
-        gradients = torch.autograd.grad(ends, leaves, [upstream(each) for each in ends], allow_unused=True)
-        found = [*found, *without_rounding([each for each in gradients if each is not None])]
-    return [each.detach().clone() for each in found]
-
-
 def upstream(end: Any) -> Any:
     """Random gradient, equal for all callables. The gradient of a plain sum is often only rounding (behind a layer norm
     or a softmax)."""
@@ -596,7 +588,8 @@ def exact_results(target: Any, arguments: Arguments, request: Any, first: list[A
         wide = copied(arguments, dtype=torch.float64)
         own = Candidate("", target, "eager", wide, torch.float64, {**request, "cold": False})
         own.function = moved(target, torch.float64, request["device"])
-        found = results_on(own, wide)
+        own.keep_results(wide)
+        found = own.results
         wide_enough = all(each.dtype == torch.float64 or not each.is_floating_point() for each in found)
         if wide_enough and len(found) == len(first) and worst(first, found) < FAR:
             return found
@@ -634,18 +627,13 @@ def peak_memory(call: Callable[[], object], device: str) -> int:
         return int(torch.cuda.max_memory_allocated() - before)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
+    events: Any = profiler.profiler.kineto_results.events()
+    changes = sorted((each.start_ns(), each.nbytes()) for each in events if each.name() == "[memory]")
     held = most = 0
-    for size in sizes_in(profiler):
+    for _, size in changes:  # negative for a free
         held += size
         most = max(most, held)
     return most
-
-
-def sizes_in(profiler: Any) -> Iterator[int]:
-    """Yields the bytes of each allocation in order of time, negative for a free."""
-    events = [each for each in profiler.profiler.kineto_results.events() if each.name() == "[memory]"]
-    for each in sorted(events, key=lambda event: event.start_ns()):
-        yield each.nbytes()
 
 
 def sentence_of(error: BaseException) -> str:

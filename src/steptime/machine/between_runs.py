@@ -8,8 +8,6 @@ import contextlib
 from pathlib import Path
 from statistics import median
 
-import msgspec
-
 from steptime.machine.machine import BUSY_CPUS
 from steptime.machine.peaks import MeasurementError, load_as, measured_by, remembered_at, store
 
@@ -25,20 +23,14 @@ PATIENCE_SECONDS = 60
 """Most seconds for one process: importing torch takes seconds on a cold disk."""
 
 
-class _StepAnswer(msgspec.Struct, frozen=True):
-    """Output of the script. step: seconds."""
-
-    step: float
-
-
 def measure(executable: str, device: str, torch: str) -> float:
     """Fraction of a step by which runs differ; the result is stored. torch: its version. Raises MeasurementError, also
     if other programs take part of the CPUs."""
-    done = [measured_by(SCRIPT, executable, [device], _StepAnswer, PATIENCE_SECONDS) for _ in range(RUNS)]
+    done = [measured_by(SCRIPT, executable, [device], dict[str, float], PATIENCE_SECONDS) for _ in range(RUNS)]
     others = max(each.other_cpus for each in done)
     if others > BUSY_CPUS:
         raise MeasurementError(f"other processes used {others:.1f} CPUs meanwhile")
-    steps = [each.answer.step for each in done]
+    steps = [each.answer["step"] for each in done]
     middle = median(steps)
     spread = max(LEAST, DIFFERENCE * median(abs(step - middle) for step in steps) / middle)
     with contextlib.suppress(OSError):  # where the cache cannot be written to it is not known next time

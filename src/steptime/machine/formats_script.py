@@ -17,7 +17,6 @@ import sys
 import tarfile
 import tempfile
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -33,138 +32,123 @@ LMDB_ROOM = 16 << 20
 """Bytes of an LMDB file beyond four times the stored data; the file only grows to what is used."""
 
 
-class StoredFormat(ABC):
-    """Storage format for samples. Raises ImportError if its package is missing, TypeError for samples that it cannot
-    hold."""
-
-    name: str
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @abstractmethod
-    def write(self, samples: Sequence[Any]) -> None: ...
-
-    @abstractmethod
-    def open(self) -> Callable[[int], Any]:
-        """Function that reads a sample by its number, with everything open that a dataset would open once."""
+Read = Callable[[int], Any]
+"""Function that reads a sample by its number, with everything open that a dataset would open once."""
 
 
-class Files(StoredFormat):
-    name = "a file each"
+def write_files(folder: Path, samples: Sequence[Any]) -> None:
+    for number, sample in enumerate(samples):
+        (folder / str(number)).write_bytes(packed(sample))
 
-    def write(self, samples: Sequence[Any]) -> None:
+
+def open_files(folder: Path) -> Read:
+    return lambda number: pickle.loads((folder / str(number)).read_bytes())
+
+
+def write_tar(folder: Path, samples: Sequence[Any]) -> None:
+    with tarfile.open(folder / "samples.tar", "w") as archive:
         for number, sample in enumerate(samples):
-            (self.folder / str(number)).write_bytes(packed(sample))
-
-    def open(self) -> Callable[[int], Any]:
-        return lambda number: pickle.loads((self.folder / str(number)).read_bytes())
-
-
-class Tar(StoredFormat):
-    name = "tar (as WebDataset)"
-
-    def write(self, samples: Sequence[Any]) -> None:
-        with tarfile.open(self.folder / "samples.tar", "w") as archive:
-            for number, sample in enumerate(samples):
-                data = packed(sample)
-                member = tarfile.TarInfo(f"{number}.pickle")
-                member.size = len(data)
-                archive.addfile(member, io.BytesIO(data))
-
-    def open(self) -> Callable[[int], Any]:
-        path = self.folder / "samples.tar"
-        with tarfile.open(path) as archive:
-            places = [(member.offset_data, member.size) for member in archive]
-        file = path.open("rb")
-
-        def read(number: int) -> Any:
-            offset, size = places[number]
-            file.seek(offset)
-            return pickle.loads(file.read(size))
-
-        return read
+            data = packed(sample)
+            member = tarfile.TarInfo(f"{number}.pickle")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
 
 
-class Parquet(StoredFormat):
-    name = "Parquet"
+def open_tar(folder: Path) -> Read:
+    path = folder / "samples.tar"
+    with tarfile.open(path) as archive:
+        places = [(member.offset_data, member.size) for member in archive]
+    file = path.open("rb")
 
-    def write(self, samples: Sequence[Any]) -> None:
-        pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-        table = pyarrow.table({"sample": [packed(sample) for sample in samples]})
-        parquet.write_table(table, self.folder / "samples.parquet", row_group_size=ROW_GROUP)
+    def read(number: int) -> Any:
+        offset, size = places[number]
+        file.seek(offset)
+        return pickle.loads(file.read(size))
 
-    def open(self) -> Callable[[int], Any]:
-        file = import_module("pyarrow.parquet").ParquetFile(self.folder / "samples.parquet")
-        kept: dict[int, Any] = {}
-
-        def read(number: int) -> Any:
-            group, place = divmod(number, ROW_GROUP)
-            if group not in kept:
-                kept.clear()
-                kept[group] = file.read_row_group(group).column("sample")
-            return pickle.loads(kept[group][place].as_buffer())
-
-        return read
+    return read
 
 
-class Arrow(StoredFormat):
-    name = "Arrow, mapped"
-
-    def write(self, samples: Sequence[Any]) -> None:
-        pyarrow = import_module("pyarrow")
-        table = pyarrow.table({"sample": [packed(sample) for sample in samples]})
-        path = str(self.folder / "samples.arrow")
-        with pyarrow.OSFile(path, "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-
-    def open(self) -> Callable[[int], Any]:
-        pyarrow = import_module("pyarrow")
-        mapped = pyarrow.memory_map(str(self.folder / "samples.arrow"))
-        column = pyarrow.ipc.open_file(mapped).read_all().column("sample")
-        return lambda number: pickle.loads(column[number].as_buffer())
+def table_of(samples: Sequence[Any]) -> Any:
+    return import_module("pyarrow").table({"sample": [packed(sample) for sample in samples]})
 
 
-class Lmdb(StoredFormat):
-    name = "LMDB"
-
-    def write(self, samples: Sequence[Any]) -> None:
-        lmdb = import_module("lmdb")
-        stored = [packed(sample) for sample in samples]
-        room = LMDB_ROOM + 4 * sum(map(len, stored))
-        with lmdb.open(str(self.folder / "lmdb"), map_size=room) as base, base.begin(write=True) as transaction:
-            for number, data in enumerate(stored):
-                transaction.put(str(number).encode(), data)
-
-    def open(self) -> Callable[[int], Any]:
-        base = import_module("lmdb").open(str(self.folder / "lmdb"), readonly=True, lock=False, readahead=False)
-        transaction = base.begin(buffers=True)
-        return lambda number: pickle.loads(transaction.get(str(number).encode()))
+def write_parquet(folder: Path, samples: Sequence[Any]) -> None:
+    parquet = import_module("pyarrow.parquet")
+    parquet.write_table(table_of(samples), folder / "samples.parquet", row_group_size=ROW_GROUP)
 
 
-class Mapped(StoredFormat):
-    """Format with one array per tensor of a sample."""
+def open_parquet(folder: Path) -> Read:
+    file = import_module("pyarrow.parquet").ParquetFile(folder / "samples.parquet")
+    kept: dict[int, Any] = {}
 
-    name = "memory-mapped arrays"
+    def read(number: int) -> Any:
+        group, place = divmod(number, ROW_GROUP)
+        if group not in kept:
+            kept.clear()
+            kept[group] = file.read_row_group(group).column("sample")
+        return pickle.loads(kept[group][place].as_buffer())
 
-    def write(self, samples: Sequence[Any]) -> None:
-        numpy = import_module("numpy")
-        rows = [sample if isinstance(sample, (tuple, list)) else (sample,) for sample in samples]
-        try:
-            for place, values in enumerate(zip(*rows, strict=True)):
-                stacked = numpy.stack([numpy.asarray(as_arrays(value)) for value in values])
-                numpy.save(self.folder / f"{place}.npy", stacked, allow_pickle=False)
-        except ValueError:
-            raise TypeError("samples are no tensors and numbers of the same shapes") from None
-
-    def open(self) -> Callable[[int], Any]:
-        numpy = import_module("numpy")
-        files = sorted(self.folder.glob("*.npy"), key=lambda path: int(path.stem))
-        arrays = [numpy.load(path, mmap_mode="r") for path in files]
-        return lambda number: [numpy.array(array[number]) for array in arrays]
+    return read
 
 
-FORMATS: tuple[type[StoredFormat], ...] = (Files, Tar, Parquet, Arrow, Lmdb, Mapped)
+def write_arrow(folder: Path, samples: Sequence[Any]) -> None:
+    pyarrow, table = import_module("pyarrow"), table_of(samples)
+    path = str(folder / "samples.arrow")
+    with pyarrow.OSFile(path, "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def open_arrow(folder: Path) -> Read:
+    pyarrow = import_module("pyarrow")
+    mapped = pyarrow.memory_map(str(folder / "samples.arrow"))
+    column = pyarrow.ipc.open_file(mapped).read_all().column("sample")
+    return lambda number: pickle.loads(column[number].as_buffer())
+
+
+def write_lmdb(folder: Path, samples: Sequence[Any]) -> None:
+    lmdb = import_module("lmdb")
+    stored = [packed(sample) for sample in samples]
+    room = LMDB_ROOM + 4 * sum(map(len, stored))
+    with lmdb.open(str(folder / "lmdb"), map_size=room) as base, base.begin(write=True) as transaction:
+        for number, data in enumerate(stored):
+            transaction.put(str(number).encode(), data)
+
+
+def open_lmdb(folder: Path) -> Read:
+    base = import_module("lmdb").open(str(folder / "lmdb"), readonly=True, lock=False, readahead=False)
+    transaction = base.begin(buffers=True)
+    return lambda number: pickle.loads(transaction.get(str(number).encode()))
+
+
+def write_mapped(folder: Path, samples: Sequence[Any]) -> None:
+    """Writes one array per tensor of a sample."""
+    numpy = import_module("numpy")
+    rows = [sample if isinstance(sample, (tuple, list)) else (sample,) for sample in samples]
+    try:
+        for place, values in enumerate(zip(*rows, strict=True)):
+            stacked = numpy.stack([numpy.asarray(as_arrays(value)) for value in values])
+            numpy.save(folder / f"{place}.npy", stacked, allow_pickle=False)
+    except ValueError:
+        raise TypeError("samples are no tensors and numbers of the same shapes") from None
+
+
+def open_mapped(folder: Path) -> Read:
+    numpy = import_module("numpy")
+    files = sorted(folder.glob("*.npy"), key=lambda path: int(path.stem))
+    arrays = [numpy.load(path, mmap_mode="r") for path in files]
+    return lambda number: [numpy.array(array[number]) for array in arrays]
+
+
+FORMATS: dict[str, tuple[Callable[[Path, Sequence[Any]], None], Callable[[Path], Read]]] = {
+    "a file each": (write_files, open_files),
+    "tar (as WebDataset)": (write_tar, open_tar),
+    "Parquet": (write_parquet, open_parquet),
+    "Arrow, mapped": (write_arrow, open_arrow),
+    "LMDB": (write_lmdb, open_lmdb),
+    "memory-mapped arrays": (write_mapped, open_mapped),
+}
+"""Functions that write samples into a folder and open them there. They raise ImportError if their package is missing,
+TypeError for samples that they cannot hold."""
 
 
 def packed(sample: Any) -> bytes:
@@ -187,35 +171,36 @@ def formats_of(samples: Sequence[Any]) -> list[dict[str, Any]]:
     "random_ns" with its files out of the page cache (None if the system does not evict them), "warm_ns" from memory; or
     "left_out"."""
     found = []
-    for kind in FORMATS:
+    for name in FORMATS:
         folder = Path(tempfile.mkdtemp(prefix="steptime-format-"))
         try:
-            found.append({"name": kind.name, **timed_format(kind(folder), samples)})
+            found.append({"name": name, **timed_format(name, folder, samples)})
         except ImportError as error:
-            found.append({"name": kind.name, "left_out": f"there is no {error.name} here"})
+            found.append({"name": name, "left_out": f"there is no {error.name} here"})
         except Exception as error:  # noqa: BLE001 - samples are the user's: one that cannot be stored is left out
-            found.append({"name": kind.name, "left_out": str(error).partition("\n")[0][:200]})
+            found.append({"name": name, "left_out": str(error).partition("\n")[0][:200]})
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return found
 
 
-def timed_format(form: StoredFormat, samples: Sequence[Any]) -> dict[str, Any]:
-    form.write(samples)
-    files = [path for path in form.folder.rglob("*") if path.is_file()]
+def timed_format(name: str, folder: Path, samples: Sequence[Any]) -> dict[str, Any]:
+    write, opened = FORMATS[name]
+    write(folder, samples)
+    files = [path for path in folder.rglob("*") if path.is_file()]
     order = list(range(len(samples)))
     shuffled = random.Random(0).sample(order, len(order))
     cold = {}
-    for name, numbers in (("ordered_ns", order), ("random_ns", shuffled)):
+    for kind, numbers in (("ordered_ns", order), ("random_ns", shuffled)):
         with cleared(files) as fetched:
-            duration = read_all(form.open(), numbers)
-        cold[name] = duration if fetched() else None
-    warm = min(read_all(form.open(), shuffled) for _ in range(PASSES))
+            duration = read_all(opened(folder), numbers)
+        cold[kind] = duration if fetched() else None
+    warm = min(read_all(opened(folder), shuffled) for _ in range(PASSES))
     size = sum(path.stat().st_blocks * 512 for path in files) / len(samples)
     return {"bytes": size, "warm_ns": warm, **cold}
 
 
-def read_all(read: Callable[[int], Any], numbers: Sequence[int]) -> float:
+def read_all(read: Read, numbers: Sequence[int]) -> float:
     start = time.perf_counter_ns()
     for number in numbers:
         read(number)

@@ -33,12 +33,6 @@ class _LinkAnswer(msgspec.Struct, frozen=True):
     rate: Summary
 
 
-class _Outcome(msgspec.Struct, frozen=True):
-    """Stored outcome of a measurement; link: None if it failed."""
-
-    link: Link | None
-
-
 def link_of(
     executable: str, device: str, backend: str | None, ranks: int, torch: str, notify: Callable[[str], None]
 ) -> Link | None:
@@ -52,10 +46,10 @@ def link_of(
         return None
     path = remembered_at(f"link-{name}", name, str(count), torch)
     with contextlib.suppress(OSError):
-        known = load_as(_Outcome, path)
+        known = load_as(tuple[Link | None], path)  # None: a failure
         age = time.time() - path.stat().st_mtime
-        if known is not None and (known.link is not None or 0 <= age < FAILURE_KEPT_SECONDS):
-            return known.link
+        if known is not None and (known[0] is not None or 0 <= age < FAILURE_KEPT_SECONDS):
+            return known[0]
     notify(f"benchmarking {name} between {count} processes of this machine, once (--no-peaks skips it)")
     link = None
     try:
@@ -65,5 +59,5 @@ def link_of(
         notify(f"the benchmark failed ({error}): collectives are shown without their share of the link")
     if link is None or not link.under_load:
         with contextlib.suppress(OSError):  # where the cache cannot be written to it is measured again next time
-            store(_Outcome(link), path)
+            store((link,), path)
     return link

@@ -16,9 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -40,7 +38,10 @@ def main() -> None:
         for rank in range(1, ranks):
             child = os.fork()  # nothing of torch has started a thread yet
             if not child:
-                leave(partial(exchange, backend, rank, ranks, folder))
+                try:
+                    exchange(backend, rank, ranks, folder)
+                finally:
+                    os._exit(0)  # without what it inherited: its parent's files, exit handlers
             children.append(child)
         times = exchange(backend, 0, ranks, folder)
         for child in children:
@@ -48,14 +49,6 @@ def main() -> None:
     rates = [BYTES[backend] * 2 * (ranks - 1) / ranks / seconds for seconds in times]
     rate = {"best": max(rates), "median": statistics.median(rates), "blocks": len(rates)}
     print(json.dumps({"backend": backend, "ranks": ranks, "rate": rate}), flush=True)
-
-
-def leave(work: Callable[[], object]) -> None:
-    """Does the work and ends this process without using what it inherited: its parent's files, exit handlers."""
-    try:
-        work()
-    finally:
-        os._exit(0)
 
 
 def exchange(backend: str, rank: int, ranks: int, folder: str) -> list[float]:

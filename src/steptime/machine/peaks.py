@@ -176,7 +176,7 @@ def peaks(
     other load disturbed is repeated only on a machine that idles now. Raises SteptimeError if they cannot be
     measured."""
     path = cache_path(device, name, torch, threads, brief=brief)
-    machine = load(path)
+    machine = load_as(Machine, path)
     if machine is None or (machine.under_load and not (brief and is_busy())):
         machine = remember(measure(executable, device, threads=threads, brief=brief), path)
     return machine
@@ -185,7 +185,7 @@ def peaks(
 def remembered(device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine | None:
     """Stored peaks of an earlier, undisturbed measurement on this machine, a brief one if there is no other; None if
     there are none."""
-    stored = (load(cache_path(device, name, torch, threads, brief=brief)) for brief in (False, True))
+    stored = (load_as(Machine, cache_path(device, name, torch, threads, brief=brief)) for brief in (False, True))
     return next((each for each in stored if each is not None and not each.under_load), None)
 
 
@@ -204,7 +204,7 @@ def known(name: str) -> Machine | None:
         files = sorted(cache_folder().glob("peaks-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
         files = []
-    machines = (load(path) for path in files)
+    machines = (load_as(Machine, path) for path in files)
     measured = [each for each in machines if each is not None and each.name == name and each.device != "cpu"]
     return min(measured, key=lambda each: each.under_load, default=None) or look_up(name)
 
@@ -249,15 +249,10 @@ def cache_path(device: str, name: str, torch: str, threads: int | None, *, brief
     return remembered_at(f"peaks-{device}", *key)
 
 
-def load(path: Path) -> Machine | None:
-    """Machine from a file, None if it is missing or this version cannot read it."""
-    return load_as(Machine, path)
-
-
 def remember(machine: Machine, path: Path) -> Machine:
     """Stores a machine in the cache, if writable, and returns it. A machine measured under load is measured again next
     time, and replaces only one measured under more load; otherwise that earlier one stays and is returned."""
-    before = load(path)
+    before = load_as(Machine, path)
     if machine.under_load and before is not None:
         loads = [(each.under_load, each.other_cpus + each.pressure) for each in (before, machine)]
         if loads[0] <= loads[1]:

@@ -102,8 +102,8 @@ def measure(device: str) -> dict[str, Any]:
 
 def matrix_rate(device: str, name: str, dtype: torch.dtype) -> dict[str, float] | None:
     """Rate of a square matmul, FLOP/s; None if the device or this build of torch has no such matmul."""
-    if name == "tf32" and (device != "cuda" or not tf32_exists()):
-        return None
+    if name == "tf32" and (device != "cuda" or torch.version.hip or torch.cuda.get_device_capability()[0] < 8):
+        return None  # NVIDIA's devices have it from compute capability 8 on
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
     try:
@@ -129,11 +129,6 @@ def order_for(device: str, dtype: torch.dtype) -> int:
     small = product(device, dtype, CPU_ORDER // 4)
     best = min(timed(device, small, 1, SECONDS / 8))
     return CPU_ORDER if best * 4**3 < SECONDS else CPU_ORDER // 4
-
-
-def tf32_exists() -> bool:
-    """True if the device has TF32: NVIDIA's, from compute capability 8 on."""
-    return torch.version.hip is None and bool(torch.cuda.get_device_capability()[0] >= 8)
 
 
 def copy_rate(device: str) -> dict[str, float]:

@@ -5,6 +5,7 @@ Imported by its neighbour, which times loaders, in the user's interpreter: no pa
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -61,7 +62,7 @@ def transfers_of(batch: list[Any], device: CudaCopies) -> list[dict[str, Any]]:
     for name, in_pinned, non_blocking in WAYS:
         host, on_device = copied(device, pinned if in_pinned else tensors, non_blocking)
         own = {"name": name, "bytes": size, "host_ns": host, "device_ns": on_device}
-        found.append(own | ({"pin_ns": middle(pinning)} if in_pinned else {}))
+        found.append(own | ({"pin_ns": statistics.median_high(pinning)} if in_pinned else {}))
     return found
 
 
@@ -76,8 +77,4 @@ def copied(device: CudaCopies, tensors: list[Any], non_blocking: bool) -> tuple[
     while len(times) < COPIES and time.perf_counter() < end:
         times.append(device.timed(copy))
     hosts, devices = zip(*times, strict=True)
-    return middle(list(hosts)), middle(list(devices))
-
-
-def middle(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
+    return statistics.median_high(hosts), statistics.median_high(devices)

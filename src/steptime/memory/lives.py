@@ -260,7 +260,9 @@ def histories_of_trace(trace: Trace, boundaries: Int64, how: str) -> tuple[Alloc
         freed_later = int(lives.size[lives.born == BEFORE].sum())
         before = int(totals[0] - size[0]) - freed_later
         if kind != CPU and before > 0:
-            lives = _joined(lives, _there_before(before, len(rows)))
+            never, nowhere, held = np.array([len(rows)]), np.array([NO_STACK], np.int32), np.array([before])
+            unseen = Lives(np.array([BEFORE]), never, never, held, held, np.array([0]), nowhere, nowhere)
+            lives = _joined(lives, unseen)  # one life for what was there before, and no event frees
         held = np.maximum(reserved, totals)
         first = held[0] - size[0] if held[0] == totals[0] else held[0]
         ends = np.searchsorted(times, boundaries[:, 1], side="right") - 1
@@ -308,13 +310,6 @@ def _lives_from_trace(address: Int64, size: Int64, stack: Int32) -> Lives:
         stack=np.where(begun, stack[rows], NO_STACK).astype(np.int32),
         ended_by=ended_by,
     )
-
-
-def _there_before(size: int, count: int) -> Lives:
-    """One life for all memory from before the first event that no event frees."""
-    never, nowhere = np.array([count]), np.array([NO_STACK], np.int32)
-    held = np.array([size])
-    return Lives(np.array([BEFORE]), never, never, held, held, np.array([0]), nowhere, nowhere)
 
 
 def _stacks(trace: Trace, found: AllocationEvents, time: Int64) -> tuple[Int32, Stacks]:

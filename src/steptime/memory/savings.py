@@ -173,15 +173,6 @@ class Saving:
     error: str = "unchecked"
 
 
-@dataclass(frozen=True, slots=True)
-class JobSize:
-    """What a history does not say of its job. ranks: that train together; samples: of a micro-batch, None where that
-    is not known: one alone is not halved."""
-
-    ranks: int = 1
-    samples: int | None = None
-
-
 class Peak:
     """Highest instant of a steady step, and its height after a change. event: failed request whose moment counts
     instead; None for the peak."""
@@ -208,10 +199,16 @@ class Peak:
 
 
 def savings_of(
-    peak: Peak, breakdown: MemoryBreakdown, leaks: tuple[Leak, ...], boundaries: tuple[int, ...], job: JobSize
+    peak: Peak,
+    breakdown: MemoryBreakdown,
+    leaks: tuple[Leak, ...],
+    boundaries: tuple[int, ...],
+    *,
+    ranks: int,
+    samples: int | None,
 ) -> tuple[Saving, ...]:
     """Savings of at least 1 % of the reserved memory, the largest first. They do not add up, since several free the
-    same bytes."""
+    same bytes. ranks: that train together; samples: of a micro-batch, None if unknown: one alone is not halved."""
     found = [
         *_of_leaks(leaks),
         *_of_checkpointing(peak),
@@ -219,9 +216,9 @@ def savings_of(
         *_of_the_optimizer(peak),
         *_of_gradients(peak, boundaries),
         *_of_precision(peak),
-        *_of_sharding(peak, job),
+        *_of_sharding(peak, ranks),
         *_of_fragments(peak.history, breakdown),
-        *(_of_batches(peak) if job.samples != 1 else ()),
+        *(_of_batches(peak) if samples != 1 else ()),
     ]
     least = LEAST_SHARE * breakdown.reserved
     return tuple(sorted((each for each in found if each.frees >= least), key=lambda each: -each.frees))
@@ -229,8 +226,7 @@ def savings_of(
 
 def _of_leaks(leaks: tuple[Leak, ...]) -> Iterator[Saving]:
     for leak in leaks[:3]:
-        known = leak.source is not None and leak.source.file
-        where = format_source(leak.source) if leak.source is not None and known else "an unknown line"
+        where = format_source(leak.source) if leak.source is not None and leak.source.file else "an unknown line"
         yield Saving(
             f"release what {where} holds",
             leak.held,
@@ -314,30 +310,23 @@ def _of_attention(peak: Peak) -> Iterator[Saving]:
     calls = [_attention(history.stacks.of(stack), path) for stack, path in enumerate(peak.signs.module_path)]
     rows = np.flatnonzero(np.isin(peak.owners, (Owner.ACTIVATIONS, Owner.TEMPORARIES)) & (lives.stack >= 0))
     made = [(row, call, int(lives.size[row])) for row in rows.tolist() if (call := calls[int(lives.stack[row])])]
-    weights = {(call, size) for _, call, size in made if call.softmax and size >= LEAST_WEIGHTS}
-    sizes = {(call.line.function, size * halves // 2) for call, size in weights for halves in OF_WEIGHTS}
+    weights = {(line, size) for _, (line, softmax), size in made if softmax and size >= LEAST_WEIGHTS}
+    sizes = {(line.function, size * halves // 2) for line, size in weights for halves in OF_WEIGHTS}
     chosen = np.zeros(len(lives), np.bool_)
-    chosen[[row for row, call, size in made if (call.line.function, size) in sizes]] = True
+    chosen[[row for row, (line, _), size in made if (line.function, size) in sizes]] = True
     if weights:
         yield Saving(
             "fused attention (torch's scaled_dot_product_attention)",
             peak.falls(allocated(history, chosen)),
             "none: as a rule it is faster; rounding differs",
             "what is as large as the attention weights, made in the function that takes their softmax",
-            max(weights, key=lambda each: each[1])[0].line,
+            max(weights, key=lambda each: each[1])[0],
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _AttentionCall:
-    """line: of the user's that computes attention; softmax: whether it takes one there."""
-
-    line: SourceLine
-    softmax: bool
-
-
-def _attention(frames: tuple[SourceLine, ...], module: str) -> _AttentionCall | None:
-    """The innermost call of a stack in the user's own code, where that computes attention by hand."""
+def _attention(frames: tuple[SourceLine, ...], module: str) -> tuple[SourceLine, bool] | None:
+    """(innermost line of a stack in the user's own code, whether a softmax is taken there), where that line computes
+    attention by hand."""
     softmax = False
     for frame in frames:
         name = operator_name(frame) or frame.function
@@ -347,7 +336,7 @@ def _attention(frames: tuple[SourceLine, ...], module: str) -> _AttentionCall | 
             softmax = True
         elif frame.file.endswith(".py") and "/torch/" not in frame.file:
             named = f"{frame.function} {frame.file.rpartition('/')[2]} {module}"
-            return _AttentionCall(frame, softmax) if ATTENTION.search(named) else None
+            return (frame, softmax) if ATTENTION.search(named) else None
     return None
 
 
@@ -405,9 +394,9 @@ def _of_precision(peak: Peak) -> Iterator[Saving]:
     )
 
 
-def _of_sharding(peak: Peak, job: JobSize) -> Iterator[Saving]:
+def _of_sharding(peak: Peak, ranks: int) -> Iterator[Saving]:
     """Nothing for what does not train on several devices: by the recording, or by frames of torch's own."""
-    several = job.ranks > 1 or any(DISTRIBUTED.search(frame.file) for frame in peak.history.stacks.frames)
+    several = ranks > 1 or any(DISTRIBUTED.search(frame.file) for frame in peak.history.stacks.frames)
     if not several or not (peak.owners == Owner.GRADIENTS).any():
         return
     held = peak.of(Owner.PARAMETERS, Owner.GRADIENTS, Owner.OPTIMIZER_STATE) + peak.missing

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.analysis.memory_samples import OverTime, highest_points
-from steptime.arrays import Int64
 from steptime.memory.blocks import AllocationBlock, blocks_of
 from steptime.memory.breakdown import MemoryBreakdown, breakdown_at, free_at
 from steptime.memory.in_report import over_time
 from steptime.memory.leaks import Leak, leaks_of
 from steptime.memory.lives import BEFORE, AllocationHistory, Failure, allocated
 from steptime.memory.owners import LABELS, Owner, owners_of
-from steptime.memory.savings import Fit, JobSize, Peak, Saving, autocast_on, largest_batch, savings_of
+from steptime.memory.savings import Fit, Peak, Saving, autocast_on, largest_batch, savings_of
 from steptime.memory.signs import signs_of
 from steptime.memory.steps import boundaries_of, steady_of
 from steptime.quantities import SourceLine, format_bytes
@@ -106,12 +105,15 @@ class MemoryTriage:
 def triage(
     history: AllocationHistory, *, capacity: int | None = None, ranks: int = 1, samples: int | None = None
 ) -> MemoryTriage:
-    """Triage of one device's history. capacity: bytes of the device, where somebody knows; ranks, samples: as of
-    `JobSize`."""
+    """Triage of one device's history. capacity: bytes of the device, where somebody knows; ranks, samples: as in
+    `savings_of`."""
     signs = signs_of(history.stacks)
     boundaries, source = boundaries_of(history, signs)
     owners = owners_of(history, signs, boundaries)
     live = allocated(history)
+    chosen = highest_points(live, POINTS)
+    times = np.where(chosen > 0, history.time[chosen - 1] - history.time[0], 0) if history.events else 0 * chosen
+    points = (np.maximum(times, 0), chosen - 1, live[chosen], history.reserved[chosen])
     last = history.failures[-1] if history.failures else None
     event = last.event if last is not None else int(np.argmax(live)) - 1
     breakdown = breakdown_at(history, signs, owners, event)
@@ -134,10 +136,10 @@ def triage(
         reserved_peak=int(history.reserved.max()),
         breakdown=breakdown,
         leaks=leaks,
-        savings=savings_of(peak, breakdown, leaks, boundaries, JobSize(ranks, samples)),
+        savings=savings_of(peak, breakdown, leaks, boundaries, ranks=ranks, samples=samples),
         fragmentation=fragmentation,
         failure=failure,
-        timeline=_timeline(history, live),
+        timeline=tuple(OwnerSample(*each) for each in zip(*(column.tolist() for column in points), strict=True)),
         steps=len(boundaries),
         boundary_source=source,
         capacity=capacity,
@@ -194,10 +196,3 @@ def _failure(
     if others is not None and capacity is not None and others >= CONSIDERABLE * capacity:
         obstacle += f"; {format_bytes(others)} of the device belonged to others: other processes, CUDA contexts"
     return OutOfMemory(request.asked, request.free, obstacle, line, others)
-
-
-def _timeline(history: AllocationHistory, live: Int64) -> tuple[OwnerSample, ...]:
-    chosen = highest_points(live, POINTS)
-    times = np.where(chosen > 0, history.time[chosen - 1] - history.time[0], 0) if history.events else 0 * chosen
-    columns = (np.maximum(times, 0), chosen - 1, live[chosen], history.reserved[chosen])
-    return tuple(OwnerSample(*point) for point in zip(*(column.tolist() for column in columns), strict=True))

@@ -63,7 +63,12 @@ def _items(result: NonFinite) -> Iterator[Item]:
         yield Item(f"Gradients not finite: {listed(result.bad_gradients)}")
     if result.batch is not None and result.batch.indices:
         yield Item(f"Batch: samples {listed(result.batch.indices)} of the data set")
-    yield from map(Item, (*_growth(result), *_skipped(result)))
+    if len(result.growth) > 1:
+        norms = ", ".join(_number(norm) for _, norm in result.growth)
+        yield Item(f"Gradient norm, steps {result.growth[0][0]} to {result.growth[-1][0]}: {norms}")
+    if result.skipped_steps:
+        steps = format_count(result.steps, "step")
+        yield Item(f"Overflow-skipped by the gradient scaler: {result.skipped_steps} of {steps}")
 
 
 def _clean(result: NonFinite) -> str:
@@ -169,19 +174,6 @@ def _rows(origin: NonFiniteOrigin) -> str:
         return ""
     samples = f" = {listed(origin.samples, 'sample')}" if origin.samples else ""
     return f"; {listed(origin.rows, 'row')}{samples}"
-
-
-def _growth(result: NonFinite) -> list[str]:
-    if len(result.growth) < 2:
-        return []
-    norms = ", ".join(_number(norm) for _, norm in result.growth)
-    return [f"Gradient norm, steps {result.growth[0][0]} to {result.growth[-1][0]}: {norms}"]
-
-
-def _skipped(result: NonFinite) -> list[str]:
-    if not result.skipped_steps:
-        return []
-    return [f"Overflow-skipped by the gradient scaler: {result.skipped_steps} of {format_count(result.steps, 'step')}"]
 
 
 def _next(result: NonFinite) -> str:

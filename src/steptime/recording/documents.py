@@ -149,11 +149,6 @@ def decode_fact(line: bytes) -> object:
     return fact
 
 
-def decode_sample(line: bytes) -> rec.TelemetrySample:
-    """Returns a line of telemetry.jsonl. Raises ValueError."""
-    return decode_document(line, rec.TelemetrySample)
-
-
 def _bounded(value: Any) -> bool:
     """True if all numbers inside fit the columns, unlike JSON's numbers, which have no limits."""
     if isinstance(value, bool | str) or value is None:

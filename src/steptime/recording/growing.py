@@ -11,8 +11,9 @@ import os
 import stat
 from collections import Counter, deque
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +22,10 @@ from steptime.arrays import Bool
 from steptime.errors import RecordingError
 from steptime.journal import RECORD, Kind
 from steptime.recording import documents
-from steptime.recording.documents import decode_fact, decode_lines, decode_sample
+from steptime.recording.documents import decode_document, decode_fact, decode_lines
 from steptime.recording.load import assemble_process, life_of, process_folders, read_facts, read_manifest
 from steptime.recording.packed import ASIDE, LAYOUT, SUFFIX, VALUE_KINDS, Records, decode, unpack
 from steptime.recording.recording import Manifest, Process, ProcessFacts, TelemetrySample
-
-T = TypeVar("T")
 
 SECOND = 1_000_000_000
 WINDOW = 60 * SECOND
@@ -163,7 +162,9 @@ class GrowingProcess:
         for lines in self._lines.read():
             found = decode_lines(self.folder / "facts.jsonl", lines, decode_fact, [])
             self._facts = (self._facts + found)[-MOST_FACTS:]
-        self._read_process()
+        with contextlib.suppress(OSError):
+            if (time := (self.folder / "process.json").stat().st_mtime_ns) != self._known_at:
+                self.known, self._known_at = read_facts(self.folder, []), time
         return grown
 
     def _count_packed(self) -> Records:
@@ -174,12 +175,6 @@ class GrowingProcess:
                 self.count.add(block)
         aside = documents.read_bytes(self.folder / f"journal{ASIDE}", LARGEST_PACKED, [])
         return np.frombuffer(aside[: self.count.add(aside)], LAYOUT)
-
-    def _read_process(self) -> None:
-        """Reads process.json, again after a change."""
-        with contextlib.suppress(OSError):
-            if (time := (self.folder / "process.json").stat().st_mtime_ns) != self._known_at:
-                self.known, self._known_at = read_facts(self.folder, []), time
 
     def last_minute(self) -> Process:
         """Returns the process with its records of the last minute and all facts."""
@@ -223,8 +218,9 @@ class GrowingRecording:
         for folder in folders[:MOST_PROCESSES]:
             if folder not in self.processes:
                 self.processes[folder] = GrowingProcess(folder, self.manifest)
+        decode = partial(decode_document, kind=TelemetrySample)
         for lines in self._telemetry.read():
-            self.samples.extend(decode_lines(self.path / "telemetry.jsonl", lines, decode_sample, []))
+            self.samples.extend(decode_lines(self.path / "telemetry.jsonl", lines, decode, []))
         return frozenset(folder for folder, process in self.processes.items() if process.read())
 
     def close(self) -> None:

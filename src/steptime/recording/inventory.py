@@ -81,7 +81,9 @@ def take_inventory(recording: Path) -> Inventory:
     for path in sorted(recording.iterdir()):
         if path.name == MANIFEST:
             continue
-        if path.is_dir() and not path.is_symlink() and (names := _names_inside(path.name)) is not None:
+        of_process = PROCESS_FILES if PROCESS_FOLDERS.fullmatch(path.name) else None
+        names = COMPILE_LOG_FILES if path.name == COMPILE_LOGS else of_process
+        if names is not None and path.is_dir() and not path.is_symlink():
             inside = sorted(path.iterdir())
             own = [each for each in inside if names.fullmatch(each.name) and _is_file(each)]
             files += own
@@ -101,13 +103,6 @@ def files_of_processes(recording: Path, name: str) -> Iterator[Path]:
     for folder in sorted(recording.glob("process-*")):
         if not folder.is_symlink():
             yield from (path for path in sorted(folder.glob(name)) if _is_file(path))
-
-
-def _names_inside(folder: str) -> re.Pattern[str] | None:
-    """Returns the names of steptime's files in a folder of a recording; None for a folder that is not steptime's."""
-    if folder == COMPILE_LOGS:
-        return COMPILE_LOG_FILES
-    return PROCESS_FILES if PROCESS_FOLDERS.fullmatch(folder) else None
 
 
 def _is_file(path: Path) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +25,6 @@ from steptime.recording.documents import (
     decode_document,
     decode_fact,
     decode_lines,
-    decode_sample,
     read_blocks,
     read_bytes,
 )
@@ -32,8 +32,6 @@ from steptime.recording.newest import listed
 from steptime.recording.packed import ASIDE, CLOCK_SLACK, LONGEST_LIFE, SUFFIX, Decoded, Life, decode, unpack
 from steptime.recording.recording import Parity, StepWork
 
-LARGEST_STEP = 1 << 62
-"""Bound of steps and sizes that fit the columns."""
 SKETCH = 16
 """Numbers of a sketch: BUCKETS of probe/changes/sketches."""
 SHAPE = re.compile(r"[0-9]{1,12}(x[0-9]{1,12}){0,63}")
@@ -84,7 +82,7 @@ def _decode(data: bytes) -> tuple[_ParityLine, StepWork]:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
     counts = (line.step, line.backwards, line.peak_bytes, line.began_ns, line.end_ns)
-    if not all(0 <= number < LARGEST_STEP for number in counts):
+    if not all(0 <= number < documents.LARGEST_NUMBER for number in counts):
         raise ValueError("a number is out of range")
     sketches = [each for batch in work.batches for each in batch]
     sketches += [each for *_, each in (*work.updates, *work.directions, *work.carried, *work.buffers)]
@@ -134,6 +132,7 @@ def look_into(path: Path) -> Contents:
     folders = process_folders(path)
     manifest = read_manifest(path, bool(folders), problems)
     file = path / "telemetry.jsonl"
+    decode_sample = partial(decode_document, kind=rec.TelemetrySample)
     samples = decode_lines(file, read_bytes(file, documents.LARGEST_LINES, problems), decode_sample, problems)
     samples.sort(key=lambda sample: sample.monotonic_ns)
     return Contents(path, manifest, tuple(folders), tuple(samples), tuple(problems))

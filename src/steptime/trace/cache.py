@@ -2,7 +2,7 @@
 
 An entry counts only for the very file that it was made from, by this version and this user, and if everything in it is
 valid; in any other case the file is read anew. It consists of a header in JSON and the columns as they are in memory.
-Reading checks lengths, types, checksums and every index into a dictionary, and executes nothing from the file.
+Reading checks lengths, types, a checksum and every index into a dictionary, and executes nothing from the file.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import reduce
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, get_type_hints
+from typing import Annotated, Any, BinaryIO, TypeAlias, get_type_hints
 
 import msgspec
 import numpy as np
@@ -28,7 +29,7 @@ from steptime.trace.reader import DEFAULT_MAX_SIZE, read
 from steptime.trace.table import ABSENT, FEW, AllocationEvents, EventKind, EventTable, Trace
 
 Array: TypeAlias = npt.NDArray[Any]
-MAGIC = b"steptime-trace-columns 5\n"
+MAGIC = b"steptime-trace-columns 6\n"
 TABLES: dict[str, type[EventTable | AllocationEvents]] = {"events": EventTable, "allocations": AllocationEvents}
 COLUMNS = {name: tuple(field.name for field in dataclasses.fields(table)) for name, table in TABLES.items()}
 ROWS_OF = {f"{name}.rows": name for name in FEW}
@@ -39,26 +40,21 @@ FACTS = tuple(field.name for field in dataclasses.fields(Trace) if field.name no
 _TYPES = get_type_hints(Trace)
 _Facts = msgspec.defstruct("_Facts", [(name, _TYPES[name]) for name in FACTS])
 START = struct.Struct(f"<{len(MAGIC)}sQI")
-"""Magic, size of the header in bytes, checksum of the header."""
-WIDTHS = {"uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
+"""Magic, size of the header in bytes, checksum of all that follows."""
 
 
 class _Column(msgspec.Struct, frozen=True):
-    kind: str
-    rows: int
-    checksum: int
+    """Description of a column. constant: value of all rows of one that has no memory per row."""
+
+    kind: Annotated[str, msgspec.Meta(pattern=r"^(uint8|int(8|16|32|64))\Z")]
+    rows: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
     constant: int | None = None
-
-
-class _Table(msgspec.Struct, frozen=True):
-    rows: int
-    columns: dict[str, _Column]
 
 
 class _Header(msgspec.Struct, frozen=True):
     stamp: Stamp
     byte_order: str
-    tables: dict[str, _Table]
+    tables: dict[str, dict[str, _Column]]
     facts: dict[str, Any]
     """Values of `FACTS`."""
 
@@ -66,7 +62,10 @@ class _Header(msgspec.Struct, frozen=True):
 def store(file: BinaryIO, trace: Trace, stamp: Stamp) -> None:
     """Writes a trace. Raises EntryError if a text or number cannot be encoded, OSError."""
     described = {
-        table: _Table(len(getattr(trace, table)), {name: _described(column) for name, column in _columns(trace, table)})
+        table: {
+            name: _Column(column.dtype.name, len(column), int(column[0]) if _is_constant(column) else None)
+            for name, column in _columns(trace, table)
+        }
         for table in TABLES
     }
     facts = {name: getattr(trace, name) for name in FACTS}
@@ -74,11 +73,19 @@ def store(file: BinaryIO, trace: Trace, stamp: Stamp) -> None:
         header = msgspec.json.encode(_Header(stamp, sys.byteorder, described, facts))
     except (ValueError, OverflowError) as error:  # a lone surrogate, an integer beyond 64 bits
         raise EntryError(str(error)) from error
-    file.write(START.pack(MAGIC, len(header), isal_zlib.crc32(header)) + header)
-    for table in TABLES:
-        for _, column in _columns(trace, table):
-            if len(column) and not _is_constant(column):
-                file.write(column.data.cast("B"))
+    parts = _parts(header, (column for table in TABLES for _, column in _columns(trace, table)))
+    file.write(START.pack(MAGIC, len(header), _checksum(parts)))
+    for part in parts:
+        file.write(part)
+
+
+def _parts(header: bytes, columns: Iterable[Array]) -> list[bytes | memoryview]:
+    """What an entry holds after its start; constant columns are in the header alone."""
+    return [header, *(each.data.cast("B") for each in columns if len(each) and not _is_constant(each))]
+
+
+def _checksum(parts: Iterable[bytes | memoryview]) -> int:
+    return reduce(lambda checksum, part: isal_zlib.crc32(part, checksum), parts, 0)
 
 
 def _columns(trace: Trace, table: str) -> Iterator[tuple[str, Array]]:
@@ -91,16 +98,10 @@ def _columns(trace: Trace, table: str) -> Iterator[tuple[str, Array]]:
             yield name, column
 
 
-def _described(column: Array) -> _Column:
-    if _is_constant(column):
-        return _Column(column.dtype.name, len(column), 0, int(column[0]))
-    return _Column(column.dtype.name, len(column), isal_zlib.crc32(column.data.cast("B")) if len(column) else 0)
-
-
 def load(file: BinaryIO, stamp: Stamp) -> Trace:
     """Reads the trace of exactly that file. Raises EntryError, OSError."""
-    header = _read_header(file)
-    names = {name: set(table.columns) for name, table in header.tables.items()}
+    header, encoded, checksum = _read_header(file)
+    names = {name: set(columns) for name, columns in header.tables.items()}
     expected = {name: set(columns) for name, columns in COLUMNS.items()}
     expected["events"] |= set(ROWS_OF)
     if header.stamp != stamp or header.byte_order != sys.byteorder or names != expected:
@@ -109,27 +110,24 @@ def load(file: BinaryIO, stamp: Stamp) -> Trace:
         facts = msgspec.structs.asdict(msgspec.convert(header.facts, _Facts))
     except ValueError as error:
         raise EntryError(str(error)) from error
-    columns = {
-        name: {column: _read_column(file, described) for column, described in table.columns.items()}
-        for name, table in header.tables.items()
-    }
-    rows = {name: table.rows for name, table in header.tables.items()}
-    if not _is_sound(columns["events"], rows["events"], facts) or any(
-        column.dtype.kind != "i" or len(column) != rows["allocations"] for column in columns["allocations"].values()
+    events, allocations = (
+        {name: _read_column(file, described) for name, described in header.tables[table].items()} for table in TABLES
+    )
+    whole = _checksum(_parts(encoded, (*events.values(), *allocations.values()))) == checksum
+    if (
+        not whole
+        or not _is_sound(events, facts)
+        or any(column.dtype.kind != "i" or len(column) != len(allocations["time"]) for column in allocations.values())
     ):
         raise EntryError("damaged")
+    few = {name: Few(len(events["start"]), ABSENT, events[rows], events[name]) for rows, name in ROWS_OF.items()}
+    columns = {name: few.get(name, events[name]) for name in COLUMNS["events"]}
     return Trace(
         path=Path(stamp.path),
-        events=sealed(_with_few(columns["events"], rows["events"]), EventTable),
-        allocations=sealed(columns["allocations"], AllocationEvents),
+        events=sealed(columns, EventTable),
+        allocations=sealed(allocations, AllocationEvents),
         **facts,
     )
-
-
-def _with_few(columns: dict[str, Array], rows: int) -> dict[str, Array | Few]:
-    """Columns of the event table, with rows and values of sparse columns combined into `Few`."""
-    filled = {name: Few(rows, ABSENT, columns[filling], columns[name]) for filling, name in ROWS_OF.items()}
-    return {name: filled.get(name, columns[name]) for name in COLUMNS["events"]}
 
 
 def _is_constant(column: Array) -> bool:
@@ -137,51 +135,43 @@ def _is_constant(column: Array) -> bool:
     return len(column) > 0 and column.strides == (0,)
 
 
-def _read_header(file: BinaryIO) -> _Header:
+def _read_header(file: BinaryIO) -> tuple[_Header, bytes, int]:
+    """(header, the same encoded, checksum of the entry), if the file is as long as its columns. Raises EntryError."""
     left = os.fstat(file.fileno()).st_size - START.size
     start = file.read(START.size)
     magic, length, checksum = START.unpack(start) if len(start) == START.size else (b"", 0, 0)
     if magic != MAGIC or length > left:
         raise EntryError("none of ours")
     encoded = file.read(length)
-    if isal_zlib.crc32(encoded) != checksum:
-        raise EntryError("damaged")
     try:
         header = msgspec.json.decode(encoded, type=_Header)
-        sizes = [
-            WIDTHS[each.kind] * (each.constant is None) * each.rows
-            for table in header.tables.values()
-            for each in table.columns.values()
-        ]
-    except (ValueError, KeyError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise EntryError(str(error)) from error
-    if any(size < 0 for size in sizes) or sum(sizes) != left - length:
+    columns = (each for table in header.tables.values() for each in table.values() if each.constant is None)
+    if sum(each.rows * np.dtype(each.kind).itemsize for each in columns) != left - length:
         raise EntryError("damaged")
-    return header
+    return header, encoded, checksum
 
 
 def _read_column(file: BinaryIO, column: _Column) -> Array:
     """Reads a column; the header check guarantees that the file is long enough. Raises EntryError."""
-    rows = column.rows
-    if not 0 <= rows <= np.iinfo(np.int32).max:
+    if column.constant is None:
+        return np.fromfile(file, column.kind, column.rows)
+    limits: np.iinfo[Any] = np.iinfo(column.kind)
+    if not limits.min <= column.constant <= limits.max:
         raise EntryError("damaged")
-    if column.constant is not None:
-        limits: np.iinfo[Any] = np.iinfo(column.kind)
-        if not limits.min <= column.constant <= limits.max:
-            raise EntryError("damaged")
-        return np.broadcast_to(np.array(column.constant, column.kind), (rows,))
-    values = np.empty(rows, column.kind)
-    view = values.data.cast("B")
-    if rows and (file.readinto(view) != len(view) or isal_zlib.crc32(view) != column.checksum):  # type: ignore[attr-defined]
-        raise EntryError("damaged")
-    return values
+    return np.broadcast_to(np.array(column.constant, column.kind), (column.rows,))
 
 
-def _is_sound(columns: dict[str, Array], rows: int, facts: dict[str, Any]) -> bool:
+def _is_sound(columns: dict[str, Array], facts: dict[str, Any]) -> bool:
     """True if each column has its length, each index is in range, and each type is that of the table."""
+    rows = len(columns["start"])
     if any(len(columns[name]) != len(columns.get(f"{name}.rows", columns["start"])) for name in COLUMNS["events"]):
         return False
-    if len(columns["start"]) != rows or not all(_is_rising(columns[name], rows) for name in ROWS_OF):
+    if not all(
+        columns[name].dtype == np.int32 and _within(columns[name], rows) and (np.diff(columns[name]) > 0).all()
+        for name in ROWS_OF
+    ):
         return False
     lists, texts = {"name": "symbols", "track": "tracks"}, ("shapes", "dtypes", "inputs", "details")
     sound = columns["event_kind"].dtype == np.uint8 and _within(columns["event_kind"], len(EventKind))
@@ -191,11 +181,6 @@ def _is_sound(columns: dict[str, Array], rows: int, facts: dict[str, Any]) -> bo
     sound &= all(_within(columns[name], len(facts[fact])) for name, fact in lists.items())
     sound &= all(_within(columns[name], len(facts[name]), absent=True) for name in texts)
     return bool(sound)
-
-
-def _is_rising(column: Array, rows: int) -> bool:
-    """True if the column holds ascending row numbers."""
-    return column.dtype == np.int32 and _within(column, rows) and bool((column[1:] > column[:-1]).all())
 
 
 def _within(column: Array, end: int, *, absent: bool = False) -> bool:

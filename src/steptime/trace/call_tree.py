@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from steptime.arrays import PIECE, Bool, Int32, Int64, Numbers
+from steptime.arrays import PIECE, Bool, Int32, Int64, Numbers, unique
 
 Position = TypeVar("Position", np.int32, np.int64)
 Width = TypeVar("Width", bound=np.signedinteger[Any])
@@ -94,18 +94,12 @@ def exclusive_spans(tree: CallTree) -> ExclusiveSpans:
 def has_descendant(parent: npt.NDArray[Position], marked: Bool) -> Bool:
     """Mask of the members of a tree, given by their parents or ROOT, that have a marked descendant at any depth."""
     found = np.zeros(len(parent), np.bool_)
-    current = _distinct(parent[marked])
+    current = unique(parent[marked])
     while len(current):
         current = current[(current != ROOT) & ~found[current]]
         found[current] = True
-        current = _distinct(parent[current])
+        current = unique(parent[current])
     return found
-
-
-def _distinct(members: npt.NDArray[Position]) -> npt.NDArray[Position]:
-    """Sorted distinct members. Sorting almost sorted values is many times faster than np.unique."""
-    ordered = np.sort(members, kind="stable")
-    return np.concatenate((ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]))
 
 
 def nearest_ancestor(parent: npt.NDArray[Position], marked: Bool) -> npt.NDArray[Position]:

@@ -238,14 +238,9 @@ def _exact_starts(texts: list[Any]) -> tuple[Int64, Bool]:
     joined, count = b"".join(texts), len(texts)
     if len(joined) == count * len(PRECISE_LAYOUT):
         digits = np.frombuffer(joined, np.uint8).reshape(count, len(PRECISE_LAYOUT)) - np.uint8(ord("0"))
-        whole, point, fraction = digits[:, :POINT], digits[:, POINT], digits[:, POINT + 1 :]
-        if (point == POINT_AS_DIGIT).all() and whole.max() <= 9 and fraction.max() <= 9:
-            # Sixteen digits by pairs, pairs of pairs and so on: narrow types for as long as they do.
-            pairs = (whole[:, ::2] * np.uint8(10) + whole[:, 1::2]).astype(np.uint16)
-            fours = (pairs[:, ::2] * np.uint16(100) + pairs[:, 1::2]).astype(np.uint32)
-            eights = (fours[:, ::2] * np.uint32(10_000) + fours[:, 1::2]).astype(np.int64)
-            microseconds = eights[:, 0] * 100_000_000 + eights[:, 1]
-            times = microseconds * 1000 + fraction @ np.array([100, 10, 1], np.int64)
+        point, digits = digits[:, POINT], np.delete(digits, POINT, axis=1)
+        if (point == POINT_AS_DIGIT).all() and digits.max() <= 9:
+            times = digits @ 10 ** np.arange(digits.shape[1] - 1, -1, -1)
             return times, np.abs(times) < LATEST * 1000
     found = [as_nanoseconds(bytes(text).decode("ascii", "replace").strip('"')) for text in texts]
     return np.array([time or 0 for time in found], np.int64), np.array([time is not None for time in found])
@@ -567,9 +562,12 @@ class Columns:
         if list(map(type, every)).count(Arguments) == len(every):
             self._columns["details"].skip(len(every))
             return
-        found = {at: self.details[_as_object(args)] for at, args in enumerate(every) if isinstance(args, Detailed)}
         numbers = np.full(len(every), ABSENT, np.int32)
-        numbers[list(found)] = list(found.values())
+        for at, args in enumerate(every):
+            if isinstance(args, Detailed):
+                given = ((KEYS[name].encode(), getattr(args, name)) for name in DETAILS)
+                written = (b'"%s":%s' % (key, bytes(raw)) for key, raw in given if raw is not NOTHING)
+                numbers[at] = self.details[b"{%s}" % b",".join(written)]  # a JSON object, its parts as in the file
         self._columns["details"].extend(numbers)
 
     def _add_blocks(self, every: list[Arguments], streams: Int64 | None) -> None:
@@ -602,13 +600,6 @@ class Columns:
         kinds = np.where(called, np.uint8(EventKind.ANNOTATION), table.event_kind)
         kinds.flags.writeable = False
         return replace(table, event_kind=kinds)
-
-
-def _as_object(arguments: Detailed) -> bytes:
-    """Details as a JSON object, in their original form."""
-    given = ((name, getattr(arguments, name)) for name in DETAILS)
-    written = (b'"%s":%s' % (KEYS[name].encode(), bytes(raw)) for name, raw in given if raw is not NOTHING)
-    return b"{%s}" % b",".join(written)
 
 
 def _blocks(grid: bytes, block: bytes) -> int:

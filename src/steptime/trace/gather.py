@@ -163,25 +163,20 @@ def _without_copies(files: Iterable[Path]) -> list[Path]:
     return [file for file in listed if file not in packed | again]
 
 
-def _head(path: Path, max_size: int) -> _Head:
-    trace = peek(path, max_size=max_size)
-    events = trace.events
-    message = trace.rank if trace.rank is not None else rank_in_name(path.name)
-    rank = message if message is not None else rank_in_name(path.parent.name)
-    start = int(events.start.min()) if len(events) else 0
-    return _Head(path, rank, message is None, trace.world_size, host_process(trace), start)
-
-
 def _head_if_trace(path: Path, max_size: int, *, named: bool) -> _Head | None:
     """Facts from a file's start; None if it is no trace and was not given by name. Raises TraceError, UsageError."""
     try:
-        return _head(path, max_size)
+        trace = peek(path, max_size=max_size)
     except TraceError as error:
         if named and path.is_file() and (known := reported(path)) is not None:
             raise known from None
         if named or error.slug == "trace-too-large":
             raise
         return None
+    known_rank = trace.rank if trace.rank is not None else rank_in_name(path.name)
+    rank = known_rank if known_rank is not None else rank_in_name(path.parent.name)
+    start = int(trace.events.start.min()) if len(trace.events) else 0
+    return _Head(path, rank, known_rank is None, trace.world_size, host_process(trace), start)
 
 
 def rank_in_name(name: str) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -78,51 +79,54 @@ def none_of(size: int) -> Bool:
     return np.broadcast_to(np.False_, (size,))
 
 
+class ComputedColumn(ABC):
+    """Column of rows, indexed as an array is, whose values are computed on access."""
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, rows: Row) -> int: ...
+    @overload
+    def __getitem__(self, rows: Rows) -> Int32: ...
+    def __getitem__(self, rows: Rows | Row) -> Any:
+        return self.at(rows)[()]
+
+    @abstractmethod
+    def at(self, rows: Rows | Row) -> Int32:
+        """Values of some rows; an array without dimensions for a single row."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Around:
-    """Innermost marked event around each event, computed on access. origin: CPU event that a device activity comes
-    from, which replaces it. marked: mask over the rows. itself: whether an event may be its own."""
+class Around(ComputedColumn):
+    """Innermost marked event around each event. origin: CPU event that a device activity comes from, which replaces
+    it. marked: mask over the rows. itself: whether an event may be its own."""
 
     forest: Forest
     origin: Few
     marked: Bool
     itself: bool = True
 
-    def __len__(self) -> int:
-        return len(self.origin)
-
-    @overload
-    def __getitem__(self, rows: Row) -> int: ...
-    @overload
-    def __getitem__(self, rows: Rows) -> Int32: ...
-    def __getitem__(self, rows: Rows | Row) -> Any:
-        asked = np.arange(len(self), dtype=np.int32)[rows] if isinstance(rows, slice) else np.asarray(rows)
+    def at(self, rows: Rows | Row) -> Int32:
+        asked = np.arange(len(self.origin), dtype=np.int32)[rows] if isinstance(rows, slice) else np.asarray(rows)
         asked = np.flatnonzero(asked) if asked.dtype == np.bool_ else asked
         origin = self.origin[asked]
         start = np.atleast_1d(np.where(origin == UNKNOWN, asked, origin))
-        return self.forest.around(start, self.marked, itself=self.itself).reshape(asked.shape)[()]
+        return self.forest.around(start, self.marked, itself=self.itself).reshape(asked.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Forward:
-    """Forward operator of the autograd frame around each event, computed on access. frames: ascending rows of the
-    frames; found: the operator of each."""
+class Forward(ComputedColumn):
+    """Forward operator of the autograd frame around each event. frames: ascending rows of the frames; found: the
+    operator of each."""
 
     frame: Around
     frames: Int32
     found: Int32
 
-    def __len__(self) -> int:
-        return len(self.frame)
-
-    @overload
-    def __getitem__(self, rows: Row) -> int: ...
-    @overload
-    def __getitem__(self, rows: Rows) -> Int32: ...
-    def __getitem__(self, rows: Rows | Row) -> Any:
-        frame: Any = self.frame[rows]
+    def at(self, rows: Rows | Row) -> Int32:
+        frame = self.frame.at(rows)
         at = np.searchsorted(self.frames, frame)
-        return np.where(frame == UNKNOWN, UNKNOWN, np.append(self.found, np.int32(UNKNOWN))[at])[()]
+        return np.where(frame == UNKNOWN, UNKNOWN, np.append(self.found, np.int32(UNKNOWN))[at])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -317,7 +321,9 @@ def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is
     forward = _forwards(trace, made, origin, roles)
     return Links(
         launch=launches_of(trace),
-        parent=Around(made, few(nowhere(len(trace.events)), UNKNOWN), _not_python(trace), itself=False),
+        parent=Around(
+            made, few(nowhere(len(trace.events)), UNKNOWN), trace.events.event_kind != EventKind.PYTHON, itself=False
+        ),
         operator=Around(made, origin, roles.operator),
         annotation=Around(made, origin, roles.annotation),
         function=_through(origin, _called_from(trace, made, roles.function, forward)),
@@ -421,11 +427,6 @@ def _by_number(numbers: Numbers, start: Int64, candidates: Int32, rows: Int32) -
     """Candidate with the same number for each row, UNKNOWN if there is none."""
     at = latest_before(numbers[candidates], start[candidates], numbers[rows], start[rows], later=True)
     return np.where(at == UNKNOWN, np.int32(UNKNOWN), np.append(candidates, np.int32(UNKNOWN))[at])
-
-
-def _not_python(trace: Trace) -> Bool:
-    others: Bool = trace.events.event_kind != EventKind.PYTHON
-    return np.broadcast_to(np.True_, others.shape) if others.all() else others
 
 
 def _through(origin: Few, of_host: npt.NDArray[Width]) -> npt.NDArray[Width]:

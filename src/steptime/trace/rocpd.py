@@ -101,7 +101,8 @@ class _ProcessRows:
         self._reported = {
             row[0]: (self._texts.get(row[1], ""), row[2] if isinstance(row[2], int) else 0, row[3]) for row in reported
         }
-        self._agents = self._known_agents()
+        agents = rows_of(database, f"rocpd_info_agent{suffix}", "id", "type", "type_index", "product_name", "extdata")
+        self._agents = {row[0]: (str(row[1]), whole(row[2]), str(row[3] or ""), row[4]) for row in agents}
 
     def devices(self) -> tuple[Device, ...]:
         return tuple(
@@ -150,12 +151,6 @@ class _ProcessRows:
         """(start, end, process, further columns) of the process's rows."""
         rows = timed_rows(self._database, f"{table}{self._suffix}", "pid", *columns)
         return [row for row in rows if row[2] == self._process]
-
-    def _known_agents(self) -> dict[int, tuple[str, int, str, Any]]:
-        found = rows_of(
-            self._database, f"rocpd_info_agent{self._suffix}", "id", "type", "type_index", "product_name", "extdata"
-        )
-        return {row[0]: (str(row[1]), whole(row[2]), str(row[3] or ""), row[4]) for row in found}
 
     def _agent(self, agent: int) -> Agent:
         return self._agents.get(agent, ("", agent))[:2]

@@ -222,7 +222,8 @@ class _ProcessColumns:
 
     def _add_host(self, calls: Sequence[_ApiCall], marks: Sequence[_ApiCall]) -> None:
         calls = [each for each in calls if self._kind_of(each).kind.startswith(RUNTIME)]
-        names = [self._operation(each) for each in calls]
+        known = [(self._kind_of(each).operations, each.operation) for each in calls]
+        names = [operations[number] if 0 <= number < len(operations) else "" for operations, number in known]
         self._events.add(EventKind.RUNTIME, _rows(calls), names, self._tracks(calls), correlation=_numbers(calls))
         marks = [each for each in marks if self._kind_of(each).kind.startswith(MARKED) and self._message(each)]
         self._events.add_ranges(_rows(marks), list(map(self._message, marks)), self._tracks(marks))
@@ -236,10 +237,6 @@ class _ProcessColumns:
     def _kind_of(self, call: _ApiCall) -> _BufferKind:
         known = self._process.strings.buffer_records
         return known[call.kind] if 0 <= call.kind < len(known) else _BufferKind("")
-
-    def _operation(self, call: _ApiCall) -> str:
-        known = self._kind_of(call).operations
-        return known[call.operation] if 0 <= call.operation < len(known) else ""
 
     def _agent(self, agent: _Handle) -> Agent:
         known = self._agents.get(agent.handle, UNKNOWN_AGENT)

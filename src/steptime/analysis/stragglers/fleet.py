@@ -27,7 +27,7 @@ from steptime.errors import TraceError
 from steptime.machine.datasheet import look_up
 from steptime.machine.identity import usable_cpus
 from steptime.machine.machine import Machine
-from steptime.machine.peaks import FILE_NAME, load as load_machine
+from steptime.machine.peaks import FILE_NAME, load_as
 from steptime.own_python import own_python
 from steptime.recording.load import Contents, load_process
 from steptime.recording.recording import Manifest, Process, ProcessFacts, Recording
@@ -195,7 +195,7 @@ def reduce_processes(
 ) -> tuple[ReducedProcess, ...]:
     """Summaries of all processes of a recording, by rank. If some train, those that only infer get none. Raises
     UsageError and CommandError if a requested cluster is missing."""
-    machine = load_machine(contents.path / FILE_NAME)
+    machine = load_as(Machine, contents.path / FILE_NAME)
     tasks = [ProcessTask(folder, contents.manifest, machine) for folder in contents.folders]
     found = list(_mapped(reduce_process, tasks, engine, workers))
     found.sort(key=lambda each: (each.facts.rank is None, each.facts.rank or 0, each.facts.pid))
@@ -218,7 +218,7 @@ def hosts(found: Iterable[ReducedProcess | Process]) -> Counter[str]:
 def machine_of(recording: Recording) -> Machine | None:
     """Peaks measured next to the recording, else the datasheet's, else None."""
     name = recording.processes[0].facts.device_name if recording.processes else ""
-    return load_machine(recording.path / FILE_NAME) or look_up(name)
+    return load_as(Machine, recording.path / FILE_NAME) or look_up(name)
 
 
 def _serve() -> None:
