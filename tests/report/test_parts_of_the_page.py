@@ -86,7 +86,7 @@ def test_categories_of_a_long_job_are_shared_by_neighbours() -> None:
 def test_the_categories_of_a_step_fill_its_bar(report: Report) -> None:
     drawn = series(with_timeline(report).processes[0])
     assert drawn is not None
-    blocks = {layer.name: [tuple(map(float, found)) for found in BLOCK.findall(layer.path)] for layer in drawn.layers}
+    blocks = {layer.name: [tuple(map(float, found)) for found in BLOCK.findall(layer.points)] for layer in drawn.layers}
     bar = drawn.bars[7]
     (compute,) = (block for block in blocks["compute"] if block[0] == pytest.approx(bar.x * 10, abs=0.1))
     (wait,) = (block for block in blocks["input"] if block[0] == pytest.approx(bar.x * 10, abs=0.1))
@@ -254,7 +254,7 @@ def test_the_late_rank_is_marked_among_all(report: Report) -> None:
     assert drawn.categories == ("compute", "communication"), "what nobody spent is no column"
     assert drawn.sentence.startswith("Rank 2 is the straggler since step 41: the other ranks wait 30 ms/step, 90 %")
     assert drawn.straggler is not None
-    fields = BLOCK.findall(drawn.straggler.shades[-1].path)
+    fields = BLOCK.findall(drawn.straggler.shades[-1].points)
     assert len(fields) == 15
     assert {float(field[0]) >= 499 for field in fields} == {True}, "the second half of the steps"
     assert drawn.straggler.longest == "10 ms"

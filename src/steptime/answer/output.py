@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,31 +20,22 @@ from steptime.written import is_our_file, remember
 STANDARD_OUTPUT = "-"
 
 
-def _as_page(answer: Answer) -> str:
-    from steptime.answer.page.page import as_page  # templates take a while to import
-
-    return as_page(answer)
-
-
-def _as_card(answer: Answer) -> bytes:
+def _late(extension: str, answer: Answer) -> str | bytes:
+    """Answer in a format whose renderer takes a while to import: it brings templates, or the rules' pages."""
     from steptime.answer.page.card import as_card
+    from steptime.answer.page.page import as_page
+    from steptime.answer.sarif import as_sarif
 
-    return as_card(answer)
-
-
-def _as_sarif(answer: Answer) -> str:
-    from steptime.answer.sarif import as_sarif  # brings the rules' pages
-
-    return as_sarif(answer)
+    if extension == "card.png":
+        return as_card(answer)
+    return as_page(answer) if extension == ".html" else as_sarif(answer)
 
 
 RENDERERS: dict[str, Callable[[Answer], str | bytes]] = {
     ".txt": as_text,
     ".md": as_markdown,
     ".json": as_json,
-    ".html": _as_page,
-    "card.png": _as_card,
-    ".sarif": _as_sarif,
+    **{each: partial(_late, each) for each in (".html", "card.png", ".sarif")},
 }
 """Renderers by file extension; `Answer.exports` has those of a particular answer."""
 FORMATS = tuple(each for each in RENDERERS if each != ".sarif")

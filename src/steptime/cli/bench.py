@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from steptime.cli.exit_codes import say
-from steptime.cli.options import WholeNumber, force_option, outputs_option, seconds
+from steptime.cli.options import Delivery, WholeNumber, answer_options, seconds
 from steptime.errors import UsageError
 
 PLACE = re.compile(r"[^:]+:[A-Za-z_][\w.]*")
@@ -61,9 +61,7 @@ def listed(given: str, known: Sequence[str], option: str) -> tuple[str, ...]:
               help="Time per callable and input.")  # fmt: skip
 @click.option("--processes", default=3, show_default=True, type=WholeNumber(1, 20), help="Number of fresh processes.")
 @click.option("--python", metavar="PATH", help="Python whose torch is used. Default: the first that has torch.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
-@outputs_option("Write the result to FILE, in the format of its extension (.txt, .md, .json, .html).")
-@force_option
+@answer_options("Write the result to FILE, in the format of its extension (.txt, .md, .json, .html).")
 def command(
     callables: tuple[str, ...],
     inputs: str,
@@ -71,9 +69,7 @@ def command(
     dtypes: str,
     modes: str,
     python: str | None,
-    as_json: bool,
-    outputs: tuple[str, ...],
-    force: bool,
+    delivery: Delivery,
     **given: Any,
 ) -> int:
     """Time callables on the same inputs, in turns, in fresh processes, and report which is faster, by how much, and
@@ -85,7 +81,7 @@ def command(
     steptime bench model.py:net --shapes 32x64,256x64 --modes eager,compile --backward
     steptime bench torch.nn.functional:gelu torch:relu --shapes 1024x1024 --dtypes float32,bfloat16
     """
-    from steptime.answer.output import check_all
+    from steptime.answer.output import FORMATS
     from steptime.callables.bench import NOT_TO_BE_TAKEN, BenchOptions, bench
     from steptime.callables.bench_answer import answer_of
     from steptime.cli.delivery import hand_over
@@ -96,7 +92,7 @@ def command(
             raise UsageError(
                 "bench-callable", f"{place[:60]!r} is not a callable. Expected FILE:NAME, such as kernels.py:fast."
             )
-    check_all(outputs, force=force)
+    delivery.check(FORMATS)
     options = BenchOptions(
         tuple(dict.fromkeys(callables)), inputs, shapes_of(shapes), listed(dtypes, DTYPES, "--dtypes"),
         listed(modes, MODES, "--modes"), given["device"], given["backward"], given["cold"], given["length"],
@@ -106,6 +102,6 @@ def command(
         raise UsageError("usage", f"Too many shapes and dtypes: one run times at most {MOST_SETTINGS} of them.")
     here = describe(interpreter_with_torch(python), remeasure=False, runs=False, notify=say)
     found = bench(options, here.interpreter, here.machines, say)
-    hand_over(answer_of(found), outputs, as_json=as_json, force=force)
+    hand_over(answer_of(found), delivery)
     good = found.contenders and not any(each.standing in NOT_TO_BE_TAKEN for each in found.contenders)
     return 0 if good else 1

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from steptime.answer.output import check_all
+from steptime.answer.output import FORMATS
 from steptime.callables.loader_answer import answer_of
 from steptime.callables.loader_bench import (
     PROCESSES,
@@ -21,7 +22,7 @@ from steptime.callables.loader_bench import (
 from steptime.cli.bench import PLACE
 from steptime.cli.delivery import hand_over
 from steptime.cli.exit_codes import say
-from steptime.cli.options import numbers_of
+from steptime.cli.options import Delivery, numbers_of
 from steptime.cli.trial import case_and_findings
 from steptime.errors import UsageError
 from steptime.launcher.command import is_recording, resolve
@@ -86,35 +87,29 @@ def script_of(words: Sequence[str]) -> tuple[str, ...]:
 
 def run(
     target: tuple[str, ...],
-    step: float,
     workers: str,
     batch_sizes: str,
     prefetch: str,
-    contexts: tuple[str, ...],
-    sharing: tuple[str, ...],
-    pin_memory: bool,
-    kept: bool,
-    cold: bool,
-    formats: bool,
     length: float,
     python: str | None,
     uncontained: bool,
-    as_json: bool,
-    outputs: tuple[str, ...],
-    force: bool,
+    delivery: Delivery,
+    **given: Any,
 ) -> int:
-    """Times the loader, and prints it. Returns the exit status. Raises SteptimeError."""
-    check_all(outputs, force=force)
+    """Times the loader, and prints it. given: the other fields of `LoaderBenchOptions`. Returns the exit status. Raises
+    SteptimeError."""
+    delivery.check(FORMATS)
     counts = numbers_of(workers, "--workers", 0)
     if counts and counts[-1] > MOST_WORKERS:
         raise UsageError("usage", f"--workers takes numbers up to {MOST_WORKERS}: each worker is a process.")
     options = LoaderBenchOptions(
-        " ".join(target), step, counts, numbers_of(batch_sizes, "--batch-sizes"),
-        numbers_of(prefetch, "--prefetch"), contexts,
-        sharing, pin_memory, kept, cold, formats,
-        length / PROCESSES,
-    )  # fmt: skip
+        " ".join(target),
+        workers=counts,
+        batch_sizes=numbers_of(batch_sizes, "--batch-sizes"),
+        prefetch=numbers_of(prefetch, "--prefetch"),
+        seconds=length / PROCESSES,
+        **given,
+    )
     ask, options = asked(target, options, python, uncontained=uncontained)
-    found = bench_loader(options, ask, say)
-    hand_over(answer_of(found), outputs, as_json=as_json, force=force)
+    hand_over(answer_of(bench_loader(options, ask, say)), delivery)
     return 0

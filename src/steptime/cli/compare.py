@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from steptime.cli.exit_codes import say
-from steptime.cli.options import files, force_option, no_source_option, noise_option, outputs_option, trace_options
+from steptime.cli.options import Delivery, answer_options, files, no_source_option, noise_option, trace_options
 from steptime.errors import OutputError, UsageError
 from steptime.recording.newest import newest_two
 
@@ -37,12 +37,10 @@ SUMMARY = "GITHUB_STEP_SUMMARY"
     help="Another run of A's unchanged job, to measure the noise between runs. Can be given several times.",
 )
 @noise_option
-@outputs_option(
+@answer_options(
     "Write the comparison to FILE, in the format of its extension (.txt, .md, .json, .html, .xml for JUnit); - is "
     "standard output. Can be given several times."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON on standard output.")
-@force_option
 @no_source_option
 @trace_options
 def command(
@@ -51,10 +49,7 @@ def command(
     strict: bool,
     repeats: tuple[str, ...],
     noise: float | None,
-    outputs: tuple[str, ...],
-    as_json: bool,
-    force: bool,
-    no_source: bool,
+    delivery: Delivery,
     max_size: int,
     cache: bool,
 ) -> int:
@@ -70,7 +65,7 @@ def command(
     steptime compare monday.json tuesday.json wednesday.json -o week.html
     """
     from steptime.answer.markdown import as_markdown
-    from steptime.answer.output import FORMATS, check_all
+    from steptime.answer.output import FORMATS
     from steptime.cli.delivery import hand_over
     from steptime.compare.answer import answer_of
     from steptime.compare.compare import compare
@@ -86,22 +81,22 @@ def command(
         raise UsageError("compare-two", "A comparison needs two paths, and one was given: steptime compare A B")
     limits = bounds_of(bounds) if bounds is not None else ()
     formats = (*FORMATS, ".xml")
-    check_all(outputs, formats, force=force)
+    delivery.check(formats)
     reports = [diagnose_paths((path,), max_size=max_size, cache=cache) for path in (*paths, *repeats)]
-    reports = [without_sources(each) for each in reports] if no_source else reports
+    reports = [without_sources(each) for each in reports] if delivery.no_source else reports
     comparison = compare(
         reports[: len(paths)],
         labels_of(paths),
         noise_floor=None if noise is None else noise / 100,
         repeats=reports[len(paths) :],
-        next_command=_next(paths, outputs, limited=bool(limits)),
+        next_command=_next(paths, delivery.outputs, limited=bool(limits)),
     )
     if limits:
         comparison = judged(comparison, limits)
     answer = answer_of(comparison)
-    hand_over(answer, outputs, formats, as_json=as_json, force=force)
+    hand_over(answer, delivery, formats)
     _summarize(as_markdown(answer))
-    if as_json or not _on_one_screen():
+    if delivery.as_json or not _on_one_screen():
         for check in comparison.checks:
             if check.ruling is not Ruling.PASSED:
                 say(check_line(check))

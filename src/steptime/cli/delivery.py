@@ -67,30 +67,28 @@ def deliver(report: Report, delivery: Delivery, *, text_to_stderr: bool | None) 
     elif STANDARD_OUTPUT in delivery.outputs or text_to_stderr is not None:
         error = bool(text_to_stderr) and STANDARD_OUTPUT not in delivery.outputs
         show(as_text(answer, columns(error=error)), error=error)
-    write_all(answer, delivery.outputs, REPORT_FORMATS, force=delivery.force)
+    write_all(answer, delivery, REPORT_FORMATS)
+
+
+ON_SCREEN = Delivery()
+"""As text, and in no file."""
 
 
 def hand_over(
-    answer: Answer,
-    outputs: Sequence[str],
-    formats: Sequence[str] = FORMATS,
-    *,
-    as_json: bool,
-    force: bool,
-    error: bool = False,
+    answer: Answer, delivery: Delivery = ON_SCREEN, formats: Sequence[str] = FORMATS, *, error: bool = False
 ) -> None:
     """Prints an answer, as text or as JSON, and writes the requested files. error: the text goes to standard error.
     Raises OutputError."""
-    if as_json:
+    if delivery.as_json:
         notify(str(rendered(answer, ".json")))
     else:
         show(as_text(answer, columns(error=error)), error=error)
-    write_all(answer, outputs, formats, force=force)
+    write_all(answer, delivery, formats)
 
 
-def write_all(answer: Answer, outputs: Sequence[str], formats: Sequence[str] = FORMATS, *, force: bool) -> None:
+def write_all(answer: Answer, delivery: Delivery, formats: Sequence[str]) -> None:
     """Writes the requested files, and reports each. Raises OutputError."""
-    for output in outputs:
+    for output in delivery.outputs:
         if output != STANDARD_OUTPUT:
-            there = write(answer, output, formats, force=force)
+            there = write(answer, output, formats, force=delivery.force)
             say(f"Wrote {output}{', replacing the old file' * there}")

@@ -110,7 +110,7 @@ def command(
         points = read_sweep(paths, max_size=max_size, cache=cache) if error.slug == "mixed-traces" else ()
         if not points:
             raise
-        hand_over(answer_of(points), delivery.outputs, as_json=delivery.as_json, force=delivery.force)
+        hand_over(answer_of(points), delivery)
         return 0
     if devices or link != 1:
         from steptime.diagnosis import with_elsewhere

@@ -10,6 +10,7 @@ from steptime._version import __version__
 from steptime.answer.answer import Answer
 from steptime.answer.tables import Table, table_of, word
 from steptime.cli.exit_codes import say
+from steptime.cli.options import Delivery
 from steptime.errors import NothingMeasuredError, UsageError
 from steptime.machine.environment import Environment
 from steptime.machine.machine import Machine
@@ -97,18 +98,16 @@ def _scaled(value: float, unit: str) -> str:
     return f"{value / 1e6:.3g} M{unit}"
 
 
-def _sweep(
-    python: str | None, recording: str | None, *, remeasure: bool, outputs: tuple[str, ...], as_json: bool, force: bool
-) -> int:
+def _sweep(python: str | None, recording: str | None, delivery: Delivery, *, remeasure: bool) -> int:
     """Runs the sweep on the accelerator if there is one, else on the CPU, and places the operators of a recording on
     it."""
-    from steptime.answer.output import check_all
+    from steptime.answer.output import FORMATS
     from steptime.callables.sweep import SweepOptions, answer_of_sweep, operators_of, sweep
     from steptime.cli.delivery import hand_over
     from steptime.diagnosis import diagnose_paths
     from steptime.machine.environment import describe, interpreter_with_torch
 
-    check_all(outputs, force=force)
+    delivery.check(FORMATS)
     operators = operators_of(diagnose_paths((recording,)).processes[0].case) if recording else ()
     if recording and not operators:
         raise NothingMeasuredError(
@@ -120,28 +119,21 @@ def _sweep(
     machine = next((each for each in reversed(machines) if each.measured), None)
     found = sweep(SweepOptions(machine.device if machine is not None else "cpu"), interpreter, machine, say)
     found = replace(found, recording=recording or "", operators=operators)
-    hand_over(answer_of_sweep(found), outputs, as_json=as_json, force=force)
+    hand_over(answer_of_sweep(found), delivery)
     return 0
 
 
 def run(
-    as_json: bool,
-    remeasure: bool,
-    runs: bool,
-    sweeps: bool,
-    recording: str | None,
-    python: str | None,
-    outputs: tuple[str, ...],
-    force: bool,
+    remeasure: bool, runs: bool, sweeps: bool, recording: str | None, python: str | None, delivery: Delivery
 ) -> int:
     """Prints the machine, or its sweep. Returns the exit status. Raises SteptimeError."""
     from steptime.cli.delivery import hand_over
     from steptime.machine.environment import describe
 
-    if (outputs or recording) and not sweeps:
+    if (delivery.outputs or recording) and not sweeps:
         raise UsageError("usage", "-o and --place need --sweep: steptime env --sweep -o FILE")
     if sweeps:
-        return _sweep(python, recording, remeasure=remeasure, outputs=outputs, as_json=as_json, force=force)
+        return _sweep(python, recording, delivery, remeasure=remeasure)
     environment = describe(python, remeasure=remeasure, runs=runs, notify=say)
-    hand_over(answer_of(environment), (), as_json=as_json, force=False)
+    hand_over(answer_of(environment), delivery)
     return 0

@@ -6,7 +6,7 @@ import shlex
 
 import click
 
-from steptime.cli.options import WholeNumber, files, force_option, outputs_option
+from steptime.cli.options import Delivery, WholeNumber, answer_options, files
 
 
 @click.command("hang")
@@ -14,12 +14,8 @@ from steptime.cli.options import WholeNumber, files, force_option, outputs_optio
 @click.option(
     "--world-size", metavar="N", type=WholeNumber(1), help="Number of ranks, if the dumps do not have it (gloo)."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON on standard output.")
-@outputs_option("Write it to FILE, in the format of its extension (.txt, .md, .json, .html). Can be given often.")
-@force_option
-def command(
-    paths: tuple[str, ...], world_size: int | None, as_json: bool, outputs: tuple[str, ...], force: bool
-) -> int:
+@answer_options("Write it to FILE, in the format of its extension (.txt, .md, .json, .html). Can be given often.")
+def command(paths: tuple[str, ...], world_size: int | None, delivery: Delivery) -> int:
     """Compare the dumps of torch's flight recorder, one per rank, and report which collective does not end, which
     ranks have not called it or left no dump, and where types, sizes or the order of calls differ. DUMP: files, a
     folder, or a quoted pattern; pickles as torch writes them when a collective times out, or JSON. Needs no torch,
@@ -32,15 +28,14 @@ def command(
     steptime hang /shared/dumps
     steptime hang "/tmp/nccl_trace_rank_*" --json
     """
-    from steptime.answer.output import check_all
+    from steptime.answer.output import FORMATS
     from steptime.cli.delivery import hand_over
     from steptime.hang.answer import answer_of
     from steptime.hang.dump import read_dumps
     from steptime.hang.triage import triage
 
-    check_all(outputs, force=force)
+    delivery.check(FORMATS)
     dumps, passed_over = read_dumps(paths)
     more = shlex.join(["steptime", "hang", *paths, "-o", "hang.md"])
-    answer = answer_of(triage(dumps, world_size), passed_over, more)
-    hand_over(answer, outputs, as_json=as_json, force=force)
+    hand_over(answer_of(triage(dumps, world_size), passed_over, more), delivery)
     return 0

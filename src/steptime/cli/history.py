@@ -1,34 +1,46 @@
-"""Work of `steptime history`, whose options are in verbs/history.py."""
+"""`steptime history [FOLDER]`: lists the recordings in a folder, finds since when a job has been slow, and removes old
+recordings."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import click
+
 from steptime.cli.exit_codes import say
-from steptime.compare.history import History
+from steptime.cli.options import Delivery, gathered, json_option, noise_option, seconds, size
 from steptime.errors import UsageError
 
 MOST_NAMED = 10
 """Most files of the user's in a recording that are named; others are counted."""
 
 
-def _prune(history: History, older_than: float | None, keep_bytes: int | None, *, yes: bool) -> None:
-    from steptime.cli.delivery import hand_over
-    from steptime.compare.history_answer import answer_of_doomed
-    from steptime.compare.history_index import doomed_of
-    from steptime.recording.inventory import remove
-
-    doomed = doomed_of(history.entries, time.time_ns(), older_than=older_than, keep_bytes=keep_bytes)
-    for each in doomed if yes else ():
-        strange = remove(Path(each.entry.path))
-        if strange:
-            more = f" and {len(strange) - MOST_NAMED} more" if len(strange) > MOST_NAMED else ""
-            say(f"Kept in {each.entry.path}, as steptime did not write it: {', '.join(strange[:MOST_NAMED])}{more}")
-    hand_over(answer_of_doomed(doomed, done=yes), (), as_json=False, force=False)
-
-
-def run(
+@click.command("history")
+@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"), metavar="[FOLDER]")
+@click.option("--job", metavar="NAME", help="Only recordings of this job, a script's or module's name.")
+@click.option("--commit", metavar="ID", help="Only recordings of this commit; its first digits are enough.")
+@click.option("--machine", metavar="NAME", help="Only recordings whose host or device has this in its name.")
+@click.option("--all", "everything", is_flag=True, help="List all recordings, not the newest ones only.")
+@noise_option
+@click.option(
+    "--older-than",
+    callback=lambda *given: seconds(*given, zero=True) if given[-1] is not None else None,
+    metavar="TIME",
+    help="Remove recordings older than this: 30d, 12h; 0s: all that have ended.",
+)
+@click.option("--keep-bytes", callback=size, metavar="SIZE", help="Remove the oldest until the others fit: 5GB.")
+@click.option("--yes", is_flag=True, help="Remove them; without it, they are only listed.")
+@click.option("--rebuild", is_flag=True, help="Rebuild the index from all recordings.")
+@gathered(json_option("the history as JSON"))
+@click.option(
+    "--goodput",
+    is_flag=True,
+    help="For each job, the share of the time since its first run that went into training steps, and where the rest "
+    "went: start-up, compilation, evaluation, checkpoints, stalls, crashes.",
+)
+def command(
     folder: Path,
     job: str | None,
     commit: str | None,
@@ -39,12 +51,18 @@ def run(
     keep_bytes: int | None,
     yes: bool,
     rebuild: bool,
-    as_json: bool,
     goodput: bool,
+    delivery: Delivery,
 ) -> int:
-    """Lists, or removes, recordings. Returns the exit status. Raises SteptimeError."""
-    from dataclasses import replace
+    """List the recordings in FOLDER (default: runs) by job and machine, with their steps and commits, and report
+    with which recording a job became slower. Only files that steptime wrote are ever removed.
 
+    \b
+    steptime history
+    steptime history runs --job train --all
+    steptime history runs --job train --goodput
+    steptime history runs --older-than 30d --keep-bytes 5GB
+    """
     from steptime.cli.delivery import hand_over
     from steptime.compare import history_index
     from steptime.compare.history import history_of
@@ -53,7 +71,7 @@ def run(
 
     if yes and older_than is None and keep_bytes is None:
         raise UsageError("usage", "--yes needs --older-than or --keep-bytes.")
-    if goodput and (as_json or older_than is not None or keep_bytes is not None):
+    if goodput and (delivery.as_json or older_than is not None or keep_bytes is not None):
         raise UsageError("usage", "--goodput prints text, and removes nothing: leave the other options out.")
     if rebuild:
         history_index.rebuild(folder)
@@ -68,12 +86,22 @@ def run(
     ]
     history = replace(history_of(str(folder), wanted, noise_floor=noise_floor), problems=history.problems)
     if older_than is not None or keep_bytes is not None:
-        _prune(history, older_than, keep_bytes, yes=yes)
+        from steptime.compare.history_answer import answer_of_doomed
+        from steptime.compare.history_index import doomed_of
+        from steptime.recording.inventory import remove
+
+        doomed = doomed_of(history.entries, time.time_ns(), older_than=older_than, keep_bytes=keep_bytes)
+        for old in doomed if yes else ():
+            strange = remove(Path(old.entry.path))
+            if strange:
+                more = f" and {len(strange) - MOST_NAMED} more" if len(strange) > MOST_NAMED else ""
+                say(f"Kept in {old.entry.path}, as steptime did not write it: {', '.join(strange[:MOST_NAMED])}{more}")
+        hand_over(answer_of_doomed(doomed, done=yes))
     elif goodput:
         from steptime.compare.goodput import answer_of as answer_of_goodput, goodput_of
 
         found = [each for track in history.tracks if (each := goodput_of(track)) is not None]
-        hand_over(answer_of_goodput(found), (), as_json=False, force=False)
+        hand_over(answer_of_goodput(found))
     else:
-        hand_over(answer_of(history, everything=everything or job is not None), (), as_json=as_json, force=False)
+        hand_over(answer_of(history, everything=everything or job is not None), delivery)
     return 0

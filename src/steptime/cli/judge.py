@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from steptime.cli.options import named_or_newest
+from steptime.cli.options import Delivery, named_or_newest
 from steptime.cli.trial import (
     TrialOptions,
     TrialOutput,
@@ -130,9 +130,7 @@ def _conducted(folder: Path, baseline: Variant, options: TrialOptions) -> TrialO
 def run(
     target: tuple[str, ...],
     resume: Path | None,
-    outputs: tuple[str, ...],
-    force: bool,
-    as_json: bool,
+    delivery: Delivery,
     diffs: tuple[Path, ...],
     revisions: tuple[str, ...],
     variables: tuple[str, ...],
@@ -151,7 +149,7 @@ def run(
             "usage", "Nothing to run. Give a recording, a command after --, or --resume with the folder of a judgement."
         )
     plan = read_results(resume).plan if resume is not None else None
-    check_output(outputs, force=force)
+    check_output(delivery)
     options = TrialOptions(**given)
     alone = any_training or metric is not None or until_loss is not None
     asked = Candidates(diffs, revisions, variables, words, commands, alone, low_precision)
@@ -165,5 +163,4 @@ def run(
         folder, baseline = _start_plain(target, asked, options, Metric(metric, lower_is_better))
     else:
         folder, baseline = _start(target, asked, options, until_loss)
-    reported = _conducted(folder, baseline, options)
-    return print_trial(reported, outputs, as_json=as_json, force=force, printed=".json")
+    return print_trial(_conducted(folder, baseline, options), delivery, ".json")

@@ -9,7 +9,7 @@ import click
 
 from steptime.cli.bench import PLACE, shapes_of
 from steptime.cli.exit_codes import say
-from steptime.cli.options import force_option, outputs_option, seconds
+from steptime.cli.options import Delivery, answer_options, seconds
 from steptime.errors import UsageError
 
 FORMATS = (".txt", ".md", ".json", ".html", ".py")
@@ -24,13 +24,8 @@ FORMATS = (".txt", ".md", ".json", ".html", ".py")
               help="Time for each of eager and compiled.")  # fmt: skip
 @click.option("--processes", default=2, show_default=True, type=click.IntRange(1, 20), help="Fresh processes.")
 @click.option("--python", metavar="PATH", help="Python whose torch is used. Default: the first that has torch.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
-@outputs_option("Write the result to FILE (.txt, .md, .json, .html), or the chain as a function (.py).")
-@force_option
-def command(
-    target: str, inputs: str, shapes: str, python: str | None, as_json: bool, outputs: tuple[str, ...], force: bool,
-    **given: Any,
-) -> int:  # fmt: skip
+@answer_options("Write the result to FILE (.txt, .md, .json, .html), or the chain as a function (.py).")
+def command(target: str, inputs: str, shapes: str, python: str | None, delivery: Delivery, **given: Any) -> int:
     """Rebuild the hottest chain of pointwise operators and reductions of a recording as one function, compile it, and
     report what Inductor fuses it to: the generated code (C++ or Triton, with PTX on a GPU) with your lines, its bytes,
     the bound, and what share of the bandwidth it reaches, before and after. Only torch's operators run, none of the
@@ -41,7 +36,6 @@ def command(
     steptime kernel runs/train-20260801-101500 -o chain.py
     steptime kernel model.py:activation --shapes 1024x4096
     """
-    from steptime.answer.output import check_all
     from steptime.callables.bench import BenchOptions
     from steptime.callables.kernel import hottest, study
     from steptime.callables.kernel_answer import answer_of
@@ -56,11 +50,11 @@ def command(
             "bench-callable", f"{target[:60]!r} is no recording and no callable. Expected a folder of steptime run, or "
             "FILE:NAME, such as kernels.py:fast."
         )  # fmt: skip
-    check_all(outputs, FORMATS if recorded else FORMATS[:-1], force=force)
+    delivery.check(FORMATS if recorded else FORMATS[:-1])
     chain = hottest(target, case_and_findings(Path(target))[0]) if recorded else None
     options = BenchOptions((target,), inputs, shapes_of(shapes), device=given["device"], seconds=given["length"],
                            processes=given["processes"])  # fmt: skip
     here = describe(interpreter_with_torch(python), remeasure=False, runs=False, notify=say)
     found = study(target, options, chain, here.interpreter, here.machines, say)
-    hand_over(answer_of(found), outputs, FORMATS, as_json=as_json, force=force)
+    hand_over(answer_of(found), delivery, FORMATS)
     return 0

@@ -9,6 +9,7 @@ from typing import Any
 
 from steptime.advice.loader_model import samples_per_step
 from steptime.answer.printable import reachable
+from steptime.cli.options import Delivery
 from steptime.cli.trial import (
     TrialOptions,
     TrialOutput,
@@ -106,17 +107,14 @@ def run(
     compile_modes: bool,
     batch_sizes: str,
     resume: Path | None,
-    outputs: tuple[str, ...],
-    force: bool,
-    as_json: bool,
+    delivery: Delivery,
     **given: Any,
 ) -> int:
     """Starts or continues a lab, and prints it. Returns the exit status. Raises SteptimeError."""
     if target and resume is not None:
         raise UsageError("usage", "Give a recording, or a command after --, or --resume with the folder of a lab.")
     sizes, go_on = _sizes(batch_sizes)
-    check_output(outputs, force=force)
+    check_output(delivery)
     options = TrialOptions(**given)
     folder = resume or _start(recording_of(target, options), options, compile_modes, from_own=go_on and not sizes)
-    reported = _run_lab(folder, options, sizes, go_on)
-    return print_trial(reported, outputs, as_json=as_json, force=force)
+    return print_trial(_run_lab(folder, options, sizes, go_on), delivery)

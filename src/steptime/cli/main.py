@@ -120,7 +120,7 @@ VERBS = {verb: line for verbs in GROUPS.values() for verb, line in verbs.items()
 LOST = 1
 """Exit status if standard output failed, the same as for a report that cannot be written."""
 MODULES = {"try": "verbs.trial", "bench-loader": "verbs.bench_loader"} | {
-    verb: f"verbs.{verb}" for verb in ("lab", "judge", "nan", "watch", "mcp", "history", "env")
+    verb: f"verbs.{verb}" for verb in ("lab", "judge", "nan", "watch", "mcp", "env")
 }
 """Modules of verbs whose options are apart from their work, which imports more than their help may cost."""
 READING = frozenset({"diagnose", "explain", "report", "compare", "history", "memory", "hang"})

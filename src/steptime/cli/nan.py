@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from steptime.answer.output import STANDARD_OUTPUT, check_all
+from steptime.answer.output import FORMATS, STANDARD_OUTPUT
 from steptime.cli.after_run import nothing_measured
 from steptime.cli.delivery import hand_over
 from steptime.cli.exit_codes import say
+from steptime.cli.options import Delivery
 from steptime.errors import UsageError
 from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.launcher.launch import exit_as, launch
@@ -19,7 +20,7 @@ from steptime.launcher.outcome import NumericsOptions, Outcome, ProbeOptions
 from steptime.launcher.variant import OUTPUT, run_variant
 from steptime.nan.answer import answer_of
 from steptime.nan.cause import first_sign, trace_back
-from steptime.nan.nonfinite import NonFinite, ProcessNumerics, Trigger, read_numerics
+from steptime.nan.nonfinite import ProcessNumerics, Trigger, read_numerics
 from steptime.recording.inventory import set_aside
 from steptime.trials.containment import Workspace, contained, leave, refuse_uncontained
 from steptime.trials.plan import ours_in, with_outputs
@@ -41,10 +42,8 @@ class NanOptions:
     no_replay: bool
     uncontained: bool
     recording: Path | None
-    outputs: tuple[str, ...]
-    force: bool
-    as_json: bool
     quiet: bool
+    delivery: Delivery
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def _search(options: NanOptions, folder: Path) -> int:
         if reason is not None:  # a job in which nothing was monitored is no job in which all was finite
             say(str(reason))
             exit_as(outcome)
-    _deliver(found, options)
+    hand_over(answer_of(found), options.delivery, error=STANDARD_OUTPUT not in options.delivery.outputs)
     if found.trigger is not None:
         return FOUND
     return 0 if outcome is None or outcome.status == 0 else exit_as(outcome)
@@ -141,20 +140,15 @@ def _instrument(
     return found
 
 
-def _deliver(found: NonFinite, options: NanOptions) -> None:
-    error = STANDARD_OUTPUT not in options.outputs
-    hand_over(answer_of(found), options.outputs, as_json=options.as_json, force=options.force, error=error)
-
-
 def run(**given: Any) -> int:
     """Runs the job, again around the step of a fault. Returns the exit status. Raises SteptimeError."""
     options = NanOptions(**given)
     if options.at is not None and (options.go_on or options.no_replay):
         raise UsageError("usage", "--at makes a single instrumented run. Drop --continue and --no-replay.")
-    check_all(options.outputs, force=options.force)
+    options.delivery.check(FORMATS)
     resolve(options.job)
     if options.recording is None:
         return _search(options, default_recording((f"{job_name(options.job)}-nan",)))
-    parts = [options.recording / name for name in ("watch", "instrumented")] if options.force else []
+    parts = [options.recording / name for name in ("watch", "instrumented")] if options.delivery.force else []
     with set_aside(parts):
         return _search(options, options.recording)

@@ -99,6 +99,7 @@ def named_or_newest(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 Function = TypeVar("Function", bound=Callable[..., object])
+Verb = Callable[..., int]
 
 STANDARD_OUTPUT = "-"
 
@@ -108,11 +109,23 @@ def outputs_option(help: str) -> Callable[[Function], Function]:
     return click.option("-o", "--output", "outputs", multiple=True, metavar="FILE", shell_complete=files, help=help)
 
 
+def json_option(what: str) -> Callable[[Function], Function]:
+    """Option --json: as_json."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} on standard output.")
+
+
 no_source_option = click.option("--no-source", is_flag=True, help="Leave source lines and paths out of the report.")
 full_option = click.option(
     "--full", is_flag=True, help="With .json or --json: write the full report, which steptime can read back."
 )
 force_option = click.option("--force", is_flag=True, help="Overwrite existing files.")
+price_option = click.option(
+    "--price",
+    type=FiniteNumber(0, 1e6, min_open=True),
+    metavar="DOLLARS",
+    help="Price of one GPU (or process) per hour, such as 2.5. The report then shows the cost of 1,000 steps and "
+    "how much of it the first finding could save.",
+)
 noise_option = click.option(
     "--noise",
     type=FiniteNumber(0, 100),
@@ -130,50 +143,52 @@ OF_A_REPORT = (
 class Delivery:
     """Destinations and contents of a report. full: the JSON holds everything. price: $ per hour of a GPU."""
 
-    outputs: tuple[str, ...]
-    as_json: bool
-    full: bool
-    force: bool
-    no_source: bool
+    outputs: tuple[str, ...] = ()
+    as_json: bool = False
+    full: bool = False
+    force: bool = False
+    no_source: bool = False
     price: float | None = None
 
-    def check(self) -> None:
+    def check(self, formats: Sequence[str] = REPORT_FORMATS) -> None:
         """Checks the destinations before the work. Raises OutputError."""
         if self.outputs:
             from steptime.answer.output import check_all  # brings numpy, for which no job should wait unasked
 
-            check_all(self.outputs, REPORT_FORMATS, force=self.force)
+            check_all(self.outputs, formats, force=self.force)
 
 
-def output_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Options -o, --json, --full, --no-source, --price and --force, passed together as `delivery`."""
+def gathered(*options: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
+    """Options of a verb. Those of them and of the verb's others that are fields of `Delivery` are passed together, as
+    `delivery`."""
 
-    @wraps(function)
-    def gathered(
-        outputs: tuple[str, ...],
-        as_json: bool,
-        full: bool,
-        force: bool,
-        no_source: bool,
-        price: float | None,
-        **given: Any,
-    ) -> int:
-        return function(delivery=Delivery(outputs, as_json, full, force, no_source, price), **given)
+    def add(function: Verb) -> Verb:
+        @wraps(function)
+        def together(**given: Any) -> int:
+            fields = {name: given.pop(name) for name in Delivery.__slots__ if name in given}
+            return function(delivery=Delivery(**fields), **given)
 
-    json_option = click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on standard output.")
-    outputs_ = outputs_option(f"Write the report to FILE, {OF_A_REPORT}")
-    return outputs_(json_option(full_option(force_option(no_source_option(price_option(gathered))))))
+        verb: Verb = together
+        for option in reversed(options):
+            verb = option(verb)
+        return verb
+
+    return add
 
 
-def price_option(function: Function) -> Function:
-    """Option --price: price."""
-    return click.option(
-        "--price",
-        type=FiniteNumber(0, 1e6, min_open=True),
-        metavar="DOLLARS",
-        help="Price of one GPU (or process) per hour, such as 2.5. The report then shows the cost of 1,000 steps and "
-        "how much of it the first finding could save.",
-    )(function)
+output_options = gathered(
+    outputs_option(f"Write the report to FILE, {OF_A_REPORT}"),
+    json_option("the report as JSON"),
+    full_option,
+    force_option,
+    no_source_option,
+    price_option,
+)
+
+
+def answer_options(help: str) -> Callable[[Verb], Verb]:
+    """Options --json, -o (with its help) and --force of a verb with one answer."""
+    return gathered(json_option("the answer as JSON"), outputs_option(help), force_option)
 
 
 def trace_options(function: Function) -> Function:
@@ -228,34 +243,31 @@ def _compile_logs_in(folder: str | None) -> Path | None:
     return found
 
 
-def variant_options(function: Function) -> Function:
-    """Options --uncontained, --executor, -q, --force, --json, and the target, for verbs that run variants of a job."""
-    for add in (
-        click.argument(
-            "target",
-            nargs=-1,
-            type=click.UNPROCESSED,
-            metavar="[RECORDING | [--] COMMAND [ARGUMENT]...]",
-            shell_complete=files,
-        ),
-        click.option("-q", "--quiet", is_flag=True, help="Print no progress while the variants run."),
-        click.option("--json", "as_json", is_flag=True, help="Print the results as JSON lines on standard output."),
-        force_option,
-        click.option(
-            "--executor",
-            type=click.Choice(["local", "ray"]),
-            default="local",
-            show_default=True,
-            help="Where variants run: on this machine, one at a time, or on a Ray cluster, one per device.",
-        ),
-        click.option(
-            "--uncontained",
-            is_flag=True,
-            help="Run the job even if this system cannot protect your files from it. By default that is refused.",
-        ),
-    ):
-        function = add(function)
-    return function
+variant_options = gathered(
+    click.option(
+        "--uncontained",
+        is_flag=True,
+        help="Run the job even if this system cannot protect your files from it. By default that is refused.",
+    ),
+    click.option(
+        "--executor",
+        type=click.Choice(["local", "ray"]),
+        default="local",
+        show_default=True,
+        help="Where variants run: on this machine, one at a time, or on a Ray cluster, one per device.",
+    ),
+    force_option,
+    json_option("the results as JSON lines"),
+    click.option("-q", "--quiet", is_flag=True, help="Print no progress while the variants run."),
+    click.argument(
+        "target",
+        nargs=-1,
+        type=click.UNPROCESSED,
+        metavar="[RECORDING | [--] COMMAND [ARGUMENT]...]",
+        shell_complete=files,
+    ),
+)
+"""Options of verbs that run variants of a job, and its target."""
 
 
 class RecordingOrCommand(click.Command):

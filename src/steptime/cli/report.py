@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from steptime.cli.options import (
     files,
     force_option,
     full_option,
+    gathered,
     named_or_newest,
     no_source_option,
     outputs_option,
@@ -25,22 +27,20 @@ PAGE = "report.html"
 
 @click.command("report")
 @click.argument("paths", nargs=-1, metavar="[PATH]...", shell_complete=files)
-@outputs_option(f"The file, {OF_A_REPORT} Default: report.html.")
-@full_option
-@force_option
-@no_source_option
-@price_option
+@gathered(
+    outputs_option(f"The file, {OF_A_REPORT} Default: report.html."),
+    full_option,
+    force_option,
+    no_source_option,
+    price_option,
+)
 @companion_options
 @trace_options
 def command(
     paths: tuple[str, ...],
-    outputs: tuple[str, ...],
-    full: bool,
-    force: bool,
+    delivery: Delivery,
     max_size: int,
     cache: bool,
-    no_source: bool,
-    price: float | None,
     compile_logs: Path | None,
     ncu: Path | None,
 ) -> int:
@@ -51,14 +51,13 @@ def command(
     steptime report
     steptime report runs/train-20260801-101500 -o report.html -o report.md
     """
-    outputs = outputs or (PAGE,)
-    delivery = Delivery(outputs, False, full, force, no_source, price)
+    delivery = replace(delivery, outputs=delivery.outputs or (PAGE,))
     delivery.check()
     paths = named_or_newest(paths)
     from steptime.cli.delivery import deliver, diagnosed
     from steptime.report.answer import show_pictures
 
-    pictures = show_pictures(outputs, full=full)
+    pictures = show_pictures(delivery.outputs, full=delivery.full)
     report = diagnosed(paths, max_size=max_size, cache=cache, pictures=pictures, compile_logs=compile_logs, ncu=ncu)
     deliver(report, delivery, text_to_stderr=None)
     return 0

@@ -389,21 +389,15 @@ def _leave_nothing(recording: Path, parent: Path | None) -> None:
     """Removes the recording of a job without torch, unless a process that it left running still records. parent: the
     recording's folder, if it is new."""
     from steptime.live.watching import still_recorded
+    from steptime.recording.inventory import remove, replaceable
 
     if still_recorded(recording):
         return
-    _remove_recording(recording)
+    try:
+        if replaceable(recording):  # a folder with other content stays as it is
+            remove(recording)
+    except OutputError as refusal:  # the job runs all the same
+        say(str(refusal))
     if parent is not None:
         with contextlib.suppress(OSError):  # other runs have come to it
             parent.rmdir()
-
-
-def _remove_recording(folder: Path) -> None:
-    """Removes a recording; a folder with other content stays as it is."""
-    from steptime.recording.inventory import remove, replaceable
-
-    try:
-        if replaceable(folder):
-            remove(folder)
-    except OutputError as refusal:  # the job runs all the same
-        say(str(refusal))

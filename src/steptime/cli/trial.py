@@ -32,9 +32,7 @@ from steptime.cli.after_run import measure_peaks, nothing_measured
 from steptime.cli.announcer import Announcer
 from steptime.cli.delivery import write_all
 from steptime.cli.exit_codes import INTERRUPTED, say
-from steptime.cli.options import (
-    named_or_newest,
-)
+from steptime.cli.options import Delivery, named_or_newest
 from steptime.clusters import import_ray
 from steptime.errors import NothingMeasuredError, OutputError, RecordingError, UsageError, no_such_file
 from steptime.launcher.command import default_recording, is_recording, job_name, resolve
@@ -280,15 +278,11 @@ class TrialOutput:
         if folder is None:
             exports[".jsonl"] = lambda: text
             return replace(self.answer, data={"folder": None, "candidates": [], "text": text}, exports=exports)
-        exports[".jsonl"] = partial(_lines, folder)
+        exports[".jsonl"] = partial((folder / NAME).read_text, encoding="utf-8")
         if self.by_steps:
             exports[".html"] = partial(_page, folder)
         found = as_document(read_results(folder))
         return replace(self.answer, data={"folder": str(folder.absolute()), **found, "text": text}, exports=exports)
-
-
-def _lines(folder: Path) -> str:
-    return (folder / NAME).read_text(encoding="utf-8")
 
 
 def _page(folder: Path) -> str:
@@ -694,36 +688,32 @@ def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder
 TRIAL_FORMATS = (*FORMATS, ".jsonl")
 
 
-def check_output(outputs: Sequence[str], *, force: bool) -> None:
+def check_output(delivery: Delivery) -> None:
     """Checks the destinations before the work. Raises OutputError."""
-    for output in outputs:
-        check(output, TRIAL_FORMATS, force=force)
+    for output in delivery.outputs:
+        check(output, TRIAL_FORMATS, force=delivery.force)
         if not Path(output).absolute().parent.is_dir():
             raise OutputError("output-unwritable", f"{output} cannot be written: its folder does not exist.")
 
 
-def print_trial(
-    reported: TrialOutput, outputs: Sequence[str], *, as_json: bool, force: bool, printed: str = ".jsonl"
-) -> int:
+def print_trial(reported: TrialOutput, delivery: Delivery, printed: str = ".jsonl") -> int:
     """Prints the result of a trial, and writes the requested files. printed: the format that --json prints. Returns the
     exit status."""
     answer = reported.whole()
-    if as_json and reported.folder is not None:
+    if delivery.as_json and reported.folder is not None:
         notify(str(rendered(answer, printed)))
-    show(as_text(answer, columns(error=as_json)), error=as_json)
-    write_all(answer, outputs, TRIAL_FORMATS, force=force)
+    show(as_text(answer, columns(error=delivery.as_json)), error=delivery.as_json)
+    write_all(answer, delivery, TRIAL_FORMATS)
     if reported.folder is not None:
         say(f"Wrote {reported.folder / NAME}")
     return reported.status
 
 
-def run(
-    target: tuple[str, ...], resume: Path | None, outputs: tuple[str, ...], force: bool, as_json: bool, **given: Any
-) -> int:
+def run(target: tuple[str, ...], resume: Path | None, delivery: Delivery, **given: Any) -> int:
     """Starts or continues a trial, and prints it. Returns the exit status. Raises SteptimeError."""
     if target and resume is not None:
         raise UsageError("usage", "Give a recording, or a command after --, or --resume with the folder of a trial.")
-    check_output(outputs, force=force)
+    check_output(delivery)
     options = TrialOptions(**given)
     reported = go_on(resume, options) if resume is not None else start(target, options)
-    return print_trial(reported, outputs, as_json=as_json, force=force)
+    return print_trial(reported, delivery)

@@ -15,7 +15,7 @@ from pathlib import Path
 from steptime.answer.screen import notify
 from steptime.errors import OutputError, UsageError
 from steptime.live.answer import last_line, line
-from steptime.live.export import Exporter, exporter
+from steptime.live.export import JsonLines, OpenTelemetry, Prometheus, exporter
 from steptime.live.view import LiveView
 from steptime.live.watching import Watcher, ask_for_profile, diagnosis_command, find_recording
 
@@ -40,7 +40,7 @@ def _as_lines(watcher: Watcher, every: float) -> LiveView:
         _wait(min(due, watcher.due))
 
 
-def _exported(watcher: Watcher, wanted: Exporter, every: float) -> None:
+def _exported(watcher: Watcher, wanted: JsonLines | Prometheus | OpenTelemetry, every: float) -> None:
     """Exports all views, including the last one, at least `every` seconds apart."""
     due = 0.0
     while True:

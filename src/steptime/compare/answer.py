@@ -23,13 +23,14 @@ def answer_of(comparison: Comparison) -> Answer:
     first, last = comparison.runs[0].label, comparison.runs[-1].label
     several = len(comparison.runs) > 2
     sides = ("the first", "the last") if several else ("before", "now")
+    sure = "Unclear" if comparison.step.outcome is DifferenceOutcome.UNDECIDED else "Confident"
     known = "measured" if comparison.noise.measured else "assumed; --repeat measures it"
     settings = settings_table(comparison)
     notes = (comparison.trend.sentence if comparison.trend else "", *comparison.caveats, comparison.noise.sentence)
     return Answer(
         title=f"{first} against {last}",
         headline=comparison.sentence,
-        badge=f"{_sure(comparison)}: {format_share(comparison.noise.noise_floor)} of a step is noise ({known}).",
+        badge=f"{sure}: {format_share(comparison.noise.noise_floor)} of a step is noise ({known}).",
         head=(*_launches_and_growth(comparison), *(() if settings.rows else ("Settings: no difference is known",))),
         parts=(_gate(comparison), settings, runs_table(comparison), *difference_tables(comparison)),
         notes=tuple(filter(None, notes)),
@@ -40,10 +41,6 @@ def answer_of(comparison: Comparison) -> Answer:
         data=comparison,
         exports={".xml": partial(render_junit, comparison)},
     )
-
-
-def _sure(comparison: Comparison) -> str:
-    return "Unclear" if comparison.step.outcome is DifferenceOutcome.UNDECIDED else "Confident"
 
 
 def _launches_and_growth(comparison: Comparison) -> Iterator[str]:

@@ -207,30 +207,27 @@ def _parts_pieces(case: Case, kind: str) -> dict[str, _Part]:
         scale = profile_scale(case.operators, case.categories) if case.step.device == "cpu" else 1.0
         return _summed(_Part(use.name, scale * use.duration, use.calls, "") for use in case.operators)
     if kind == "line":
-        scale = _line_scale(case)
+        # Lines are timed in a few steps, which may all have been slow, and no step is shorter than its lines.
+        scale = min(1.0, ratio(case.step.duration.value, sum(use.duration.value for use in case.lines)) or 1.0)
         return _summed(
             _Part(use.source.text or format_source(use.source), scale * use.duration.value, use.hits, use.role)
             for use in case.lines
         )
     if kind == "idle":
         return _summed(
-            _Part(_idle_name(use.category, use.cause), use.duration.value, use.count, use.category) for use in case.gaps
+            # A loader has one name, with workers and without: else what became shorter would have vanished.
+            _Part(
+                ": ".join(filter(None, (use.category, LOADER_ITERATOR.sub("", use.cause)))),
+                use.duration.value,
+                use.count,
+                use.category,
+            )
+            for use in case.gaps
         )
     return _summed(
         _Part(" ".join(filter(None, (use.kind, use.memory))), use.exposed.value, use.calls, "copy")
         for use in case.copies
     )
-
-
-def _idle_name(category: str, cause: str) -> str:
-    """A loader has one name, with workers and without: else what became shorter would have vanished."""
-    return ": ".join(filter(None, (category, LOADER_ITERATOR.sub("", cause))))
-
-
-def _line_scale(case: Case) -> float:
-    """Factor on line times, at most 1: lines are timed in a few steps, which may all have been slow, and no step is
-    shorter than its lines."""
-    return min(1.0, ratio(case.step.duration.value, sum(use.duration.value for use in case.lines)) or 1.0)
 
 
 def _summed(parts: Iterable[_Part]) -> dict[str, _Part]:
@@ -258,18 +255,14 @@ def settings_between(before: Report, after: Report) -> tuple[Setting, ...]:
     """Settings that differ, by kind. Facts that only one report has (a trace contains no versions) are left out, except
     those of a loader or a list of flags that both have."""
     one, other = dict(_values(before)), dict(_values(after))
-    groups = {kind for kind, _ in one} & {kind for kind, _ in other}
+    checked = {"loader", "flag"} & {kind for kind, _ in one} & {kind for kind, _ in other}
     found = [
         Setting(kind, name, one.get((kind, name), ABSENT), other.get((kind, name), ABSENT))
         for kind, name in dict.fromkeys((*one, *other))
-        if one.get((kind, name)) != other.get((kind, name)) and _known((kind, name), one, other, groups)
+        if one.get((kind, name)) != other.get((kind, name))
+        and (((kind, name) in one and (kind, name) in other) or kind in checked)
     ]
     return tuple(sorted(found, key=lambda setting: KINDS.index(setting.kind)))
-
-
-def _known(key: Key, one: dict[Key, str], other: dict[Key, str], groups: set[str]) -> bool:
-    """True if both sides have the value, or if the side without it was checked for it."""
-    return (key in one and key in other) or (key[0] in ("loader", "flag") and key[0] in groups)
 
 
 def _values(report: Report) -> Iterator[tuple[Key, str]]:

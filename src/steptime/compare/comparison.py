@@ -11,7 +11,7 @@ import msgspec
 
 from steptime.errors import RecordingError
 from steptime.quantities import Estimate
-from steptime.report.json import content
+from steptime.report.json import content, start_of
 
 SCHEMA_VERSION = 3
 _START = re.compile(rb'\s*\{\s*"schema_version":\s*\d+,\s*"steptime":')
@@ -211,13 +211,7 @@ class Comparison:
 
 def is_comparison(path: Path) -> bool:
     """True if a file starts like the JSON of a comparison. False if it cannot be read."""
-    if path.is_fifo():
-        return False
-    try:
-        with path.open("rb") as file:
-            return _START.match(file.read(256)) is not None
-    except OSError:
-        return False
+    return _START.match(start_of(path, 256)) is not None
 
 
 def read_file(path: Path, name: str) -> Comparison:

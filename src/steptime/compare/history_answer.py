@@ -27,6 +27,8 @@ def answer_of(history: History, *, everything: bool = False) -> Answer:
     count = f"{format_count(len(entries), 'recording')} of {format_count(jobs, 'job')} in {history.folder}, {size}"
     slow = (each for each in history.tracks if slowed(each) is not None)
     first = next(slow, next(iter(history.tracks), None))
+    sentence = sentence_of(first) if first is not None else ""
+    headline = f"{first.job} on {first.machine}: {sentence[:1].lower()}{sentence[1:]}" if first is not None else count
     displayed = history.tracks if everything else history.tracks[:MOST_JOBS]
     all_ = f"steptime history {shlex.quote(history.folder)} --all"
     notes = [f"and {jobs - len(displayed)} more jobs: {all_}"] if jobs > len(displayed) else []
@@ -34,7 +36,7 @@ def answer_of(history: History, *, everything: bool = False) -> Answer:
         notes.append(f"{format_count(len(history.variants), 'recording')} of trials or of steptime nan, in no trend")
     return Answer(
         title=f"Recordings in {history.folder}",
-        headline=_reported(first) if first is not None else count,
+        headline=headline,
         head=(count,) if first is not None else (),
         parts=tuple(
             _track(track, number, "" if track is first else sentence_of(track), everything=everything)
@@ -47,18 +49,13 @@ def answer_of(history: History, *, everything: bool = False) -> Answer:
     )
 
 
-def _reported(track: JobHistory) -> str:
-    sentence = sentence_of(track)
-    return f"{track.job} on {track.machine}: {sentence[:1].lower()}{sentence[1:]}"
-
-
 def _track(track: JobHistory, number: int, sentence: str, *, everything: bool) -> Part:
     """Newest recordings of a job, the last one last. sentence: their summary."""
     newest = track.entries if everything else track.entries[-NEWEST:]
     title = f"{track.job} on {track.machine}{f': {sentence}' if sentence else ''}"
     made = table_of(
         f"job-{number}", title, "", newest,
-        word("begun", "begun", lambda entry: _when(entry)),
+        word("begun", "begun", _when),
         word("commit", "commit", lambda entry: entry.commit[:8] + ("+" if entry.commit and entry.dirty else "")),
         duration("step", "step_ns", lambda entry: entry.step.value if entry.step is not None else None, barred=True),
         word("", "spread", _spread),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from steptime.answer.printable import shorten
 from steptime.answer.tables import Cell, Column, Table, count, duration, integer, interval, number, size, table_of, word
 from steptime.compare.cause import relative, relative_interval
@@ -16,6 +18,7 @@ from steptime.quantities import (
     with_sign,
 )
 
+Words = Callable[[float, str], str]
 LONGEST = 100
 """Most characters of a name in Markdown."""
 
@@ -59,11 +62,11 @@ def _differences(comparison: Comparison) -> Table:
     return table_of(
         "differences", f"Step, {comparison.by} and memory", "", [each for each in every if each is not None],
         word("", "name", lambda each: each.name, kind="category"),
-        Column("before", "before", lambda each: _estimate(each.before)),
-        Column("now", "now", lambda each: _estimate(each.after)),
-        Column("change", "change", _change),
+        _estimated("before", lambda each: each.before, amount),
+        _estimated("now", lambda each: each.after, amount),
+        _estimated("change", lambda each: each.change, signed),
         interval("95 % interval", lambda each: each.change, _interval, names=("change_low", "change_high")),
-        Column("relative", "relative", _relative, room="document"),
+        _estimated("relative", relative, signed, "document"),
         word("beyond noise?", "beyond_noise",
              lambda each: each.outcome.value if each.change is not None else "not measured on both sides"),
     )  # fmt: skip
@@ -99,22 +102,18 @@ def _against(run: ComparedRun) -> str:
     return f"{relative_interval(against)}: {against.reason or against.outcome.value}" if against is not None else ""
 
 
-def _estimate(estimate: Estimate | None) -> Cell:
-    return Cell("", "") if estimate is None else Cell(amount(estimate.value, estimate.unit), estimate.value)
+def _estimated(
+    title: str, get: Callable[[Difference], Estimate | None], words: Words, room: str = ""
+) -> Column[Difference]:
+    def cell(difference: Difference) -> Cell:
+        found = get(difference)
+        return Cell("", "") if found is None else Cell(words(found.value, found.unit), found.value)
 
-
-def _change(difference: Difference) -> Cell:
-    change = difference.change
-    return Cell("", "") if change is None else Cell(signed(change.value, change.unit), change.value)
+    return Column(title, title, cell, room=room)
 
 
 def _interval(change: Estimate) -> str:
     return f"{signed(change.low, change.unit)} to {signed(change.high, change.unit)}"
-
-
-def _relative(difference: Difference) -> Cell:
-    ratio = relative(difference)
-    return Cell("", "") if ratio is None else Cell(signed(ratio.value, "1"), ratio.value)
 
 
 def amount(value: float, unit: str) -> str:

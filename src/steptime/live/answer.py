@@ -101,10 +101,6 @@ def _ranks(view: LiveView) -> Table:
     ordered = sorted(view.ranks, key=lambda rank: not rank.late)
     several = len({rank.host for rank in view.ranks}) > 1
 
-    def doing(rank: RankView) -> str:
-        late = f"straggler: the other ranks wait {format_duration(view.waiting)}/step for it" if rank.late else ""
-        return late or (f"now: {rank.doing}" if rank.doing else "")
-
     return table_of(
         "ranks", "", "", ordered if len(ordered) > 1 else [],
         word("rank", "rank", lambda rank: rank.name),
@@ -115,7 +111,7 @@ def _ranks(view: LiveView) -> Table:
         share("input", "input", lambda rank: _input(rank) if rank.steps else None),
         share("between steps", "between", lambda rank: sum(p.share for p in rank.between) if rank.steps else None),
         size("memory", "bytes", lambda rank: rank.bytes),
-        word(" ", "doing", doing),
+        word(" ", "doing", lambda rank: rank.note(view.waiting)),
     )  # fmt: skip
 
 

@@ -96,14 +96,13 @@ def rank_rows(ranks: Sequence[RankView], waiting: float) -> tuple[tuple[RankBar,
 
     def row(rank: RankView) -> RankBar:
         mean = rank.wall / rank.steps if rank.steps else 0.0
-        late = f"straggler: the other ranks wait {format_duration(waiting)}/step for it" if rank.late else ""
         return RankBar(
             f"{rank.name} · {rank.host}" if len({each.host for each in ranks}) > 1 else rank.name,
             pieces_of(rank, mean / longest),
             f"{format_duration(mean)}/step" if mean else "",
             f"{rank.rate:,.0f} samples/s" if rank.rate is not None else "",
             format_bytes(rank.bytes) if rank.bytes is not None else "",
-            late or (f"now: {rank.doing}" if rank.doing else ""),
+            rank.note(waiting),
             rank.late,
         )
 

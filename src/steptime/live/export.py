@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -90,17 +90,9 @@ def _of_device(device: DeviceSample) -> Iterator[Number]:
     yield from (Number(name, unit, help, float(value), which) for name, unit, help, value in known if value is not None)
 
 
-class Exporter(Protocol):
-    """Receiver of each view in turn."""
-
-    def show(self, view: LiveView) -> None:
-        """Exports a view."""
-
-    def close(self) -> None:
-        """Exports what is pending, and ends."""
-
-
-def exporter(format: str, write: Callable[[str], None], *, every: float, address: str, port: int) -> Exporter:
+def exporter(
+    format: str, write: Callable[[str], None], *, every: float, address: str, port: int
+) -> JsonLines | Prometheus | OpenTelemetry:
     """Exporter of a format: "jsonl", "prometheus" or "otlp". write: prints. Raises UsageError and OutputError."""
     if format == "jsonl":
         return JsonLines(write)

@@ -20,7 +20,7 @@ from steptime.answer.answer import Item
 from steptime.arrays import Bool, Int64
 from steptime.intervals import measure, union
 from steptime.journal import Flag, Kind
-from steptime.quantities import Estimate, mean_of_series
+from steptime.quantities import Estimate, format_duration, mean_of_series
 from steptime.recording.load import name_of
 from steptime.recording.recording import Process, TelemetrySample
 
@@ -93,6 +93,12 @@ class RankView:
         """Raises ValueError if the parts do not sum to the whole."""
         if sum(part.total for part in (*self.phases, *self.between)) != self.wall:
             raise ValueError("the parts of the last minute do not sum to its wall clock")
+
+    def note(self, waiting: float) -> str:
+        """Who waits for the rank, else what it does now. waiting: for the straggler, ns per step."""
+        if self.late:
+            return f"straggler: the other ranks wait {format_duration(waiting)}/step for it"
+        return f"now: {self.doing}" if self.doing else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from steptime.quantities import Estimate, SourceLine, format_duration, format_sh
 from steptime.recording.growing import WINDOW, GrowingRecording
 from steptime.recording.inventory import REQUEST
 from steptime.recording.manifest import NAME as MANIFEST
+from steptime.report.compact import CompactFinding, CompactLine, CompactReport
 from steptime.report.sentences import from_here, source_text
 
 PERIOD = 1.0
@@ -284,7 +285,7 @@ class Diagnosis:
             return None
         try:
             with Path(self._folder.name, "report.json").open("rb") as file:
-                return _diagnosed(msgspec.json.decode(file.read(LARGEST_DIAGNOSIS), type=_Short))
+                return _diagnosed(msgspec.json.decode(file.read(LARGEST_DIAGNOSIS), type=CompactReport))
         except (OSError, msgspec.MsgspecError, ValueError):
             return None  # there is nothing to be reported yet
 
@@ -304,21 +305,21 @@ def _children_cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _diagnosed(report: _Short) -> Diagnosed:
+def _diagnosed(report: CompactReport) -> Diagnosed:
     """Diagnosis with every place as an editor opens it from here."""
-    sources = [_source(each) for each in report.findings if each.line is not None]
+    sources = [_source(each.line) for each in report.findings if each.line is not None]
 
     def here(text: str) -> str:
         return from_here(text, sources)
 
-    def item(found: _Finding) -> Item:
+    def item(found: CompactFinding) -> Item:
         saves = found.savings_ns.value if found.savings_ns is not None else 0
         share = f" ({format_share(found.share)})" if found.share else ""
         return Item(
             f"{found.code} {found.name}",
             f"saves {format_duration(saves)}/step{share}" if saves else "",
             "" if found.evidence in report.headline else here(found.evidence),
-            here(source_text(_source(found))) if found.line is not None else "",
+            here(source_text(_source(found.line))) if found.line is not None else "",
             here(found.advice),
         )
 
@@ -327,35 +328,5 @@ def _diagnosed(report: _Short) -> Diagnosed:
     return Diagnosed(here(report.headline), here(sure), tuple(map(item, report.findings)))
 
 
-def _source(found: _Finding) -> SourceLine:
-    line = found.line or _Line("", 0)
+def _source(line: CompactLine) -> SourceLine:
     return SourceLine(line.file, line.line, text=line.text)
-
-
-class _Line(msgspec.Struct):
-    file: str
-    line: int
-    text: str = ""
-
-
-class _Savings(msgspec.Struct):
-    value: int
-
-
-class _Finding(msgspec.Struct):
-    code: str
-    name: str
-    evidence: str
-    advice: str
-    line: _Line | None = None
-    savings_ns: _Savings | None = None
-    share: float | None = None
-
-
-class _Short(msgspec.Struct):
-    """Fields of the compact report that are read."""
-
-    headline: str
-    confidence: str
-    reason: str
-    findings: list[_Finding]

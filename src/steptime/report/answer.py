@@ -87,37 +87,18 @@ def answer_of(report: Report, *, full: bool = False) -> Answer:
         data=partial(json.without_contents if full else compact, report),
         findings=report.processes[0].findings,
         step=process.case.step.duration.value,
-        exports={
-            ".html": partial(_page, report),
-            ".speedscope.json": partial(_speedscope, report),
-            ".svg": partial(_svg, report),
-            ".png": partial(_png, report),
-        },
+        exports={each: partial(_exported, each, report) for each in PICTURES},
     )
 
 
-def _page(report: Report) -> str:
-    from steptime.report.page import page  # templates take a while to import
-
-    return page.render(report)
-
-
-def _speedscope(report: Report) -> str:
+def _exported(extension: str, report: Report) -> str | bytes:
     from steptime.report import speedscope
+    from steptime.report.page import page, pictures  # templates take a while to import
 
-    return speedscope.render(report)
-
-
-def _svg(report: Report) -> str:
-    from steptime.report.page import pictures
-
-    return pictures.render_svg(report)
-
-
-def _png(report: Report) -> bytes:
-    from steptime.report.page import pictures
-
-    return pictures.render_png(report)
+    if extension == ".png":
+        return pictures.render_png(report)
+    text = {".html": page.render, ".svg": pictures.render_svg, ".speedscope.json": speedscope.render}
+    return text[extension](report)
 
 
 def _header(report: Report) -> str:

@@ -15,7 +15,7 @@ from steptime.advice.rule import Finding
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.what_if.elsewhere import Elsewhere
 from steptime.answer.json import document
-from steptime.quantities import Estimate, SourceLine
+from steptime.quantities import Estimate
 from steptime.report.compose import confirming
 from steptime.report.json import COMPACT
 from steptime.report.report import Cost, ProcessReport, Report, Throughput
@@ -300,7 +300,7 @@ def _findings(report: Report, process: ProcessReport) -> tuple[CompactFinding, .
 
     def reported(finding: Finding) -> CompactFinding:
         fixes = tuple(dict.fromkeys(fix.code for fix in tried if finding.code in fix.addresses))
-        saving, next_ = finding.savings, f"steptime explain {finding.code}"
+        saving, line, next_ = finding.savings, finding.source, f"steptime explain {finding.code}"
         if fixes:
             next_ = f"steptime try {shlex.quote(report.source)}"
         elif finding.code == LEAK and report.environment.command:
@@ -309,7 +309,7 @@ def _findings(report: Report, process: ProcessReport) -> tuple[CompactFinding, .
             finding.code,
             finding.name,
             finding.weight.value,
-            _line(finding.source) if finding.source is not None else None,
+            CompactLine(line.file, line.line, line.function, line.text) if line is not None else None,
             _interval(saving) if saving is not None else None,
             _share(saving.value, process) if saving is not None else None,
             finding.summary,
@@ -328,10 +328,6 @@ def _interval(estimate: Estimate) -> Interval:
 def _share(duration: float, process: ProcessReport) -> float:
     step = process.case.step.duration.value
     return round(duration / step, 4) if step else 0.0
-
-
-def _line(source: SourceLine) -> CompactLine:
-    return CompactLine(source.file, source.line, source.function, source.text)
 
 
 def _cost(cost: Cost) -> CompactCost:

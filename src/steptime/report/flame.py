@@ -6,8 +6,9 @@ below the stack that launched them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -93,7 +94,7 @@ def flame_of(steps: StepContext) -> FlameGraph:
     """Flame graph of the most usual of the steps, at least one."""
     at = usual(steps.windows[:, 1] - steps.windows[:, 0])
     labels: dict[FlameLabel, int] = {}
-    named = _Names(steps.trace, labels)
+    named = _numbered(steps.trace, labels)
     threads = []
     trees = {track: _tree(steps, at, track) for track in steps.tracks}
     for track, tree in trees.items():
@@ -131,31 +132,27 @@ def _tree(steps: StepContext, at: int, track: int) -> CallTree:
 _KINDS = {EventKind.OPERATOR: "operator", EventKind.RUNTIME: "call", EventKind.MEMCPY: "copy", EventKind.MEMSET: "copy"}
 
 
-class _Names:
-    """Labels of a trace's events. labels: pool of the graph, which grows."""
+Numbered = Callable[[int], int]
 
-    def __init__(self, trace: Trace, labels: dict[FlameLabel, int]) -> None:
-        self._trace, self._labels = trace, labels
-        self._known: dict[tuple[int, int], int] = {}
 
-    def of(self, row: int) -> int:
-        """Number of an event's label."""
-        events = self._trace.events
-        key = int(events.name[row]), int(events.event_kind[row])
-        if key not in self._known:
-            label = self._label(self._trace.symbols[key[0]], key[1])
-            self._known[key] = self._labels.setdefault(label, len(self._labels))
-        return self._known[key]
+def _numbered(trace: Trace, labels: dict[FlameLabel, int]) -> Numbered:
+    """Function that returns the number of an event's label, by the event's row. labels: pool, which grows."""
 
-    @staticmethod
-    def _label(symbol: str, event_kind: int) -> FlameLabel:
-        if event_kind == EventKind.KERNEL:
-            kind = "communication" if COMMUNICATION_KERNEL.search(symbol) else "compute"
-            return FlameLabel(text(short_kernel(symbol.removeprefix("void "))), kind)
-        source = source_line(symbol)
-        if event_kind == EventKind.PYTHON and source is not None:
-            return FlameLabel(text(function_name(symbol)), "python", source)
-        return FlameLabel(text(symbol.removeprefix("nn.Module: ")), _KINDS.get(EventKind(event_kind), "range"))
+    @cache
+    def number(name: int, event_kind: int) -> int:
+        return labels.setdefault(_label(trace.symbols[name], event_kind), len(labels))
+
+    return lambda row: number(int(trace.events.name[row]), int(trace.events.event_kind[row]))
+
+
+def _label(symbol: str, event_kind: int) -> FlameLabel:
+    if event_kind == EventKind.KERNEL:
+        kind = "communication" if COMMUNICATION_KERNEL.search(symbol) else "compute"
+        return FlameLabel(text(short_kernel(symbol.removeprefix("void "))), kind)
+    source = source_line(symbol)
+    if event_kind == EventKind.PYTHON and source is not None:
+        return FlameLabel(text(function_name(symbol)), "python", source)
+    return FlameLabel(text(symbol.removeprefix("nn.Module: ")), _KINDS.get(EventKind(event_kind), "range"))
 
 
 class _Merged:
@@ -195,16 +192,16 @@ class _Merged:
         return FlameThread(self.name, kind, *(" ".join(map(str, column)) for column in columns))
 
 
-def _stacks(tree: CallTree, named: _Names, merged: _Merged) -> list[int]:
+def _stacks(tree: CallTree, named: Numbered, merged: _Merged) -> list[int]:
     """Position of the stack of each member of a tree."""
     found: list[int] = []
     for row, parent in zip(tree.rows.tolist(), tree.parent.tolist(), strict=True):
-        found.append(merged.below(found[parent] if parent != ROOT else 0, named.of(row)))
+        found.append(merged.below(found[parent] if parent != ROOT else 0, named(row)))
     return found
 
 
 def _streams(
-    steps: StepContext, at: int, trees: dict[int, CallTree], named: _Names, labels: dict[FlameLabel, int]
+    steps: StepContext, at: int, trees: dict[int, CallTree], named: Numbered, labels: dict[FlameLabel, int]
 ) -> Iterator[FlameThread]:
     """Threads of the flame graph for the device activities that the step launched, one per stream."""
     trace = steps.trace
@@ -225,6 +222,6 @@ def _streams(
             around = caller[thread][position] if thread in trees else ROOT
             if around != ROOT and events.event_kind[trees[thread].rows[around]] == EventKind.RUNTIME:
                 around = int(trees[thread].parent[around])  # the launch itself says nothing
-            stack = merged.below(stacks[thread][around] if around != ROOT else 0, named.of(row))
+            stack = merged.below(stacks[thread][around] if around != ROOT else 0, named(row))
             merged.own[stack] += int(events.duration[row])
         yield merged.thread("stream")

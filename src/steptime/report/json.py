@@ -3,6 +3,7 @@ docs/report-schema.json; programs should use `report.compact`."""
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
 from collections.abc import Iterator
@@ -177,13 +178,16 @@ def content(path: Path, name: str) -> bytes:
 
 def is_report(path: Path) -> bool:
     """True if a file starts like a report, which distinguishes it from a trace in JSON. False if it cannot be read."""
-    if path.is_fifo():
-        return False
+    return b'"schema_version"' in start_of(path, 64)
+
+
+def start_of(path: Path, most: int) -> bytes:
+    """First bytes of a file; none of a pipe, or if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            return b'"schema_version"' in file.read(64)
+        with path.open("rb") if not path.is_fifo() else io.BytesIO() as file:
+            return file.read(most)
     except OSError:
-        return False
+        return b""
 
 
 def schema_text(document_type: type = Report) -> str:

@@ -166,10 +166,7 @@ def _drifted(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[str]
         return []
     them = "it is" if len(rows) == 1 else "they are"
     return [
-        (
-            f"{', '.join(rows)}: {them} compared with the runs right before and after, because the machine's speed "
-            "changed"
-        )
+        f"{', '.join(rows)}: {them} compared with the runs right before and after, because the machine's speed changed"
     ]
 
 

@@ -75,7 +75,9 @@ def recall(question: Question) -> Report | None:
         return None
     if not _same(answer.question, question):
         return None
-    return _with_contents(answer.report) if question.pictures else answer.report
+    first, *others = answer.report.processes
+    shown = replace(first, traces=carried(first.traces)) if question.pictures else first
+    return replace(answer.report, processes=(shown, *others))
 
 
 def remember(question: Question, report: Report) -> None:
@@ -110,11 +112,6 @@ def _entry(question: Question) -> Path:
 
 def _checksum(encoded: bytes) -> bytes:
     return hashlib.blake2b(encoded, digest_size=16).hexdigest().encode()
-
-
-def _with_contents(report: Report) -> Report:
-    first = report.processes[0]
-    return replace(report, processes=(replace(first, traces=carried(first.traces)), *report.processes[1:]))
 
 
 def _code() -> str:

@@ -6,7 +6,7 @@ a quarter of a million objects."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -123,10 +123,8 @@ class Strip:
 
     def only(self, kept: Bool) -> Strip:
         """Strip with the events of a mask."""
-        return Strip(
-            self.name, self.kind, self.start[kept], self.end[kept], self.label[kept], self.labels,
-            self.detail[kept], self.details, self.first,
-        )  # fmt: skip
+        columns = {name: getattr(self, name)[kept] for name in ("start", "end", "label", "detail")}
+        return replace(self, **columns)
 
 
 def assemble(

@@ -396,7 +396,7 @@ def function_times(case: Case) -> list[FunctionTime]:
             if depth == 0:
                 own[line.file, line.function] += duration
             lines[line.file, line.function][line] += round(duration)
-        for function in {(line.file, line.function) for line in path.lines}:
+        for function in dict.fromkeys((line.file, line.function) for line in path.lines):
             cumulative[function] += duration
     found = (FunctionTime(own[name], spent, lines[name].most_common(1)[0][0]) for name, spent in cumulative.items())
     return sorted(found, key=lambda each: -each.own)
@@ -523,20 +523,16 @@ def process_table(report: Report) -> Table:
     def spent(process: ProcessReport, category: str) -> float:
         return next((use.duration.value for use in process.case.categories if use.name == category), 0.0)
 
-    def waiting(process: ProcessReport) -> float | None:
-        return waits[process.rank].waiting if process.rank in waits else None
-
-    def last(process: ProcessReport) -> float | None:
-        return waits[process.rank].last if process.rank in waits else None
-
     return table_of(
         "processes", "Ranks", "", sorted(report.processes, key=order),
         word("rank", "rank", lambda process: process.name),
         duration("step", "step_ns", lambda process: process.case.step.duration.value),
         duration("computes", "compute_ns", lambda process: spent(process, "compute")),
         duration("communicates", "communication_ns", lambda process: spent(process, "communication")),
-        duration("waits for others", "waiting_ns", waiting),
-        share("share of the waiting", "last", last),
+        duration("waits for others", "waiting_ns",
+                 lambda process: waits[process.rank].waiting if process.rank in waits else None),
+        share("share of the waiting", "last",
+              lambda process: waits[process.rank].last if process.rank in waits else None),
         word("bound by", "bound", lambda process: process.verdict.bottleneck, kind="category"),
         most=MOST_RANKS,
     )  # fmt: skip

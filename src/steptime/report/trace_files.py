@@ -34,12 +34,11 @@ class TraceFile:
 
 def traces_of_process(process: Process) -> tuple[TraceFile, ...]:
     """Traces of a recording: those of plain steps first, because the timeline shows one of them; slow ones last."""
-    found = ((path_of(process, facts), _words(facts)) for facts in sorted(process.traces, key=_order))
+    found = (
+        (path_of(process, facts), _words(facts))
+        for facts in sorted(process.traces, key=lambda each: (each.caught, each.stacks))
+    )
     return tuple(TraceFile(str(path), words, path.stat().st_size) for path, words in found if path.exists())
-
-
-def _order(facts: TraceFacts) -> tuple[bool, bool]:
-    return facts.caught, facts.stacks
 
 
 def path_of(process: Process, facts: TraceFacts) -> Path:

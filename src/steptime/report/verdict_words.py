@@ -124,19 +124,16 @@ def trial_headline(trials: TrialReport, variants: Sequence[Tried]) -> str:
         (each for each in alone if each not in untimed),
         key=lambda each: (each.verdict != TrialVerdict.ADOPT.value, not each.speed),
     )
-    reported = [f"{each.label}: {_headline_word(each, trials)}{_speed(each)}" for each in best[:MOST_REPORTED]]
+    reported = [f"{each.label}: {_outcome(each, trials)}" for each in best[:MOST_REPORTED]]
     reported += [f"{len(best) - MOST_REPORTED} more below"] if len(best) > MOST_REPORTED else []
     reported += [f"{len(untimed)} {'more ' if reported else ''}not timed"] if untimed else []
     message = f". {best[0].sentence.rstrip('. ')}" if len(best) == 1 and best[0].sentence else ""
     return f"{'; '.join(reported)}{message}."
 
 
-def _speed(variant: Tried) -> str:
-    return f", {speed_text(variant.speed)}" if variant.speed is not None else ""
-
-
-def _headline_word(variant: Tried, trials: TrialReport) -> str:
-    return NO_VERDICT if variant.verdict == TrialVerdict.UNDECIDED.value else tried_word(variant, trials)
+def _outcome(variant: Tried, trials: TrialReport) -> str:
+    word = NO_VERDICT if variant.verdict == TrialVerdict.UNDECIDED.value else tried_word(variant, trials)
+    return f"{word}, {speed_text(variant.speed)}" if variant.speed is not None else word
 
 
 def tried_word(variant: Tried, trials: TrialReport) -> str:

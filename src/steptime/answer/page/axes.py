@@ -21,6 +21,17 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """A line or an area of a chart in a square of BOX. points: as SVG has them in a polyline or a path. words: for the
+    legend. tone: number of its colour, or of its strength."""
+
+    name: str
+    points: str
+    words: str = ""
+    tone: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Decades:
     """A logarithmic axis over whole decades: 10**low to 10**high."""
 

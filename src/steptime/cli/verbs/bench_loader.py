@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from steptime.cli.bench import listed
-from steptime.cli.options import Function, force_option, outputs_option, seconds
+from steptime.cli.options import Function, answer_options, seconds
 
 CONTEXTS = ("fork", "forkserver", "spawn")
 SHARING = ("file_descriptor", "file_system")
@@ -66,9 +66,7 @@ def _some_of(known: tuple[str, ...], option: str, what: str) -> Callable[[Functi
     "Python whose torch is used. Default: the job's, or the first that has torch."
 ))  # fmt: skip
 @click.option("--uncontained", is_flag=True, help="Run a job even if this system cannot protect your files from it.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
-@outputs_option("Write the result to FILE, in the format of its extension (.txt, .md, .json, .html).")
-@force_option
+@answer_options("Write the result to FILE, in the format of its extension (.txt, .md, .json, .html).")
 def command(**given: Any) -> int:
     """Time a DataLoader alone: its items, its collate function, and its batches with 0, 1, 2, 4 … workers, and
     report how many workers to set. LOADER: a DataLoader, a dataset, or a function without arguments that returns

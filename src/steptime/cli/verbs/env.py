@@ -6,11 +6,10 @@ from typing import Any
 
 import click
 
-from steptime.cli.options import force_option, outputs_option
+from steptime.cli.options import answer_options
 
 
 @click.command("env")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--remeasure", is_flag=True, help="Measure the peaks again, even if they are known.")
 @click.option(
     "--between-runs", "runs", is_flag=True, help="Also measure the noise between runs of one job here (half a minute)."
@@ -26,8 +25,7 @@ from steptime.cli.options import force_option, outputs_option
     "--place", "recording", metavar="RECORDING", help="With --sweep: place the operators of a recording on the curve."
 )
 @click.option("--python", metavar="PATH", help="Python whose torch measures. Default: the first that has torch.")
-@outputs_option("With --sweep: write it to FILE, in the format of its extension (.txt, .md, .json, .html).")
-@force_option
+@answer_options("With --sweep: write it to FILE, in the format of its extension (.txt, .md, .json, .html).")
 def command(**given: Any) -> int:
     """Show this machine, the versions in use, and its peaks: matmuls by dtype, copy bandwidth, cost of an
     operator. Your torch measures them once (some seconds); they are cached.

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from steptime.cli.options import WholeNumber, files, force_option, outputs_option
+from steptime.cli.options import WholeNumber, answer_options, files
 
 
 @click.command("nan", context_settings={"allow_interspersed_args": False})
@@ -29,9 +29,7 @@ from steptime.cli.options import WholeNumber, files, force_option, outputs_optio
     type=click.Path(path_type=Path),
     help="Folder of the recording. Default: runs/<job>-nan-<time>.",
 )
-@outputs_option("Also write FILE: what is printed (.txt, .md, .html or .json). Can be given several times.")
-@force_option
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON on standard output.")
+@answer_options("Also write FILE: what is printed (.txt, .md, .html or .json). Can be given several times.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress while the job runs.")
 @click.argument("job", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]...", shell_complete=files)
 def command(**given: Any) -> int:

@@ -11,7 +11,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.kernels import counter_words
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
-from steptime.answer.page.axes import BOX, Decades, Tick, decades, even_ticks
+from steptime.answer.page.axes import BOX, Decades, Shape, Tick, decades, even_ticks
 from steptime.answer.printable import shorten
 from steptime.quantities import format_bytes, format_count, format_duration, format_intensity, format_rate, format_share
 from steptime.report.flame import FlameGraph, FlameLabel, FlameThread, stacks_of
@@ -57,14 +57,6 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class BarLayer:
-    """A category in all bars that have it, as one path in a square of BOX."""
-
-    name: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
 class Sign:
     """A mark under the bars. x: percent; letter: "" where there are too many for letters."""
 
@@ -77,7 +69,8 @@ class Sign:
 @dataclass(frozen=True, slots=True)
 class SeriesChart:
     """mean, low, high: of the usual step, percent from the bottom. kinds: how many steps are of which, in words.
-    stride: steps that share the categories of a row. legend: letters of the signs and what they mean."""
+    layers: categories, each in all bars that have it as one
+    path. stride: steps that share the categories of a row. legend: letters of the signs and what they mean."""
 
     bars: tuple[Bar, ...]
     mean: float
@@ -88,7 +81,7 @@ class SeriesChart:
     numbers: tuple[Tick, ...]
     cut: int
     kinds: tuple[tuple[str, str, int], ...] = ()
-    layers: tuple[BarLayer, ...] = ()
+    layers: tuple[Shape, ...] = ()
     signs: tuple[Sign, ...] = ()
     legend: tuple[tuple[str, str], ...] = ()
     stride: int = 1
@@ -106,7 +99,10 @@ def series(process: ProcessReport) -> SeriesChart | None:
         low = high = step.duration.value
     top = max(*steady, high, 1) * ROOM
     top = min(top, max(*steps, high, 1) * MARGIN)
-    bars = _bars(steps, kinds, top)
+    size = -(-len(steps) // MOST_BARS)
+    count = -(-len(steps) // size)
+    pitch = 100 / max(count, 12)  # a few steps of a trace are no wall
+    bars = tuple(_bar(steps, kinds, number, size, pitch, top) for number in range(count))
     known = process.series
     bars, layers = _layered(bars, known) if known is not None else (bars, ())
     fine = _fine(kinds, known)
@@ -136,13 +132,6 @@ def step_kinds(process: ProcessReport) -> list[str]:
     kinds = ["steady" if steady else "warm-up" if number < warm_up else "excluded"
              for number, steady in enumerate(process.steady)]  # fmt: skip
     return (kinds + ["excluded"] * len(process.step_ns))[: len(process.step_ns)]
-
-
-def _bars(steps: tuple[int, ...], kinds: list[str], top: float) -> tuple[Bar, ...]:
-    size = -(-len(steps) // MOST_BARS)
-    count = -(-len(steps) // size)
-    pitch = 100 / max(count, 12)  # a few steps of a trace are no wall
-    return tuple(_bar(steps, kinds, number, size, pitch, top) for number in range(count))
 
 
 def _bar(steps: tuple[int, ...], kinds: list[str], number: int, size: int, pitch: float, top: float) -> Bar:
@@ -183,7 +172,7 @@ def _counts(kinds: list[str], fine: list[str]) -> Iterator[tuple[str, str, int]]
         yield colour, "excluded (interrupted, profiled, or an outlier)" if name == "excluded" else name, len(places)
 
 
-def _layered(bars: tuple[Bar, ...], known: StepSeries) -> tuple[tuple[Bar, ...], tuple[BarLayer, ...]]:
+def _layered(bars: tuple[Bar, ...], known: StepSeries) -> tuple[tuple[Bar, ...], tuple[Shape, ...]]:
     """The bars with their categories: those of the rows of their steps, to the height of the bar."""
     if not known.spent:
         return bars, ()
@@ -200,7 +189,7 @@ def _layered(bars: tuple[Bar, ...], known: StepSeries) -> tuple[tuple[Bar, ...],
                 high = bar.height * spent / whole
                 path.append(_block(bar.x, bar.width, at, high))
                 at += high
-    layers = tuple(BarLayer(name, "".join(path)) for name, path in zip(known.categories, paths, strict=True) if path)
+    layers = tuple(Shape(name, "".join(path)) for name, path in zip(known.categories, paths, strict=True) if path)
     return tuple(drawn), layers
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from steptime.answer.page.axes import BOX, Tick, decades, middles
+from steptime.answer.page.axes import BOX, Shape, Tick, decades, middles
 from steptime.answer.page.curves import CurveChart, curve_of
 from steptime.quantities import Estimate, format_bytes, format_change, format_duration, format_samples
 from steptime.report.trials import Curve, TrialReport, Tried
@@ -55,20 +55,13 @@ class ForestRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CurveLine:
-    """The losses of a variant as points of a polyline in a square of BOX."""
-
-    name: str
-    points: str
-
-
-@dataclass(frozen=True, slots=True)
 class Curves:
-    """band: outline of the baselines' losses from the lowest to the highest, "" for a single one."""
+    """lines: the losses of variants. band: outline of the baselines' losses from the lowest to the highest, "" for a
+    single one."""
 
     band: str
     base: str
-    lines: tuple[CurveLine, ...]
+    lines: tuple[Shape, ...]
     ticks: tuple[Tick, ...]
     steps: int
     hidden: int
@@ -233,7 +226,7 @@ def _curves(curves: Sequence[Curve]) -> Curves | None:
     return Curves(
         band=_band(base, plane) if len(base) > 1 else "",
         base=plane.points(base[0]) if base else "",
-        lines=tuple(CurveLine(curve.name, plane.points(curve)) for curve in variants[:MOST_CURVES]),
+        lines=tuple(Shape(curve.name, plane.points(curve)) for curve in variants[:MOST_CURVES]),
         ticks=tuple(Tick(plane.up(value), f"{value:.3g}") for value in (low, (low + max(values)) / 2, max(values))),
         steps=steps,
         hidden=max(len(variants) - MOST_CURVES, 0),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from steptime.analysis.memory_samples import OverTime
-from steptime.answer.page.axes import BOX, Tick
+from steptime.answer.page.axes import BOX, Shape, Tick
 from steptime.quantities import format_bytes, format_duration
 from steptime.report.report import MachineOverTime
 
@@ -16,24 +16,15 @@ TONES = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Area:
-    """An owner. points: outline as a polygon. words: at the peak."""
-
-    name: str
-    tone: int
-    points: str
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryChart:
-    """peak, height: percent from the left and from the bottom. note: a sentence."""
+    """areas: of owners, with the bytes of each at the peak. peak, height: percent from the left and from the bottom.
+    note: a sentence."""
 
     identity: str
     title: str
     note: str
     place: str
-    areas: tuple[Area, ...]
+    areas: tuple[Shape, ...]
     peak: float
     height: float
     peak_words: str
@@ -56,7 +47,7 @@ def memory_chart(
     areas = []
     for number, (name, row) in enumerate(zip(found.owners, found.bytes, strict=True)):
         above = [low + value for low, value in zip(below, row, strict=True)]
-        areas.append(Area(name, number % TONES, _outline(across, below, above, top), format_bytes(row[found.peak])))
+        areas.append(Shape(name, _outline(across, below, above, top), format_bytes(row[found.peak]), number % TONES))
         below = above
     at = across[found.peak] / BOX * 100
     return MemoryChart(
@@ -96,19 +87,10 @@ def _ticks(top: float) -> tuple[Tick, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class MachineCurve:
-    """points: of a polyline. words: its mean."""
-
-    name: str
-    points: str
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
 class MachineChart:
-    """start, end: of the plot, in words."""
+    """curves: with the mean of each. start, end: of the plot, in words."""
 
-    curves: tuple[MachineCurve, ...]
+    curves: tuple[Shape, ...]
     start: str
     end: str
 
@@ -120,7 +102,7 @@ def machine_chart(found: MachineOverTime | None) -> MachineChart | None:
     first, last = found.times[0], found.times[-1]
     across = [BOX * (time - first) / ((last - first) or 1) for time in found.times]
     curves = (
-        MachineCurve(
+        Shape(
             name,
             " ".join(f"{x:.1f},{BOX - BOX * y / 100:.1f}" for x, y in zip(across, values, strict=True)),
             f"{fmean(values):.0f} %",

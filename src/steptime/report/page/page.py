@@ -116,19 +116,6 @@ class FindingView:
     page: tuple[tuple[str, tuple[tuple[tuple[str, str], ...], ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DisplayedStepView:
-    """Words next to the timeline. categories: that the step's time is posted to. device: whether something ran
-    on one."""
-
-    step: int
-    how: str
-    events: int
-    left_out: int
-    categories: tuple[str, ...]
-    device: bool
-
-
 def render(report: Report) -> str:
     """The whole page."""
     process = placed(report.processes[0])
@@ -148,7 +135,8 @@ def render(report: Report) -> str:
         "waterfall": waterfall(case),
         "phases": _phases(case),
         "series": series(process),
-        "timeline": _displayed(cut) if cut is not None and cut.events else None,
+        "timeline": cut if cut is not None and cut.events else None,
+        "categories_in_view": _categories_in_view(cut) if cut is not None else (),
         "flames": flames(process.flame),
         "flame_kinds": kinds_of(process.flame),
         "stacks": process.flame is not None and process.flame.stacks,
@@ -204,11 +192,9 @@ def _phases(case: Case) -> tuple[BarSegment, ...]:
     return stacked(parts, 100 / whole) if whole else ()
 
 
-def _displayed(step_view: StepView) -> DisplayedStepView:
+def _categories_in_view(step_view: StepView) -> tuple[str, ...]:
     present = {label.name for label in step_view.labels}
-    categories = tuple(name for name in (category.name.lower() for category in Category) if name in present)
-    device = any(track.kind == "stream" for track in step_view.tracks)
-    return DisplayedStepView(step_view.step, step_view.how, step_view.events, step_view.left_out, categories, device)
+    return tuple(name for name in (category.name.lower() for category in Category) if name in present)
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:

@@ -7,18 +7,16 @@ One law: as on the page, what strangers wrote is text. The template escapes it, 
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
 from functools import cache
 
 import jinja2
 
-from steptime.answer.answer import Gain
 from steptime.answer.page.card import GREY, TONES, as_png
 from steptime.answer.page.frame import asset, escaping
 from steptime.answer.printable import one_line, shorten_middle
 from steptime.report.gain import gain_of
-from steptime.report.page.charts import RooflineChart, SeriesChart, roofline_chart, series
-from steptime.report.page.waterfall import Waterfall, waterfall
+from steptime.report.page.charts import roofline_chart, series
+from steptime.report.page.waterfall import waterfall
 from steptime.report.report import Report
 
 WIDTH, MARGIN = 1200, 40
@@ -41,39 +39,13 @@ SQUARE = "M-4.5-4.5h9v9h-9z"
 """Shapes, besides colours: not everybody can tell those apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class PictureView:
-    """Positions of what the template draws; tops and height: pixels."""
-
-    title: str
-    gain: Gain | None
-    sentence_top: int
-    sentence: tuple[str, ...]
-    waterfall: Waterfall | None
-    series: SeriesChart | None
-    roofline: RooflineChart | None
-    waterfall_top: int
-    series_top: int
-    roofline_top: int
-    height: int
-
-
-def render_svg(report: Report) -> str:
-    """The image as SVG."""
-    drawn = _template().render(
-        view=view_of(report), width=WIDTH, margin=MARGIN, row_height=ROW, series_height=SERIES_HEIGHT,
-        roofline_height=ROOFLINE_HEIGHT,
-    )  # fmt: skip
-    return drawn.encode("utf-8", "backslashreplace").decode() + "\n"
-
-
 def render_png(report: Report) -> bytes:
     """The image as PNG; needs the extra `images`. Raises OutputError where no font is installed."""
     return as_png(render_svg(report), SHARPNESS)
 
 
-def view_of(report: Report) -> PictureView:
-    """Pictures, one below the other."""
+def render_svg(report: Report) -> str:
+    """The image as SVG: pictures, one below the other."""
     process = report.processes[0]
     case = process.case
     fall, every, roof = waterfall(case), series(process), roofline_chart(case)
@@ -86,19 +58,13 @@ def view_of(report: Report) -> PictureView:
     height = roofline_top + (ROOFLINE_HEIGHT + 80 if roof is not None else 0) - 12
     title = shorten_middle(one_line(report.environment.command or report.source), 110)
     facts = " · ".join(filter(None, (report.environment.device, f"steptime {report.environment.steptime}")))
-    return PictureView(
-        f"{title} · {facts}",
-        gain,
-        sentence_top,
-        sentence,
-        fall,
-        every,
-        roof,
-        waterfall_top,
-        series_top,
-        roofline_top,
-        height,
-    )
+    drawn = _template().render(
+        title=f"{title} · {facts}", gain=gain, sentence=sentence, waterfall=fall, series=every, roofline=roof,
+        sentence_top=sentence_top, waterfall_top=waterfall_top, series_top=series_top, roofline_top=roofline_top,
+        height=height, width=WIDTH, margin=MARGIN, row_height=ROW, series_height=SERIES_HEIGHT,
+        roofline_height=ROOFLINE_HEIGHT,
+    )  # fmt: skip
+    return drawn.encode("utf-8", "backslashreplace").decode() + "\n"
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steptime.analysis.stragglers.comparison import RankComparison, Straggler, StragglerSeries
-from steptime.answer.page.axes import BOX, Tick
+from steptime.answer.page.axes import BOX, Shape, Tick
 from steptime.quantities import format_duration, format_share
 from steptime.report.report import ProcessReport, Report
 
@@ -23,7 +23,6 @@ class Heat:
     """A field of the map. shade: 0 (nothing) to SHADES (as long as the longest step)."""
 
     words: str
-    value: float
     shade: int
 
 
@@ -43,18 +42,11 @@ class RankRowView:
 
 
 @dataclass(frozen=True, slots=True)
-class Shade:
-    """All fields of the series of one strength, as one path in a square of BOX."""
-
-    level: int
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
 class StragglerChart:
-    """Who came late, step by step. ranks: names of the rows; longest: what the strongest shade represents."""
+    """Who came late, step by step. shades: all fields of one strength as one path each. ranks: names of the rows;
+    longest: what the strongest shade represents."""
 
-    shades: tuple[Shade, ...]
+    shades: tuple[Shape, ...]
     ranks: tuple[Tick, ...]
     steps: tuple[Tick, ...]
     longest: str
@@ -153,7 +145,7 @@ def _straggler(series: StragglerSeries) -> StragglerChart | None:
             if level:
                 field = f"M{across * wide:.1f} {down * high:.1f}h{wide:.1f}v{0.9 * high:.1f}h-{wide:.1f}z"
                 paths.setdefault(level, []).append(field)
-    shades = tuple(Shade(level, "".join(path)) for level, path in sorted(paths.items()))
+    shades = tuple(Shape("", "".join(path), tone=level) for level, path in sorted(paths.items()))
     ranks = tuple(Tick(100 * (at + 0.45) / len(rows), f"rank {rank}") for at, rank in enumerate(series.ranks))
     count = len(series.steps)
     steps = tuple(Tick(100 * at / count, str(series.steps[at] + 1)) for at in range(0, count, max(count // 6, 1)))
@@ -191,7 +183,7 @@ def _most_savings(process: ProcessReport) -> str:
 
 
 def _heat(value: float, longest: float) -> Heat:
-    return Heat(format_duration(value) if value else "–", value, _level(value, longest))
+    return Heat(format_duration(value) if value else "–", _level(value, longest))
 
 
 def _level(value: float, longest: float) -> int:
