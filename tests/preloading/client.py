@@ -5,7 +5,7 @@
 PROGRAM is how the job is to start Pythons of its own.
 """
 
-import _signal as signal
+import _signal as signal  # type: ignore[import-not-found]
 import _socket as socket  # what is around it takes longer to import than Python to start
 import array
 import marshal
@@ -39,7 +39,7 @@ server.sendmsg([len(text).to_bytes(8, "big")], rights)
 server.sendall(text)
 
 
-def answer():
+def answer() -> bytes:
     """The next line; nothing where the server is gone."""
     line = b""
     while not line.endswith(b"\n") and (more := server.recv(1)):
