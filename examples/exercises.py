@@ -48,9 +48,9 @@ EXERCISES = {
 QUICK = {
     "bench": "--seconds 0.2s --processes 1",
     "run": "--no-peaks",
-    "try": "--budget 20s",
-    "lab": "--budget 20s",
-    "judge": "--budget 20s",
+    "try": "--budget 1m",
+    "lab": "--budget 1m",
+    "judge": "--budget 1m",
 }
 """Options of the short form, by verb."""
 UNDECIDED = 3

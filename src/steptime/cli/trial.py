@@ -166,6 +166,8 @@ class TrialOptions:
 
 MEASURED_STEPS, MEASURED_SECONDS = 20, 8.0
 """Unprofiled steps after the profile, and seconds in which the always-on timers measure their own cost."""
+MEASURED_SHARE = 0.05
+"""Upper bound on these seconds, as a fraction of the budget: processes of a trial time the step again."""
 SHARE = 0.5
 """Fraction of the budget after which a job without steady steps leaves no time for trials."""
 
@@ -214,6 +216,7 @@ def measure(
     try:
         ground_of(contained_workspace).janitor.take(workspace)
         refuse_uncontained(contained_workspace)
+        least = min(least, MEASURED_SHARE * options.budget.seconds)
         outcome = _watched(
             contained_workspace, folder, seconds, enough(None if options.quiet else Announcer(say), least), sources
         )

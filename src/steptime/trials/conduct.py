@@ -232,7 +232,7 @@ class TrialRunner:
         for start in range(0, len(variants), self._executor.width):
             several = variants[start : start + self._executor.width]
             alive = [*(variant for variant in tried if not self._settled(stage, variant)), *several]
-            needed = self._seconds(stage) + LEAST_ROUNDS * self._round_seconds(stage, alive)
+            needed = self._seconds(stage) + self._least * self._round_seconds(stage, alive)
             settled = all(self._known(stage, each.name) and self._settled(stage, each) for each in several)
             if not settled and self._left(stage, later if tried else 0) <= (needed if tried else 0.0):
                 self._too_short = needed
@@ -254,7 +254,7 @@ class TrialRunner:
             open_ = [each for each in judged if not (each in settled or overtaken(each, settled, self.plan.goal))]
             going = [each.variant for each in sorted(open_, key=partial(_promise, self.plan.goal))]
             won = any(each.verdict is TrialVerdict.ADOPT for each in judged)
-            paid = self._affordable(stage, round_, going, later if won or anyway or round_ < LEAST_ROUNDS else 0)
+            paid = self._affordable(stage, round_, going, later if won or anyway or round_ < self._least else 0)
             self._too_short = self._round_seconds(stage, going[:1]) if going and not paid else 0.0
             if not paid:
                 return
@@ -384,6 +384,11 @@ class TrialRunner:
                 return min(run.seconds for run in own) + max(0.0, more)  # the first one may have compiled
         return self._seconds(stage) if variant != BASELINE else self.plan.start_seconds
 
+    @property
+    def _least(self) -> int:
+        """Least number of rounds with an estimate: of peak memory, a single one has."""
+        return 1 if self.plan.goal is Goal.MEMORY else LEAST_ROUNDS
+
     def _round_seconds(self, stage: int, variants: Sequence[Variant]) -> float:
         """Expected seconds of a round of these variants."""
         alternating = self._alternating(len(variants))
@@ -395,15 +400,16 @@ class TrialRunner:
         return self.budget.left() - min(later * self._seconds(stage), SHARE * self.budget.seconds)
 
     def _affordable(self, stage: int, round_: int, going: Sequence[Variant], later: int) -> Sequence[Variant]:
-        """First ones of these variants, as many as the budget pays for. A single round proves nothing, so a variant
-        starts only if a second round can follow. The first variant may use the reserve of later stages, and so may all
-        while nothing was won."""
+        """First ones of these variants, as many as the budget pays for. A single round proves nothing of speed, so a
+        variant starts only if a second round can follow; where nothing is timed yet, one round shows at least how long
+        steps take. The first variant may use the reserve of later stages, and so may all while nothing was won."""
         timed = [run.variant for run in self.of(stage) if not run.rehearsal]
-        for count in range(len(going), 0, -1):
-            left = self._left(stage, later if count > 1 or round_ >= LEAST_ROUNDS else 0)
-            rounds = max(1, *(LEAST_ROUNDS - timed.count(variant.name) for variant in going[:count]))
-            if left >= self._round_seconds(stage, going[:count]) * rounds:
-                return going[:count]
+        for least in (self._least,) if round_ else (self._least, 1):
+            for count in range(len(going), 0, -1):
+                left = self._left(stage, later if count > 1 or round_ >= self._least else 0)
+                rounds = max(1, *(least - timed.count(variant.name) for variant in going[:count]))
+                if left >= self._round_seconds(stage, going[:count]) * rounds:
+                    return going[:count]
         return ()
 
 

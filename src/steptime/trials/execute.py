@@ -248,6 +248,8 @@ def _with_numbers(
     if len(times) < FEWEST_STEPS and not scheduled.rehearsal and until is None:
         return replace(run, failure=f"Only {len(times)} steady steps ran before its time limit")
     parity = process.parity
+    several = [each.parity.peak_bytes for each, _ in laid_out if each.parity is not None]
+    peaks = tuple(int(each.max()) for each in several if len(each))
     return replace(
         run,
         step_ns=tuple(times),
@@ -262,7 +264,8 @@ def _with_numbers(
         ended_early=reached is None and _ended_early(scheduled, timeline.steps),
         metric=reached,
         samples=_samples(process, timeline),
-        peak_bytes=int(parity.peak_bytes.max()) if parity is not None and len(parity.peak_bytes) else None,
+        peak_bytes=max(peaks, default=None),
+        peaks=peaks,
         start_seconds=start_seconds(process, timeline.steps),
         growth=growth_per_step(parity),
         compile_seconds=sum(fact.duration_ns for fact in process.compilations) / 1e9,
