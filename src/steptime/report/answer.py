@@ -211,8 +211,8 @@ def _asides(report: Report, process: ProcessReport) -> Iterator[Item]:
         displayed = [each for each in asides if each.weight is weight and each.summary.lower() not in message]
         for aside in sorted(displayed, key=lambda each: each.name != ASKED_FOR):
             place = place_text(aside.source) if aside.source is not None else ""
-            at = f" ({place})" if place not in aside.summary else ""
-            yield Item(f"{word_}: {aside.code} {aside.summary}{at}", details=(aside.advice, *aside.evidence))
+            at = f"{place}: " if place not in aside.summary else ""
+            yield Item(f"{word_}: {aside.code} {at}{aside.summary}", details=(aside.advice, *aside.evidence))
     yield from (Item(f"Left out: {problem}") for problem in report.problems)
 
 
