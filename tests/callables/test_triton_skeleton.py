@@ -176,6 +176,7 @@ def test_gradients_in_bfloat16_and_a_cast(triton: None) -> None:
         ((link("exp", [ROWS]), link("pow", [ROWS, None], ["", "1.5"])), "pow has no formula here"),
         ((link("exp", [[300, 400]]), link("amax", [[300, 400]])), "its reductions are over 120,000 elements at a time"),
         ((link("amax", [[4, 4], None, None], ["", "[1]", "False"]), link("mul", [[4], [4, 4]])), "adds dimensions"),
+        ((link("exp", [[1 << 31]]), link("neg", [[1 << 31]])), "more than 31 bits"),
         ((link("exp", [ROWS]), link("where", [ROWS, ROWS])), "an argument of where was not recorded"),
     ],
 )  # fmt: skip

@@ -18,6 +18,8 @@ DTYPES = {"float": "float32", "double": "float64", "c10::Half": "float16", "c10:
 """torch's and Triton's name for each of Kineto's types that a chain may have."""
 LARGEST = 1 << 15
 """Most elements of a program's block: 128 KiB in float32, half of the registers of a multiprocessor."""
+FAR = 1 << 31
+"""Offsets are 32 bits wide."""
 TILE, LINE = 32, 1024
 """Sides of a tile: of a dimension, and of the last one where nothing else is in the block."""
 TANH, INNER = "(2 * tl.sigmoid(2 * {0}) - 1)", "tl.sigmoid(1.5957691216 * ({x} + 0.044715 * {x} * {x} * {x}))"
@@ -91,6 +93,8 @@ class _Axes:
 def skeleton(statements: Sequence[Statement], inputs: Sequence[Tensor]) -> str:
     """Python of `fused`, which computes the chain by one kernel. Raises NoSkeletonError."""
     tensors = {f"x{number}": each for number, each in enumerate(inputs)}
+    if max(each.elements for each in (*inputs, statements[-1].result)) >= FAR:
+        raise NoSkeletonError("an offset into its tensors has more than 31 bits")
     axes = _aligned(statements, tensors)
     last = statements[-1]
     tensors["out"], axes.places["out"] = last.result, axes.places[f"v{len(statements)}"]
