@@ -333,3 +333,8 @@ def test_memory_is_shown_by_rank_with_both_steps_even_without_an_interval_of_the
     text = " ".join(render_trial(replace(made, runs=runs, plan=replace(made.plan, goal=Goal.MEMORY))).split())
     assert "fully_shard: peak memory −33 % (−38 to −29); its training is not judged yet." in text
     assert "peak of each rank 3 GiB and 3 GiB → 2 GiB and 1 GiB; step 40 ms → 55 ms; Less memory" in text
+    rehearsed = tuple(replace(each, rehearsal=True) for each in runs)
+    made = results(replace(judgement, memory=None))
+    text = render_trial(replace(made, runs=rehearsed, plan=replace(made.plan, goal=Goal.MEMORY)))
+    assert "in a rehearsal: peak of each rank 3 GiB and 3 GiB → 2 GiB and 1 GiB;" in " ".join(text.split())
+    assert "too short for one round" in text

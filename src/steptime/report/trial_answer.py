@@ -77,6 +77,8 @@ def _headline(results: Results, ordered: Sequence[Judgement]) -> str:
     """Headline of a trial for memory: the candidate that needs less."""
     less = [each for each in ordered if each.memory is not None and each.memory.low > 1 + results.plan.min_gain]
     first = next((each for each in less if each.verdict in (TrialVerdict.ADOPT, TrialVerdict.UNDECIDED)), None)
+    if not any(each.memory for each in ordered):
+        return "No peak is compared yet: the budget was too short for one round."
     if first is None:
         return "No tried fix measurably reduces memory."
     if first.verdict is TrialVerdict.ADOPT:
@@ -120,15 +122,17 @@ def _extra(judgement: Judgement, goal: Goal) -> str:
 
 
 def _by_rank(judgement: Judgement, runs: Sequence[Run]) -> str:
-    """Peak memory of each rank and the step, before and after: a round without an interval of the speed has both."""
-    timed = [run for run in runs if run.step_ns and not run.rehearsal and not run.stage]
-    before, after = ([run for run in timed if run.variant == name] for name in (BASELINE, judgement.variant.name))
-    if not before or not after:
-        return ""
-    texts = [" and ".join(map(format_bytes, each[-1].peaks)) for each in (before, after)]
-    ranks = f"peak of each rank {' → '.join(texts)}; " if len(before[-1].peaks) > 1 else ""
-    steps = (format_duration(fmean(fmean(run.step_ns) for run in each)) for each in (before, after))
-    return f"{ranks}step {' → '.join(steps)}; "
+    """Peak memory of each rank and the step, before and after: a single round has both, and without one a rehearsal."""
+    known = [run for run in runs if run.step_ns and not (run.stage or run.exact or run.failure)]
+    for rehearsal in (False, True):
+        of_kind = [run for run in known if run.rehearsal is rehearsal]
+        before, after = ([run for run in of_kind if run.variant == name] for name in (BASELINE, judgement.variant.name))
+        if before and after:
+            peaks = [" and ".join(map(format_bytes, each[-1].peaks)) for each in (before, after)]
+            ranks = f"peak of each rank {' → '.join(peaks)}; " if len(before[-1].peaks) > 1 else ""
+            steps = (format_duration(fmean(fmean(run.step_ns) for run in each)) for each in (before, after))
+            return f"{'in a rehearsal: ' if rehearsal else ''}{ranks}step {' → '.join(steps)}; "
+    return ""
 
 
 def _predictions(judgements: Sequence[Judgement]) -> list[str]:
