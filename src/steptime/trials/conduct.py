@@ -232,7 +232,9 @@ class TrialRunner:
         for start in range(0, len(variants), self._executor.width):
             several = variants[start : start + self._executor.width]
             alive = [*(variant for variant in tried if not self._settled(stage, variant)), *several]
-            needed = self._seconds(stage) + self._least * self._round_seconds(stage, alive)
+            needed = self._seconds(stage)
+            if self.plan.goal is not Goal.MEMORY:  # of which a rehearsal shows something
+                needed += LEAST_ROUNDS * self._round_seconds(stage, alive)
             settled = all(self._known(stage, each.name) and self._settled(stage, each) for each in several)
             if not settled and self._left(stage, later if tried else 0) <= (needed if tried else 0.0):
                 self._too_short = needed
