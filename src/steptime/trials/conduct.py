@@ -5,6 +5,7 @@ that an interrupted trial can go on from there; an executor decides where and wh
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -120,6 +121,10 @@ DEADLINE = 300.0
 """Seconds, or DEADLINE_FACTOR times a baseline's duration, after which a process is killed: compilers take minutes."""
 DEADLINE_FACTOR = 10.0
 DECIDED = frozenset({TrialVerdict.ADOPT, TrialVerdict.NO_EFFECT, TrialVerdict.SLOWER, TrialVerdict.MORE_MEMORY})
+LEAST = {Goal.SPEED: (LEAST_ROUNDS, 1), Goal.MEMORY: (1,)}
+"""Least number of rounds with an estimate, and of those that are run where nothing is timed yet."""
+AFTER = {Goal.SPEED: LEAST_ROUNDS, Goal.MEMORY: 0}
+"""Rounds that must be paid for where a further variant is rehearsed: a rehearsal has peaks, and no speed."""
 SHARE = 1 / 3
 """Upper bound on the fraction of the budget that single fixes leave to their combination and to the patch."""
 PROOF, PROOF_REHEARSALS = 9, 2
@@ -232,9 +237,7 @@ class TrialRunner:
         for start in range(0, len(variants), self._executor.width):
             several = variants[start : start + self._executor.width]
             alive = [*(variant for variant in tried if not self._settled(stage, variant)), *several]
-            needed = self._seconds(stage)
-            if self.plan.goal is not Goal.MEMORY:  # of which a rehearsal shows something
-                needed += LEAST_ROUNDS * self._round_seconds(stage, alive)
+            needed = self._seconds(stage) + AFTER[self.plan.goal] * self._round_seconds(stage, alive)
             settled = all(self._known(stage, each.name) and self._settled(stage, each) for each in several)
             if not settled and self._left(stage, later if tried else 0) <= (needed if tried else 0.0):
                 self._too_short = needed
@@ -256,7 +259,7 @@ class TrialRunner:
             open_ = [each for each in judged if not (each in settled or overtaken(each, settled, self.plan.goal))]
             going = [each.variant for each in sorted(open_, key=partial(_promise, self.plan.goal))]
             won = any(each.verdict is TrialVerdict.ADOPT for each in judged)
-            paid = self._affordable(stage, round_, going, later if won or anyway or round_ < self._least else 0)
+            paid = self._affordable(stage, round_, going, later if won or anyway or round_ < LEAST_ROUNDS else 0)
             self._too_short = self._round_seconds(stage, going[:1]) if going and not paid else 0.0
             if not paid:
                 return
@@ -386,11 +389,6 @@ class TrialRunner:
                 return min(run.seconds for run in own) + max(0.0, more)  # the first one may have compiled
         return self._seconds(stage) if variant != BASELINE else self.plan.start_seconds
 
-    @property
-    def _least(self) -> int:
-        """Least number of rounds with an estimate: of peak memory, a single one has."""
-        return 1 if self.plan.goal is Goal.MEMORY else LEAST_ROUNDS
-
     def _round_seconds(self, stage: int, variants: Sequence[Variant]) -> float:
         """Expected seconds of a round of these variants."""
         alternating = self._alternating(len(variants))
@@ -406,12 +404,11 @@ class TrialRunner:
         variant starts only if a second round can follow; where nothing is timed yet, one round shows at least how long
         steps take. The first variant may use the reserve of later stages, and so may all while nothing was won."""
         timed = [run.variant for run in self.of(stage) if not run.rehearsal]
-        for least in (self._least,) if round_ else (self._least, 1):
-            for count in range(len(going), 0, -1):
-                left = self._left(stage, later if count > 1 or round_ >= self._least else 0)
-                rounds = max(1, *(least - timed.count(variant.name) for variant in going[:count]))
-                if left >= self._round_seconds(stage, going[:count]) * rounds:
-                    return going[:count]
+        for least, count in itertools.product(LEAST[self.plan.goal][: 1 if round_ else None], range(len(going), 0, -1)):
+            left = self._left(stage, later if count > 1 or round_ >= LEAST_ROUNDS else 0)
+            rounds = max(1, *(least - timed.count(variant.name) for variant in going[:count]))
+            if left >= self._round_seconds(stage, going[:count]) * rounds:
+                return going[:count]
         return ()
 
 
