@@ -366,7 +366,10 @@ def test_graphs_save_what_the_replay_as_one_launch_says() -> None:
 def test_a_step_to_be_captured_names_what_must_leave_it_and_gives_the_code() -> None:
     saved = Prediction("one graph launch", about(4 * MS), 5 * MS)
     case = replace(CUDA, replay=ReplayUse(0.02, 4, (), (saved,)), sites=(), changing_work=False)
-    option = only("RM312", case)
+    model, option = options("RM312", case)
+    assert change(model).kind == "graphed-callables"
+    assert model.saving is not None
+    assert model.saving.value == pytest.approx(0.6 * 4 * MS)
     assert (option.changes, option.advice) == ((), "Capture the step as one CUDA graph.")
     reading = SiteUse("item", "cuda", 1.0, SourceLine("/job/train.py", 31))
     advice = only("RM312", replace(case, sites=(reading,), changing_work=True)).advice

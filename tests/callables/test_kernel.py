@@ -28,7 +28,6 @@ from steptime.callables.bench import Bench, BenchOptions, BenchSetting, Contende
 from steptime.callables.kernel import (
     FIRST_LINE,
     KEYWORDS,
-    TORCH_NAMES,
     ChainLink,
     KernelStudy,
     OperatorChain,
@@ -38,6 +37,7 @@ from steptime.callables.kernel import (
     study,
 )
 from steptime.callables.kernel_answer import answer_of
+from steptime.callables.triton_skeleton import FLOATS
 from steptime.cli.main import main
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import NothingMeasuredError
@@ -48,7 +48,7 @@ from steptime.trace.table import Trace
 
 GPU = Path(__file__).resolve().parents[1] / "data" / "gpu"
 LOGS = Path(__file__).resolve().parents[1] / "trace" / "compile_logs"
-DTYPES = ("float", "float")
+FLOATS = ("float", "float")
 WITHOUT = ("dense", "dense_device_bound", "streams")
 """Jobs whose activations each have a matmul on both sides."""
 
@@ -88,7 +88,7 @@ def test_chains_of_recorded_jobs_run_and_give_what_was_recorded(name: str) -> No
             result = own["chain"](*own["inputs"]())
         expected = chain.links[-1].result
         assert tuple(result.shape) == expected.shape, chain.source
-        assert str(result.dtype) == f"torch.{TORCH_NAMES[expected.type]}", chain.source
+        assert str(result.dtype) == f"torch.{FLOATS[expected.type]}", chain.source
         assert len(chain.inputs) == len(own["inputs"]())
         assert chain.source.splitlines()[FIRST_LINE - 1].startswith("    v1 = ")
 
@@ -144,7 +144,7 @@ def test_arguments_are_written_as_torch_takes_them() -> None:
         link("add", [[8, 4], [4], []], ["float", "float", "Scalar"], ["", "", "2"]),
         link("masked_fill", [[8, 4], [1, 4], []], ["float", "bool", "Scalar"], ["", "", "-inf"]),
         link("mean", [[8, 4], [], [], []], ["float", "ScalarList", "Scalar", ""], ["", "[-1]", "True", ""]),
-        link("div", [[8, 4], [8, 1]], list(DTYPES)),
+        link("div", [[8, 4], [8, 1]], list(FLOATS)),
     )
     chain = OperatorChain(links, backward=False)
     assert [each.strip() for each in chain.source.splitlines()[6:12]] == [

@@ -161,7 +161,7 @@ def test_a_row_of_a_lab_agrees_with_its_speed_up_or_says_what_is_compared() -> N
     uneven = replace(run(lab_variants()[0].name, 0), step_ns=(20_000_000,) * 19 + (320_000_000,))
     text = render_lab(replace(made, runs=(made.runs[0], uneven)), None, "x")
     row = next(line for line in text.splitlines() if line.startswith(f"  {lab_variants()[0].label} "))
-    assert row.split()[2:8] == ["35", "ms", "20", "ms", "0", "ns"], "the mean, of which the speed-up is; median, IQR"
+    assert row.split()[1:7] == ["35", "ms", "20", "ms", "0", "ns"], "the mean, of which the speed-up is; median, IQR"
     rows = render_lab(made, None, "x", samples=32.0).splitlines()
     rates = [row.split("ns")[-1].split()[0] for row in rows if row.startswith(("  as it is", "  bfloat16"))]
     assert rates == ["320", "914"], "samples per second in every row"
@@ -249,7 +249,9 @@ def test_a_sweep_of_workers_is_a_curve_with_the_smallest_number_that_none_beats(
 
 def test_a_lab_without_a_round_says_that_nothing_was_timed() -> None:
     made = results(*(replace(FASTER, variant=each, speed=None) for each in lab_variants()))
-    text = render_lab(replace(made, runs=()), None, "steptime lab --budget 2m --resume runs/a-lab")
+    made = replace(made, runs=(), plan=replace(made.plan, step_seconds=0.0192))
+    text = render_lab(made, None, "steptime lab --budget 2m --resume runs/a-lab")
+    assert "Unchanged: 19.2 ms per step as recorded; no process of the trial was timed" in text
     assert "No result: the budget was too short for one round. Give a larger --budget." in text
     assert "pays" not in text
 
@@ -314,3 +316,25 @@ def test_a_lab_has_kernels_in_each_row_and_throughput_as_a_picture() -> None:
     assert [row[-1].text for row in table.rows] == ["532", "48"]
     assert all(row[5].text and row[7].text for row in table.rows), "samples/s and peak memory of every row"
     assert [figure.title for figure in answer.figures] == ["Throughput over batch size"]
+
+
+def test_memory_is_shown_by_rank_with_both_steps_even_without_an_interval_of_the_speed() -> None:
+    variant = replace(FASTER.variant, name="RM705.2", proposal="RM705", label="fully_shard", changes=())
+    measured = (("baseline", 40_000_000, (3 << 30, 3 << 30)), (variant.name, 55_000_000, (2 << 30, 1 << 30)))
+    runs = tuple(
+        replace(run(name, place), step_ns=(step,) * 5, peaks=peaks, peak_bytes=max(peaks))
+        for place, (name, step, peaks) in enumerate(measured)
+    )
+    judgement = replace(
+        FASTER, variant=variant, speed=None, memory=Estimate(1.5, 1.4, 1.6, 1, "1"), verdict=TrialVerdict.UNDECIDED,
+        sentence="Less memory, and not adopted: too few baselines",
+    )  # fmt: skip
+    made = results(judgement)
+    text = " ".join(render_trial(replace(made, runs=runs, plan=replace(made.plan, goal=Goal.MEMORY))).split())
+    assert "fully_shard: peak memory −33 % (−38 to −29); its training is not judged yet." in text
+    assert "peak of each rank 3 GiB and 3 GiB → 2 GiB and 1 GiB; step 40 ms → 55 ms; Less memory" in text
+    rehearsed = tuple(replace(each, rehearsal=True) for each in runs)
+    made = results(replace(judgement, memory=None))
+    text = render_trial(replace(made, runs=rehearsed, plan=replace(made.plan, goal=Goal.MEMORY)))
+    assert "in a rehearsal: peak of each rank 3 GiB and 3 GiB → 2 GiB and 1 GiB;" in " ".join(text.split())
+    assert "too short for one round" in text

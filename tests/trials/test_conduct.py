@@ -495,6 +495,16 @@ def test_a_variant_is_begun_only_where_a_second_round_can_follow(tmp_path: Path,
     assert timed.count(dear.name) != 1
 
 
+def test_where_two_rounds_are_too_long_one_shows_how_long_steps_take(tmp_path: Path) -> None:
+    trial, variants = clock(tmp_path, 75, 2)
+    judgements = trial.conduct(0, variants)
+    timed = [run.variant for run in trial.runs if not run.rehearsal]
+    assert timed.count(variants[0].name) == 1
+    assert timed.count(variants[1].name) == 0
+    assert all(each.verdict is TrialVerdict.UNDECIDED for each in judgements)
+    assert judgements[0].step_ns is not None
+
+
 def test_a_budget_leaves_something_for_the_patch(tmp_path: Path) -> None:
     trial, variants = clock(tmp_path, 400, 6)
     trial.conduct(0, variants, later=9)

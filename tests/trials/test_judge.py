@@ -97,6 +97,23 @@ def test_less_memory_is_adopted_where_that_is_the_goal_though_it_takes_time() ->
 
 
 @pytest.mark.parametrize(
+    ("own", "verdict"),
+    [
+        (600_000_000, TrialVerdict.ADOPT),
+        (1_400_000_000, TrialVerdict.MORE_MEMORY),
+        (975_000_000, TrialVerdict.UNDECIDED),
+    ],
+)
+def test_one_round_decides_on_memory_and_not_on_speed(own: int, verdict: TrialVerdict) -> None:
+    """The unchanged job ran three times in it; of two peaks nothing is concluded."""
+    runs = peaks(trial(quiet(), VARIANT, rounds=1, speed=2.0), own)
+    judgement = judge(VARIANT, runs, goal=Goal.MEMORY)
+    assert (judgement.verdict, judgement.rounds, judgement.speed) == (verdict, 1, None), judgement.sentence
+    fewer = tuple(each for each in runs if each.variant != "control")
+    assert judge(VARIANT, fewer, goal=Goal.MEMORY).memory is None
+
+
+@pytest.mark.parametrize(
     ("own", "verdict"), [(1_000_000_000, TrialVerdict.NO_EFFECT), (1_400_000_000, TrialVerdict.MORE_MEMORY)]
 )
 def test_speed_does_not_count_where_memory_is_the_goal(own: int, verdict: TrialVerdict) -> None:

@@ -29,6 +29,7 @@ from steptime.analysis.timeline import Phase
 from steptime.answer.printable import one_line
 from steptime.arrays import Float64, Int32, Int64
 from steptime.callables.bench import Bench, BenchOptions, Contender, bench
+from steptime.callables.triton_skeleton import DTYPES, NoSkeletonError, Statement, skeleton
 from steptime.errors import NothingMeasuredError
 from steptime.intervals import contains, union
 from steptime.launcher.launch import WRITTEN_BY_COMPILER
@@ -50,10 +51,8 @@ LINKS = (POINTWISE - LEFT_OUT) | REDUCTIONS | CASTS
 KEYWORDS = {("add", 2): "alpha", ("sub", 2): "alpha", ("rsub", 2): "alpha", ("div", 2): "rounding_mode",
             ("gelu", 1): "approximate", ("gelu_backward", 2): "approximate"}  # fmt: skip
 """Arguments of ATen's operators that have to be named, by position."""
-DTYPES = {("sum", 3), ("mean", 3), ("_softmax_backward_data", 3), ("_log_softmax_backward_data", 3)}
+DTYPE_ARGUMENTS = {("sum", 3), ("mean", 3), ("_softmax_backward_data", 3), ("_log_softmax_backward_data", 3)}
 """Arguments that are dtypes, which a trace has as numbers."""
-TORCH_NAMES = {"float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
-               "bool": "bool"}  # fmt: skip
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "logical_and"})
 CAST_CALLS = ("to", "type", "float", "half", "bfloat16", "double")
 SYMBOLS = {"mul": "*", "add": "+", "sub": "-", "rsub": "-", "neg": "-", "div": "/", "pow": "**", "eq": "==", "ne": "!=",
@@ -61,6 +60,14 @@ SYMBOLS = {"mul": "*", "add": "+", "sub": "-", "rsub": "-", "neg": "-", "div": "
 LITERAL = re.compile(r"-?\d{1,20}(\.\d{1,20})?(e[-+]?\d{1,3})?|True|False|\[(-?\d{1,10}(, -?\d{1,10})*)?\]")
 WORDS = re.compile(r"\w{1,20}")
 INFINITE = re.compile(r"(-?)inf")
+IMPORTS = """import torch
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # without a GPU: chain runs, fused does not
+    triton = None
+"""
 SHORTEST = 2
 FIRST_LINE = 7
 """Line of a chain's source with its first operator."""
@@ -77,6 +84,21 @@ class ChainLink:
     place: SourceLine | None = None
 
     @property
+    def kept(self) -> bool:
+        """True if reduced dimensions stay, with one element."""
+        return self.name in KEEP_SHAPE or (len(self.call.texts) > 2 and self.call.texts[2] == "True")
+
+    @property
+    def over(self) -> tuple[int, ...]:
+        """Dimensions that it reduces over: the printed ones, all for none; of a softmax's gradient behind both
+        tensors."""
+        if self.name not in REDUCTIONS:
+            return ()
+        sides, at = len(self.call.all_tensors[0].shape), 2 if self.name.endswith("backward_data") else 1
+        dims = [int(each) for each in re.findall(r"-?\d+", self.call.texts[at])] if len(self.call.texts) > at else []
+        return tuple(sorted({each % sides for each in dims})) if sides and dims else tuple(range(sides))
+
+    @property
     def result(self) -> Tensor:
         """Shape and dtype of the result. Raises ValueError if they do not follow from the arguments."""
         tensors = self.call.all_tensors
@@ -84,21 +106,13 @@ class ChainLink:
         kind = "bool" if self.name in COMPARISONS else kind
         if self.name in CASTS:
             kind = SCALAR_TYPES.get(int(self.call.texts[1] or -1), "") if len(self.call.texts) > 1 else ""
-        if kind not in TORCH_NAMES:
+        if kind not in DTYPES:
             raise ValueError("no dtype of a chain")
         shape = np.broadcast_shapes(*(each.shape for each in tensors))
         if self.name in REDUCTIONS - KEEP_SHAPE:
-            shape = _reduced(shape, self.call.texts)
+            kept, over = self.kept, self.over
+            shape = tuple(1 if at in over else side for at, side in enumerate(shape) if kept or at not in over)
         return Tensor(tuple(map(int, shape)), kind, ELEMENT_BYTES[kind])
-
-
-def _reduced(shape: tuple[int, ...], texts: Sequence[str]) -> tuple[int, ...]:
-    """Shape after a reduction over the printed dimensions, over all of them for none."""
-    dims = [int(each) for each in re.findall(r"-?\d+", texts[1])] if len(texts) > 1 else []
-    gone = {each % len(shape) for each in dims} if shape else set[int]()
-    gone = gone or set(range(len(shape)))
-    kept = len(texts) > 2 and texts[2] == "True"
-    return tuple(1 if at in gone else side for at, side in enumerate(shape) if kept or at not in gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +133,7 @@ class OperatorChain:
     @property
     def coarsest(self) -> str:
         """Floating dtype with the fewest digits."""
-        used = {TORCH_NAMES[each.type] for link in self.links for each in (*link.call.all_tensors, link.result)}
+        used = {DTYPES[each.type] for link in self.links for each in (*link.call.all_tensors, link.result)}
         return next((each for each in ("bfloat16", "float16", "float32") if each in used), "float64")
 
     @property
@@ -130,7 +144,8 @@ class OperatorChain:
     @property
     def source(self) -> str:
         """A Python file with the chain as a function, and its inputs as another one."""
-        body, inputs = _written(self)
+        statements, inputs = _written(self)
+        body = (f"v{number} = {_called(each)}{each.remark}" for number, each in enumerate(statements, 1))
         names = ", ".join(f"x{number}" for number in range(len(inputs)))
         made = ", ".join(_random(each) for each in inputs)
         return "\n".join((
@@ -138,6 +153,10 @@ class OperatorChain:
             *(f"    {text}" for text in body), f"    return v{len(self.links)}", "", "",
             "def inputs():", f"    return ({made},)", "",
         ))  # fmt: skip
+
+    def with_skeleton(self) -> str:
+        """`source` with a kernel in `triton.language` of the whole chain. Raises NoSkeletonError."""
+        return self.source.replace("import torch\n", IMPORTS, 1) + skeleton(*_written(self))
 
     def goes_on_with(self, link: ChainLink) -> bool:
         """True if an operator can take the last one's result."""
@@ -151,13 +170,13 @@ class OperatorChain:
 
 
 def _random(tensor: Tensor) -> str:
-    shape, name = list(tensor.shape), TORCH_NAMES[tensor.type]
+    shape, name = list(tensor.shape), DTYPES[tensor.type]
     return f"torch.rand({shape}) > 0.5" if name == "bool" else f"(torch.rand({shape}) + 0.5).to(torch.{name})"
 
 
-def _written(chain: OperatorChain) -> tuple[list[str], tuple[Tensor, ...]]:
+def _written(chain: OperatorChain) -> tuple[list[Statement], tuple[Tensor, ...]]:
     """(a statement for each operator, tensors from outside). Raises ValueError for an argument that is no literal."""
-    inputs, body, last = list[Tensor](), list[str](), None
+    inputs, statements, last = list[Tensor](), list[Statement](), None
     for number, link in enumerate(chain.links, 1):
         words = list[str]()
         for own, text in zip(link.call.tensors, link.call.texts, strict=True):
@@ -174,11 +193,18 @@ def _written(chain: OperatorChain) -> tuple[list[str], tuple[Tensor, ...]]:
         last = link.result
         while words[-1] == "None":
             words.pop()
-        cast = f"{words[0]}.to(torch.{TORCH_NAMES[last.type]})"
-        text = cast if link.name in CASTS else f"aten.{link.name}({', '.join(words)})"
         at = "" if link.place is None else f"  # {Path(link.place.file).name}:{link.place.line}  {link.place.text[:80]}"
-        body.append(f"v{number} = {text}{one_line(at) and '  ' + one_line(at)}")
-    return body, tuple(inputs)
+        statements.append(
+            Statement(link.name, tuple(words), last, link.over, link.kept, remark=one_line(at) and "  " + one_line(at))
+        )
+    return statements, tuple(inputs)
+
+
+def _called(statement: Statement) -> str:
+    """Call of torch's operator."""
+    if statement.name in CASTS:
+        return f"{statement.words[0]}.to(torch.{DTYPES[statement.result.type]})"
+    return f"aten.{statement.name}({', '.join(statement.words)})"
 
 
 def _literal(name: str, at: int, text: str) -> str:
@@ -186,8 +212,8 @@ def _literal(name: str, at: int, text: str) -> str:
     if not text:
         return "None"
     keyword = f"{KEYWORDS[name, at]}=" if (name, at) in KEYWORDS else ""
-    if (name, at) in DTYPES:
-        return f"torch.{TORCH_NAMES[SCALAR_TYPES[int(text)]]}"
+    if (name, at) in DTYPE_ARGUMENTS:
+        return f"torch.{DTYPES[SCALAR_TYPES[int(text)]]}"
     if infinite := INFINITE.fullmatch(text):
         return f'{keyword}float("{infinite[1]}inf")'
     if LITERAL.fullmatch(text):
@@ -278,7 +304,7 @@ def _link(steps: StepContext, row: int) -> ChainLink | None:
         call = replace(call, texts=call.texts or ("",) * len(call.tensors))
         link = ChainLink(name, call)
         usable = any(each.elements > 1 for each in call.all_tensors) and link.result.elements >= 1
-        usable &= len(call.texts) == len(call.tensors) and all(each.type in TORCH_NAMES for each in call.all_tensors)
+        usable &= len(call.texts) == len(call.tensors) and all(each.type in DTYPES for each in call.all_tensors)
         return link if usable else None
     except (ValueError, TypeError, LookupError):
         return None
@@ -350,6 +376,19 @@ class KernelStudy:
     kernels: tuple[CompiledKernel, ...]
     assembly: tuple[tuple[str, str], ...] = ()
     machine: Machine | None = None
+
+    @property
+    def file(self) -> tuple[str, str]:
+        """(Python of the chain, why a kernel in `triton.language` is not in it): it has one, as `fused`, where Inductor
+        breaks the chain. ("", "") without a chain."""
+        if self.chain is None:
+            return "", ""
+        if len(self.kernels) < SHORTEST:
+            return self.chain.source, "Inductor makes one kernel of it: a kernel by hand moves no fewer bytes."
+        try:
+            return self.chain.with_skeleton(), ""
+        except NoSkeletonError as error:
+            return self.chain.source, f"No kernel of one piece is written for it: {error}."
 
     @property
     def eager(self) -> Contender:

@@ -17,18 +17,19 @@ from steptime.report.sentences import place_text
 
 def answer_of(study: KernelStudy) -> Answer:
     message, sure = headline(study), badge(study.bench)
-    chain, timed = study.chain, answer_of_bench(study.bench)
+    chain, timed, (file, missing) = study.chain, answer_of_bench(study.bench), study.file
+    rival = "mine.py:mine" if missing else "chain.py:fused"
     return Answer(
         f"Kernel of {study.of}", message, sure, (*timed.head, *_subject(chain)),
         (_passes(study), *((_operators(study),) if chain is not None else ()), _lines(study)),
         tuple(_notes(study)),
         more=f"steptime kernel {shlex.quote(study.of)} -o kernel.md",
-        next_command="steptime bench chain.py:chain mine.py:mine --inputs chain.py:inputs" if chain is not None else "",
+        next_command=f"steptime bench chain.py:chain {rival} --inputs chain.py:inputs" if file else "",
         details=lambda: (*timed.parts, *_code(study)),
         figures=timed.figures,
         data=with_confidence({"of": study.of, "chain": chain, "kernels": study.kernels, "bench": study.bench,
                               "least_ns": study.least}, message, sure),
-        exports={".py": lambda: chain.source} if chain is not None else {},
+        exports={".py": lambda: file} if file else {},
     )  # fmt: skip
 
 
@@ -118,5 +119,8 @@ def _notes(study: KernelStudy) -> Iterator[str]:
             "The function is made of the recorded shapes and dtypes; which of two tensors of one shape an operator "
             "takes is not recorded. -o chain.py writes it."
         )
-        if len(study.kernels) == 1:
-            yield "Inductor makes one kernel of it: a kernel by hand moves no fewer bytes."
+        missing = study.file[1]
+        yield missing or (
+            f"Inductor breaks it into {len(study.kernels)} kernels: chain.py also has one kernel of the whole chain in "
+            "triton.language, as fused, for you to tune. It needs a GPU."
+        )

@@ -164,6 +164,8 @@ class TrialOptions:
 
 MEASURED_STEPS, MEASURED_SECONDS = 20, 8.0
 """Unprofiled steps after the profile, and seconds in which the always-on timers measure their own cost."""
+MEASURED_SHARE = 0.05
+"""Upper bound on these seconds, as a fraction of the budget: processes of a trial time the step again."""
 SHARE = 0.5
 """Fraction of the budget after which a job without steady steps leaves no time for trials."""
 
@@ -212,6 +214,7 @@ def measure(
     try:
         ground_of(contained_workspace).janitor.take(workspace)
         refuse_uncontained(contained_workspace)
+        least = min(least, MEASURED_SHARE * options.budget.seconds)
         outcome = _watched(
             contained_workspace, folder, seconds, enough(None if options.quiet else Announcer(say), least), sources
         )
@@ -574,7 +577,10 @@ def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialO
     known = [each for each in runner.plan.variants if switched is not None and switched.proved(each)]
     others = [each for each in runner.plan.variants if each not in known]
     best = switched.together() if switched is not None else None
-    judgements = _tried_apart(runner, others, best) if others else ()
+    patched = best is not None or any(
+        each.option.edit is not None and not isinstance(each.option.edit, Snippet) for each in proposals
+    )
+    judgements = _tried_apart(runner, others, best, PROOF if patched else 0) if others else ()
     if switched is None or best is None:
         if (taken := combine(runner, judgements)) is not None:
             _patch(runner, taken, proposals, options)
@@ -595,15 +601,17 @@ def _decided(runner: TrialRunner, proposals: Sequence[Proposal], options: TrialO
     return (*judgements, *keep(runner, 0, switched.judgements(confirmed)))
 
 
-def _tried_apart(runner: TrialRunner, others: Sequence[Variant], best: Judgement | None) -> tuple[Judgement, ...]:
+def _tried_apart(
+    runner: TrialRunner, others: Sequence[Variant], best: Judgement | None, later: int
+) -> tuple[Judgement, ...]:
     """Judgements of the variants that run in separate processes. best: the combination from one process, still to be
-    proved: the others get the remaining budget. If one process has used the budget up, nothing starts that could not
-    end."""
+    proved: the others get the remaining budget, but for `later` processes, which prove the patch. If one process has
+    used the budget up, nothing starts that could not end."""
     proof = PROOF if best is not None else 0
     needed = (proof + LEAST_ROUNDS * processes_of(1) + 1) * (runner.plan.start_seconds + SECONDS)
     if any(run.switched_names for run in runner.runs) and runner.budget.left() < needed:
         return runner.settle(0, others)
-    return runner.conduct(0, others, later=PROOF, anyway=best is not None)
+    return runner.conduct(0, others, later=later, anyway=best is not None)
 
 
 def keeping(runner: TrialRunner, run: Callable[[], None]) -> int:

@@ -27,6 +27,7 @@ from steptime.report.sentences import (
     interval_text,
     left_out_text,
     own_cost_text,
+    place_text,
     placed,
     prediction_text,
     predictions,
@@ -190,7 +191,9 @@ def _asides(report: Report, process: ProcessReport) -> Iterator[Item]:
     for weight, word_ in ((Weight.CAVEAT, "Caveat"), (Weight.NOTE, "Note")):
         displayed = [each for each in asides if each.weight is weight and each.summary.lower() not in message]
         for aside in sorted(displayed, key=lambda each: each.name != ASKED_FOR):
-            yield Item(f"{word_}: {aside.code} {aside.summary}", details=(aside.advice, *aside.evidence))
+            place = place_text(aside.source) if aside.source is not None else ""
+            at = f"{place}: " if place not in aside.summary else ""
+            yield Item(f"{word_}: {aside.code} {at}{aside.summary}", details=(aside.advice, *aside.evidence))
     yield from (Item(f"Left out: {problem}") for problem in report.problems)
 
 

@@ -12,6 +12,7 @@ from steptime.report.judge_details import details_of
 from steptime.report.trials import trial_report
 from steptime.report.verdict_words import (
     WORDS,
+    as_recorded,
     certainty,
     changes_text,
     judged,
@@ -161,7 +162,7 @@ def _as_it_is(results: Results) -> str:
     step, printed, metric = usual_step(results.runs), usual_metric(results.runs), results.plan.metric
     target = results.plan.until_loss
     if printed is None and (step is None or target is not None):
-        return "The unchanged job was not timed"
+        return as_recorded(results)
     if metric is not None and printed is not None:
         better = "lower" if metric.lower_is_better else "higher"
         value = f"{printed.value:,.0f}" if printed.value >= 1000 else f"{printed.value:.4g}"

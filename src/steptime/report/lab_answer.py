@@ -15,7 +15,7 @@ from steptime.recording.recording import StepWork
 from steptime.report.judge_answer import as_document
 from steptime.report.sweep import throughput_chart
 from steptime.report.trial_answer import format_rate_of
-from steptime.report.verdict_words import certainty, counted, speed_text
+from steptime.report.verdict_words import as_recorded, certainty, counted, speed_text
 from steptime.trials.judge import MIN_GAIN, usual_step
 from steptime.trials.plan import BF16, BF16_COMPILED, NO_INPUT, BatchSizePoint, plateau, points_of
 from steptime.trials.results import Results
@@ -47,7 +47,7 @@ def answer_of(
         title=f"Lab of {shlex.join(results.plan.command)}",
         headline=reading(judgements, points, capacity, timed, fast_bfloat16=fast_bfloat16) if timed else NOTHING,
         badge=certainty(results, [each for each in judgements if each.variant.name != NO_INPUT]) if timed else "",
-        head=(f"Lab of {shlex.join(results.plan.command)}",),
+        head=(f"Lab of {shlex.join(results.plan.command)}", *(() if timed else (as_recorded(results),))),
         parts=(_variants(judgements, results.runs, samples), _by_size(points)),
         notes=(*_reasons(judgements, timed), *_drifted(judgements, timed), *_compilation(judgements, timed)),
         next_command=next_command,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from statistics import median
+from statistics import fmean, median
 
 from steptime.advice.fix import Goal
 from steptime.answer.answer import Answer, Item, Section
@@ -17,7 +17,15 @@ from steptime.quantities import Estimate, format_bytes, format_change, format_co
 from steptime.report.gain import measured_gain
 from steptime.report.judge_answer import LONG_COMPILATION, as_document
 from steptime.report.trials import TrialReport, Tried, trial_report
-from steptime.report.verdict_words import certainty, changes_text, gain_text, reason_text, speed_text, trial_headline
+from steptime.report.verdict_words import (
+    as_recorded,
+    certainty,
+    changes_text,
+    gain_text,
+    reason_text,
+    speed_text,
+    trial_headline,
+)
 from steptime.trials.judge import usual_step
 from steptime.trials.plan import workers_of
 from steptime.trials.results import Results
@@ -52,7 +60,7 @@ def answer_of(results: Results, folder: str, advice: Sequence[str] = (), next_co
         headline=_headline(results, ordered) if goal is Goal.MEMORY else trial_headline(trials, trials.variants),
         badge=certainty(results, singles),
         gain=measured_gain(trials) if goal is Goal.SPEED else None,
-        head=(f"Trials of {command}", _baseline(results.runs, goal)),
+        head=(f"Trials of {command}", _baseline(results)),
         parts=(
             _variants(ordered, results.runs, goal),
             _by_workers(results),
@@ -67,15 +75,20 @@ def answer_of(results: Results, folder: str, advice: Sequence[str] = (), next_co
 
 def _headline(results: Results, ordered: Sequence[Judgement]) -> str:
     """Headline of a trial for memory: the candidate that needs less."""
-    first = next((each for each in ordered if each.verdict is TrialVerdict.ADOPT), None)
+    less = [each for each in ordered if each.memory is not None and each.memory.low > 1 + results.plan.min_gain]
+    first = next((each for each in less if each.verdict in (TrialVerdict.ADOPT, TrialVerdict.UNDECIDED)), None)
+    if not any(each.memory for each in ordered):
+        return "No peak is compared yet: the budget was too short for one round."
     if first is None:
         return "No tried fix measurably reduces memory."
-    return f"{first.variant.label} pays: peak memory {gain_text(first, Goal.MEMORY)}."
+    if first.verdict is TrialVerdict.ADOPT:
+        return f"{first.variant.label} pays: peak memory {gain_text(first, Goal.MEMORY)}."
+    return f"{first.variant.label}: peak memory {gain_text(first, Goal.MEMORY)}; its training is not judged yet."
 
 
 def _variants(ordered: Sequence[Judgement], runs: Sequence[Run], goal: Goal) -> Table:
     def why(judgement: Judgement) -> str:
-        pays = _pays_from(judgement, runs) if goal is Goal.SPEED else ""
+        pays = _pays_from(judgement, runs) if goal is Goal.SPEED else _by_rank(judgement, runs)
         changed = "".join(f"{each}; " for each in changes_text(judgement, runs))
         return f"{_extra(judgement, goal)}{pays}{changed}{reason_text(judgement)}"
 
@@ -89,11 +102,11 @@ def _variants(ordered: Sequence[Judgement], runs: Sequence[Run], goal: Goal) -> 
     )  # fmt: skip
 
 
-def _baseline(runs: Sequence[Run], goal: Goal) -> str:
-    first = [run for run in runs if run.stage == 0]
+def _baseline(results: Results) -> str:
+    first, goal = [run for run in results.runs if run.stage == 0], results.plan.goal
     step = usual_step(first)
     if step is None:
-        return "The unchanged job was not timed"
+        return as_recorded(results)
     peak = max((run.peak_bytes or 0 for run in first if run.variant in (BASELINE, CONTROL)), default=0)
     memory = f"peak memory {format_bytes(peak)}; " if goal is Goal.MEMORY and peak else ""
     return f"Unchanged: {memory}step {format_duration(step.value)}"
@@ -106,6 +119,20 @@ def _extra(judgement: Judgement, goal: Goal) -> str:
     if predicted is None or speed is None:
         return ""
     return f"predicted {predicted.value:.2f}× ({format_change(predicted.value / speed.value - 1)}); "
+
+
+def _by_rank(judgement: Judgement, runs: Sequence[Run]) -> str:
+    """Peak memory of each rank and the step, before and after: a single round has both, and without one a rehearsal."""
+    known = [run for run in runs if run.step_ns and not (run.stage or run.exact or run.failure)]
+    for rehearsal in (False, True):
+        of_kind = [run for run in known if run.rehearsal is rehearsal]
+        before, after = ([run for run in of_kind if run.variant == name] for name in (BASELINE, judgement.variant.name))
+        if before and after:
+            peaks = [" and ".join(map(format_bytes, each[-1].peaks)) for each in (before, after)]
+            ranks = f"peak of each rank {' → '.join(peaks)}; " if len(before[-1].peaks) > 1 else ""
+            steps = (format_duration(fmean(fmean(run.step_ns) for run in each)) for each in (before, after))
+            return f"{'in a rehearsal: ' if rehearsal else ''}{ranks}step {' → '.join(steps)}; "
+    return ""
 
 
 def _predictions(judgements: Sequence[Judgement]) -> list[str]:

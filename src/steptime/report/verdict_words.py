@@ -84,6 +84,18 @@ def counted(runs: Sequence[Run], variant: str) -> StepWork | None:
     return next((work for work in own if work.operators), None)
 
 
+def as_recorded(results: Results) -> str:
+    """What is known of the unchanged job where no process of the trial was timed: its recorded step, and the operators
+    of its rehearsal."""
+    work, seconds = counted(results.runs, BASELINE), results.plan.step_seconds
+    if not seconds:
+        return "The unchanged job was not timed"
+    calls = (
+        f", {work.kernels or work.operators:,} {'kernels' if work.kernels else 'operators'} per step" if work else ""
+    )
+    return f"Unchanged: {format_duration(seconds * 1e9)} per step as recorded{calls}; no process of the trial was timed"
+
+
 def changes_text(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
     """Kernels per step (without a device, operators), their launches, and memory growth, before and after, where they
     differ: "532 → 48 kernels per step"."""

@@ -5,6 +5,7 @@ that an interrupted trial can go on from there; an executor decides where and wh
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -120,6 +121,10 @@ DEADLINE = 300.0
 """Seconds, or DEADLINE_FACTOR times a baseline's duration, after which a process is killed: compilers take minutes."""
 DEADLINE_FACTOR = 10.0
 DECIDED = frozenset({TrialVerdict.ADOPT, TrialVerdict.NO_EFFECT, TrialVerdict.SLOWER, TrialVerdict.MORE_MEMORY})
+LEAST = {Goal.SPEED: (LEAST_ROUNDS, 1), Goal.MEMORY: (1,)}
+"""Least number of rounds with an estimate, and of those that are run where nothing is timed yet."""
+AFTER = {Goal.SPEED: LEAST_ROUNDS, Goal.MEMORY: 0}
+"""Rounds that must be paid for where a further variant is rehearsed: a rehearsal has peaks, and no speed."""
 SHARE = 1 / 3
 """Upper bound on the fraction of the budget that single fixes leave to their combination and to the patch."""
 PROOF, PROOF_REHEARSALS = 9, 2
@@ -232,7 +237,7 @@ class TrialRunner:
         for start in range(0, len(variants), self._executor.width):
             several = variants[start : start + self._executor.width]
             alive = [*(variant for variant in tried if not self._settled(stage, variant)), *several]
-            needed = self._seconds(stage) + LEAST_ROUNDS * self._round_seconds(stage, alive)
+            needed = self._seconds(stage) + AFTER[self.plan.goal] * self._round_seconds(stage, alive)
             settled = all(self._known(stage, each.name) and self._settled(stage, each) for each in several)
             if not settled and self._left(stage, later if tried else 0) <= (needed if tried else 0.0):
                 self._too_short = needed
@@ -395,13 +400,13 @@ class TrialRunner:
         return self.budget.left() - min(later * self._seconds(stage), SHARE * self.budget.seconds)
 
     def _affordable(self, stage: int, round_: int, going: Sequence[Variant], later: int) -> Sequence[Variant]:
-        """First ones of these variants, as many as the budget pays for. A single round proves nothing, so a variant
-        starts only if a second round can follow. The first variant may use the reserve of later stages, and so may all
-        while nothing was won."""
+        """First ones of these variants, as many as the budget pays for. A single round proves nothing of speed, so a
+        variant starts only if a second round can follow; where nothing is timed yet, one round shows at least how long
+        steps take. The first variant may use the reserve of later stages, and so may all while nothing was won."""
         timed = [run.variant for run in self.of(stage) if not run.rehearsal]
-        for count in range(len(going), 0, -1):
+        for least, count in itertools.product(LEAST[self.plan.goal][: 1 if round_ else None], range(len(going), 0, -1)):
             left = self._left(stage, later if count > 1 or round_ >= LEAST_ROUNDS else 0)
-            rounds = max(1, *(LEAST_ROUNDS - timed.count(variant.name) for variant in going[:count]))
+            rounds = max(1, *(least - timed.count(variant.name) for variant in going[:count]))
             if left >= self._round_seconds(stage, going[:count]) * rounds:
                 return going[:count]
         return ()

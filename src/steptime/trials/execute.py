@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import inf
+from math import hypot, inf
 from pathlib import Path
 from statistics import fmean
 
@@ -83,6 +83,8 @@ LONG = 10 * SETTLING
 """Length of a step that counts though it follows a stop, ns: cold caches are a small part of it."""
 NEAR = 100_000_000
 """Upper bound on the time between a process's report that it rests and its stop, ns."""
+SPLIT = "shard-model"
+"""Change by which each rank keeps a part of each gradient."""
 FEWEST_STEPS = 5
 """Least number of steady steps of a timed run; with fewer, the run is a failure."""
 
@@ -248,13 +250,15 @@ def _with_numbers(
     if len(times) < FEWEST_STEPS and not scheduled.rehearsal and until is None:
         return replace(run, failure=f"Only {len(times)} steady steps ran before its time limit")
     parity = process.parity
+    several = [each.parity.peak_bytes for each, _ in laid_out if each.parity is not None]
+    peaks = tuple(int(each.max()) for each in several if len(each))
     return replace(
         run,
         step_ns=tuple(times),
         turns=turns,
         phases=phases_of(timeline, warm_up, stamps or (), times) if not on_device else (),
         losses=losses_in(parity),
-        norms=parity.gradients if parity is not None else (),
+        norms=gradients_of([each.parity for each, _ in laid_out if each.parity is not None], process),
         backwards=tuple(parity.backwards.tolist()) if parity is not None else (),
         work=parity.work if parity is not None else (),
         passes=passes_of(process),
@@ -262,7 +266,8 @@ def _with_numbers(
         ended_early=reached is None and _ended_early(scheduled, timeline.steps),
         metric=reached,
         samples=_samples(process, timeline),
-        peak_bytes=int(parity.peak_bytes.max()) if parity is not None and len(parity.peak_bytes) else None,
+        peak_bytes=max(peaks, default=None),
+        peaks=peaks,
         start_seconds=start_seconds(process, timeline.steps),
         growth=growth_per_step(parity),
         compile_seconds=sum(fact.duration_ns for fact in process.compilations) / 1e9,
@@ -270,6 +275,19 @@ def _with_numbers(
         changes=tuple(AppliedChange(fact.kind, fact.applied, fact.exercised, fact.detail) for fact in process.changes),
         load=load_of(recording.telemetry),
         outside=_noted(recording.processes, OUTSIDE),
+    )
+
+
+def gradients_of(ranks: Sequence[Parity], process: Process) -> tuple[tuple[tuple[str, float | None], ...], ...]:
+    """Gradient norms of a process's first steps; where the trial has split its model over the ranks, of all parts."""
+    if process.parity is None:
+        return ()
+    if not any(fact.kind == SPLIT and fact.applied for fact in process.changes):
+        return process.parity.gradients
+    steps = zip(*(each.gradients for each in ranks), strict=False)
+    return tuple(
+        tuple((parts[0][0], hypot(*(norm or 0.0 for _, norm in parts))) for parts in zip(*step, strict=False))
+        for step in steps
     )
 
 

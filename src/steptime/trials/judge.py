@@ -42,6 +42,8 @@ wrong; with this one, fewer than 5 (Pocock, Biometrika 64, 1977; simulated: benc
 QUANTILES = (LOOK / 2, 1 - LOOK / 2)
 LEAST_TURNS = 6
 """Least number of turns of a round that are compared in pairs: with fewer, a bootstrap underestimates their spread."""
+LEAST_PEAKS = 3
+"""Least number of peaks of the unchanged job: those of one round, with its control."""
 LEAST_ROUNDS = 2
 """Least number of rounds for an estimate: one shows no spread between rounds, where a shared machine's noise is."""
 
@@ -130,6 +132,22 @@ def speed_up(rounds: Sequence[RoundComparison], control: Sequence[RoundCompariso
     return Estimate(exp(value), exp(min(value - reach, low)), _finite_exp(max(value + reach, high)), count, "1")
 
 
+def peak_ratio(own: Sequence[Run], plain: Sequence[Run]) -> Estimate | None:
+    """Peak memory of the unchanged job over a variant's, unit "1"; None with fewer than LEAST_PEAKS of the job's.
+
+    Memory is no timing: the machine's load does not move it, so every run of the unchanged job counts for each of the
+    variant's, and one of these is enough. The interval is Student's for two means of log peaks, whose common variance
+    is pooled; it stays valid at every look."""
+    ours, theirs = (np.log([run.peak_bytes for run in each if _timed(run) and run.peak_bytes]) for each in (plain, own))
+    if len(ours) < LEAST_PEAKS or not len(theirs):
+        return None
+    freedom = len(ours) + len(theirs) - 2
+    variance = (ours.var() * len(ours) + theirs.var() * len(theirs)) / freedom
+    reach = student(freedom, looks=True) * sqrt(variance * (1 / len(ours) + 1 / len(theirs)))
+    value = float(ours.mean() - theirs.mean())
+    return Estimate(exp(value), exp(value - reach), _finite_exp(value + reach), len(theirs), "1")
+
+
 def noise_of(control: Sequence[RoundComparison]) -> float:
     """Factor, at least 1, by which a control, which changes nothing, may still seem faster or slower: twice the
     standard error of its log-ratio about zero; infinite without a control."""
@@ -209,11 +227,10 @@ def judge(
     if variant.foreign and not variant.speed_alone and numbers.agreement not in BROKEN:
         numbers = beyond_roofline(own, _plain(runs), least_ns) or numbers
     of: Callable[[Run], Series] = _steps if metric is None else metric.cost
-    comparisons, peaks = comparisons_of(variant.name, runs, of), comparisons_of(variant.name, runs, _peak)
-    usual, usual_peaks = comparisons_of(CONTROL, runs, of), comparisons_of(CONTROL, runs, _peak)
+    comparisons, usual = comparisons_of(variant.name, runs, of), comparisons_of(CONTROL, runs, of)
     speed = speed_up(comparisons, usual) if len(comparisons) >= LEAST_ROUNDS else None
-    memory = speed_up(peaks, usual_peaks) if len(peaks) >= LEAST_ROUNDS else None
-    noise = noise_of(usual_peaks if goal is Goal.MEMORY else usual)
+    memory = peak_ratio(own, [run for run in runs if run.variant in (BASELINE, CONTROL)])
+    noise = noise_of(comparisons_of(CONTROL, runs, _peak) if goal is Goal.MEMORY else usual)
     kept = numbers.agreement in KEPT or variant.speed_alone
     verdict, sentence = _verdict(numbers, memory if goal is Goal.MEMORY else speed, noise, min_gain, goal, kept=kept)
     missed = target.missed(own, _plain(runs)) if target is not None else ""

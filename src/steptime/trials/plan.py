@@ -226,8 +226,8 @@ def lab_variants(compile_modes: bool = False, on_cuda: bool = False) -> tuple[Va
     both = (cast, Change("compile"))
     curve, new = Promise.SAME_CURVE, Promise.NEW_TRAINING
     variants = [
-        Variant(BF16, (cast,), "", "bfloat16 autocast", curve, low_precision=True),
-        Variant(BF16_COMPILED, both, "", "bfloat16 autocast, compiled", curve, _MASKS, low_precision=True),
+        Variant(BF16, (cast,), "", "bfloat16", curve, low_precision=True),
+        Variant(BF16_COMPILED, both, "", "bfloat16, compiled", curve, _MASKS, low_precision=True),
         Variant(NO_INPUT, (Change("cached-batch"),), "", "no input (one batch repeated)", new),
     ]
     compiled = [("no-launch", "no launch (CUDA graphs)", "backend", "cudagraphs")] if on_cuda else []

@@ -170,9 +170,9 @@ class Run:
     trains on, 0 where that is not known. alternated: it took turns with the other processes of its round; turns: steady
     steps of each, () where that is not known. phases: ns of each `Phase` in the mean step of a CPU. switched: of
     a process that runs several variants in blocks, what it measured; switched_names: theirs. exact: a rehearsal in
-    float64. graph_breaks: lines at which torch.compile ended a graph. growth: of its memory, bytes per step, 0 where
-    none is certain, None in few steps. clock:
-    seconds on its clock for each second of the system's, None if it was too short to tell.
+    float64. peaks: peak memory of each process that trained, bytes; peak_bytes is the largest. graph_breaks: lines at
+    which torch.compile ended a graph. growth: of its memory, bytes per step, 0 where none is certain, None in few
+    steps. clock: seconds on its clock for each second of the system's, None if it was too short to tell.
     """
 
     variant: str
@@ -187,6 +187,7 @@ class Run:
     losses: tuple[float | None, ...] = ()
     norms: tuple[tuple[tuple[str, float | None], ...], ...] = ()
     peak_bytes: int | None = None
+    peaks: tuple[int, ...] = ()
     start_seconds: float = 0.0
     compile_seconds: float = 0.0
     changes: tuple[AppliedChange, ...] = ()

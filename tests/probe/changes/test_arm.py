@@ -10,6 +10,7 @@ from probe.variants import JOBS, STEPS, ZOO, Variant, change, run
 
 from steptime.analysis.layout import lay_out
 from steptime.changes import Change
+from steptime.trials.execute import gradients_of
 
 torch = pytest.importorskip("torch")
 
@@ -152,6 +153,12 @@ def test_replicas_are_split_over_the_ranks_and_train_the_same(tmp_path: Path) ->
             assert before.parity is not None
             assert process.parity.loss == pytest.approx(before.parity.loss, rel=1e-4)
             assert process.parity.backwards.tolist() == before.parity.backwards.tolist()
+        ranks = [each.parity for each in variant.recording.processes if each.parity is not None]
+        norms, whole_norms = (
+            [value for _, value in gradients_of(ranks, each.recording.processes[0])[0]] for each in (variant, plain)
+        )
+        assert norms
+        assert norms == pytest.approx(whole_norms, rel=1e-3), "of all parts of a gradient"
     late = run(tmp_path, job, Change("shard-model"), words=words, given=("early",))
     found = {(each.exercised, each.detail) for process in late.recording.processes for each in process.changes}
     assert found == {(False, "the optimizer was made before the model was sharded")}

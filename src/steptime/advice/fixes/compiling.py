@@ -74,6 +74,9 @@ for batch in loader:  # with drop_last=True
     for one, new in zip(static, batch):
         one.copy_(new, non_blocking=True)
     graph.replay()  # writes loss: clone it to keep it beyond the next replay"""
+GRAPHED_MODEL = """\
+images = next(iter(loader))[0].cuda()  # with drop_last=True: other shapes need a graph of their own
+model = torch.cuda.make_graphed_callables(model, (images,))  # without hooks, before DistributedDataParallel"""
 LIKELY_CHANNELS_LAST = 0.2
 """Fraction of the convolutions' time: 14 to 25 % were measured on networks of images on CPUs."""
 LEAST_SHARE = 0.2
@@ -304,35 +307,43 @@ def cuda_graphs(step: StepSummary, case: Case) -> Option | None:
 
 
 @fix("RM312", "captured-step", addresses={"ST302"}, promise=Promise.SAME_CURVE, risk=5)
-def captured_step(step: StepSummary, case: Case) -> Option | None:
-    """The whole step captured as one CUDA graph, by hand
+def captured_step(step: StepSummary, case: Case) -> Iterator[Option]:
+    """The model or the whole step captured as CUDA graphs, by hand
 
-    What it changes: Forward, backward and update are captured once and replayed by one call. It is yours to write: the
-    example has static inputs that each batch is copied into, because a graph reads the addresses that it was captured
-    with; a warm-up on a side stream, because what is allocated or chosen once must not be captured; and the replay. Of
-    a part alone, torch.cuda.make_graphed_callables(model, (images,)) returns one that backward goes through.
+    What it changes: torch.cuda.make_graphed_callables captures the model's forward and backward on the first batch;
+    this is tried. Calls with other shapes, and those before the last one's backward, run as before. Forward, backward
+    and update as one graph are yours to write: the example has static inputs that each batch is copied into, because a
+    graph reads the addresses that it was captured with; a warm-up on a side stream, because what is allocated or chosen
+    once must not be captured; and the replay.
 
     What it promises: A curve as another seed would give: dropout masks come from another generator.
 
-    What it should gain: The device's idle time between launches, the optimizer's and the loss's included, which
-    mode="reduce-overhead" leaves.
+    What it should gain: The device's idle time between launches; with the whole step the optimizer's and the loss's
+    included, which mode="reduce-overhead" leaves.
 
-    When to leave it: Where shapes change from step to step (pad to a few lengths, and capture a graph for each). Where
-    the step reads values of the device or branches on them: these lines are named, and belong behind the replay. Adam
+    When to leave it: Where the trial says why nothing was captured: a line that reads the device, hooks, arguments that
+    are no tensors, weights that move. Where shapes change from step to step (pad to a few lengths, and capture a graph
+    for each). Lines of the step that read the device or branch on it are named, and belong behind the replay. Adam
     needs capturable=True, a learning rate that a schedule changes must be a tensor, and GradScaler skips no step.
     """
     replayed = _one_launch(case)
     if not step.device.startswith("cuda") or step.graphs is not None or replayed is None:
-        return None
+        return
     if replayed.value < LEAST_CUDA_GRAPHS * step.duration.value:
-        return None
+        return
+    if not case.changing_work:
+        saving = modelled(LIKELY_CUDA_GRAPHS * replayed.value, 0.0, replayed.high, step.steady)
+        change = Change("graphed-callables")
+        yield Option(
+            "torch.cuda.make_graphed_callables(model, …)", (change,), saving, Snippet(GRAPHED_MODEL), streams=MASKS
+        )
     advice = "Capture the step as one CUDA graph."
     waits = dict.fromkeys(format_source(site.source) for site in case.sites if site.device != "cpu" and site.calls > 0)
     if waits:
         advice += f" First take out of it what waits for the device: {', '.join(waits)}."
     if case.changing_work:
         advice += " Its work changes from step to step: pad to a few shapes, and capture a graph for each."
-    return Option("one CUDA graph for the step", edit=Snippet(CAPTURED_STEP), advice=advice)
+    yield Option("one CUDA graph for the step", edit=Snippet(CAPTURED_STEP), advice=advice)
 
 
 def _one_launch(case: Case) -> Estimate | None:

@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from steptime.probe import backwards, identity
 from steptime.probe.backwards import BackwardObserver
-from steptime.probe.changes import exact, lengths, loading, models, precision, process, seeds, shards, updates
+from steptime.probe.changes import exact, graphs, lengths, loading, models, precision, process, seeds, shards, updates
 from steptime.probe.changes.applier import Applier, TopModuleObserver
 from steptime.probe.changes.outside import OutsideWrites
 from steptime.probe.changes.parity import ParityRecorder
@@ -40,6 +40,7 @@ APPLIERS: dict[str, type[Applier]] = {
     "environment": process.EnvironmentVariables,
     "flush-denormal": process.FlushDenormal,
     "gc-freeze": process.GarbageFreeze,
+    "graphed-callables": graphs.GraphedCallables,
     "loader": loading.LoaderSettings,
     "matmul-precision": precision.MatmulPrecision,
     "no-sync": updates.FewerExchanges,
