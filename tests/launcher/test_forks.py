@@ -19,7 +19,7 @@ import pytest
 from steptime.changes import Change, VariantOptions
 from steptime.launcher.forks import ForkServer, is_forkable
 from steptime.trials.containment import Layer, Workspace, ground_of
-from steptime.trials.execute import ScheduledRun, execute
+from steptime.trials.execute import ScheduledRun, execute, start_ahead
 from steptime.trials.same_work import suspicion
 from steptime.trials.trial import AS_IT_IS, Run, Variant
 
@@ -64,7 +64,7 @@ LAST = "raise RuntimeError('the end')"
 def forks() -> Iterator[ForkServer]:
     server = ForkServer()
     yield server
-    server.renew()
+    server.close()
 
 
 def workspace(folder: Path, *words: str, variables: str = "", last: str = LAST) -> Workspace:
@@ -112,6 +112,33 @@ def test_a_fork_computes_what_a_fresh_process_does(tmp_path: Path, forks: ForkSe
     assert forked.failure == fresh.failure == ""
     assert forked.losses == fresh.losses
     assert forked.start_seconds < fresh.start_seconds
+
+
+def test_a_server_that_was_started_ahead_takes_the_place_of_the_one_that_is_renewed(
+    tmp_path: Path, forks: ForkServer
+) -> None:
+    made = workspace(tmp_path / "a", last="")
+    forks.ahead(made.command, made.directory, {"NO_SUCH": "environment"})
+    assert run(made, forks, steps=6)[0].failure == ""
+    first, following = _servers(), forks.start_next()
+    assert len(first) == 1
+    assert forks.start_next() == following
+    forks.await_next()
+    forks.renew()
+    assert run(workspace(tmp_path / "b", last=""), forks, steps=6)[0].failure == ""
+    assert _servers() == {following}
+    last = workspace(tmp_path / "c", last="")
+    start_ahead(forks, last)
+    forks.close()
+    assert not _servers()
+    start_ahead(forks, last)
+    (early,) = _servers()
+    assert run(last, forks, steps=6)[0].failure == ""
+    assert _servers() == {early}, "it was made for this command"
+
+
+def _servers() -> set[int]:
+    return {each.pid for each in psutil.Process().children() if "fork_script" in " ".join(each.cmdline())}
 
 
 def test_what_sets_variables_before_its_import_is_started_anew(tmp_path: Path, forks: ForkServer) -> None:
