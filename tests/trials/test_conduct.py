@@ -326,7 +326,7 @@ class FakeMachine:
     """An executor on which every process takes ten seconds of a budget, those of dear variants more, and none is
     started."""
 
-    width, preparing, forking, beside = 1, 0.0, False, 1
+    width, forking, beside = 1, False, 1
     alternating = False
     resident: int | None = None
 

@@ -124,8 +124,8 @@ class ForkServer:
         self._server: _Server | None = None
         self._next: _Server | None = None
         self._asking = threading.Lock()
-        self.spent = self.took = 0.0
-        """Seconds that were waited for all starts of the server, and for its last one."""
+        self.spent = 0.0
+        """Seconds that were waited for starts of the server."""
         self.off = False
         """True once a fork was found to be unsound, or the server cannot be had: processes start as usual."""
 
@@ -189,9 +189,7 @@ class ForkServer:
         if not self._server.is_ready():
             self.switch_off()
             return None
-        if not self._server.used:
-            self.took = time.monotonic() - began
-            self.spent += self.took
+        self.spent += time.monotonic() - began
         self._server.used = True
         return self._server if self._server.made_of[::2] == wanted[::2] else None
 

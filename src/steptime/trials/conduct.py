@@ -394,7 +394,7 @@ class TrialRunner:
         alternating = self._alternating(len(variants))
         others = processes_of(len(variants), alternating=alternating) - len(variants)
         own = sum(self._seconds(stage, variant.name) for variant in variants)
-        return (own + others * self._seconds(stage)) / self._executor.width + self._executor.preparing
+        return (own + others * self._seconds(stage)) / self._executor.width
 
     def _left(self, stage: int, later: int) -> float:
         return self.budget.left() - min(later * self._seconds(stage), SHARE * self.budget.seconds)

@@ -58,10 +58,6 @@ class Executor(Protocol):
     def beside(self) -> int:
         """Number of rehearsals that run beside each other on one device: they are not timed."""
 
-    @property
-    def preparing(self) -> float:
-        """Seconds that each round takes besides its processes."""
-
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         """True if this many processes of a block take turns (`launcher.turns`). step_seconds: seconds per step; peak:
         peak memory of one process, bytes, as in `Run.peak_bytes`."""
@@ -122,11 +118,6 @@ class LocalExecutor:
             return 1
         return AT_ONCE if psutil.virtual_memory().available > ROOM * AT_ONCE * self._host else 1
 
-    @property
-    def preparing(self) -> float:
-        """Seconds of a start of the fork server."""
-        return self._forks.took if self._forks is not None and not self._forks.off else 0.0
-
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         """True if this many processes of a block take turns (see Executor)."""
         return self.alternating and may_alternate(
@@ -163,10 +154,10 @@ class LocalExecutor:
         """Yields the runs of a block whose processes take turns. A failed one runs again alone: if that succeeds,
         taking turns harms the job, and the executor stops doing so."""
         came: Sequence[Run] = ()
+        turns = self._turns_of(block)
         with suppress(CannotAlternateError):
-            turns = self._turns_of(block)
             came = _together(workspace, block, notify, self._forks_for(block), turns)
-        kept = {run.variant: run for run in came if not run.failure}
+        kept = {run.variant: run for run in came if not run.failure or (turns.at_once == 1 and not run.alternated)}
         for scheduled in block if came else ():
             if scheduled.variant.name not in kept:
                 kept[scheduled.variant.name] = alone = _alone(workspace, scheduled, notify)
