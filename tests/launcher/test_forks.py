@@ -125,15 +125,13 @@ def test_a_server_that_was_started_ahead_takes_the_place_of_the_one_that_is_rene
     assert forks.start_next() == following
     forks.await_next()
     forks.renew()
-    assert run(workspace(tmp_path / "b", last=""), forks, steps=6)[0].failure == ""
+    assert run(made, forks, steps=6)[0].failure == ""
     assert _servers() == {following}
-    last = workspace(tmp_path / "c", last="")
-    start_ahead(forks, last)
     forks.close()
     assert not _servers()
-    start_ahead(forks, last)
+    start_ahead(forks, made)
     (early,) = _servers()
-    assert run(last, forks, steps=6)[0].failure == ""
+    assert run(made, forks, steps=6)[0].failure == ""
     assert _servers() == {early}, "it was made for this command"
 
 

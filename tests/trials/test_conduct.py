@@ -326,7 +326,7 @@ class FakeMachine:
     """An executor on which every process takes ten seconds of a budget, those of dear variants more, and none is
     started."""
 
-    width, forking, beside = 1, False, 1
+    width, forking, at_once = 1, False, 1
     alternating = False
     resident: int | None = None
 
@@ -458,7 +458,7 @@ def test_on_a_device_they_take_turns_where_both_memories_have_room(
     assert runner.alternates(workspace, 0.01, peak=4 << 30, processes=4) == taken
 
 
-def test_rehearsals_run_beside_each_other_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rehearsals_run_at_the_same_time_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "usable_cpus", lambda: 2)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10 << 30))
     monkeypatch.setattr(executor, "ground_of", lambda _: SimpleNamespace(layer=Layer.OVERLAY))

@@ -72,7 +72,7 @@ class ForkedJob:
         self.send_signal(signal.SIGKILL)
 
 
-class _Server:
+class _TorchServer:
     """Server that imports torch, or waits for requests. used: it has forked."""
 
     def __init__(self, python: str, directory: Path, environment: dict[str, str]) -> None:
@@ -121,8 +121,8 @@ class ForkServer:
     Python in one environment."""
 
     def __init__(self) -> None:
-        self._server: _Server | None = None
-        self._next: _Server | None = None
+        self._server: _TorchServer | None = None
+        self._next: _TorchServer | None = None
         self._asking = threading.Lock()
         self.spent = 0.0
         """Seconds that were waited for starts of the server."""
@@ -132,7 +132,7 @@ class ForkServer:
     def ahead(self, words: Sequence[str], directory: Path, environment: Mapping[str, str]) -> None:
         """Starts the server for a command before its first process."""
         if not self.off and self._server is None and self._next is None and is_forkable(words):
-            self._next = _Server(words[0], directory, _plain(environment))
+            self._next = _TorchServer(words[0], directory, _plain(environment))
 
     def start_next(self) -> int:
         """Starts the server that `renew` puts in place of this one. Returns its pid; 0 if there is none."""
@@ -140,7 +140,7 @@ class ForkServer:
             if self._server is None:
                 self._server, self._next = self._next, None
             if self._next is None and self._server is not None and not self.off:
-                self._next = _Server(*self._server.made_of)
+                self._next = _TorchServer(*self._server.made_of)
             return self._next.pid if self._next is not None else 0
 
     def await_next(self) -> None:
@@ -174,7 +174,7 @@ class ForkServer:
                 self.switch_off()
                 return None
 
-    def _server_for(self, words: Sequence[str], directory: Path, environment: dict[str, str]) -> _Server | None:
+    def _server_for(self, words: Sequence[str], directory: Path, environment: dict[str, str]) -> _TorchServer | None:
         """Server that can fork for a command, if there is one."""
         if self.off or not is_forkable(words):
             return None
@@ -184,7 +184,7 @@ class ForkServer:
         if self._server is not None and not self._server.used and self._server.made_of[::2] != wanted[::2]:
             self._server.end()  # it was started ahead for something else
             self._server = None
-        self._server = self._server or _Server(*wanted)
+        self._server = self._server or _TorchServer(*wanted)
         began = time.monotonic()
         if not self._server.is_ready():
             self.switch_off()

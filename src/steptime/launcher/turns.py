@@ -4,11 +4,11 @@ The speed of a shared machine changes from second to second. Jobs that run one a
 jobs with turns of a fraction of a second meet the same one, and differ only by themselves (measured:
 benchmarks/results/turns.md).
 
-Jobs start beside each other, and each is stopped once its warm-up is over; where only one may start at a time, each
-starts at its first turn. From then on, at the end of a time slice, it is asked to rest, and stopped with all its
-descendants at the end of a step, so that turns are whole steps. Nothing of it runs while it is stopped, neither loader
-workers nor threads. Work launched on a device would go on, so the job waits
-for that first; its slices are longer, because each starts with an idle device.
+Several jobs start at the same time, or one by one, and each is stopped once its warm-up is over. When all have
+started, they take turns: at the end of a time slice, a job is asked to rest, and stopped with all its descendants at
+the end of a step, so that turns are whole steps. Nothing of it runs while it is stopped, neither loader workers nor
+threads. Work launched on a device would go on, so the job waits for that first; its slices are longer, because each
+starts with an idle device.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class CannotAlternateError(SteptimeError):
 
 
 class Turns:
-    """Round of jobs, of which one has the turn. slice_seconds: length of a turn while others wait. at_once: number of
-    jobs that start beside each other; then nobody has the turn before all have rested."""
+    """Round of jobs, of which one has the turn once all have started. slice_seconds: length of a turn while others
+    wait. at_once: number of jobs that start at the same time."""
 
     def __init__(self, slice_seconds: float, at_once: int = 1) -> None:
         self.slice_seconds, self.at_once = slice_seconds, at_once
-        self.starting = 0
+        self.starting: set[object] = set()
         self.unready: set[object] = set()
-        """Jobs that start, and whatever else must be over before a turn counts."""
-        self.besides: list[int] = []
+        """Jobs that have not rested yet, and whatever else must be over before one has the turn."""
+        self.of_ours: list[int] = []
         """Processes whose load is ours, too."""
         self.order: deque[Turn] = deque()
         """Jobs that have not ended; the first one has the turn."""
@@ -67,15 +67,13 @@ class Turns:
         """Returns a new place at the end of the round."""
         turn = Turn(self)
         self.order.append(turn)
-        if self.at_once > 1:
-            self.unready.add(turn)
+        self.unready.add(turn)
         return turn
 
     def ready(self, each: object) -> None:
         """Notes that a job has started, or that something else is over."""
         with self.changed:
-            if isinstance(each, Turn) and each in self.unready:
-                self.starting -= 1
+            self.starting.discard(each)
             self.unready.discard(each)
             self.changed.notify_all()
 
@@ -104,15 +102,12 @@ class Turn:
         """Seconds of all rests."""
         return sum(end - start for start, end in self.rests) / 1e9
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Waits until the job may start, and starts it. Raises TurnsEndedError."""
         turns = self._turns
-        if turns.at_once == 1:
-            return self.await_()
         with turns.changed:
-            self._wait(lambda: turns.starting < turns.at_once)
-            turns.starting += 1
-        return None
+            self._wait(lambda: len(turns.starting) < turns.at_once)
+            turns.starting.add(self)
 
     def await_(self) -> None:
         """Waits for the turn. Raises TurnsEndedError."""
@@ -139,7 +134,7 @@ class Turn:
     def others(self) -> Iterable[int]:
         """Returns the watchdogs of the other jobs, and further processes of ours."""
         own = [turn._watchdog for turn in tuple(self._turns.order) if turn is not self and turn._watchdog]
-        return [*own, *self._turns.besides]
+        return [*own, *self._turns.of_ours]
 
     def over(self, recording: Path) -> bool:
         """True if the job must be stopped now: it is warm, its slice is over, others wait, and it rests at the end of a

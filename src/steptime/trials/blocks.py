@@ -265,8 +265,8 @@ def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: floa
     idle = {mask for mask in singles if (first := record.first_of(mask)) and not exercised(first)}
     drained = {mask for mask in singles if outruns_loader(record.blocks, mask)}
     going = [m for m in singles if m not in idle and not _over(record, m, found[m]) and starts(m)]
-    if first := [mask for mask in going if _rounds(record, mask) < FIRST_LOOKS]:
-        return Course(tuple(mask for mask in first if not mask & late) or (first[0],), 0)
+    if new := [mask for mask in going if _rounds(record, mask) < FIRST_LOOKS]:
+        return Course(tuple(mask for mask in new if not mask & late) or (new[0],), 0)
     won = [mask for mask in singles if found[mask].won and mask not in idle | drained]
     won.sort(key=lambda mask: (bool(mask & late), -_value(found[mask])))
     taken = 0

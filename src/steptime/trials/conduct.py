@@ -206,14 +206,8 @@ class TrialRunner:
 
     def settle(self, stage: int, variants: Sequence[Variant]) -> tuple[Judgement, ...]:
         """Judges the runs of a stage, and saves the judgements."""
-        known = {run.variant for run in self.of(stage)}
-        judged = [self._proved(stage, variant) for variant in variants]
-        reason = TOO_SHORT if self.budget.left() > 0 else BUDGET_EXHAUSTED
-        for number, each in enumerate(judged):
-            if each.variant.name not in known:
-                judged[number] = replace(each, verdict=TrialVerdict.UNDECIDED, sentence=reason)
-            elif each.verdict is TrialVerdict.UNDECIDED and self._too_short and each.rounds < MAX_ROUNDS:
-                judged[number] = _out_of_time(each, self.budget.left(), self._too_short)
+        known, left = {run.variant for run in self.of(stage)}, self.budget.left()
+        judged = [_ended(self._proved(stage, each), left, self._too_short, each.name in known) for each in variants]
         return keep(self, stage, side_by_side(judged, self.plan.goal))
 
     def _rehearsed(self, stage: int, variants: Sequence[Variant], baseline: Variant, later: int) -> tuple[Variant, ...]:
@@ -226,11 +220,11 @@ class TrialRunner:
         first = not self._known(stage, BASELINE) or (
             not baseline.as_it_is and not any(run.stage == stage and run.rehearsal for run in self.runs)
         )
-        beside = self._executor.beside
-        handed = [each for each in variants if each.foreign or (first and beside > 1 and each is variants[0])]
+        at_once = self._executor.at_once
+        handed = [each for each in variants if each.foreign or (first and at_once > 1 and each is variants[0])]
         self._rehearse(stage, [baseline] * first + [each for each in handed if not self._known(stage, each.name)])
         tried: list[Variant] = []
-        for start in range(0, len(variants), width := max(self._executor.width, beside)):
+        for start in range(0, len(variants), width := max(self._executor.width, at_once)):
             several = variants[start : start + width]
             alive = [*(variant for variant in tried if not self._settled(stage, variant)), *several]
             needed = self._seconds(stage) + LEAST_ROUNDS * self._round_seconds(stage, alive)
@@ -240,7 +234,7 @@ class TrialRunner:
                 break
             self._rehearse(stage, [variant for variant in several if not self._known(stage, variant.name)])
             while self.plan.compared is None and (
-                asked := next_in_float64(several, self.of(stage), baseline, beside=beside > 1)
+                asked := next_in_float64(several, self.of(stage), baseline, at_once=at_once > 1)
             ):
                 self._rehearse(stage, asked, exact=True)
             while asks_for_rehearsal(several, self.of(stage)):
@@ -418,8 +412,13 @@ def _promise(goal: Goal, judgement: Judgement) -> float:
     return -gain.value if gain is not None else -inf
 
 
-def _out_of_time(judgement: Judgement, left: float, needed: float) -> Judgement:
-    """Undecided judgement with the reason why no further round was run. left, needed: seconds."""
+def _ended(judgement: Judgement, left: float, needed: float, ran: bool) -> Judgement:
+    """Judgement; if it is undecided, with the reason why nothing more was run. left, needed: seconds."""
+    if not ran:
+        reason = TOO_SHORT if left > 0 else BUDGET_EXHAUSTED
+        return replace(judgement, verdict=TrialVerdict.UNDECIDED, sentence=reason)
+    if judgement.verdict is not TrialVerdict.UNDECIDED or not needed or judgement.rounds >= MAX_ROUNDS:
+        return judgement
     had, round_ = (format_duration(1e9 * max(0.0, seconds)) for seconds in (left, needed))
     rounds = format_count(max(1, LEAST_ROUNDS - judgement.rounds), "round")
     words = f"{judgement.sentence}; the {had} that were left are too short for {rounds} of {round_}"

@@ -170,7 +170,7 @@ def execute(
 
 
 def start_ahead(forks: ForkServer, workspace: Workspace) -> None:
-    """Starts a server for the processes of a workspace, beside whatever is not timed."""
+    """Starts a server for the processes of a workspace while something else runs that is not timed."""
     if ground_of(workspace).layer is Layer.OVERLAY:
         options = ProbeOptions(variant=VariantOptions(1))
         environment = {**probe_environment(workspace.folder, options), **dict(offline_environment(workspace.directory))}
@@ -367,7 +367,7 @@ def turn_times(timeline: Timeline, warm_up: int, stamps: Sequence[int]) -> tuple
     held[1:] |= held[:-1].copy()
     counted = steady & ((duration >= LONG) | ~held)
     if len(on) > 2:
-        counted &= steps.end >= on[1]  # before its first rest, others started beside it
+        counted &= steps.end >= on[1]  # before its first rest, others started
     scheduled = np.searchsorted(on, steps.end[counted], side="right") - 1
     turns = np.bincount(scheduled[scheduled >= 0], minlength=len(on))
     times: list[int] = duration[counted].tolist()

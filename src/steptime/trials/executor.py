@@ -32,7 +32,7 @@ ROOM = 2.0
 CONTEXT = 1 << 30
 """Bytes of device memory that a process takes besides its tensors, for driver and libraries."""
 AT_ONCE = 2
-"""Processes that start, and rehearsals that run, beside each other: nothing is timed meanwhile."""
+"""Processes that start, and rehearsals that run, at the same time: nothing is timed meanwhile."""
 SPARE = 2 << 30
 """Bytes of free memory for the fork server of the next round, a process that has imported torch."""
 
@@ -55,8 +55,8 @@ class Executor(Protocol):
     """True if processes are forks of one that has imported torch."""
 
     @property
-    def beside(self) -> int:
-        """Number of rehearsals that run beside each other on one device: they are not timed."""
+    def at_once(self) -> int:
+        """Number of rehearsals that run at the same time on one device: they are not timed."""
 
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         """True if this many processes of a block take turns (`launcher.turns`). step_seconds: seconds per step; peak:
@@ -92,8 +92,8 @@ class LocalExecutor:
     """Executor on this machine, one process at a time, because two would disturb each other's times. alternating:
     several processes of a block live at the same time and take turns, until that proves to harm the job. forking: they
     are forks (`launcher.forks`), which share memory with their server. resident, devices: as in `may_alternate`. host:
-    bytes of host memory of one process, if none of it is on a device: processes then start, and rehearsals run, beside
-    each other."""
+    bytes of host memory of one process, if none of it is on a device: processes then start, and rehearsals run, at the
+    same time."""
 
     width = 1
 
@@ -112,8 +112,8 @@ class LocalExecutor:
         self._host, self._timed = host, False
 
     @property
-    def beside(self) -> int:
-        """Number of rehearsals that run beside each other (see Executor)."""
+    def at_once(self) -> int:
+        """Number of rehearsals that run at the same time (see Executor)."""
         if self._host is None or not self.alternating or usable_cpus() < AT_ONCE:
             return 1
         return AT_ONCE if psutil.virtual_memory().available > ROOM * AT_ONCE * self._host else 1
@@ -139,10 +139,10 @@ class LocalExecutor:
                 yield from (_alone(workspace, scheduled, notify, forks) for scheduled in block)
 
     def _joined(self, workspace: Workspace, blocks: Sequence[Block]) -> Sequence[Block]:
-        """Blocks, with rehearsals that run beside each other in one."""
+        """Blocks, with rehearsals that run at the same time in one."""
         every = [scheduled for block in blocks for scheduled in block]
         apart = len({scheduled.variant.name for scheduled in every}) == len(every) > 1
-        together = apart and all(scheduled.rehearsal for scheduled in every) and self.beside > 1
+        together = apart and all(scheduled.rehearsal for scheduled in every) and self.at_once > 1
         return [every] if together and ground_of(workspace).layer is not Layer.COPY else blocks
 
     def _forks_for(self, block: Block) -> ForkServer | None:
@@ -172,7 +172,7 @@ class LocalExecutor:
     def _turns_of(self, block: Block) -> Turns:
         longest = max(scheduled.step_seconds for scheduled in block)
         sliced = self._resident is not None or longest < LONG_STEP
-        return Turns(max(SLICE, FEWEST_SLICED * longest if sliced else 0.0), self.beside)
+        return Turns(max(SLICE, FEWEST_SLICED * longest if sliced else 0.0), self.at_once)
 
     def close(self) -> None:
         """Ends the fork server."""
@@ -195,7 +195,7 @@ def _together(
 
     def run(scheduled: ScheduledRun, among: Turn) -> Run:
         try:
-            among.begin()
+            among.start()
             notify(scheduled, None)
             return execute(workspace, scheduled, lambda progress: notify(scheduled, progress), among, forks)
         finally:
@@ -203,7 +203,7 @@ def _together(
 
     def start_next(server: ForkServer) -> None:
         try:
-            turns.besides.append(server.start_next())
+            turns.of_ours.append(server.start_next())
             server.await_next()
         finally:
             turns.ready(server)

@@ -150,7 +150,7 @@ def _confirmed(confirmed: Judgement | None) -> tuple[TrialVerdict, str]:
         return TrialVerdict.UNDECIDED, f"Faster, but not adopted: {confirmed.sentence}"
     if confirmed.speed is not None and confirmed.speed.high < 1:
         return TrialVerdict.UNDECIDED, "Faster within one process, but measurably slower in its own processes"
-    return TrialVerdict.ADOPT, f"{confirmed.sentence} (processes of what was taken)"
+    return TrialVerdict.ADOPT, f"{confirmed.training or confirmed.sentence} (processes of what was taken)"
 
 
 def in_one_process(runner: TrialRunner) -> Switched | None:
