@@ -116,7 +116,8 @@ def sentence_of(done: subprocess.CompletedProcess[str]) -> str:
     except ValueError:
         return done.stderr[-200:].replace("\n", " ")
     speed = candidate["speed_up"]
-    return str(candidate["verdict"]) + (": {value:.2f}× ({low:.2f}–{high:.2f})".format(**speed) if speed else "")
+    value, low, high = (float(speed[name] or "nan") for name in ("value", "low", "high")) if speed else (0.0,) * 3
+    return str(candidate["verdict"]) + (f": {value:.2f}× ({low:.2f}–{high:.2f})" if speed else "")
 
 
 def write_job(folder: Path, program: str, changes: tuple[tuple[str, str], ...]) -> None:

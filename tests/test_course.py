@@ -132,7 +132,8 @@ def test_a_new_script_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     "words",
     [
-        "--no-fused --clip 1 --log-every 2 --channels-last --accumulate 2 --dtype float16 --workers 1 --prefetch 3 --steps 2",
+        "--no-fused --clip 1 --log-every 2 --channels-last --accumulate 2 --dtype float16 --workers 1 --prefetch 3 "
+        "--steps 2",
         "--checkpointing --attention math --dtype bfloat16 --profile trace.json --steps 12",
     ],
 )

@@ -48,7 +48,6 @@ from steptime.trace.table import Trace
 
 GPU = Path(__file__).resolve().parents[1] / "data" / "gpu"
 LOGS = Path(__file__).resolve().parents[1] / "trace" / "compile_logs"
-FLOATS = ("float", "float")
 WITHOUT = ("dense", "dense_device_bound", "streams")
 """Jobs whose activations each have a matmul on both sides."""
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 from steptime.changes import Change, VariantOptions
 from steptime.launcher.forks import ForkServer, is_forkable
 from steptime.trials.containment import Layer, Workspace, ground_of
-from steptime.trials.execute import ScheduledRun, execute
+from steptime.trials.execute import ScheduledRun, execute, start_ahead
 from steptime.trials.same_work import suspicion
 from steptime.trials.trial import AS_IT_IS, Run, Variant
 
@@ -67,7 +68,7 @@ def server() -> Iterator[ForkServer]:
     """One for all tests: its start takes longer than all that is asked of it."""
     server = ForkServer()
     yield server
-    server.renew()
+    server.close()
 
 
 @pytest.fixture
@@ -132,6 +133,30 @@ def test_a_fork_computes_what_a_fresh_process_does(tmp_path: Path, forks: ForkSe
     assert forked.failure == fresh.failure == ""
     assert forked.losses == fresh.losses
     assert forked.start_seconds < fresh.start_seconds
+
+
+def test_a_server_that_was_started_ahead_takes_the_place_of_the_one_that_is_renewed(tmp_path: Path) -> None:
+    made, others = workspace(tmp_path / "a", last=""), _servers()
+    with closing(ForkServer()) as forks:
+        forks.ahead(made.command, made.directory, {"NO_SUCH": "environment"})
+        assert run(made, forks, steps=6)[0].failure == ""
+        first, following = _servers() - others, forks.start_next()
+        assert len(first) == 1
+        assert forks.start_next() == following
+        forks.await_next()
+        forks.renew()
+        assert run(made, forks, steps=6)[0].failure == ""
+        assert _servers() - others == {following}
+        forks.close()
+        assert _servers() == others
+        start_ahead(forks, made)
+        (early,) = _servers() - others
+        assert run(made, forks, steps=6)[0].failure == ""
+        assert _servers() - others == {early}, "it was made for this command"
+
+
+def _servers() -> set[int]:
+    return {each.pid for each in psutil.Process().children() if "fork_script" in " ".join(each.cmdline())}
 
 
 def test_what_sets_variables_before_its_import_is_started_anew(folder: Path, forks: ForkServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp, inf, log
 from pathlib import Path
 
@@ -88,6 +89,16 @@ def test_singles_are_settled_first_and_sets_are_built_of_the_winners() -> None:
 
 def test_what_adds_nothing_to_a_set_is_left_out_of_it() -> None:
     assert blocks.course(record({1: 1.5, 2: 1.2, 3: 1.5}, 40), (1, 2), 0, 0.03) == blocks.Course((), 1)
+
+
+def test_what_is_undecided_leaves_its_place_to_the_rest_and_then_goes_on() -> None:
+    def record_of(rounds: int, speeds: dict[int, float]) -> BlockRecord:
+        return replace(record(speeds), blocks=tuple(process(speeds, rounds, 0.3)))
+
+    assert blocks.course(record_of(blocks.FIRST_LOOKS, {1: 1.05}), RIVALS_OF_NONE[:1], 0, 0.03).going == (1,)
+    waiting = record_of(blocks.FIRST_LOOKS, {1: 1.05})
+    assert blocks.course(waiting, RIVALS_OF_NONE[:2], 2, 0.03).going == (2,), "the other is compiled meanwhile"
+    assert blocks.course(record_of(blocks.LOOKS[-1], {1: 1.05}), RIVALS_OF_NONE[:1], 0, 0.03) == blocks.Course((), 0)
 
 
 def test_settings_of_one_thing_are_in_no_set_together() -> None:

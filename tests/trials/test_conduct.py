@@ -22,7 +22,7 @@ from steptime.changes import Change
 from steptime.errors import NothingMeasuredError
 from steptime.quantities import Estimate
 from steptime.trials import executor
-from steptime.trials.conduct import Notice, TrialRunner, combine, together
+from steptime.trials.conduct import Notice, TrialRunner, combine, timed_steps, together, usual_seconds
 from steptime.trials.containment import Layer, Workspace
 from steptime.trials.execute import ScheduledRun
 from steptime.trials.executor import Block, LocalExecutor, Notify
@@ -326,7 +326,7 @@ class FakeMachine:
     """An executor on which every process takes ten seconds of a budget, those of dear variants more, and none is
     started."""
 
-    width, preparing, forking = 1, 0.0, False
+    width, forking, at_once = 1, False, 1
     alternating = False
     resident: int | None = None
 
@@ -456,6 +456,30 @@ def test_on_a_device_they_take_turns_where_both_memories_have_room(
     runner = LocalExecutor(alternating=True, resident=4 << 30, devices=["own"])
     workspace = clock(tmp_path, 300, 1)[0].workspace
     assert runner.alternates(workspace, 0.01, peak=4 << 30, processes=4) == taken
+
+
+def test_rehearsals_run_at_the_same_time_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10 << 30))
+    monkeypatch.setattr(executor, "ground_of", lambda _: SimpleNamespace(layer=Layer.OVERLAY))
+    trial = clock(tmp_path, 300, 1)[0]
+    made, workspace = [trial._rehearsal(0, each, 0) for each in (AS_IT_IS, Variant("diff-1"))], trial.workspace
+    blocks = [[each] for each in made]
+    assert LocalExecutor(alternating=True, host=1 << 30)._joined(workspace, blocks) == [made]
+    assert LocalExecutor(alternating=True, host=3 << 30)._joined(workspace, blocks) == blocks
+    assert LocalExecutor(alternating=True, resident=1)._joined(workspace, blocks) == blocks
+    twice = [[made[0]], [made[0]]]
+    assert LocalExecutor(alternating=True, host=1 << 30)._joined(workspace, twice) == twice
+
+
+def test_the_length_of_a_process_follows_the_steps_that_were_timed() -> None:
+    rehearsed = run(BASELINE, 0, (90_000_000, 30_000_000), rehearsal=True)
+    assert usual_seconds(0.02, [rehearsed]) == 0.02
+    assert usual_seconds(0.01, [rehearsed]) == 0.03
+    timed = run(BASELINE, 1, (12_000_000,) * 30)
+    assert usual_seconds(0.01, [rehearsed, timed]) == 0.012
+    assert timed_steps(0.01, 1.0, among=3) == 200
+    assert timed_steps(0.5, 1.0, among=3) == 24
 
 
 def test_a_loaders_full_queue_is_let_go_before_steps_are_timed(tmp_path: Path) -> None:

@@ -82,6 +82,10 @@ def test_what_was_not_begun_is_tried_by_processes_unless_it_rivals_what_is_taken
     assert "no time was left to compile" in references.judgements(SET)[2].sentence
 
 
+def test_what_failed_in_the_process_is_tried_by_processes() -> None:
+    assert not displayed().proved(Variant("RM202", label="it was left out of the second attempt"))
+
+
 def test_a_compilation_is_named_with_its_price() -> None:
     known = record({1: 1.5, 2: 1.2, 4: 1.4, 7: 2.0})
     slow = FirstSteps(4, (24_000_000_000, 21_000_000, 21_000_000), known.first[2].changes)

@@ -105,22 +105,32 @@ def played(tmp_path: Path, runner: LocalExecutor, *words: str, job_text: str = J
         leave(workspace)
 
 
-@pytest.mark.slow  # so does the job on a device, below
-def test_no_step_of_one_is_taken_while_another_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", [pytest.param(None, marks=pytest.mark.slow), 1])
+def test_no_step_of_one_is_taken_while_another_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: int | None
+) -> None:
+    """They start one by one, or at the same time."""
     pytest.importorskip("torch")
-    workspace, runs = played(tmp_path, LocalExecutor(alternating=True))
+    monkeypatch.setattr(executor, "usable_cpus", lambda: 2)
+    workspace, runs = played(tmp_path, LocalExecutor(alternating=True, host=host))
     assert [(run.variant, run.failure, run.alternated) for run in runs] == [(BASELINE, "", True), (CONTROL, "", True)]
     first, second = (_running(workspace, run) for run in runs)
     assert not measure(first, second.start, second.end).any()
+    began = [_stamps(workspace, run) for run in runs]
+    assert max(each[0] for each in began) < min(each[3] for each in began), "all have started before one goes on"
     assert all(0 < len(run.step_ns) < 400 for run in runs), "those that held a rest are left out"
     assert all(sum(run.turns) == len(run.step_ns) and len(run.turns) > 1 for run in runs)
+    assert all(run.turns[0] == 0 for run in runs), "others may have started meanwhile"
 
 
 def _running(workspace: Workspace, run: Run):  # type: ignore[no-untyped-def]
-    """When a process was at its steps behind the warm-up: from where it went on to where it rested again."""
-    folder = workspace.folder / "variants" / run.folder
-    stamps = np.array(stamps_in(folder / "rests"), np.int64)
-    return union(stamps[1:-1:2], stamps[2::2])
+    """When a process was at its steps behind its first rest: from where it went on to where it rested again."""
+    stamps = _stamps(workspace, run)
+    return union(stamps[3:-1:2], stamps[4::2])
+
+
+def _stamps(workspace: Workspace, run: Run):  # type: ignore[no-untyped-def]
+    return np.array(stamps_in(workspace.folder / "variants" / run.folder / "rests"), np.int64)
 
 
 @pytest.mark.slow
@@ -210,7 +220,7 @@ def test_what_has_left_its_job_stands_still_with_it(tmp_path: Path) -> None:
         seen = []
 
         def other() -> None:
-            second.await_()
+            second.start()
             until = time.monotonic() + PATIENCE  # a signal is taken when its process runs next
             while daemon.status() != psutil.STATUS_STOPPED and time.monotonic() < until:
                 time.sleep(0.001)
@@ -231,7 +241,7 @@ def test_what_has_left_its_job_stands_still_with_it(tmp_path: Path) -> None:
 def test_a_rest_between_two_steps_is_nobodys_time_and_the_short_ones_behind_it_do_not_count() -> None:
     stamps = [49 * MS, 50 * MS, 100 * MS, 104 * MS, 150 * MS, 162 * MS, 200 * MS, 200 * MS]
     times, turns = turn_times(timeline(20, []), 5, stamps)
-    assert times == [10 * MS] * (15 - 2 - 3 - 4)
+    assert times == [10 * MS] * (10 - 3 - 4)
     assert sum(turns) == len(times)
     assert len(turns) == len(stamps) // 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from steptime.cli.trial import (
 )
 from steptime.errors import UsageError
 from steptime.launcher.command import default_recording, job_name, resolve
+from steptime.launcher.forks import ForkServer
 from steptime.recording.load import load
 from steptime.report.judge_answer import answer_of
 from steptime.report.verdict_words import NOT_FASTER, may_go_on, word_of
@@ -34,7 +36,7 @@ from steptime.trials.trial import BASELINE, TrialVerdict, Variant
 from steptime.trials.until_loss import LossTarget
 
 WORSE = NEVER | {TrialVerdict.SLOWER}
-STEP_SECONDS = 3.0
+STEP_SECONDS = 1.0
 """Seconds after the profile in which the unchanged job is measured: its rounds measure it again."""
 NOT_SURE = 3
 """Exit status if no candidate is known to be worse, but one may be."""
@@ -78,13 +80,18 @@ class Candidates:
 
 
 def _start(
-    target: Sequence[str], asked: Candidates, options: TrialOptions, until_loss: LossTarget | None
+    target: Sequence[str],
+    asked: Candidates,
+    options: TrialOptions,
+    until_loss: LossTarget | None,
+    forks: ForkServer,
 ) -> tuple[Path, Variant]:
-    """Folder of a new judgement. A change that cannot be tried is refused before the job is measured."""
+    """Folder of a new judgement. A change that cannot be tried is refused before the job is measured, while the server
+    starts."""
     target = target or named_or_newest(())
     recorded = len(target) == 1 and Path(target[0]).is_dir()
     sources = () if recorded else asked.variants(target, Path.cwd())[0].sources  # the baseline that is measured
-    recording = recording_of(target, options, sources, STEP_SECONDS)
+    recording = recording_of(target, options, sources, STEP_SECONDS, forks)
     manifest = load(recording).manifest
     baseline, variants = asked.variants(manifest.command, Path(manifest.directory))
     case, _ = case_and_findings(recording)
@@ -109,8 +116,8 @@ def _start_plain(
     return folder, baseline
 
 
-def _conducted(folder: Path, baseline: Variant, options: TrialOptions) -> TrialOutput:
-    with trial_runner(folder, options) as runner:
+def _conducted(folder: Path, baseline: Variant, options: TrialOptions, forks: ForkServer) -> TrialOutput:
+    with trial_runner(folder, options, forks) as runner:
 
         def run() -> None:
             runner.conduct(0, runner.plan.variants, baseline)
@@ -157,10 +164,12 @@ def run(
         raise UsageError("usage", "--lower-is-better needs --metric.")
     if metric is not None and until_loss is not None:
         raise UsageError("usage", "--metric and --until-loss exclude each other. Give one of them.")
-    if resume is not None and plan is not None:
-        folder, baseline = resume, plan.baseline
-    elif metric is not None:
-        folder, baseline = _start_plain(target, asked, options, Metric(metric, lower_is_better))
-    else:
-        folder, baseline = _start(target, asked, options, until_loss)
-    return print_trial(_conducted(folder, baseline, options), delivery, ".json")
+    with closing(ForkServer()) as forks:
+        if resume is not None and plan is not None:
+            folder, baseline = resume, plan.baseline
+        elif metric is not None:
+            folder, baseline = _start_plain(target, asked, options, Metric(metric, lower_is_better))
+        else:
+            folder, baseline = _start(target, asked, options, until_loss, forks)
+        reported = _conducted(folder, baseline, options, forks)
+    return print_trial(reported, delivery, ".json")

@@ -36,6 +36,7 @@ from steptime.cli.options import Delivery, named_or_newest
 from steptime.clusters import import_ray
 from steptime.errors import NothingMeasuredError, OutputError, RecordingError, UsageError, no_such_file
 from steptime.launcher.command import default_recording, is_recording, job_name, resolve
+from steptime.launcher.forks import ForkServer
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.progress import PROFILED
 from steptime.launcher.telemetry import crowded
@@ -58,7 +59,7 @@ from steptime.trials.containment import (
     leave,
     refuse_uncontained,
 )
-from steptime.trials.execute import NO_INPUT, last_lines
+from steptime.trials.execute import NO_INPUT, last_lines, start_ahead
 from steptime.trials.executor import Executor, LocalExecutor
 from steptime.trials.judge import LEAST_ROUNDS, MIN_GAIN, NEVER, usual_metric, usual_step
 from steptime.trials.names import own_folder
@@ -196,11 +197,12 @@ def measure(
     peaks: bool = True,
     sources: Sequence[tuple[str, str]] = (),
     least: float = MEASURED_SECONDS,
+    forks: ForkServer | None = None,
 ) -> Path:
     """Runs the command until it is measured, and returns the recording (by default in `runs`). If the system permits no
     overlays, it runs in its own folder, and only with --uncontained: lines of a copy would belong to none of the user's
     files. peaks: also measure the machine's peaks. sources: (path relative to the folder, new text) of files, with
-    overlays only. least: seconds after the profile.
+    overlays only. least: seconds after the profile. forks: server that starts meanwhile, for a trial.
 
     Its input is empty and its output goes next to the recording. Raises what `run_variant` raises, and
     NothingMeasuredError."""
@@ -215,6 +217,8 @@ def measure(
         ground_of(contained_workspace).janitor.take(workspace)
         refuse_uncontained(contained_workspace)
         least = min(least, MEASURED_SHARE * options.budget.seconds)
+        if forks is not None:
+            start_ahead(forks, contained_workspace)
         outcome = _watched(
             contained_workspace, folder, seconds, enough(None if options.quiet else Announcer(say), least), sources
         )
@@ -403,12 +407,13 @@ def _measured_on(known: Recording, case: Case) -> Iterator[str]:
 
 
 @contextmanager
-def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
-    """Context manager with the runner of the trial in a folder."""
+def trial_runner(folder: Path, options: TrialOptions, forks: ForkServer | None = None) -> Iterator[TrialRunner]:
+    """Context manager with the runner of the trial in a folder. forks: server that was started ahead, if there is
+    one."""
     known = read_results(folder)
     plan, path = known.plan, Path(known.plan.recording)
     recording = load(path) if plan.recording else None
-    with closing(_executor(recording, options, plan.goal)) as executor:
+    with closing(_executor(recording, options, plan.goal, forks)) as executor:
         if recording is None:
             workspace = plain_workspace(plan, folder, uncontained=options.uncontained, keep=options.keep)
         else:
@@ -441,15 +446,17 @@ def _one_process(recording: Recording) -> bool:
     return len(recording.processes) == 1 and recording.processes[0].facts.device in ("", "cpu", "cuda")
 
 
-def _executor(recording: Recording | None, options: TrialOptions, goal: Goal) -> Executor:
-    """Executor of the variants."""
+def _executor(recording: Recording | None, options: TrialOptions, goal: Goal, forks: ForkServer | None) -> Executor:
+    """Executor of the variants. forks: as in `trial_runner`."""
     if options.executor != "ray":
         if recording is None or len(recording.processes) != 1:
             return LocalExecutor()
         device = recording.processes[0].facts.device
-        if device != "cuda":  # what was launched on another one goes on while its process is stopped
-            return LocalExecutor(alternating=device in ("", "cpu"), forking=device == "cpu" and goal is Goal.SPEED)
         resident = max((sample.resident_bytes for sample in recording.telemetry), default=0)
+        if device != "cuda":  # what was launched on another one goes on while its process is stopped
+            forking = device == "cpu" and goal is Goal.SPEED
+            host = resident if device == "cpu" else None
+            return LocalExecutor(alternating=device in ("", "cpu"), forking=forking, host=host, forks=forks)
         devices = [each.uuid for each in recording.processes[0].devices]
         return LocalExecutor(alternating=resident > 0, resident=resident, devices=devices)
     if recording is None:
@@ -504,9 +511,10 @@ def recording_of(
     options: TrialOptions,
     sources: Sequence[tuple[str, str]] = (),
     least: float = MEASURED_SECONDS,
+    forks: ForkServer | None = None,
 ) -> Path:
     """Recording that was named, else the newest, or a new one of the command with these source files for its own.
-    least: as in `measure`."""
+    least, forks: as in `measure`."""
     if options.executor == "ray":
         import_ray("--executor ray")  # before anything is written
     target = target or named_or_newest(())
@@ -519,7 +527,7 @@ def recording_of(
         raise RecordingError("no-recording", listed(Path(target[0])) or message)
     if len(target) == 1 and os.sep in target[0] and not Path(target[0]).exists():
         raise no_such_file(target[0], "a recording (a folder written by steptime run), or a command")
-    return measure(target, options, sources=sources, least=least)
+    return measure(target, options, sources=sources, least=least, forks=forks)
 
 
 def case_and_findings(recording: Path) -> tuple[Case, tuple[Finding, ...]]:

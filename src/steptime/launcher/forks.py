@@ -70,20 +70,81 @@ class ForkedJob:
         self.send_signal(signal.SIGKILL)
 
 
+class _TorchServer:
+    """Server that imports torch, or waits for requests. used: it has forked."""
+
+    def __init__(self, python: str, directory: Path, environment: dict[str, str]) -> None:
+        self.made_of = python, directory, environment
+        self.used = False
+        self._ready: bool | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, contextlib.suppress(OSError):
+            self._process = subprocess.Popen(
+                (python, fork_script.__file__, str(theirs.fileno())),
+                env={**environment, "STEPTIME_INJECT": "", "PYTHONDONTWRITEBYTECODE": "1"},
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    def is_ready(self) -> bool:
+        """Waits until it has imported torch; False if it could not."""
+        if self._ready is None:
+            self.socket.settimeout(PATIENCE)
+            try:
+                self._ready = self.socket.recv(64) == fork_script.READY
+            except OSError:
+                self._ready = False
+            self.socket.settimeout(ANSWER)
+        return self._ready
+
+    def end(self) -> None:
+        """Ends it. Its forks live on."""
+        self.socket.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
 class ForkServer:
-    """Server for the processes of a trial, started with the first of them. It forks only for commands of one Python in
-    one environment."""
+    """Server for the processes of a trial, started with the first of them, or ahead. It forks only for commands of one
+    Python in one environment."""
 
     def __init__(self) -> None:
-        self._server: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
-        self._environment: dict[str, str] = {}
-        self._python = ""
+        self._server: _TorchServer | None = None
+        self._next: _TorchServer | None = None
         self._asking = threading.Lock()
-        self.spent = self.took = 0.0
-        """Seconds that all starts of the server took, and its last one."""
+        self.spent = 0.0
+        """Seconds that were waited for starts of the server."""
         self.off = False
         """True once a fork was found to be unsound, or the server cannot be had: processes start as usual."""
+
+    def ahead(self, words: Sequence[str], directory: Path, environment: Mapping[str, str]) -> None:
+        """Starts the server for a command before its first process."""
+        if not self.off and self._server is None and self._next is None and is_forkable(words):
+            self._next = _TorchServer(words[0], directory, _plain(environment))
+
+    def start_next(self) -> int:
+        """Starts the server that `renew` puts in place of this one. Returns its pid; 0 if there is none."""
+        with self._asking:
+            if self._server is None:
+                self._server, self._next = self._next, None
+            if self._next is None and self._server is not None and not self.off:
+                self._next = _TorchServer(*self._server.made_of)
+            return self._next.pid if self._next is not None else 0
+
+    def await_next(self) -> None:
+        """Waits until the next server is ready, so that its start disturbs nothing that is timed."""
+        if (server := self._next) is not None:
+            server.is_ready()
 
     def job(
         self,
@@ -95,45 +156,35 @@ class ForkServer:
     ) -> ForkedJob | None:
         """Forks a process; None if it must be started in another way. files: for output and for errors, and descriptors
         that its watchdog holds."""
-        plain = {name: value for name, value in environment.items() if name not in fork_script.OURS}
-        request = {"words": list(words), "directory": str(directory), "environment": dict(environment), "spec": spec}
         with self._asking:
-            if self.off or not is_forkable(words):
+            server = self._server_for(words, directory, _plain(environment))
+            if server is None:
                 return None
-            if self._server is None:
-                self._start(words[0], directory, plain)
-            if self._socket is None or (self._python, self._environment) != (words[0], plain):
-                return None
+            request = {"words": words, "directory": str(directory), "environment": dict(environment), "spec": spec}
             try:
-                return self._fork(self._socket, request, files)
+                return self._fork(server.socket, request, files)
             except (OSError, ValueError):  # it was ended
                 self.switch_off()
                 return None
 
-    def _start(self, python: str, directory: Path, environment: dict[str, str]) -> None:
-        self._python, self._environment, began = python, environment, time.monotonic()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, contextlib.suppress(OSError):
-            self._server = subprocess.Popen(
-                (python, fork_script.__file__, str(theirs.fileno())),
-                env={**environment, "STEPTIME_INJECT": "", "PYTHONDONTWRITEBYTECODE": "1"},
-                cwd=directory,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        ours.settimeout(PATIENCE)
-        self._socket = ours
-        ready = b""
-        with contextlib.suppress(OSError):
-            ready = ours.recv(64)
-        if ready != fork_script.READY:
+    def _server_for(self, words: Sequence[str], directory: Path, environment: dict[str, str]) -> _TorchServer | None:
+        """Server that can fork for a command, if there is one."""
+        if self.off or not is_forkable(words):
+            return None
+        wanted = words[0], directory, environment
+        if self._server is None:
+            self._server, self._next = self._next, None
+        if self._server is not None and not self._server.used and self._server.made_of[::2] != wanted[::2]:
+            self._server.end()  # it was started ahead for something else
+            self._server = None
+        self._server = self._server or _TorchServer(*wanted)
+        began = time.monotonic()
+        if not self._server.is_ready():
             self.switch_off()
-        ours.settimeout(ANSWER)
-        self.took = time.monotonic() - began
-        self.spent += self.took
+            return None
+        self.spent += time.monotonic() - began
+        self._server.used = True
+        return self._server if self._server.made_of[::2] == wanted[::2] else None
 
     def _fork(
         self, server: socket.socket, request: Mapping[str, object], files: tuple[IO[bytes], IO[bytes], tuple[int, ...]]
@@ -159,15 +210,20 @@ class ForkServer:
     def switch_off(self) -> None:
         """Ends the server for good."""
         self.off = True
-        self.renew()
+        self.close()
 
     def renew(self) -> None:
-        """Ends the server; the next process starts another one, with a memory layout of its own. Its forks live on."""
-        if self._socket is not None:
-            self._socket.close()
+        """Ends the server; the next process is a fork of another one, with a memory layout of its own."""
         if self._server is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._server.wait(ANSWER)
-            self._server.kill()
-            self._server.wait()
-        self._server = self._socket = None
+            self._server.end()
+        self._server = None
+
+    def close(self) -> None:
+        """Ends the server, and the next one."""
+        self.renew()
+        self._server, self._next = self._next, None
+        self.renew()
+
+
+def _plain(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in fork_script.OURS}

@@ -63,7 +63,7 @@ class Telemetry:
 
 class CpuLoad:
     """CPU seconds per second since the last look, of the job's process tree and of everything else. alternating:
-    returns roots of jobs that take turns with it, and count as its own. kept: roots are uncounted watchdogs."""
+    returns roots of jobs that take turns with it, and count as its own. kept: its root is an uncounted watchdog."""
 
     def __init__(self, pid: int, alternating: Callable[[], Iterable[int]] = lambda: (), *, kept: bool = False) -> None:
         self._without = 1 if kept else 0
@@ -107,7 +107,7 @@ class CpuLoad:
         for root in roots:
             try:
                 top = psutil.Process(root)
-                family = [top, *top.children(recursive=True)][self._without :]
+                family = [top, *top.children(recursive=True)][self._without if root == self._root else 0 :]
             except psutil.Error:
                 if root == self._root:
                     return None

@@ -4,10 +4,11 @@ The speed of a shared machine changes from second to second. Jobs that run one a
 jobs with turns of a fraction of a second meet the same one, and differ only by themselves (measured:
 benchmarks/results/turns.md).
 
-A job starts at its first turn, and keeps it until its warm-up is over. From then on, at the end of a time slice, it is
-asked to rest, and stopped with all its descendants at the end of a step, so that turns are whole steps. Nothing of it
-runs while it is stopped, neither loader workers nor threads. Work launched on a device would go on, so the job waits
-for that first; its slices are longer, because each starts with an idle device.
+Several jobs start at the same time, or one by one, and each is stopped once its warm-up is over. When all have
+started, they take turns: at the end of a time slice, a job is asked to rest, and stopped with all its descendants at
+the end of a step, so that turns are whole steps. Nothing of it runs while it is stopped, neither loader workers nor
+threads. Work launched on a device would go on, so the job waits for that first; its slices are longer, because each
+starts with an idle device.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
@@ -33,6 +34,11 @@ LOOK, ASKED = 0.02, 0.001
 that is asked to rest, as its loader's workers go on."""
 
 
+CHILDREN = Path("/proc/thread-self/children")
+"""A thread's children, as the kernel lists them (proc(5), CONFIG_PROC_CHILDREN). It may leave out some while others
+end; all of /proc takes thirty times as long to read."""
+
+
 class TurnsEndedError(SteptimeError):
     """Error: the round of these jobs was ended."""
 
@@ -42,10 +48,16 @@ class CannotAlternateError(SteptimeError):
 
 
 class Turns:
-    """Round of jobs, of which one has the turn. slice_seconds: length of a turn while others wait."""
+    """Round of jobs, of which one has the turn once all have started. slice_seconds: length of a turn while others
+    wait. at_once: number of jobs that start at the same time."""
 
-    def __init__(self, slice_seconds: float) -> None:
-        self.slice_seconds = slice_seconds
+    def __init__(self, slice_seconds: float, at_once: int = 1) -> None:
+        self.slice_seconds, self.at_once = slice_seconds, at_once
+        self.starting: set[object] = set()
+        self.unready: set[object] = set()
+        """Jobs that have not rested yet, and whatever else must be over before one has the turn."""
+        self.of_ours: list[int] = []
+        """Processes whose load is ours, too."""
         self.order: deque[Turn] = deque()
         """Jobs that have not ended; the first one has the turn."""
         self.changed = threading.Condition()
@@ -55,7 +67,15 @@ class Turns:
         """Returns a new place at the end of the round."""
         turn = Turn(self)
         self.order.append(turn)
+        self.unready.add(turn)
         return turn
+
+    def ready(self, each: object) -> None:
+        """Notes that a job has started, or that something else is over."""
+        with self.changed:
+            self.starting.discard(each)
+            self.unready.discard(each)
+            self.changed.notify_all()
 
     def end(self) -> None:
         """Ends the round; waiting jobs get a TurnsEndedError."""
@@ -82,12 +102,21 @@ class Turn:
         """Seconds of all rests."""
         return sum(end - start for start, end in self.rests) / 1e9
 
-    def await_(self) -> None:
-        """Waits for the turn. Raises TurnsEndedError."""
+    def start(self) -> None:
+        """Waits until the job may start, and starts it. Raises TurnsEndedError."""
         turns = self._turns
         with turns.changed:
-            turns.changed.wait_for(lambda: turns.ended or turns.order[0] is self)
-        if turns.ended:
+            self._wait(lambda: len(turns.starting) < turns.at_once)
+            turns.starting.add(self)
+
+    def await_(self) -> None:
+        """Waits for the turn. Raises TurnsEndedError."""
+        self._wait(lambda: self._turns.order[0] is self and not self._turns.unready)
+
+    def _wait(self, reached: Callable[[], bool]) -> None:
+        with self._turns.changed:  # a condition's lock may be taken again by its thread
+            self._turns.changed.wait_for(lambda: self._turns.ended or reached())
+        if self._turns.ended:
             raise TurnsEndedError("turns-ended", "The round was ended.")
 
     def leave(self) -> None:
@@ -95,7 +124,7 @@ class Turn:
         turns = self._turns
         with turns.changed:
             turns.order.remove(self)
-            turns.changed.notify_all()
+        turns.ready(self)
 
     def starts(self, watchdog: int, recording: Path) -> None:
         """Sets the watchdog, which holds all processes of the started job (`watchdog`), and its recording."""
@@ -103,8 +132,9 @@ class Turn:
         self._request, self._answers = recording / REST, recording / RESTS
 
     def others(self) -> Iterable[int]:
-        """Returns the watchdogs of the other jobs."""
-        return [turn._watchdog for turn in tuple(self._turns.order) if turn is not self and turn._watchdog]
+        """Returns the watchdogs of the other jobs, and further processes of ours."""
+        own = [turn._watchdog for turn in tuple(self._turns.order) if turn is not self and turn._watchdog]
+        return [*own, *self._turns.of_ours]
 
     def over(self, recording: Path) -> bool:
         """True if the job must be stopped now: it is warm, its slice is over, others wait, and it rests at the end of a
@@ -146,8 +176,9 @@ class Turn:
             stopped += new
         try:
             with turns.changed:
-                turns.order.rotate(-1)
-                turns.changed.notify_all()
+                if turns.order[0] is self:
+                    turns.order.rotate(-1)
+            turns.ready(self)
             self.await_()
         finally:  # whoever ends the job can only end what runs
             self._until = time.monotonic() + self._slice
@@ -183,9 +214,19 @@ def _warm(marker: Path, watchdog: int) -> tuple[bool, bool]:
 
 def _job_of(watchdog: int) -> list[psutil.Process]:
     """Returns all descendants of a watchdog's job, parents first."""
+    processes: list[psutil.Process] = []
     with contextlib.suppress(psutil.Error):
-        return psutil.Process(watchdog).children(recursive=True)
-    return []
+        if not CHILDREN.exists():
+            return psutil.Process(watchdog).children(recursive=True)
+        found = [watchdog]
+        for number in found:
+            with contextlib.suppress(OSError):  # it has ended
+                for task in Path(f"/proc/{number}/task").iterdir():
+                    found += map(int, (task / "children").read_text(encoding="ascii").split())
+        for number in found[1:]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                processes.append(psutil.Process(number))
+    return processes
 
 
 def _send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:

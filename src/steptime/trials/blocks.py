@@ -17,9 +17,12 @@ import numpy as np
 from steptime.arrays import Float64
 from steptime.quantities import Estimate, student
 
-LOOKS = (8, 12, 18, 27, 40)
+LOOKS = (8, 12, 18, 27, 40, 60, 90, 135, 200)
 """Numbers of block pairs after which a variant is judged. One that is undecided at the last stays undecided. Fewer than
-the ten looks that the interval allows for (`judge.LOOK`)."""
+the eleven looks that the interval allows for (`judge.LOOK`)."""
+FIRST_LOOKS = 40
+"""Block pairs after which an undecided variant leaves its place to compilations and combinations, and goes on when
+these are decided."""
 TRIMMED = 0.2
 """Fraction of the ratios trimmed at either end (Yuen, Biometrika 61, 1974): short foreign load on a shared machine
 distorts single blocks, by any factor."""
@@ -250,7 +253,7 @@ def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: floa
     the compiled ones, which run after the others, one at a time, and join a combination last, because each combination
     compiles anew. left_ns: remaining time, ns; a compilation starts only where COMPILING times the longest one so far
     is left. Single variants are decided first. Then each further winner is tried on top of those taken, and joins them
-    only if it makes them faster beyond noise."""
+    only if it makes them faster beyond noise. What FIRST_LOOKS did not decide goes on last."""
     longest = max((each.preparing_ns for each in record.first if each.first & late), default=0)
 
     def starts(mask: int) -> bool:
@@ -262,8 +265,8 @@ def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: floa
     idle = {mask for mask in singles if (first := record.first_of(mask)) and not exercised(first)}
     drained = {mask for mask in singles if outruns_loader(record.blocks, mask)}
     going = [m for m in singles if m not in idle and not _over(record, m, found[m]) and starts(m)]
-    if going:
-        return Course(tuple(mask for mask in going if not mask & late) or (going[0],), 0)
+    if new := [mask for mask in going if _rounds(record, mask) < FIRST_LOOKS]:
+        return Course(tuple(mask for mask in new if not mask & late) or (new[0],), 0)
     won = [mask for mask in singles if found[mask].won and mask not in idle | drained]
     won.sort(key=lambda mask: (bool(mask & late), -_value(found[mask])))
     taken = 0
@@ -272,10 +275,10 @@ def course(record: BlockRecord, rivals: Sequence[int], late: int, min_gain: floa
             taken = mask
         elif not rivals[mask.bit_length() - 1] & taken:
             both = settled(ratios_between(record.blocks, taken, taken | mask), control, 1.0)
-            if both.won is None and _rounds(record, taken | mask) < LOOKS[-1] and starts(taken | mask):
+            if both.won is None and _rounds(record, taken | mask) < FIRST_LOOKS and starts(taken | mask):
                 return Course((taken, taken | mask), taken)
             taken |= mask if both.won else 0
-    return Course((), taken)
+    return Course(tuple(mask for mask in going if not rivals[mask.bit_length() - 1] & taken), taken)
 
 
 def exercised(first: FirstSteps) -> bool:

@@ -192,7 +192,7 @@ class RayExecutor:
         """Number of workers (see Executor)."""
         return len(self._workers)
 
-    preparing, forking = 0.0, False
+    forking, at_once = False, 1
 
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         """Always False: each run is a process on a device of its own."""

@@ -102,8 +102,9 @@ is that of the very first baseline, which adds one more run to the band of losse
 REHEARSED_STEPS = 5
 FINGERPRINTS = 2
 """Steps of a rehearsal (REHEARSED_STEPS), and the steps of it whose gradients are written (FINGERPRINTS)."""
-SECONDS = 5.0
-"""Seconds of steady steps in a timed process."""
+SECONDS, SECONDS_IN_TURNS = 5.0, 2.0
+"""Seconds of steady steps in a timed process; in one that takes turns, whose pairs of turns meet the same machine: then
+processes differ more than their steps do, and two more of them tell more than longer ones."""
 FEWEST, MOST = 24, 120
 """Bounds on a timed process's steady steps: enough for a loss curve, and no more than a curve needs."""
 MOST_SLICED = 600
@@ -210,14 +211,8 @@ class TrialRunner:
 
     def settle(self, stage: int, variants: Sequence[Variant]) -> tuple[Judgement, ...]:
         """Judges the runs of a stage, and saves the judgements."""
-        known = {run.variant for run in self.of(stage)}
-        judged = [self._proved(stage, variant) for variant in variants]
-        reason = TOO_SHORT if self.budget.left() > 0 else BUDGET_EXHAUSTED
-        for number, each in enumerate(judged):
-            if each.variant.name not in known:
-                judged[number] = replace(each, verdict=TrialVerdict.UNDECIDED, sentence=reason)
-            elif each.verdict is TrialVerdict.UNDECIDED and self._too_short and each.rounds < MAX_ROUNDS:
-                judged[number] = _out_of_time(each, self.budget.left(), self._too_short)
+        known, left = {run.variant for run in self.of(stage)}, self.budget.left()
+        judged = [_ended(self._proved(stage, each), left, self._too_short, each.name in known) for each in variants]
         return keep(self, stage, side_by_side(judged, self.plan.goal))
 
     def _rehearsed(self, stage: int, variants: Sequence[Variant], baseline: Variant, later: int) -> tuple[Variant, ...]:
@@ -227,29 +222,33 @@ class TrialRunner:
         rehearsal."""
         if self.plan.metric is not None:
             return tuple(variants)
-        if not self._known(stage, BASELINE) or (
+        first = not self._known(stage, BASELINE) or (
             not baseline.as_it_is and not any(run.stage == stage and run.rehearsal for run in self.runs)
-        ):
-            self._go([[self._rehearsal(stage, baseline, 0)]])
-        for each in (each for each in variants if each.foreign and not self._known(stage, each.name)):
-            self._go([[self._rehearsal(stage, each, 0)]])
+        )
+        at_once = self._executor.at_once
+        handed = [each for each in variants if each.foreign or (first and at_once > 1 and each is variants[0])]
+        self._rehearse(stage, [baseline] * first + [each for each in handed if not self._known(stage, each.name)])
         tried: list[Variant] = []
-        for start in range(0, len(variants), self._executor.width):
-            several = variants[start : start + self._executor.width]
+        for start in range(0, len(variants), width := max(self._executor.width, at_once)):
+            several = variants[start : start + width]
             alive = [*(variant for variant in tried if not self._settled(stage, variant)), *several]
             needed = self._seconds(stage) + AFTER[self.plan.goal] * self._round_seconds(stage, alive)
             settled = all(self._known(stage, each.name) and self._settled(stage, each) for each in several)
             if not settled and self._left(stage, later if tried else 0) <= (needed if tried else 0.0):
                 self._too_short = needed
                 break
-            new = [variant for variant in several if not self._known(stage, variant.name)]
-            self._go([[self._rehearsal(stage, variant, number)] for number, variant in enumerate(new)])
-            while self.plan.compared is None and (asked := next_in_float64(several, self.of(stage), baseline)):
-                self._go([[self._rehearsal(stage, each, number, exact=True)] for number, each in enumerate(asked)])
+            self._rehearse(stage, [variant for variant in several if not self._known(stage, variant.name)])
+            while self.plan.compared is None and (
+                asked := next_in_float64(several, self.of(stage), baseline, at_once=at_once > 1)
+            ):
+                self._rehearse(stage, asked, exact=True)
             while asks_for_rehearsal(several, self.of(stage)):
-                self._go([[self._rehearsal(stage, baseline, 0)]])
+                self._rehearse(stage, (baseline,))
             tried += several
         return tuple(tried)
+
+    def _rehearse(self, stage: int, variants: Sequence[Variant], *, exact: bool = False) -> None:
+        self._go([[self._rehearsal(stage, each, number, exact=exact)] for number, each in enumerate(variants)])
 
     def _rounds(self, stage: int, tried: Sequence[Variant], baseline: Variant, after: tuple[int, bool]) -> None:
         later, anyway = after
@@ -384,7 +383,7 @@ class TrialRunner:
             if timed:
                 return timed[-1]  # what it compiles is in a cache by then
             if own:
-                steps = timed_steps(self._usual(), self.plan.start_seconds)
+                steps = timed_steps(self._usual(), self.plan.start_seconds, self._alternating(1))
                 more = (steps - REHEARSED_STEPS + self.plan.warm_up - FINGERPRINTS) * self._usual()
                 return min(run.seconds for run in own) + max(0.0, more)  # the first one may have compiled
         return self._seconds(stage) if variant != BASELINE else self.plan.start_seconds
@@ -394,7 +393,7 @@ class TrialRunner:
         alternating = self._alternating(len(variants))
         others = processes_of(len(variants), alternating=alternating) - len(variants)
         own = sum(self._seconds(stage, variant.name) for variant in variants)
-        return (own + others * self._seconds(stage)) / self._executor.width + self._executor.preparing
+        return (own + others * self._seconds(stage)) / self._executor.width
 
     def _left(self, stage: int, later: int) -> float:
         return self.budget.left() - min(later * self._seconds(stage), SHARE * self.budget.seconds)
@@ -418,8 +417,13 @@ def _promise(goal: Goal, judgement: Judgement) -> float:
     return -gain.value if gain is not None else -inf
 
 
-def _out_of_time(judgement: Judgement, left: float, needed: float) -> Judgement:
-    """Undecided judgement with the reason why no further round was run. left, needed: seconds."""
+def _ended(judgement: Judgement, left: float, needed: float, ran: bool) -> Judgement:
+    """Judgement; if it is undecided, with the reason why nothing more was run. left, needed: seconds."""
+    if not ran:
+        reason = TOO_SHORT if left > 0 else BUDGET_EXHAUSTED
+        return replace(judgement, verdict=TrialVerdict.UNDECIDED, sentence=reason)
+    if judgement.verdict is not TrialVerdict.UNDECIDED or not needed or judgement.rounds >= MAX_ROUNDS:
+        return judgement
     had, round_ = (format_duration(1e9 * max(0.0, seconds)) for seconds in (left, needed))
     rounds = format_count(max(1, LEAST_ROUNDS - judgement.rounds), "round")
     words = f"{judgement.sentence}; the {had} that were left are too short for {rounds} of {round_}"
@@ -434,11 +438,14 @@ def least_rounds(judgement: Judgement, runs: Sequence[Run]) -> int:
 
 
 def usual_seconds(recorded: float, runs: Sequence[Run]) -> float:
-    """Seconds per step of the unchanged job: the recording's, which has many steps; the rehearsal's where that is far
-    longer, as on another machine. A shorter rehearsal says little, because a CPU runs ahead of a device."""
-    plain = (run for run in runs if run.variant == BASELINE and run.rehearsal and not run.exact)
-    rehearsed = next((run for run in plain if run.step_ns), None)
-    here = fmean(rehearsed.step_ns) / 1e9 if rehearsed is not None else recorded
+    """Seconds per step of the unchanged job: of its last timed process; before one ran, the recording's, which has many
+    steps, or the rehearsal's shortest where that is far longer, as on another machine. A shorter rehearsal says little,
+    because a CPU runs ahead of a device."""
+    plain = [run for run in runs if run.variant == BASELINE and not run.exact and run.step_ns]
+    timed = [run for run in plain if not run.rehearsal]
+    if timed:
+        return fmean(timed[-1].step_ns) / 1e9
+    here = min(plain[0].step_ns) / 1e9 if plain else recorded
     return here if here > ELSEWHERE * recorded else recorded
 
 
@@ -459,12 +466,12 @@ def keep(runner: TrialRunner, stage: int, judgements: tuple[Judgement, ...]) -> 
 
 
 def timed_steps(usual: float, start: float, among: int = 0) -> int:
-    """Number of steady steps of a timed process, enough for SECONDS of training. usual: seconds per step, 0 if unknown;
-    start: seconds to the first step; among: number of processes that take turns, 0 for none."""
+    """Number of steady steps of a timed process, enough for SECONDS (SECONDS_IN_TURNS) of training. usual: seconds per
+    step, 0 if unknown; start: seconds to the first step; among: number of processes that take turns, 0 for none."""
     if not usual:
         return FEWEST
     worth = MOST_SLICED if among else max(MOST, round(START_SHARE * start / usual))
-    return max(FEWEST, min(worth, MOST_SLICED, round(SECONDS / usual)))
+    return max(FEWEST, min(worth, MOST_SLICED, round((SECONDS_IN_TURNS if among else SECONDS) / usual)))
 
 
 def seconds_for(plan: Plan, rehearsals: int, timed: int, rounds: int, *, forking: bool) -> float:

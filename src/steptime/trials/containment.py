@@ -45,6 +45,8 @@ MOST_FOLDERS = 5000
 """Most folders below the job's that are searched."""
 MOST_NAMED = 3
 """Most files that a sentence names."""
+_worked: set[tuple[Path, Path]] = set()
+"""Folders in which a workspace has been an overlay, each with the job's: measuring a job and its trial ask in turn."""
 
 
 class Layer(Enum):
@@ -102,8 +104,9 @@ def ground_of(workspace: Workspace) -> Ground:
 
 @functools.lru_cache
 def _ground(folder: Path, directory: Path) -> Ground:
-    janitor = Janitor()
-    if overlays_work(folder, directory, janitor):
+    janitor, place = Janitor(), (folder.parent, directory)
+    if place in _worked or overlays_work(folder, directory, janitor):
+        _worked.add(place)
         return Ground(Layer.OVERLAY, folder, janitor)
     temporary = OwnFolder(Path(tempfile.mkdtemp(prefix="steptime-")))
     elsewhere = janitor.take(temporary) / "workspaces"

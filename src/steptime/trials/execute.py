@@ -23,7 +23,9 @@ from steptime.changes import VariantOptions
 from steptime.errors import RecordingError, SteptimeError
 from steptime.intervals import measure, union
 from steptime.journal import Flag, Kind
+from steptime.launcher.command import resolve
 from steptime.launcher.forks import ForkServer
+from steptime.launcher.launch import probe_environment
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.turns import Turn, stamps_in
 from steptime.launcher.variant import DEADLINE_PASSED, ERRORS, OUTPUT, run_plain, run_variant
@@ -39,7 +41,7 @@ from steptime.trials.names import own_folder
 from steptime.trials.results import Metric, end_of
 from steptime.trials.trial import AppliedChange, BudgetExhausted, MachineLoad, Run, Variant
 from steptime.trials.until_loss import LossTarget, losses_in, seconds_to
-from steptime.trials.working_copy import Tree, differences, tree_of
+from steptime.trials.working_copy import Tree, differences, offline_environment, tree_of
 
 LEAST_ROOM = 1 << 30
 """Bytes that a process must leave free on its workspace's disk; half of the free space where that is less."""
@@ -167,6 +169,14 @@ def execute(
     if not workspace.keep and not run.failure:
         clear(recording)
     return run
+
+
+def start_ahead(forks: ForkServer, workspace: Workspace) -> None:
+    """Starts a server for the processes of a workspace while something else runs that is not timed."""
+    if ground_of(workspace).layer is Layer.OVERLAY:
+        options = ProbeOptions(variant=VariantOptions(1))
+        environment = {**probe_environment(workspace.folder, options), **dict(offline_environment(workspace.directory))}
+        forks.ahead(resolve(workspace.command, workspace.directory), workspace.directory, environment)
 
 
 def folder_of(scheduled: ScheduledRun) -> str:
@@ -374,6 +384,8 @@ def turn_times(timeline: Timeline, warm_up: int, stamps: Sequence[int]) -> tuple
     held = measure(union(idle, on + SETTLING), steps.start, steps.end) > 0
     held[1:] |= held[:-1].copy()
     counted = steady & ((duration >= LONG) | ~held)
+    if len(on) > 2:
+        counted &= steps.end >= on[1]  # before its first rest, others started
     scheduled = np.searchsorted(on, steps.end[counted], side="right") - 1
     turns = np.bincount(scheduled[scheduled >= 0], minlength=len(on))
     times: list[int] = duration[counted].tolist()

@@ -15,6 +15,7 @@ from steptime.launcher.devices import free_bytes
 from steptime.launcher.forks import ForkServer
 from steptime.launcher.outcome import Progress
 from steptime.launcher.turns import CannotAlternateError, Turn, Turns
+from steptime.machine.identity import usable_cpus
 from steptime.trials.containment import Layer, Workspace, ground_of
 from steptime.trials.execute import LONG, ScheduledRun, execute
 from steptime.trials.trial import Run
@@ -30,6 +31,10 @@ ROOM = 2.0
 """Free memory that processes in turns need, as a multiple of their peaks, loader workers included."""
 CONTEXT = 1 << 30
 """Bytes of device memory that a process takes besides its tensors, for driver and libraries."""
+AT_ONCE = 2
+"""Processes that start, and rehearsals that run, at the same time: nothing is timed meanwhile."""
+SPARE = 2 << 30
+"""Bytes of free memory for the fork server of the next round, a process that has imported torch."""
 
 BEFORE_START = ("environment", "preload")
 """Changes that act before a process starts."""
@@ -50,8 +55,8 @@ class Executor(Protocol):
     """True if processes are forks of one that has imported torch."""
 
     @property
-    def preparing(self) -> float:
-        """Seconds that each round takes besides its processes."""
+    def at_once(self) -> int:
+        """Number of rehearsals that run at the same time on one device: they are not timed."""
 
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         """True if this many processes of a block take turns (`launcher.turns`). step_seconds: seconds per step; peak:
@@ -86,7 +91,9 @@ def may_alternate(
 class LocalExecutor:
     """Executor on this machine, one process at a time, because two would disturb each other's times. alternating:
     several processes of a block live at the same time and take turns, until that proves to harm the job. forking: they
-    are forks (`launcher.forks`), which share memory with their server. resident, devices: as in `may_alternate`."""
+    are forks (`launcher.forks`), which share memory with their server. resident, devices: as in `may_alternate`. host:
+    bytes of host memory of one process, if none of it is on a device: processes then start, and rehearsals run, at the
+    same time."""
 
     width = 1
 
@@ -97,15 +104,19 @@ class LocalExecutor:
         forking: bool = False,
         resident: int | None = None,
         devices: Sequence[str] = (),
+        host: int | None = None,
+        forks: ForkServer | None = None,
     ) -> None:
         self.alternating, self._resident, self._devices = alternating, resident, devices
-        self.forking, self._forks = forking, ForkServer() if forking else None
-        self._timed = False
+        self.forking, self._forks = forking, (forks or ForkServer()) if forking else None
+        self._host, self._timed = host, False
 
     @property
-    def preparing(self) -> float:
-        """Seconds of a start of the fork server."""
-        return self._forks.took if self._forks is not None and not self._forks.off else 0.0
+    def at_once(self) -> int:
+        """Number of rehearsals that run at the same time (see Executor)."""
+        if self._host is None or not self.alternating or usable_cpus() < AT_ONCE:
+            return 1
+        return AT_ONCE if psutil.virtual_memory().available > ROOM * AT_ONCE * self._host else 1
 
     def alternates(self, workspace: Workspace, step_seconds: float, peak: int, processes: int) -> bool:
         """True if this many processes of a block take turns (see Executor)."""
@@ -115,16 +126,24 @@ class LocalExecutor:
 
     def run(self, workspace: Workspace, blocks: Sequence[Block], notify: Notify) -> Generator[Run, None, None]:
         """Yields the runs of all blocks (see Executor)."""
-        for block in blocks:
-            if self._forks is not None and len(block) > 1:
+        for block in self._joined(workspace, blocks):
+            rehearsed = all(scheduled.rehearsal for scheduled in block)
+            if self._forks is not None and len(block) > 1 and not rehearsed:
                 if self._timed:
                     self._forks.renew()  # its layout in memory is common to its forks; each round shall have another
                 self._timed = True
-            if all(scheduled.options.alternating for scheduled in block):
+            if all(scheduled.options.alternating for scheduled in block) or (rehearsed and len(block) > 1):
                 yield from self._in_turns(workspace, block, notify)
             else:
                 forks = self._forks_for(block)
                 yield from (_alone(workspace, scheduled, notify, forks) for scheduled in block)
+
+    def _joined(self, workspace: Workspace, blocks: Sequence[Block]) -> Sequence[Block]:
+        """Blocks, with rehearsals that run at the same time in one."""
+        every = [scheduled for block in blocks for scheduled in block]
+        apart = len({scheduled.variant.name for scheduled in every}) == len(every) > 1
+        together = apart and all(scheduled.rehearsal for scheduled in every) and self.at_once > 1
+        return [every] if together and ground_of(workspace).layer is not Layer.COPY else blocks
 
     def _forks_for(self, block: Block) -> ForkServer | None:
         """Fork server for a block, if it can fork all of its processes: started in another way, one would differ."""
@@ -135,9 +154,10 @@ class LocalExecutor:
         """Yields the runs of a block whose processes take turns. A failed one runs again alone: if that succeeds,
         taking turns harms the job, and the executor stops doing so."""
         came: Sequence[Run] = ()
+        turns = self._turns_of(block)
         with suppress(CannotAlternateError):
-            came = _together(workspace, block, notify, self._forks_for(block), on_device=self._resident is not None)
-        kept = {run.variant: run for run in came if not run.failure or not run.alternated}
+            came = _together(workspace, block, notify, self._forks_for(block), turns)
+        kept = {run.variant: run for run in came if not run.failure or (turns.at_once == 1 and not run.alternated)}
         for scheduled in block if came else ():
             if scheduled.variant.name not in kept:
                 kept[scheduled.variant.name] = alone = _alone(workspace, scheduled, notify)
@@ -149,10 +169,15 @@ class LocalExecutor:
         for scheduled in block:
             yield _alone(workspace, scheduled, notify)
 
+    def _turns_of(self, block: Block) -> Turns:
+        longest = max(scheduled.step_seconds for scheduled in block)
+        sliced = self._resident is not None or longest < LONG_STEP
+        return Turns(max(SLICE, FEWEST_SLICED * longest if sliced else 0.0), self.at_once)
+
     def close(self) -> None:
         """Ends the fork server."""
         if self._forks is not None:
-            self._forks.renew()
+            self._forks.close()
 
 
 def _alone(workspace: Workspace, scheduled: ScheduledRun, notify: Notify, forks: ForkServer | None = None) -> Run:
@@ -163,23 +188,32 @@ def _alone(workspace: Workspace, scheduled: ScheduledRun, notify: Notify, forks:
 
 
 def _together(
-    workspace: Workspace, block: Block, notify: Notify, forks: ForkServer | None, *, on_device: bool
+    workspace: Workspace, block: Block, notify: Notify, forks: ForkServer | None, turns: Turns
 ) -> Sequence[Run]:
     """Runs the processes of a block in turns, and returns their runs in order. Raises what `execute` raises, after all
     have ended."""
-    longest = max(scheduled.step_seconds for scheduled in block)
-    turns = Turns(max(SLICE, FEWEST_SLICED * longest if on_device or longest < LONG_STEP else 0.0))
 
     def run(scheduled: ScheduledRun, among: Turn) -> Run:
         try:
-            among.await_()
+            among.start()
             notify(scheduled, None)
             return execute(workspace, scheduled, lambda progress: notify(scheduled, progress), among, forks)
         finally:
             among.leave()
 
-    with ThreadPoolExecutor(len(block)) as pool:
-        running = [pool.submit(run, scheduled, turns.turn()) for scheduled in block]
+    def start_next(server: ForkServer) -> None:
+        try:
+            turns.of_ours.append(server.start_next())
+            server.await_next()
+        finally:
+            turns.ready(server)
+
+    with ThreadPoolExecutor(len(block) + 1) as pool:
+        places = [turns.turn() for _ in block]
+        if forks is not None and not block[0].rehearsal and psutil.virtual_memory().available > SPARE:
+            turns.unready.add(forks)
+            pool.submit(start_next, forks)
+        running = [pool.submit(run, scheduled, place) for scheduled, place in zip(block, places, strict=True)]
         try:
             for each in as_completed(running):
                 each.result()  # raises what it has raised

@@ -438,10 +438,12 @@ def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool
     return any(numbers is not None and numbers.agreement in BROKEN for numbers in found)
 
 
-def next_in_float64(variants: Sequence[Variant], runs: Sequence[Run], baseline: Variant) -> Sequence[Variant]:
-    """Variants to rehearse in float64 next: first the unchanged job; if that works, the candidates that passed their
-    other rehearsal and are not rejected yet; then the unchanged job once more if a candidate differs, to measure its
-    own spread."""
+def next_in_float64(
+    variants: Sequence[Variant], runs: Sequence[Run], baseline: Variant, *, at_once: bool = False
+) -> Sequence[Variant]:
+    """Variants to rehearse in float64 next: first the unchanged job; if that works, or with it, the candidates that
+    passed their other rehearsal and are not rejected yet; then the unchanged job once more if a candidate differs, to
+    measure its own spread."""
     exact = [run for run in runs if run.exact]
     plain = [run for run in exact if run.variant == BASELINE]
     known = {run.variant for run in exact}
@@ -453,7 +455,7 @@ def next_in_float64(variants: Sequence[Variant], runs: Sequence[Run], baseline: 
         if not is_refused(each, runs, _plain(runs))
     ]
     if not plain:
-        return asked and (baseline,)
+        return asked and (baseline, *asked) if at_once else asked and (baseline,)
     if not any(map(in_float64, plain)):
         return ()
     if asked or len(plain) > 1:

@@ -60,6 +60,8 @@ class Switched:
     def proved(self, variant: Variant) -> bool:
         """True if a variant needs no further process: it had no effect, or it has a speed and did not outrun its
         loader; or another setting of the same thing is taken, and no time was left to compile this one."""
+        if variant not in self.variants:  # it cannot be switched, or failed in an earlier process
+            return False
         mask = 1 << self.variants.index(variant)
         if mask not in self.record.begun:
             return any(each.rivals(variant) for each in self.members())
@@ -148,7 +150,7 @@ def _confirmed(confirmed: Judgement | None) -> tuple[TrialVerdict, str]:
         return TrialVerdict.UNDECIDED, f"Faster, but not adopted: {confirmed.sentence}"
     if confirmed.speed is not None and confirmed.speed.high < 1:
         return TrialVerdict.UNDECIDED, "Faster within one process, but measurably slower in its own processes"
-    return TrialVerdict.ADOPT, f"{confirmed.sentence} (processes of what was taken)"
+    return TrialVerdict.ADOPT, f"{confirmed.training or confirmed.sentence} (processes of what was taken)"
 
 
 def in_one_process(runner: TrialRunner) -> Switched | None:
