@@ -70,6 +70,13 @@ def test_what_is_no_padding_is_not_counted(batch: object) -> None:
     assert (padded_share(batch) or (0.0,))[0] < 0.1  # the last words of a few rows may be alike
 
 
+def test_a_filler_that_starts_all_rows_is_no_word() -> None:
+    rows = torch.cat((torch.zeros(4, 1, dtype=torch.long), tokens()), 1)
+    found = padded_share(rows)
+    assert found is not None
+    assert found[0] == 24 / 52
+
+
 def test_a_tensor_whose_storage_is_gone_is_not_read() -> None:
     gone = tokens()
     gone.untyped_storage().resize_(0)

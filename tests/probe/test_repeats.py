@@ -192,3 +192,25 @@ def test_a_fingerprint_leaves_a_tensor_as_it_is() -> None:
     assert tensor._version >= version
     batched = torch.vmap(lambda row: (fingerprint(row), row)[1])(torch.randn(4, 64))
     assert batched.shape == (4, 64)
+
+
+def asked_twice(step: int) -> Any:
+    first = of_call(step)
+    second = of_call(step)
+    return first.sum() + second.sum()
+
+
+def of_call(step: int) -> Any:
+    return torch.arange(float(SIZE)).pow(step % 7 + 2)
+
+
+def test_of_two_lines_that_ask_for_the_same_both_are_named() -> None:
+    found = watched(asked_twice, of_call.__code__, calls=1)
+    (inner,) = [each for each in found if each["site"]["text"].startswith("return")]
+    assert inner["first"]["text"] == "first = of_call(step)"
+    assert inner["asker"]["text"] == "second = of_call(step)"
+
+
+def test_a_line_that_computes_the_same_by_itself_has_no_other() -> None:
+    found = watched(by_call, table.__code__)
+    assert [each["asker"] for each in found] == [None, None]

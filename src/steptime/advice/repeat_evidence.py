@@ -13,6 +13,8 @@ NEARLY_ALL = 0.9
 """Of the time of a line: a line below it that takes so much is what computes."""
 OFF = 0.3
 """Of a time that was taken in a few traced steps."""
+MOSTLY = 0.5
+"""Of the evaluations of a line: what it gives then is what it gives."""
 MOST_OF_A_LINE = 0.3
 """Of the time of a line: a function that takes so much is what the line does."""
 PER_ENTRY = 3.0
@@ -52,6 +54,8 @@ def repeat_uses(process: Process, phases: tuple[CategoryUse, ...], usual: float)
             part=line.part,
             outer=line.outer,
             called=line.called,
+            first=line.first,
+            asker=line.asker,
         )
         for line in _apart(facts.lines)
     )
@@ -100,6 +104,10 @@ def work_uses(process: Process, phases: tuple[CategoryUse, ...], usual: float) -
 def _gone_through(line: LineWork, names: Iterable[str]) -> Iterable[tuple[str, str, float]]:
     """(kind, what, ns per step) of what a line goes through. names: functions that it was seen to call, C functions
     too, whose time is the line's."""
+    if line.double >= MOSTLY:
+        yield "double", "", line.own
+    if line.one_hot:
+        yield "one-hot", " × ".join(map(str, line.one_hot)), line.own
     files = [read for read in line.read if read.kind == "file"]
     calls = [(call.name, call.duration, call.one_file) for call in line.calls]
     rest = line.duration - sum(spent for _, spent, _ in calls)

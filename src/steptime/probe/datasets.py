@@ -233,10 +233,13 @@ def _filled(tokens: Any) -> float:
 
 
 def _filled_with(filler: int, tokens: Any) -> float:
-    """Returns the fraction for one filler; 0 if it is elsewhere too often, or if a row holds nothing else."""
+    """Returns the fraction for one filler; 0 if it is elsewhere too often, or if a row holds nothing else. At the start
+    of all rows, as decoders have it, it is none of them."""
     is_filler = tokens == filler
+    if is_filler[:, 0].all():
+        is_filler = is_filler[:, 1:]
     if is_filler.all(axis=1).any():
         return 0.0
     filled = int(is_filler[:, ::-1].argmin(axis=1).sum())
     elsewhere = int(is_filler.sum()) - filled
-    return filled / tokens.size if elsewhere <= ELSEWHERE * (tokens.size - filled) else 0.0
+    return filled / tokens.size if elsewhere <= ELSEWHERE * (is_filler.size - filled) else 0.0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
@@ -40,6 +41,8 @@ LONG_CALL = 100
 """Lines of one call that are looked at."""
 MOST_FACTS = 24
 """Lines that are written, those with most repeated time."""
+BY_CALLERS = 0.3
+"""Of the repeated time: two lines that ask for the same one after the other are named from there on."""
 VALUES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 NATIVE = (torch.Tensor, torch.nn.Parameter)
 
@@ -100,17 +103,31 @@ def _bytes(start: int, count: int, size: int, found: list[int]) -> int:
 
 
 class _Evaluated:
-    """A line and the fingerprints of what it gave. outer: the line that calls its function, depth: how many watched
-    functions run then. repeated: ns, again: number, of evaluations whose result had been there before. changed: what it
-    bound was changed later."""
+    """A line and the fingerprints of what it gave, with the step and the lines that called for it last. outer: the line
+    that calls its function, depth: how many watched functions run then. repeated: ns, again: number, of evaluations
+    whose result had been there before. askers: ns of those that another line of one call asked for in the same step, by
+    (that line, the line that asks again). changed: what it bound was changed later."""
 
-    __slots__ = ("again", "changed", "depth", "evaluations", "outer", "part", "repeated", "results")
+    __slots__ = ("again", "askers", "changed", "depth", "evaluations", "outer", "part", "repeated", "results")
 
     def __init__(self, outer: _Key | None, part: str, depth: int) -> None:
         self.outer, self.part, self.depth = outer, part, depth
-        self.results: set[int] = set()
+        self.results: dict[int, tuple[int, list[_Key]]] = {}
         self.evaluations = self.repeated = self.again = 0
+        self.askers = Counter[tuple[_Key, _Key]]()
         self.changed = False
+
+    def gave(self, found: int, step: int, callers: list[_Key], took: int) -> None:
+        """The line has given a result, in so many ns. callers: the lines that run, the outermost first."""
+        self.evaluations += 1
+        if found in self.results and step:
+            self.repeated += took
+            self.again += 1
+            before, known = self.results[found]
+            apart = next((pair for pair in zip(known, callers, strict=False) if pair[0] != pair[1]), None)
+            if before == step and apart is not None and apart[0][0] is apart[1][0]:
+                self.askers[apart] += took
+        self.results[found] = step, callers
 
 
 class _Running:
@@ -196,11 +213,15 @@ class RepeatObserver:
 
     def _fact(self, key: _Key) -> dict[str, Any]:
         line, steps = self._lines[key], max(1, self.steps - 1)
+        first, again = next((pair for pair, took in line.askers.most_common(1) if took >= BY_CALLERS * line.repeated),
+                            (None, None))  # fmt: skip
         return {
             "site": described((key[0], abs(key[1]))),
             "outer": described(line.outer) if line.outer is not None else None,
             "part": line.part,
             "depth": line.depth,
+            "first": described(first) if first is not None else None,
+            "asker": described(again) if again is not None else None,
             "evaluations": line.evaluations / max(1, self.steps),
             "again": line.again / steps,
             "results": len(line.results),
@@ -271,8 +292,11 @@ class RepeatObserver:
         names = sorted(name for name in self._stores[code].get(top.line, ()) if not name.startswith("."))
         self._check(frame, top, [name for name in names if name in top.bound])  # += binds what it has changed
         if top.line and took >= LEAST_TIME and not being_traced():
-            self._work.evaluated(frame, top.line, took, ran=not top.entered)
-            self._evaluated(frame, top, names, argument if event == "return" else None, took)
+            returned = argument if event == "return" else None
+            values = sites.variables(frame) if names and returned is None else {}
+            given = [values.get(name) for name in names] if values else [returned]
+            self._work.evaluated(frame, top.line, took, given, ran=not top.entered)
+            self._evaluated(frame, top, (values, names, returned), took)
         if event == "return":
             self._check(frame, top, tuple(top.bound))
             self._returned(frame, top, argument, time_now - self.ours - top.entered)
@@ -285,8 +309,8 @@ class RepeatObserver:
             if top.hits >= LONG_CALL and top.entered:  # a loop: the whole call says enough
                 frame.f_trace_lines, top.line = False, 0
 
-    def _evaluated(self, frame: FrameType, top: _Running, names: list[str], returned: Any, took: int) -> None:
-        values = sites.variables(frame) if names and returned is None else {}
+    def _evaluated(self, frame: FrameType, top: _Running, given: tuple[Any, list[str], Any], took: int) -> None:
+        values, names, returned = given
         self._count(self._line(frame, (top.code, top.line), len(self._open)), values, names, returned, took)
         for name in names if values else ():
             if (one := fingerprint(values.get(name))) is not None:
@@ -303,11 +327,7 @@ class RepeatObserver:
         found = fingerprint(tuple(map(values.get, names)) if values else returned)
         if found is None or line.evaluations >= MOST_EVALUATIONS:
             return
-        line.evaluations += 1
-        if found in line.results and self.steps:
-            line.repeated += took
-            line.again += 1
-        line.results.add(found)
+        line.gave(found, self.steps, [(each.code, each.line) for each in self._open[: line.depth - 1]], took)
 
     def _line(self, frame: FrameType, key: _Key, depth: int) -> _Evaluated:
         """key: of a call, with the line below zero."""

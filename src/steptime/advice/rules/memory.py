@@ -66,8 +66,10 @@ def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
     (Theil and Sen), with an interval from a bootstrap of blocks; the first quarter of the run and the windows of our
     own profiler are left out. The rule fires when the interval is above zero, a megabyte has come together, and the
     series keeps rising: a sawtooth does not, nor does a cache that fills up. Who keeps it is asked of Python's garbage
-    collector at three boundaries of steps, a few steps apart. In a run that was too short for a slope, what is found so
-    is reported if it keeps graphs of autograd. How long the memory lasts is what is left of it, divided by the growth.
+    collector at three boundaries of steps, a few steps apart; of graphs that nothing holds, the line is named that
+    calls backward(create_graph=True), whose gradient and graph hold each other. In a run that was too short for a
+    slope, what is found so is reported if it keeps graphs of autograd. How long the memory lasts is what is left of it,
+    divided by the growth.
 
     What helps: Keep numbers, not tensors: `total += loss.detach()`, `losses.append(loss.item())` now and then. Remove
     hooks when they have served; empty what is collected.
@@ -115,6 +117,10 @@ def _advice(holder: HolderUse | None) -> str:
     if holder is None:
         return "Nothing that Python keeps was seen to grow: look for buffers of extensions, loaders and loggers."
     name = holder.name or "it"
+    if holder.kind == "gradient of":
+        return (
+            "Use torch.autograd.grad(…, create_graph=True): a gradient in .grad keeps its graph. Or set .grad = None."
+        )
     if holder.kind == "hook":
         return f"The hook keeps what it is given in {name}: keep less, or remove it with handle.remove()."
     if holder.most is not None:

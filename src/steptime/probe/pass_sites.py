@@ -1,0 +1,58 @@
+"""Lines that start many backward passes in one step, and whether these go through one graph."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from steptime.probe import sites
+
+MANY, LOOKED = 16, 4
+"""Passes of a step from which on so many are looked at: micro-batches are rarely as many, samples and outputs mostly
+more."""
+DEEPEST = 256
+"""Nodes of a graph that are followed."""
+NODE = torch._C.TensorBase.grad_fn
+
+
+class PassSites:
+    """Observer of the training thread's passes. Each line is reported once, as `PassSiteFacts`."""
+
+    def __init__(self, report: Callable[..., None]) -> None:
+        self._passes, self._report = 0, report
+        self._looks: list[tuple[tuple[str, int, str] | None, int]] = []
+        self._known: set[tuple[str, int, str]] = set()
+
+    def starts(self, tensors: Iterable[Any], start: int, outermost: bool = True) -> None:
+        """A pass starts, at `start` ns. outermost: it is in no other one."""
+        self._passes += outermost
+        if not outermost or not MANY <= self._passes < MANY + LOOKED:
+            return
+        self._looks.append((sites.user_frame(sys._getframe(1)), bottom(tensors)))
+        (site, below), *others = self._looks
+        if len(others) < LOOKED - 1 or site is None or site in self._known or any(each[0] != site for each in others):
+            return
+        self._known.add(site)
+        shared = below >= 0 and all(each[1] == below for each in others)
+        self._report("passes", site=sites.line_at(site), start=start, shared=shared)
+
+    def boundary(self, step: int) -> None:
+        """Step `step` has ended."""
+        self._passes = 0
+        self._looks.clear()
+
+
+def bottom(tensors: Iterable[Any]) -> int:
+    """Sequence number of the node at one end of a graph, by which passes through the same nodes are known; -1 without
+    one."""
+    node = next((found for each in tensors if (found := NODE.__get__(each)) is not None), None)
+    for _ in range(DEEPEST):
+        below = (child for child, _ in node.next_functions if child is not None) if node is not None else iter(())
+        found = next((child for child in below if type(child).__name__ != "AccumulateGrad"), None)
+        if found is None:
+            break
+        node = found
+    return int(node._sequence_nr()) if node is not None else -1

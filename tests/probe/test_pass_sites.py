@@ -1,0 +1,56 @@
+"""Lines that start many backward passes in a step, and whether these share a graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from steptime.probe.pass_sites import LOOKED, MANY, PassSites, bottom  # noqa: E402
+
+
+def network() -> Any:
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+
+
+def observed() -> tuple[PassSites, list[dict[str, Any]]]:
+    reported = list[dict[str, Any]]()
+    return PassSites(lambda fact, **fields: reported.append({"fact": fact, **fields})), reported
+
+
+def test_results_of_one_forward_have_one_bottom_and_those_of_two_have_two() -> None:
+    net, rows = network(), torch.randn(5, 4)
+    results = net(rows)
+    assert bottom([results[0, 0]]) == bottom([results[4].sum()]) >= 0
+    assert bottom([results[0, 0]]) != bottom([net(rows)[0, 0]])
+    assert bottom([torch.zeros(3)]) == -1
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_line_with_many_passes_is_reported_once(again: bool) -> None:
+    net, rows, (passes, reported) = network(), torch.randn(5, 4), observed()
+    for _ in range(2):
+        result = net(rows)
+        for number in range(MANY + LOOKED):
+            if again:
+                result = net(rows)
+            passes.starts([result[0, number % 3]], number)
+        passes.boundary(1)
+    (found,) = reported
+    assert (found["fact"], found["shared"]) == ("passes", not again)
+    assert MANY <= found["start"] < MANY + LOOKED
+    assert found["site"]["text"] == "passes.starts([result[0, number % 3]], number)"
+
+
+def test_few_passes_and_those_of_several_lines_are_not_reported() -> None:
+    result, (passes, reported) = network()(torch.randn(5, 4)), observed()
+    for _ in range(3):
+        for number in range(MANY):
+            passes.starts([result[0, 0]], number)
+        passes.boundary(1)
+    for number in range(MANY):
+        passes.starts([result[0, 0]], number)
+        passes.starts([result[0, 1]], number)
+    assert not reported
