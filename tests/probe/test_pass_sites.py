@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.probe.pass_sites import LOOKED, MANY, PassSites, bottom  # noqa: E402
+from steptime.probe.pass_sites import LOOKED, MANY, PassSites, bottom, leaves  # noqa: E402
 
 
 def network() -> Any:
@@ -54,3 +54,10 @@ def test_few_passes_and_those_of_several_lines_are_not_reported() -> None:
         passes.starts([result[0, 0]], number)
         passes.starts([result[0, 1]], number)
     assert not reported
+
+
+def test_leaves_of_a_pass_are_what_it_computes_gradients_of() -> None:
+    net, other = network(), torch.ones(3, requires_grad=True)
+    found = leaves([net(torch.randn(5, 4)).sum() * other.sum()])
+    assert {id(each) for each in found} == {id(each) for each in (*net.parameters(), other)}
+    assert leaves([torch.zeros(3)]) == []

@@ -13,7 +13,7 @@ from steptime.probe.weights import MOST_UNCHANGED, Weights  # noqa: E402
 
 def watched(**options: Any) -> tuple[Any, Weights]:
     net, weights = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 3)).to(**options), Weights()
-    weights.watch(net.parameters())
+    weights.add(net.parameters())
     return net, weights
 
 
@@ -46,6 +46,18 @@ def test_a_job_that_never_changes_them_is_no_training() -> None:
     found = [weights.unchanged() for _ in range(2 * MOST_UNCHANGED)]
     assert found.index(False, 1) <= MOST_UNCHANGED + 2
     assert not any(found[MOST_UNCHANGED + 2 :])
+
+
+def test_a_model_that_stays_as_it_is_hides_no_change_of_another() -> None:
+    net, weights = watched()
+    teacher = torch.nn.Linear(2, 1)
+    weights.add(teacher.parameters())
+    found = []
+    for _ in range(3):
+        found.append(weights.unchanged())
+        by_operator(net)
+    assert not any(found)
+    assert [weights.unchanged() for _ in range(2)] == [False, True]
 
 
 def test_parameters_elsewhere_and_those_that_are_gone_are_not_looked_at() -> None:

@@ -67,10 +67,19 @@ def _apart(lines: Iterable[RepeatedLine]) -> list[RepeatedLine]:
     found = []
     while left:
         group = [line for line in left if _is_below(line, left[0], left)]
-        computing = [line for line in group if line.duration >= NEARLY_ALL * group[0].duration]
-        found.append(max(computing, key=lambda line: line.depth))
+        models = [line for line in group if _calls_of(line, left)]
+        asking = [line for line in group if not any(_is_below(line, model, left) for model in models)]
+        computing = [line for line in asking if line.duration >= NEARLY_ALL * group[0].duration]
+        found.append(max(computing or _calls_of(left[0], left) or group[:1], key=lambda line: line.depth))
         left = [line for line in left if line not in group and not _is_below(left[0], line, left)]
     return found
+
+
+def _calls_of(line: RepeatedLine, lines: list[RepeatedLine]) -> list[RepeatedLine]:
+    """For a line of a model's forward, the line that calls the model, where most of that comes again: the call can be
+    left out."""
+    model = line.site.function.rpartition(".")[2] == "forward"
+    return [each for each in lines if model and each.site == line.outer and 2 * each.duration >= line.duration]
 
 
 def _is_below(line: RepeatedLine, top: RepeatedLine, lines: list[RepeatedLine]) -> bool:

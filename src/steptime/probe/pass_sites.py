@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from steptime.probe import sites
+from steptime.probe.objects import unasked
 
 MANY, LOOKED = 16, 4
 """Passes of a step from which on so many are looked at: micro-batches are rarely as many, samples and outputs mostly
@@ -31,7 +32,8 @@ class PassSites:
         self._passes += outermost
         if not outermost or not MANY <= self._passes < MANY + LOOKED:
             return
-        self._looks.append((sites.user_frame(sys._getframe(1)), bottom(tensors)))
+        with unasked():
+            self._looks.append((sites.user_frame(sys._getframe(1)), bottom(tensors)))
         (site, below), *others = self._looks
         if len(others) < LOOKED - 1 or site is None or site in self._known or any(each[0] != site for each in others):
             return
@@ -56,3 +58,18 @@ def bottom(tensors: Iterable[Any]) -> int:
             break
         node = found
     return int(node._sequence_nr()) if node is not None else -1
+
+
+def leaves(tensors: Iterable[Any]) -> list[Any]:
+    """Tensors that a pass computes gradients of, as far as the first nodes of its graph lead to them."""
+    with unasked():
+        nodes = [found for each in tensors if (found := NODE.__get__(each)) is not None]
+    found, known, at = list[Any](), set(map(id, nodes)), 0
+    while at < min(len(nodes), DEEPEST):  # all are held, so that their identities are their own
+        for child, _ in nodes[at].next_functions:
+            if child is not None and id(child) not in known:
+                known.add(id(child))
+                nodes.append(child)
+                found += [child.variable] if type(child).__name__ == "AccumulateGrad" else []
+        at += 1
+    return found

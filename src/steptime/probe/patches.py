@@ -47,7 +47,7 @@ class FastPath:
         self.thread = 0
         """Small number of the training thread, shifted to its place in a record's head."""
         self.weights = Weights()
-        """Watch of the parameters while no optimizer has stepped."""
+        """Parameters, looked at while no optimizer has stepped."""
         self.together = False
         """True if items and collate of this process's batches are not timed separately (see loader.distinguish)."""
 

@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
 from steptime.probe import sites
 from steptime.probe.line_work import WorkObserver
-from steptime.probe.objects import being_traced, unasked
+from steptime.probe.objects import attributes, being_traced, unasked
 from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.sampling import described, outwards, path_of
 
@@ -45,6 +45,8 @@ BY_CALLERS = 0.3
 """Of the repeated time: two lines that ask for the same one after the other are named from there on."""
 VALUES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 NATIVE = (torch.Tensor, torch.nn.Parameter)
+NO_RECORDS = (torch.Tensor, torch.nn.Module, FunctionType, ModuleType, type)
+"""Types whose attributes are not what they hold."""
 
 now = time.perf_counter_ns
 _Key = tuple[CodeType, int]
@@ -64,10 +66,12 @@ def _gather(value: Any, found: list[int], deep: int, long: bool) -> int:
     """Appends hashes; returns the elements of arrays, far below zero where something is opaque."""
     kind = type(value)
     if kind in NATIVE:
-        if value.device.type != "cpu" or value.layout is not torch.strided or not value.is_contiguous():
+        if value.device.type != "cpu" or value.layout is not torch.strided:
             return OPAQUE
-        found.append(hash((tuple(value.shape), value.dtype)))
-        return _bytes(value.data_ptr(), value.numel(), value.element_size(), found)
+        shape, apart = tuple(value.shape), tuple(value.stride())
+        found.append(hash((shape, apart, value.dtype)))
+        span = sum((size - 1) * each for size, each in zip(shape, apart, strict=True)) + 1  # of a view, with its gaps
+        return _bytes(value.data_ptr(), span if value.numel() else 0, value.element_size(), found)
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         if value.dtype.kind not in "biufc" or not value.flags.c_contiguous:
             return OPAQUE
@@ -82,6 +86,10 @@ def _gather(value: Any, found: list[int], deep: int, long: bool) -> int:
         chosen = islice(value.items() if kind is dict else value, 0, None, apart)
         parts = [part for pair in chosen for part in pair] if kind is dict else chosen
         return sum(_gather(each, found, deep - 1, long) for each in parts) + len(value) * (apart > 1)
+    held = attributes(value) if deep and not issubclass(kind, NO_RECORDS) else []
+    if 0 < len(held) <= MOST_ITEMS:  # a distribution, a model's output, a dataclass
+        found.append(hash(kind.__qualname__))
+        return sum(_gather(part, found, deep - 1, long) for pair in held for part in pair)
     return OPAQUE
 
 
@@ -104,15 +112,19 @@ def _bytes(start: int, count: int, size: int, found: list[int]) -> int:
 
 class _Evaluated:
     """A line and the fingerprints of what it gave, with the step and the lines that called for it last. outer: the line
-    that calls its function, depth: how many watched functions run then. repeated: ns, again: number, of evaluations
-    whose result had been there before. askers: ns of those that another line of one call asked for in the same step, by
-    (that line, the line that asks again). changed: what it bound was changed later."""
+    that calls its function, of several the one of `callers` with most repeated time; depth: how many watched functions
+    run then. repeated: ns, again: number, of evaluations whose result had been there before. askers: ns of those that
+    another line of one call asked for in the same step, by (that line, the line that asks again). changed: what it
+    bound was changed later."""
 
-    __slots__ = ("again", "askers", "changed", "depth", "evaluations", "outer", "part", "repeated", "results")
+    __slots__ = (
+        "again", "askers", "callers", "changed", "depth", "evaluations", "outer", "part", "repeated", "results",
+    )  # fmt: skip
 
     def __init__(self, outer: _Key | None, part: str, depth: int) -> None:
         self.outer, self.part, self.depth = outer, part, depth
         self.results: dict[int, tuple[int, list[_Key]]] = {}
+        self.callers = Counter[_Key]()
         self.evaluations = self.repeated = self.again = 0
         self.askers = Counter[tuple[_Key, _Key]]()
         self.changed = False
@@ -123,6 +135,8 @@ class _Evaluated:
         if found in self.results and step:
             self.repeated += took
             self.again += 1
+            self.callers.update({callers[-1]: took} if callers and callers[-1][1] else {})
+            self.outer = next((key for key, _ in self.callers.most_common(1)), self.outer)
             before, known = self.results[found]
             apart = next((pair for pair in zip(known, callers, strict=False) if pair[0] != pair[1]), None)
             if before == step and apart is not None and apart[0][0] is apart[1][0]:

@@ -29,16 +29,9 @@ from steptime.probe.inlay import Inlay
 from steptime.probe.losses import LossObserver
 from steptime.probe.memory import exhausted
 from steptime.probe.messages import switched_off
-from steptime.probe.objects import (
-    ConstructionObserver,
-    ObjectNumbers,
-    Owners,
-    parameters_of,
-    torch_optimizer,
-    unasked,
-)
+from steptime.probe.objects import ConstructionObserver, ObjectNumbers, Owners, torch_optimizer, unasked
 from steptime.probe.ours import pass_on, suppressed
-from steptime.probe.pass_sites import PassSites
+from steptime.probe.pass_sites import PassSites, leaves
 from steptime.probe.patches import (
     BackwardTimer,
     FastPath,
@@ -282,6 +275,7 @@ class Session:
         if not self.counter.backwards:
             self._inference.remove()
             self._open()
+            self.fast_path.weights.add(() if self.counter.updated else leaves(tensors))
         self.counter.backward_starts()
         self.pass_sites.starts(tensors, start, self.counter.is_outermost)
 
@@ -327,6 +321,7 @@ class Session:
         self._new_models.boundary()
         if self.counter.changed:
             self.counter.changed = False
+            self.allowance.again()
             self._start_script()  # what was learnt at the old kind of boundary starts again
         elif time_ns >= self.fast_path.until and self._script is not None:
             self._garbage.write()
@@ -350,7 +345,6 @@ class Session:
             return
         with unasked():
             self.recorder.fact("root", **identity.top_module_facts(module, number))
-            self.fast_path.weights.watch(() if self.counter.updated else parameters_of(module))
         patch = TopModuleTimer(self, module, number)
         patch.install()
         self.top_modules[:] = [*(top_module for top_module in self.top_modules if top_module.module is not None), patch]

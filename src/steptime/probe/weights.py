@@ -13,29 +13,31 @@ from typing import Any
 
 import torch
 
+from steptime.probe.objects import unasked
+
 TENSOR = torch._C.TensorBase
 NATIVE = (torch.Tensor, torch.nn.Parameter)
 WATCHED, BYTES = 4, 64
-"""Parameters that are looked at, the smallest, and bytes of each: a look takes two microseconds."""
-MOST_UNCHANGED = 256
+"""Parameters that are looked at, the smallest; and bytes of each: a look takes two microseconds."""
+MOST_UNCHANGED = 64
 """Passes in a row without a change: then nothing is trained here, and each pass is a step."""
 
 
 class Weights:
-    """Watch of some parameters."""
+    """Observer of some parameters."""
 
     def __init__(self) -> None:
         self._watched: tuple[weakref.ref[Any], ...] = ()
         self._seen: list[tuple[int, bytes]] = []
         self._unchanged = 0
 
-    def watch(self, parameters: Iterable[Any]) -> None:
-        """Watches the smallest of these in place of those before; nothing where one is not in main memory."""
-        found = [each for each in parameters if type(each) in NATIVE and each.requires_grad and each.numel()]
-        plain = all(each.device.type == "cpu" and each.layout is torch.strided for each in found)
-        smallest = sorted(found, key=TENSOR.numel)[:WATCHED] if plain else []
-        self._watched = tuple(map(weakref.ref, smallest))
-        self._seen.clear()
+    def add(self, parameters: Iterable[Any]) -> None:
+        """Adds the smallest of these; none where one is not in main memory."""
+        with unasked():
+            found = [each for each in parameters if type(each) in NATIVE and each.requires_grad and each.numel()]
+            plain = all(each.device.type == "cpu" and each.layout is torch.strided for each in found)
+            smallest = sorted(found, key=TENSOR.numel)[:WATCHED] if plain else []
+            self._watched += tuple(map(weakref.ref, smallest))
 
     def stop(self) -> None:
         self._watched = ()
@@ -44,7 +46,8 @@ class Weights:
         """True if the parameters are what they were at the last look."""
         if not self._watched:
             return False
-        now = [_start(each) for reference in self._watched if (each := reference()) is not None]
+        with unasked():
+            now = [_start(each) for reference in self._watched if (each := reference()) is not None]
         same, self._seen = bool(now) and now == self._seen, now
         self._unchanged = self._unchanged + 1 if same else 0
         if self._unchanged > MOST_UNCHANGED:
