@@ -143,8 +143,7 @@ class Session:
         self.trial, self.catching = Follower(), Follower()
         self.update_observer: Callable[[Any], None] | None = None
         self.logging: list[Follower] = []
-        self.active, self._opening = True, threading.Lock()
-        self._pid = os.getpid()
+        self.active, self._opening, self._pid = True, threading.Lock(), os.getpid()
         self.described: dict[int, int | None] = {}  # by number, with the batch size of a loader's iterator
         self._script: Stage | None = None
         self.housekeeping = Housekeeping(self.recorder)
