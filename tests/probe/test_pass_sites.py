@@ -36,12 +36,37 @@ def test_a_line_with_many_passes_is_reported_once(again: bool) -> None:
         for number in range(MANY + LOOKED):
             if again:
                 result = net(rows)
-            passes.starts([result[0, number % 3]], number)
+            passes.starts([result[number % 5, number % 3]], number)
         passes.boundary(1)
     (found,) = reported
     assert (found["fact"], found["shared"]) == ("passes", not again)
     assert MANY <= found["start"] < MANY + LOOKED
-    assert found["site"]["text"] == "passes.starts([result[0, number % 3]], number)"
+    assert found["site"]["text"] == "passes.starts([result[number % 5, number % 3]], number)"
+
+
+def products(net: Any, step: int) -> Any:
+    result = net(torch.ones(5, 4))
+    return lambda vector: (result.flatten() @ vector, vector + 1)
+
+
+def same_result(net: Any, step: int) -> Any:
+    result = net(torch.ones(5, 4)).sum()
+    return lambda vector: (result, vector)
+
+
+def curvature(net: Any, step: int) -> Any:
+    gradients = torch.autograd.grad(net(torch.ones(5, 4)).sum(), net.parameters(), create_graph=True)
+    return lambda vector: (gradients[0].flatten()[vector.numel() % 4], vector)
+
+
+@pytest.mark.parametrize("make", [products, same_result, curvature])
+def test_passes_that_may_depend_on_each_other_are_not_taken_at_once(make: Any) -> None:
+    net, (passes, reported) = network(), observed()
+    one_pass, vector = make(net, 0), torch.ones(15)
+    for number in range(MANY + LOOKED):
+        loss, vector = one_pass(vector)
+        passes.starts([loss], number)
+    assert [each["shared"] for each in reported] == [False]
 
 
 def test_few_passes_and_those_of_several_lines_are_not_reported() -> None:

@@ -332,7 +332,8 @@ def passes_through_one_graph(step: StepSummary, passes: PassUse) -> Finding | No
     retain_graph=True. Each pass runs backward through the whole batch, with zeros for all but one row.
 
     How we know: Passes of a step are counted. From the sixteenth on, the line that starts four of them is looked at,
-    and one node at the end of their graphs: the same for all. Micro-batches have a graph each.
+    and one node at the end of their graphs: the same for all, from different results. Micro-batches have a graph each.
+    Passes of products with a vector, and through gradients, do not count: the next may depend on the last.
 
     What helps: All gradients at once: torch.autograd.grad(…, is_grads_batched=True), torch.func.vmap of
     torch.func.grad (or jacrev). Where only the sum of the gradients is needed, one backward of the sum. Per sample, a
