@@ -65,7 +65,8 @@ class Found:
     """Result of the discovery. top_modules: modules with parameters, called from outside of other modules and of the
     loader. sites: `SiteFacts` without `steps`. functions: code of user functions whose lines are worth timing, most
     expensive first. calls: of Python and C functions, as a trace with stacks would hold them; torch_calls: of torch's
-    in C. padded: fraction of padding and number of tokens per batch that an embedding reads; fills: line of the
+    in C. padded: fraction of padding, number of tokens and fraction beyond the longest row per batch that an embedding
+    reads; fills: line of the
     loader's code that fills rows up, None without one. called: `CalledFacts`. inputs: returns the model's `Inputs` by
     number of optimizers, or None if the first dimension may not be the batch. autocast: format of the autocast around
     modules that are trained, "off", or None if none was called."""
@@ -75,7 +76,7 @@ class Found:
     functions: tuple[CodeType, ...] = ()
     calls: int = 0
     torch_calls: int = 0
-    padded: list[tuple[float, int]] = field(default_factory=list)
+    padded: list[tuple[float, int, float]] = field(default_factory=list)
     fills: dict[str, Any] | None = None
     called: list[dict[str, Any]] = field(default_factory=list)
     inputs: Callable[[int], Inputs | None] = lambda optimizers: None
@@ -381,16 +382,16 @@ class Discovery:
 
 def _read_tokens(
     padded: list[Padded], embedded: set[tuple[int, ...]], top_modules: list[torch.nn.Module]
-) -> list[tuple[float, int]]:
-    """Returns fraction of padding and size of the batches that an embedding reads. Compiled code calls no Python
+) -> list[tuple[float, int, float]]:
+    """Returns fraction of padding, size and fraction beyond the longest row of the batches that an embedding reads. Compiled code calls no Python
     function, so without such a call any batch counts that an embedding of the models could read."""
     sizes = [] if embedded else [
         int(module.__dict__.get("num_embeddings", 0)) for _, module in named_modules(top_modules)
         if isinstance(module, torch.nn.Embedding)
     ]  # fmt: skip
     return [
-        (share, shape[0] * shape[1])
-        for share, shape, (smallest, largest) in padded
+        (share, shape[0] * shape[1], beyond)
+        for share, shape, (smallest, largest), beyond in padded
         if any(reads_tokens(shape, read) for read in embedded)
         or (smallest >= 0 and any(largest < size for size in sizes))
     ]

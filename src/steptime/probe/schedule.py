@@ -247,9 +247,9 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
         session.recorder.fact("called", **called)
     if found.padded:
         batches = len(found.padded)
-        share = sum(each for each, _ in found.padded) / batches
-        tokens = sum(count for _, count in found.padded) / batches
-        session.recorder.fact("padding", share=share, batches=batches, tokens=tokens, site=found.fills)
+        share, tokens, beyond = (sum(each) / batches for each in zip(*found.padded, strict=True))
+        facts = {"share": share, "batches": batches, "tokens": tokens, "beyond": beyond, "site": found.fills}
+        session.recorder.fact("padding", **facts)
     identity.write_process(session.recorder.folder, *identity.device_of(found.top_modules))
     _note_inputs(session, found, session.steps - first)
     found.top_modules.clear()  # the script lives as long as the job, and would keep its models alive

@@ -499,8 +499,8 @@ class LossFacts:
 
 @dataclass(frozen=True, slots=True)
 class PaddingFacts:
-    """Mean fraction of padding in `batches` batches of tokens. tokens: mean number per batch; 0 if unknown. site: line
-    that fills rows up, None if unknown.
+    """Mean fraction of padding in `batches` batches of tokens. tokens: mean number per batch; 0 if unknown. beyond: mean
+    fraction of the length behind the longest row. site: line that fills rows up, None if unknown.
 
     Raises ValueError for a share outside of 0 to 1."""
 
@@ -508,6 +508,7 @@ class PaddingFacts:
     batches: int
     tokens: float = 0.0
     site: SourceLine | None = None
+    beyond: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:

@@ -598,6 +598,10 @@ def _line(time: LineTime) -> str:
     return f"{format_duration(time.python.value)} per step: {time.line.source.text or time.line.source.line}"
 
 
+LEAST_BEYOND = 0.05
+"""Fraction of the length behind the longest row of a batch: from there on rows are filled up to a fixed length."""
+
+
 @rule("ST109", "padding", at_setting=True)
 def padded_tokens(
     categories: tuple[CategoryUse, ...], phases: tuple[CategoryUse, ...], padding: PaddingFacts, case: Case
@@ -631,8 +635,14 @@ def padded_tokens(
     saving = modelled(LIKELY_PADDING * bound, SURE_PADDING * bound, bound, compute.duration.samples)
     looked_at = "the one batch that was" if use.batches == 1 else f"the {use.batches} batches that were"
     summary = f"{format_share(use.share)} of the tokens are padding (in {looked_at} looked at)"
-    site = use.site or (case.loader.site if case.loader is not None else None)
-    advice = "Pad to the longest row of each batch, and draw rows of like length together."
+    loader = case.loader.site if case.loader is not None else None
+    site, advice = loader, "Draw rows of like length together: rows of a batch differ that much."
+    if use.beyond >= LEAST_BEYOND:
+        summary += f", {format_share(use.beyond)} of the length behind every row"
+        site, advice = (
+            use.site or loader,
+            "Pad to the longest row of each batch, and draw rows of like length together.",
+        )
     return padded_tokens.finding(summary, advice, saving, category="compute", source=site)
 
 
