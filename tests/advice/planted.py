@@ -468,6 +468,7 @@ PLANTED: dict[str, dict[str, Case]] = {
     "padding": {
         "fires": replace(BASE, padding=PaddingFacts(0.56, 2), loader=loader(0.1 * MS, 30 * US)),
         "fires-without-a-loader": replace(BASE, padding=PaddingFacts(0.3, 1), loader=None),
+        "fires-at-the-line-that-fills": replace(BASE, padding=PaddingFacts(0.6, 2, site=ITEM, beyond=0.4)),
         "clean": BASE,
         "clean-sorted-by-length": replace(BASE, padding=PaddingFacts(0.12, 2)),
         "clean-where-batches-are-packed": replace(

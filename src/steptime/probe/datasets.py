@@ -164,8 +164,8 @@ DEPTH = 3
 
 
 Padded = tuple[float, tuple[int, int], tuple[int, int], float]
-"""Facts of a tensor that looks like tokens: its fraction of padding, its shape, its smallest and largest number, and the
-fraction of its length that is beyond the longest row."""
+"""Facts of a tensor that looks like tokens: its fraction of padding, its shape, its smallest and largest number, and
+the fraction of its length that is beyond the longest row."""
 
 
 def padded_share(batch: Any) -> Padded | None:
@@ -235,8 +235,8 @@ def _filled(tokens: Any) -> tuple[float, float]:
 
 
 def _filled_with(filler: int, tokens: Any) -> tuple[float, float]:
-    """Returns the fractions for one filler; 0 if it is elsewhere too often, or if a row holds nothing else. At the start
-    of all rows, as decoders have it, it is none of them."""
+    """Returns the fractions for one filler; 0 if it is elsewhere too often, or if a row holds nothing else. At the
+    start of all rows, as decoders have it, it is none of them."""
     is_filler = tokens == filler
     if is_filler[:, 0].all():
         is_filler = is_filler[:, 1:]

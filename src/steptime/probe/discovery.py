@@ -383,8 +383,9 @@ class Discovery:
 def _read_tokens(
     padded: list[Padded], embedded: set[tuple[int, ...]], top_modules: list[torch.nn.Module]
 ) -> list[tuple[float, int, float]]:
-    """Returns fraction of padding, size and fraction beyond the longest row of the batches that an embedding reads. Compiled code calls no Python
-    function, so without such a call any batch counts that an embedding of the models could read."""
+    """Returns fraction of padding, size and fraction beyond the longest row of the batches that an embedding reads.
+    Compiled code calls no Python function, so without such a call any batch counts that an embedding of the models
+    could read."""
     sizes = [] if embedded else [
         int(module.__dict__.get("num_embeddings", 0)) for _, module in named_modules(top_modules)
         if isinstance(module, torch.nn.Embedding)

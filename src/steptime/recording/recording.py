@@ -499,8 +499,8 @@ class LossFacts:
 
 @dataclass(frozen=True, slots=True)
 class PaddingFacts:
-    """Mean fraction of padding in `batches` batches of tokens. tokens: mean number per batch; 0 if unknown. beyond: mean
-    fraction of the length behind the longest row. site: line that fills rows up, None if unknown.
+    """Mean fraction of padding in `batches` batches of tokens. tokens: mean number per batch; 0 if unknown. beyond:
+    mean fraction of the length behind the longest row. site: line that fills rows up, None if unknown.
 
     Raises ValueError for a share outside of 0 to 1."""
 

@@ -639,10 +639,8 @@ def padded_tokens(
     site, advice = loader, "Draw rows of like length together: rows of a batch differ that much."
     if use.beyond >= LEAST_BEYOND:
         summary += f", {format_share(use.beyond)} of the length behind every row"
-        site, advice = (
-            use.site or loader,
-            "Pad to the longest row of each batch, and draw rows of like length together.",
-        )
+        site = use.site or loader
+        advice = "Pad to the longest row of each batch, and draw rows of like length together."
     return padded_tokens.finding(summary, advice, saving, category="compute", source=site)
 
 
