@@ -142,7 +142,7 @@ FEWEST_FOR_NOTHING = 6
 zero although each is large, so the finding stays, with a remark on their number."""
 OF_A_CATEGORY = frozenset(
     {"overhead-bound", "exposed-communication", "too-few-threads", "memory-bound-pointwise", "too-few-workers",
-     "optimizer-share"}
+     "too-many-workers", "optimizer-share"}
 )  # fmt: skip
 """Names of rules about a whole category of the step, or a setting of the machine: what helps is another way to run the
 same work."""
