@@ -1285,6 +1285,7 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "recompute": {
         "fires": replace(BASE, recompute=RecomputeUse(about(4 * MS), 0.3)),
+        "clean-gradients-of-gradients": replace(BASE, second_order=True, recompute=RecomputeUse(about(4 * MS), 0.3)),
         "fires-by-the-line": replace(
             _lines(
                 line(
