@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -216,12 +217,18 @@ def test_a_line_that_computes_the_same_by_itself_has_no_other() -> None:
     assert [each["asker"] for each in found] == [None, None]
 
 
+@dataclass
 class Spread:
-    def __init__(self, mean: Any, width: Any) -> None:
-        self.mean, self.width = mean, width
+    mean: Any
+    width: Any
 
 
-def test_an_object_that_holds_arrays_is_what_they_are() -> None:
+class Trainer:
+    def __init__(self, mean: Any) -> None:
+        self.mean = mean
+
+
+def test_an_object_that_is_made_for_its_arrays_is_what_they_are() -> None:
     mean = torch.arange(20.0)
     normal = torch.distributions.Normal(mean, 1.0)
     assert fingerprint(normal) == fingerprint(torch.distributions.Normal(mean.clone(), 1.0)) != None  # noqa: E711
@@ -230,6 +237,7 @@ def test_an_object_that_holds_arrays_is_what_they_are() -> None:
     assert fingerprint(Spread(mean, 2)) != fingerprint(Spread(mean, 3))
     assert fingerprint(Spread(mean, lambda: 2)) is None
     assert fingerprint(torch.nn.Linear(20, 20)) is None
+    assert fingerprint(Trainer(mean)) is None
 
 
 def test_a_view_is_what_its_memory_is_seen_as() -> None:

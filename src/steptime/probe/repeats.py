@@ -11,11 +11,11 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -45,8 +45,9 @@ BY_CALLERS = 0.3
 """Of the repeated time: two lines that ask for the same one after the other are named from there on."""
 VALUES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 NATIVE = (torch.Tensor, torch.nn.Parameter)
-NO_RECORDS = (torch.Tensor, torch.nn.Module, FunctionType, ModuleType, type)
-"""Types whose attributes are not what they hold."""
+RECORDS = (torch.distributions.Distribution, OrderedDict)
+"""Types that are made anew for what they hold, as dataclasses are: Hugging Face's outputs are dictionaries. Of others,
+that a function has worked on and returns, nothing follows."""
 
 now = time.perf_counter_ns
 _Key = tuple[CodeType, int]
@@ -86,8 +87,9 @@ def _gather(value: Any, found: list[int], deep: int, long: bool) -> int:
         chosen = islice(value.items() if kind is dict else value, 0, None, apart)
         parts = [part for pair in chosen for part in pair] if kind is dict else chosen
         return sum(_gather(each, found, deep - 1, long) for each in parts) + len(value) * (apart > 1)
-    held = attributes(value) if deep and not issubclass(kind, NO_RECORDS) else []
-    if 0 < len(held) <= MOST_ITEMS:  # a distribution, a model's output, a dataclass
+    made = issubclass(kind, RECORDS) or "__dataclass_fields__" in kind.__dict__
+    held = attributes(value) if deep and made else []
+    if 0 < len(held) <= MOST_ITEMS:
         found.append(hash(kind.__qualname__))
         return sum(_gather(part, found, deep - 1, long) for pair in held for part in pair)
     return OPAQUE
