@@ -274,12 +274,16 @@ def test_a_cause_comes_before_a_setting_unless_the_setting_surely_saves_more() -
     assert names(sure, cause) == ["too-few-threads", "computed-again"]
 
 
-@pytest.mark.parametrize(("saved", "order"), [(100, ["cause", "outside-model"]), (60, ["outside-model", "cause"])])
+@pytest.mark.parametrize(
+    ("saved", "below", "order"),
+    [(100, THERE, ["cause", "outside-model"]), (60, THERE, ["outside-model", "cause"]),
+     (100, None, ["outside-model", "cause"])],
+)  # fmt: skip
 def test_a_place_promises_all_of_its_time_and_comes_behind_a_cause_that_is_a_part_of_it(
-    saved: int, order: list[str]
+    saved: int, below: SourceLine | None, order: list[str]
 ) -> None:
     place = made("ST207", "outside-model", found("ST207", "outside-model", saving(600), source=THERE))
-    cause = made("ST210", "cause", found("ST210", "cause", saving(saved), source=HERE))
+    cause = made("ST210", "cause", found("ST210", "cause", saving(saved), source=HERE, below=below))
     examination = examine(CASE, [place, cause])
     assert [each.name for each in examination.findings] == order
 

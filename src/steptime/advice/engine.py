@@ -154,8 +154,8 @@ COVERED = 0.15
 """Fraction of the step: if no finding saves as much, a fallback finding reports what most of the step consists of.
 Equals the least fraction of a category that the verdict names."""
 OF_A_PLACE_FROM = 0.15
-"""Fraction of a place's savings from which on a cause comes before it: a place promises all of its time, and nobody
-knows how much of that is needed."""
+"""Fraction of a place's savings from which on a cause in that place comes before it: a place promises all of its time,
+and nobody knows how much of that is needed."""
 REPLACES_FROM = 0.5
 """Fraction of a general finding's savings from which on a specific finding about the same category replaces it."""
 
@@ -381,13 +381,14 @@ def _vague(finding: Finding) -> int:
 
 def _yields(general: Finding, line: Finding) -> bool:
     """True if one is less specific than the other, which has a line, and neither's interval excludes the other's
-    savings; of a place and a cause, where the cause is a good part of it."""
+    savings; of a place and a cause in it, where that is a good part of it."""
     if _vague(general) <= _vague(line) or line.source is None:
         return False
     if general.savings is None or line.savings is None or general.weight is not line.weight:
         return False
-    if _vague(general) == 1:
-        return line.savings.value >= OF_A_PLACE_FROM * general.savings.value
+    inside = _same_line(general, line) or _same_function(general, line)
+    if _vague(general) == 1 and inside and line.savings.value >= OF_A_PLACE_FROM * general.savings.value:
+        return True
     return line.savings.high >= general.savings.value and general.savings.low <= line.savings.value
 
 
