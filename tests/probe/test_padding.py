@@ -158,7 +158,7 @@ def test_compiled_code_reads_tokens_where_its_model_has_a_vocabulary_for_them() 
     assert found_in(features, lambda batch: features(batch.float())) == []
 
 
-def found_in(model: Any, call: Any = None) -> list[tuple[float, int]]:
+def found_in(model: Any, call: Any = None) -> list[tuple[float, int, float]]:
     """What discovery takes for tokens in two steps of a loop over a loader."""
     discovery = Discovery()
     loader = iter(torch.utils.data.DataLoader(tokens(), batch_size=4))

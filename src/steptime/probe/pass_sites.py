@@ -10,6 +10,7 @@ import torch
 
 from steptime.probe import sites
 from steptime.probe.objects import unasked
+from steptime.probe.patches import Follower
 
 MANY, LOOKED = 16, 4
 """Passes of a step from which on so many are looked at: micro-batches are rarely as many, samples and outputs mostly
@@ -24,7 +25,7 @@ SECOND = "BackwardBackward"
 """In the name of a node of a gradient's own graph."""
 
 
-class PassSites:
+class PassSites(Follower):
     """Observer of the training thread's passes. Each line is reported once, as `PassSiteFacts`."""
 
     def __init__(self, report: Callable[..., None]) -> None:
@@ -47,8 +48,7 @@ class PassSites:
         shared = below >= 0 and apart and all(each[1] == below for each in others)
         self._report("passes", site=sites.line_at(site), start=start, shared=shared)
 
-    def boundary(self, step: int) -> None:
-        """Step `step` has ended."""
+    def boundary(self, steps: int) -> None:
         self._passes = 0
         self._looks.clear()
 
@@ -61,7 +61,8 @@ def bottom(tensors: Iterable[Any]) -> int:
         name = type(node).__name__
         if SECOND in name or (number < NEAREST and name.startswith(PROBING)):
             return -1
-        below = (child for child, _ in node.next_functions if child is not None) if node is not None else iter(())
+        children = node.next_functions if node is not None else ()
+        below = (child for child, _ in children if child is not None)
         found = next((child for child in below if type(child).__name__ != "AccumulateGrad"), None)
         if found is None:
             break

@@ -69,9 +69,9 @@ def _gather(value: Any, found: list[int], deep: int, long: bool) -> int:
     if kind in NATIVE:
         if value.device.type != "cpu" or value.layout is not torch.strided:
             return OPAQUE
-        shape, apart = tuple(value.shape), tuple(value.stride())
-        found.append(hash((shape, apart, value.dtype)))
-        span = sum((size - 1) * each for size, each in zip(shape, apart, strict=True)) + 1  # of a view, with its gaps
+        shape, strides = tuple(value.shape), tuple(value.stride())
+        found.append(hash((shape, strides, value.dtype)))
+        span = sum((size - 1) * each for size, each in zip(shape, strides, strict=True)) + 1  # of a view, with its gaps
         return _bytes(value.data_ptr(), span if value.numel() else 0, value.element_size(), found)
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         if value.dtype.kind not in "biufc" or not value.flags.c_contiguous:

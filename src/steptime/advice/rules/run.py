@@ -332,7 +332,9 @@ def outlier_steps(outliers: OutlierUse, caught: CaughtUse | None = None) -> Find
     words = part_words(outliers.part)
     numbers = f"{'Step' if outliers.count == 1 else 'Steps'} {', '.join(map(str, outliers.numbers))}"
     more = f" and {outliers.count - len(outliers.numbers)} more" if outliers.count > len(outliers.numbers) else ""
-    evidence = (f"{numbers}{more}; {words} takes {format_duration(outliers.growth)} more than in the others.",)
+    evidence: tuple[str, ...] = (
+        f"{numbers}{more}; {words} takes {format_duration(outliers.growth)} more than in the others.",
+    )
     advice, passes = f"Look at {words} in these steps.", outliers.passes
     if passes is not None and passes.shared:
         advice, evidence = AT_ONCE, (*evidence, "All of these passes go through the same graph.")
