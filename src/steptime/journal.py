@@ -125,6 +125,8 @@ class Flag(IntFlag):
     """BACKWARD: deterministic algorithms were on."""
     PROFILER = 16
     """BACKWARD: another tool's torch profiler was on."""
+    UNCHANGED = 32
+    """BACKWARD, without optimizers: parameters are what they were at the pass before."""
     STACKS = 1
     """PROFILED: with Python stacks (slower; not for timing)."""
     SLOW = 1

@@ -45,6 +45,7 @@ from steptime.advice.run_uses import (
     MemoryUse,
     NormUse,
     OutlierUse,
+    PassUse,
     PeriodUse,
     RepeatUse,
     SegmentLine,
@@ -53,6 +54,7 @@ from steptime.advice.run_uses import (
     WorkUse,
 )
 from steptime.analysis.modules import ModuleUse
+from steptime.analysis.operators import OperatorUse
 from steptime.analysis.step_patterns import LastingChange
 from steptime.analysis.unused import PickedUse, UnreadUse, UnusedPass
 from steptime.analysis.user_code import FunctionUse
@@ -76,6 +78,10 @@ def _parametrized(calls: float, of_model: float = 1.0) -> tuple[ModuleUse, ...]:
 
 
 AGAIN = RepeatUse(ITEM, about(8 * MS), 1.0, 1.0, 1, 4)
+DOUBLE = WorkUse(ITEM, "double", "", about(8 * MS), 32.0)
+ONE_HOT = WorkUse(ITEM, "one-hot", "512 × 3000", about(2 * MS), 2.0)
+LOOKUP = OperatorUse("aten::mm", 2.0, 4 * MS, "compute", "forward", source=ITEM)
+LOOKED_UP = OperatorUse("aten::mm", 2.0, 6 * MS, "compute", "backward", source=ITEM)
 GONE_THROUGH = WorkUse(ITEM, "container", "the list self.table (22,000 entries)", about(8 * MS), 32.0)
 DISPATCHING = MachineUse("a machine", True, 1e11, 1e10, 1_000.0)
 CHECKED = SiteUse("__bool__", "cpu", 120.0, ITEM, 240, ("torch.distributions.normal.Normal.__init__",))
@@ -87,6 +93,7 @@ SORTING = (*HEALTHY.operators, operator("sort", 10, 4 * MS, "memory"))
 MAKING = line("optimizer = torch.optim.AdamW(model.parameters())", 3 * MS, 3 * MS)
 _LAST = line("error.backward()", 6 * MS, 0.2 * MS, role="backward")
 _PARSED = line("marks = torch.tensor([parse(each) for each in dates])", 8 * MS, role="input", calls="torch.tensor")
+_SINGLE = RooflineUse(10 * MS, 6 * MS, 1 * MS, 0.0, 1.2e9, 60e6, "float32")
 _DOUBLE = RooflineUse(10 * MS, 6 * MS, 1 * MS, 0.0, 1.2e9, 60e6, "float64")
 _UNDETACHED = PassFacts(
     count=4,
@@ -461,6 +468,7 @@ PLANTED: dict[str, dict[str, Case]] = {
     "padding": {
         "fires": replace(BASE, padding=PaddingFacts(0.56, 2), loader=loader(0.1 * MS, 30 * US)),
         "fires-without-a-loader": replace(BASE, padding=PaddingFacts(0.3, 1), loader=None),
+        "fires-at-the-line-that-fills": replace(BASE, padding=PaddingFacts(0.6, 2, site=ITEM, beyond=0.4)),
         "clean": BASE,
         "clean-sorted-by-length": replace(BASE, padding=PaddingFacts(0.12, 2)),
         "clean-where-batches-are-packed": replace(
@@ -1277,6 +1285,7 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "recompute": {
         "fires": replace(BASE, recompute=RecomputeUse(about(4 * MS), 0.3)),
+        "clean-gradients-of-gradients": replace(BASE, second_order=True, recompute=RecomputeUse(about(4 * MS), 0.3)),
         "fires-by-the-line": replace(
             _lines(
                 line(
@@ -1426,6 +1435,9 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "slow-evaluation": {
         "fires": replace(BASE, segments=(SegmentUse("evaluation", 3, 4_000_000_000, 0.4),)),
+        "fires-at-the-loops-line": replace(
+            BASE, segments=(SegmentUse("evaluation", 3, 4_000_000_000, 0.4, asked=ITEM),)
+        ),
         "clean": replace(BASE, segments=(SegmentUse("evaluation", 3, 100_000_000, 0.01),)),
     },
     "slow-checkpoint": {
@@ -1515,8 +1527,62 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": replace(BASE, gpus=(replace(HOT, slowed=0.0),)),
         "clean-not-told": replace(BASE, gpus=(replace(HOT, slowed=0.0, width=None, generation=3),)),
     },
+    "passes-through-one-graph": {
+        "fires": replace(BASE, passes=PassUse(ITEM, 64.0, about(9 * MS), shared=True)),
+        "clean-micro-batches": replace(BASE, passes=PassUse(ITEM, 64.0, about(9 * MS), shared=False)),
+        "clean-short-ones": replace(BASE, passes=PassUse(ITEM, 64.0, about(0.2 * MS), shared=True)),
+    },
+    "double-items": {
+        "fires": replace(
+            BASE,
+            loader=None,
+            categories=categories(input=10 * MS),
+            roofline=_SINGLE,
+            works=(replace(DOUBLE, part="input"),),
+        ),
+        "clean-in-the-step": replace(BASE, roofline=_SINGLE, works=(DOUBLE,)),
+        "clean-a-double-model": replace(
+            BASE,
+            loader=None,
+            categories=categories(input=10 * MS),
+            roofline=_DOUBLE,
+            works=(replace(DOUBLE, part="input"),),
+        ),
+        "clean-little": replace(
+            BASE,
+            loader=None,
+            categories=categories(input=10 * MS),
+            roofline=_SINGLE,
+            works=(replace(DOUBLE, part="input", duration=about(0.3 * MS)),),
+        ),
+    },
+    "one-hot-product": {
+        "fires": replace(BASE, works=(ONE_HOT,), operators=(LOOKUP, LOOKED_UP)),
+        "clean-no-product": replace(BASE, works=(ONE_HOT,), operators=(replace(LOOKUP, name="aten::mul"),)),
+        "clean-elsewhere": replace(
+            BASE, works=(ONE_HOT,), operators=(replace(LOOKUP, source=replace(ITEM, function="other")),)
+        ),
+        "clean-one-of-many-products": replace(
+            BASE, works=(ONE_HOT,), operators=(replace(LOOKUP, calls=400.0, duration=4 * MS),)
+        ),
+    },
     "outlier-steps": {
         "fires": replace(BASE, outliers=OutlierUse(3, 22, 1000 * MS, 100 * MS, "rest", 890 * MS, 0.6, 3, (5, 12, 19))),
+        "fires-with-many-passes": replace(
+            BASE,
+            outliers=OutlierUse(
+                3,
+                22,
+                1000 * MS,
+                100 * MS,
+                "backward",
+                890 * MS,
+                0.6,
+                3,
+                (5, 12, 19),
+                passes=PassUse(ITEM, 385.0, about(880 * MS), shared=True),
+            ),
+        ),
         "clean when it hardly matters": replace(
             BASE, outliers=OutlierUse(1, 900, 1000 * MS, 100 * MS, "rest", 890 * MS, 0.01, 1, (5,))
         ),

@@ -10,7 +10,7 @@ from advice.healthy import HEALTHY
 from advice.planted import PLANTED
 
 from steptime.advice.engine import QUICKER_OF_REST, examine
-from steptime.advice.evidence import Case
+from steptime.advice.evidence import Case, LineUse
 from steptime.advice.rule import Finding, Function, Rule, Weight, rule
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.run_uses import CategoryUse, HolderUse, LoaderUse, MemoryUse, SegmentUse, StepSummary
@@ -272,3 +272,38 @@ def test_a_cause_comes_before_a_setting_unless_the_setting_surely_saves_more() -
     assert names(setting, place, cause) == ["computed-again", "python-time", "too-few-threads"]
     sure = made("ST808", "too-few-threads", found("ST808", "too-few-threads", replace(saving(600), low=550.0)))
     assert names(sure, cause) == ["too-few-threads", "computed-again"]
+
+
+@pytest.mark.parametrize(
+    ("saved", "below", "order"),
+    [(100, THERE, ["cause", "outside-model"]), (60, THERE, ["outside-model", "cause"]),
+     (100, None, ["outside-model", "cause"])],
+)  # fmt: skip
+def test_a_place_promises_all_of_its_time_and_comes_behind_a_cause_that_is_a_part_of_it(
+    saved: int, below: SourceLine | None, order: list[str]
+) -> None:
+    place = made("ST207", "outside-model", found("ST207", "outside-model", saving(600), source=THERE))
+    cause = made("ST210", "cause", found("ST210", "cause", saving(saved), source=HERE, below=below))
+    examination = examine(CASE, [place, cause])
+    assert [each.name for each in examination.findings] == order
+
+
+def test_where_a_cause_is_asked_for_elsewhere_the_place_keeps_what_the_cause_leaves() -> None:
+    case = replace(CASE, lines=(LineUse(THERE, "python", saving(600), saving(0), 1.0),))
+    place = made("ST207", "outside-model", found("ST207", "outside-model", saving(600), source=THERE), by_line=True)
+    cause = made(
+        "ST210", "cause", found("ST210", "cause", saving(250), source=HERE, below=THERE), supersedes=("outside-model",)
+    )
+    first, rest = examine(case, [place, cause]).findings
+    assert (first.name, rest.name) == ("cause", "outside-model")
+    assert first.savings is not None
+    assert rest.savings is not None
+    assert (first.savings.value, rest.savings.value) == (250, 350)
+
+
+@pytest.mark.parametrize(("saved", "first"), [(60, "slow-evaluation"), (150, "slow")])
+def test_a_note_on_the_run_comes_first_where_half_of_it_is_worth_more_than_all_findings(saved: int, first: str) -> None:
+    case = replace(CASE, segments=(SegmentUse("evaluation", 4, 250, 0.2),))
+    note = made("ST901", "slow-evaluation", found("ST901", "slow-evaluation", None, weight=Weight.NOTE))
+    slow = made("ST999", "slow", found("ST999", "slow", saving(saved), source=HERE))
+    assert names(note, slow, case=case)[0] == first

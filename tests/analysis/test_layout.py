@@ -336,6 +336,18 @@ def test_no_optimizer_counts_backwards(tmp_path: Path) -> None:
     assert len(timeline.steps.end) == 93
 
 
+def test_without_an_optimizer_passes_with_the_same_parameters_are_one_step(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for _ in range(30):
+        job.wait(MS).forward(2 * MS).backward(3 * MS, Flag.PARTIAL)
+        for _ in range(4):
+            job.forward(2 * MS).backward(3 * MS, Flag.PARTIAL | Flag.UNCHANGED)
+    timeline = laid_out(job, tmp_path)
+    assert timeline.mode is Mode.BACKWARD
+    assert len(timeline.steps.end) == 29
+    assert set(timeline.steps.duration[1:].tolist()) == {26 * MS}
+
+
 def test_a_cycle_cut_by_the_end_of_the_job_is_no_step(tmp_path: Path) -> None:
     job = JournalBuilder()
     for _ in range(6):

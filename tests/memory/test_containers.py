@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from steptime.probe.memory.containers import growing, lengths
+from steptime.probe.memory.containers import growing, lengths  # noqa: E402
 
 SEEN: list[int] = []
 
@@ -109,3 +109,12 @@ def test_a_proxy_that_describes_itself_runs_nothing() -> None:
         return lengths(sys._getframe())
 
     assert all(not name.startswith("Proxy") for name, _ in train())
+
+
+def test_hooks_that_pile_up_are_named_by_the_class_of_their_module() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ModuleList([torch.nn.Tanh()]))
+    handle = net[0].register_forward_hook(lambda *_: None)
+    found = looked(lambda step: net[1][0].register_forward_pre_hook(lambda *_: None))
+    handle.remove()
+    (hooks,) = [each for each in found if each["name"].endswith("hooks")]
+    assert (hooks["name"], hooks["entries"]) == ("Tanh._forward_pre_hooks", 1.0)

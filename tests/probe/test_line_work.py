@@ -14,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from steptime.probe.line_work import one_hot  # noqa: E402
 from steptime.probe.repeats import RepeatObserver  # noqa: E402
 
 COUNT = 60_000
@@ -139,3 +140,36 @@ def test_nothing_of_the_jobs_is_kept_alive() -> None:
     gc.collect()
     after = sys.getrefcount(words.names)
     assert after == before
+
+
+@pytest.mark.parametrize(
+    ("value", "shape"),
+    [
+        (torch.eye(64), (64, 64)),
+        (torch.nn.functional.one_hot(torch.arange(40), 50).float(), (40, 50)),
+        (torch.nn.functional.one_hot(torch.arange(40), 50).bfloat16(), (40, 50)),
+        (torch.nn.functional.one_hot(torch.arange(40), 50).double().view(4, 10, 50), (4, 10, 50)),
+        (torch.nn.functional.one_hot(torch.arange(40), 50), ()),
+        (torch.zeros(40, 50), ()),
+        (2 * torch.eye(64), ()),
+        (torch.eye(64) + torch.eye(64).roll(1, 0), ()),
+        (torch.eye(8), ()),
+        (torch.eye(64)[0], ()),
+        (torch.randn(64, 64), ()),
+        ([1.0], ()),
+    ],
+)
+def test_one_hot_vectors_are_known_by_their_single_one(value: Any, shape: tuple[int, ...]) -> None:
+    assert one_hot(value) == shape
+
+
+def test_numbers_of_double_precision_are_counted_with_the_time_that_is_the_lines_own() -> None:
+    numpy = pytest.importorskip("numpy")
+
+    def drawn(step: int) -> Any:
+        noise = numpy.random.randn(50_000)
+        return noise.astype(numpy.float32)
+
+    (noise,) = [work for work in observed(drawn) if work["double"]]
+    assert (noise["site"]["text"], noise["double"]) == ("noise = numpy.random.randn(50_000)", 1.0)
+    assert 0 < noise["own"] <= noise["duration"]

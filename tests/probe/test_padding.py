@@ -70,6 +70,19 @@ def test_what_is_no_padding_is_not_counted(batch: object) -> None:
     assert (padded_share(batch) or (0.0,))[0] < 0.1  # the last words of a few rows may be alike
 
 
+def test_a_filler_that_starts_all_rows_is_no_word() -> None:
+    rows = torch.cat((torch.zeros(4, 1, dtype=torch.long), tokens()), 1)
+    found = padded_share(rows)
+    assert found is not None
+    assert (found[0], found[3]) == (24 / 52, 0.0)
+
+
+def test_what_no_row_of_the_batch_needs_is_told_from_what_some_need() -> None:
+    found = padded_share(torch.cat((tokens(), torch.zeros(4, 12, dtype=torch.long)), 1))
+    assert found is not None
+    assert (found[0], found[3]) == (0.75, 0.5)
+
+
 def test_a_tensor_whose_storage_is_gone_is_not_read() -> None:
     gone = tokens()
     gone.untyped_storage().resize_(0)
@@ -104,7 +117,7 @@ with Mode():
     print(padded_share(batch))
 """
     done = subprocess.run([python(), "-c", job], capture_output=True, text=True, timeout=PATIENCE, check=True)
-    assert done.stdout.strip() == "(0.375, (2, 8), (0, 8))"
+    assert done.stdout.strip() == "(0.375, (2, 8), (0, 8), 0.0)"
 
 
 class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
@@ -141,11 +154,11 @@ def test_tokens_are_what_an_embedding_reads(reads: str, are_tokens: bool) -> Non
 def test_compiled_code_reads_tokens_where_its_model_has_a_vocabulary_for_them() -> None:
     """It calls no function of Python in which its embedding could be seen."""
     features = torch.nn.Sequential(torch.nn.Linear(12, 4))
-    assert found_in(Model("features")) == [(0.5, 48)]
+    assert found_in(Model("features")) == [(0.5, 48, 0.0)]
     assert found_in(features, lambda batch: features(batch.float())) == []
 
 
-def found_in(model: Any, call: Any = None) -> list[tuple[float, int]]:
+def found_in(model: Any, call: Any = None) -> list[tuple[float, int, float]]:
     """What discovery takes for tokens in two steps of a loop over a loader."""
     discovery = Discovery()
     loader = iter(torch.utils.data.DataLoader(tokens(), batch_size=4))

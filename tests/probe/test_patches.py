@@ -68,7 +68,7 @@ class Heard:
     def failed(self, error: Exception) -> None:
         raise error
 
-    def backward_starts(self, start: int) -> None:
+    def backward_starts(self, tensors: Any, start: int) -> None:
         assert start > 0
 
     def backward_ends(self, start: int, end: int, flags: int) -> None:

@@ -210,3 +210,11 @@ def test_what_is_usual_is_the_median_where_every_step_is_reported() -> None:
     for number, time in enumerate((0, 10, 20, 31, 131, 141)):
         step_timer.boundary(time, number)
     assert step_timer.usual() == 10
+
+
+def test_a_pass_with_the_parameters_of_the_one_before_ends_no_step() -> None:
+    counter, ends = StepCounter(), []
+    for number in range(12):
+        counter.backward_starts()
+        ends.append(counter.backward_ends(number % 4 != 0))
+    assert [number for number, end in enumerate(ends) if end] == [4, 8]

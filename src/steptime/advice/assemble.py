@@ -32,7 +32,7 @@ from steptime.advice.loader_evidence import input_use, loader_use
 from steptime.advice.memory_evidence import with_memory
 from steptime.advice.models import changing_work, gradient_use
 from steptime.advice.outliers import outliers_of, usual_steps
-from steptime.advice.pattern_evidence import caught_use, change_use, period_use
+from steptime.advice.pattern_evidence import caught_use, change_use, pass_use, period_use, with_passes
 from steptime.advice.repeat_evidence import repeat_uses, work_uses
 from steptime.advice.run_uses import CategoryUse, GarbageUse, LoaderUse, SettingsUse
 from steptime.advice.savings import ratio
@@ -100,6 +100,7 @@ def assemble(
     repeated, frozen = forwards_without_gradients(process, layout, usual)
     busy = gpu_busy(steps, usual, telemetry, process.devices)
     step = replace(step, gpu_busy=busy, compiling=compiling, run=run)
+    outliers = outliers_of(layout, with_tracer, {each.identity: each.type for each in process.optimizers})
     if step.mode == "backward":
         operators = with_updates_by_hand(operators, top_modules)
     case = Case(
@@ -128,7 +129,8 @@ def assemble(
         padding=process.padding,
         change=change_use(process, layout),
         period=period_use(process, layout),
-        outliers=outliers_of(layout, with_tracer, {each.identity: each.type for each in process.optimizers}),
+        passes=(passes := pass_use(process, layout, usual)),
+        outliers=with_passes(outliers, process, layout, passes),
         caught=caught_use(process, layout),
         gpus=gpu_uses(steps, usual, telemetry, process.devices),
     )

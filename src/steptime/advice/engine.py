@@ -3,9 +3,10 @@
 Third-party rules come through the entry point group "steptime.rules". A plug-in with an error and a rule that fails
 cost one row, never the diagnosis.
 
-Findings that claim the same time share it, so that together they promise no more than there is. The largest comes
-first. It reduces the savings of later findings in the same category, at the same line or of the step. A finding with
-almost nothing left stays without savings, as a part of the earlier one, because its line and advice are its own."""
+Findings that claim the same time share it, so that together they promise no more than there is. Causes come before
+places, and of these the largest first. It reduces the savings of later findings in the same category, at the same line
+or of the step. A finding with almost nothing left stays without savings, as a part of the earlier one, because its line
+and advice are its own."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from steptime.advice.rules import CATALOGUE
 from steptime.advice.run_uses import HolderUse
 from steptime.advice.savings import WORKING, as_decided, capped, named
 from steptime.advice.unclaimed import MOST_UNCLAIMED, notes
-from steptime.advice.verdict import GROWTH, LARGE_PART, NOTES, most_of_the_run, worsening
+from steptime.advice.verdict import GROWTH, LARGE_PART, first_note, worsening
 from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import Estimate, SourceLine, format_duration
 
@@ -38,8 +39,8 @@ Place = tuple[str, int]
 
 
 def shared(findings: Sequence[Finding], case: Case, least: float) -> tuple[Finding, ...]:
-    """Findings with the savings that are left for each, in their order. findings: largest first. least: ns below which
-    savings are not worth a finding."""
+    """Findings with the savings that are left for each, in their order: the first takes its time first. least: ns below
+    which savings are not worth a finding."""
     kept: list[Finding] = []
     for finding in findings:
         saving = finding.savings
@@ -68,9 +69,9 @@ def _left(finding: Finding, earlier: Iterable[Finding], case: Case) -> float:
     here = [each for each in earlier if _same_line(finding, each) and _overlap(finding, each)]
     if here:
         taken = _sum(here)
-        bounds.append(max(taken, _time_of(finding.source, case)) - taken)
+        bounds.append(max(taken, _time_of(finding.spent_at, case)) - taken)
     near = [each for each in earlier if _same_function(finding, each) and _overlap(finding, each)]
-    if near and (whole := _time_of_function(finding.source, case)):
+    if near and (whole := _time_of_function(finding.spent_at, case)):
         bounds.append(whole - _sum(near))
     return max(0.0, min(bounds))
 
@@ -81,13 +82,15 @@ def _overlap(finding: Finding, other: Finding) -> bool:
 
 
 def _same_line(finding: Finding, other: Finding) -> bool:
-    return finding.source is not None and other.source is not None and _place(finding.source) == _place(other.source)
+    line, its = finding.spent_at, other.spent_at
+    return line is not None and its is not None and _place(line) == _place(its)
 
 
 def _same_function(finding: Finding, other: Finding) -> bool:
-    if finding.source is None or other.source is None or not finding.source.function:
+    line, its = finding.spent_at, other.spent_at
+    if line is None or its is None or not line.function:
         return False
-    return (finding.source.file, finding.source.function) == (other.source.file, other.source.function)
+    return (line.file, line.function) == (its.file, its.function)
 
 
 def _time_of_function(source: SourceLine | None, case: Case) -> float:
@@ -138,16 +141,21 @@ FEWEST_FOR_NOTHING = 6
 """Least number of values for an interval down to zero to drop a finding. The interval of fewer values often includes
 zero although each is large, so the finding stays, with a remark on their number."""
 OF_A_CATEGORY = frozenset(
-    {"overhead-bound", "exposed-communication", "too-few-threads", "memory-bound-pointwise", "input-wait",
-     "too-few-workers", "optimizer-share"}
+    {"overhead-bound", "exposed-communication", "too-few-threads", "memory-bound-pointwise", "too-few-workers",
+     "too-many-workers", "optimizer-share"}
 )  # fmt: skip
 """Names of rules about a whole category of the step, or a setting of the machine: what helps is another way to run the
 same work."""
-OF_A_PLACE = frozenset({"python-time", "outside-model", "batch-preparation", "dispatch-loop", "dominant-operator"})
+OF_A_PLACE = frozenset(
+    {"python-time", "outside-model", "batch-preparation", "dispatch-loop", "dominant-operator", "input-wait"}
+)
 """Names of rules that say where the time goes. All others say why."""
 COVERED = 0.15
 """Fraction of the step: if no finding saves as much, a fallback finding reports what most of the step consists of.
 Equals the least fraction of a category that the verdict names."""
+OF_A_PLACE_FROM = 0.15
+"""Fraction of a place's savings from which on a cause in that place comes before it: a place promises all of its time,
+and nobody knows how much of that is needed."""
 REPLACES_FROM = 0.5
 """Fraction of a general finding's savings from which on a specific finding about the same category replaces it."""
 
@@ -322,7 +330,7 @@ def _each_line_once(findings: Findings, case: Case, rules: Rules) -> Findings:
 
 def _with_shares(findings: Findings, case: Case, rules: Rules) -> Findings:
     """Findings with the time that several claim divided between them."""
-    return shared(findings, case, LEAST_SHARE * case.step.duration.value)
+    return shared(_lines_first(findings), case, LEAST_SHARE * case.step.duration.value)
 
 
 def _with_the_rest(findings: Findings, case: Case, rules: Rules) -> Findings:
@@ -333,15 +341,11 @@ def _with_the_rest(findings: Findings, case: Case, rules: Rules) -> Findings:
 
 def _in_order(findings: Findings, case: Case, rules: Rules) -> Findings:
     """By savings, the more specific first where two are alike; before all, what becomes worse with every step, or else
-    what is reported of most of the run."""
-    most = most_of_the_run(case)
-    first = worsening(case) or (NOTES[most.kind] if most is not None else "")
-    return tuple(
-        sorted(
-            _lines_first(sorted(findings, key=_rank)),
-            key=lambda each: each.name != first or (first == GROWTH and each.weight is not Weight.FINDING),
-        )
-    )
+    what matters more in the run than its usual steps."""
+    worse = worsening(case)
+    grows = any(each.name == worse and (worse != GROWTH or each.weight is Weight.FINDING) for each in findings)
+    first = worse if grows else first_note(case, findings)
+    return tuple(sorted(_lines_first(sorted(findings, key=_rank)), key=lambda each: each.name != first))
 
 
 def _outcome(rule: Rule, case: Case) -> tuple[tuple[Finding, ...], str, str]:
@@ -360,9 +364,9 @@ def _rank(finding: Finding) -> tuple[int, float, str]:
 
 
 def _lines_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Findings with each one that is less specific moved behind those with a line that are more, unless the intervals
-    show that it saves more. What names a cause comes before what names a place, as it says what to do; and a place
-    before a category or a setting: a line is changed in minutes, a category by another way of running the model."""
+    """Findings with each one that is less specific moved behind those with a line that are more, unless it surely saves
+    more. What names a cause comes before what names a place, as it says what to do; and a place before a category or a
+    setting: a line is changed in minutes, a category by another way of running the model."""
     kept: list[Finding] = []
     for finding in reversed(findings):  # the least first
         alike = (at for at, other in enumerate(kept) if _yields(finding, other))
@@ -377,11 +381,14 @@ def _vague(finding: Finding) -> int:
 
 def _yields(general: Finding, line: Finding) -> bool:
     """True if one is less specific than the other, which has a line, and neither's interval excludes the other's
-    savings."""
+    savings; of a place and a cause in it, where that is a good part of it."""
     if _vague(general) <= _vague(line) or line.source is None:
         return False
     if general.savings is None or line.savings is None or general.weight is not line.weight:
         return False
+    inside = _same_line(general, line) or _same_function(general, line)
+    if _vague(general) == 1 and inside and line.savings.value >= OF_A_PLACE_FROM * general.savings.value:
+        return True
     return line.savings.high >= general.savings.value and general.savings.low <= line.savings.value
 
 
@@ -476,7 +483,7 @@ def _replaces(finding: Finding, general: Finding, rules: Rules) -> bool:
             return False
     if finding.category and general.category and finding.category != general.category:
         return False
-    line, other = (each and (each.file, each.line) for each in (finding.source, general.source))
+    line, other = (each and _place(each) for each in (finding.spent_at, general.spent_at))
     if rules[general.name].by_line and other is not None and line != other:
         return False
     return _saving(finding) >= REPLACES_FROM * _saving(general)

@@ -36,6 +36,7 @@ from steptime.advice.run_uses import (
     LoaderUse,
     MemoryUse,
     OutlierUse,
+    PassUse,
     PeriodUse,
     RepeatUse,
     SegmentUse,
@@ -321,6 +322,7 @@ class Case:
     period: PeriodUse | None = absent(None, "no step is slow every so many steps")
     changing_work: bool | None = absent(None, "fewer than two steps were profiled")
     modules: tuple[ModuleUse, ...] = absent((), "no module found in a profiled step")
+    passes: PassUse | None = absent(None, "no line starts many backward passes in a step")
     outliers: OutlierUse | None = absent(None, "no step takes far longer than the others")
     caught: CaughtUse | None = absent(None, "no slow step was sampled (steptime run --catch does so)")
     gpus: tuple[GpuUse, ...] = absent(

@@ -303,3 +303,10 @@ def gradient_use(trace: Trace, boundaries: Int64) -> GradientUse | None:
         elements=float(found.elements.sum()) / exchanges,
         search=mean_of_series(found.search),
     )
+
+
+AT_ONCE = (
+    "Take all gradients at once: is_grads_batched=True, or torch.func.vmap of torch.func.grad; where only their sum is "
+    "needed, backward() of the sum. The gradient of one sample needs a forward and backward of that sample alone."
+)
+"""What helps where many backward passes go through one graph."""

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from steptime.advice.line_evidence import grown_line
-from steptime.advice.run_uses import CaughtUse, PeriodUse
+from steptime.advice.run_uses import CaughtUse, OutlierUse, PassUse, PeriodUse
 from steptime.advice.savings import modelled
 from steptime.advice.segment_evidence import segment_lines
 from steptime.analysis.layout import Layout
@@ -20,12 +20,17 @@ from steptime.analysis.steps import UPDATES
 from steptime.analysis.timeline import Phase, RecordTable, Steps
 from steptime.analysis.tracer import starts_with_tracer
 from steptime.arrays import Int64, unique
+from steptime.intervals import measure
 from steptime.journal import Flag, Kind
 from steptime.quantities import SourceLine, mean_of_series
 from steptime.recording.recording import Process, SampleFacts
 
+FEWEST_PASSES, MORE_PASSES = 16, 4.0
+"""Backward passes of a step that are many, and times those of a usual step."""
 LEAST_OF_GROWTH = 0.3
 """Least fraction of the lines' total growth for a line to be named."""
+REGISTERS = re.compile(r"\.register_\w*hook\w*$")
+"""Functions of torch's that add a hook."""
 OTHER_PHASES = re.compile(r"\.(?:backward|step)\(")
 """A line of the loop whose time is that of the backward pass or of an update."""
 LEAST_READ = 0.1
@@ -69,11 +74,25 @@ def _with_container(change: LastingChange, process: Process) -> LastingChange:
     ]
     timed = _by_line(process.sampled[-1], PARTS_OF.get(change.phase, ())) if process.sampled else {}
     timed = {each: spent for each, spent in timed.items() if not OTHER_PHASES.search(each.text)}
+    for each in process.growing:
+        if each.name.endswith("hooks"):
+            owner, line = each.name.partition(".")[0], _registering(process) or line
+            return replace(change, line=line, longer=f"the hooks of {owner}", entries=each.entries)
     for longer, name, entries, site in growing if change.gradual else ():
         near = sum(spent for each, spent in timed.items() if each != site and _is_about(each, name))
         if _is_about(line, name) if line is not None else near >= LEAST_READ * sum(timed.values()) > 0:
             return replace(change, line=line or _reading(timed, name, site), longer=longer, entries=entries)
     return change
+
+
+def _registering(process: Process) -> SourceLine | None:
+    """The line of the user's that registers hooks in the steps, if there is one."""
+    found = [each for each in process.called if any(map(REGISTERS.search, each.names))]
+    known = {(code.file, line.line): (code, line) for code in process.codes for line in code.lines}
+    code, line = known.get((found[0].file, found[0].line), (None, None)) if len(found) == 1 else (None, None)
+    if code is not None and line is not None:
+        return SourceLine(code.file, line.line, code.function, line.text)
+    return SourceLine(found[0].file, found[0].line) if len(found) == 1 else None
 
 
 def _is_about(line: SourceLine, name: str) -> bool:
@@ -236,3 +255,27 @@ def _only_call(process: Process) -> SourceLine | None:
         if (code.file, line.line) in calling
     ]
     return lines[0] if len(lines) == 1 else None
+
+
+def pass_use(process: Process, layout: Layout, chosen: Int64) -> PassUse | None:
+    """The many backward passes of these steps; None where they are few, or the line is not known that starts them."""
+    steps, backwards = layout.timeline.steps, layout.records.of(Kind.BACKWARD).outermost()
+    counts = np.searchsorted(backwards.start, steps.end) - np.searchsorted(backwards.start, steps.start)
+    often = np.median(counts[chosen])
+    seen = [each for each in process.pass_sites if _passes_at(each.start, steps, counts) >= often / MORE_PASSES]
+    if often < FEWEST_PASSES or not seen:
+        return None
+    spent = measure(backwards.intervals, steps.start, steps.end)[chosen]
+    return PassUse(seen[0].site, float(often), mean_of_series(spent), seen[0].shared)
+
+
+def _passes_at(time: int, steps: Steps, counts: Int64) -> int:
+    """Passes of the step that ran at a time."""
+    return int(counts[min(int(np.searchsorted(steps.end, time)), len(counts) - 1)])
+
+
+def with_passes(use: OutlierUse | None, process: Process, layout: Layout, usual: PassUse | None) -> OutlierUse | None:
+    """Outliers with their passes, where these are more than a usual step has."""
+    found = pass_use(process, layout, np.array(use.numbers, np.int64) - 1) if use is not None and use.numbers else None
+    more = found is not None and (usual is None or found.count >= MORE_PASSES * usual.count)
+    return replace(use, passes=found) if use is not None and more else use

@@ -13,6 +13,8 @@ NEARLY_ALL = 0.9
 """Of the time of a line: a line below it that takes so much is what computes."""
 OFF = 0.3
 """Of a time that was taken in a few traced steps."""
+MOSTLY = 0.5
+"""Of the evaluations of a line: what it gives then is what it gives."""
 MOST_OF_A_LINE = 0.3
 """Of the time of a line: a function that takes so much is what the line does."""
 PER_ENTRY = 3.0
@@ -52,6 +54,8 @@ def repeat_uses(process: Process, phases: tuple[CategoryUse, ...], usual: float)
             part=line.part,
             outer=line.outer,
             called=line.called,
+            first=line.first,
+            asker=line.asker,
         )
         for line in _apart(facts.lines)
     )
@@ -63,10 +67,19 @@ def _apart(lines: Iterable[RepeatedLine]) -> list[RepeatedLine]:
     found = []
     while left:
         group = [line for line in left if _is_below(line, left[0], left)]
-        computing = [line for line in group if line.duration >= NEARLY_ALL * group[0].duration]
-        found.append(max(computing, key=lambda line: line.depth))
+        models = [line for line in group if _calls_of(line, left)]
+        asking = [line for line in group if not any(_is_below(line, model, left) for model in models)]
+        computing = [line for line in asking if line.duration >= NEARLY_ALL * group[0].duration]
+        found.append(max(computing or _calls_of(left[0], left) or group[:1], key=lambda line: line.depth))
         left = [line for line in left if line not in group and not _is_below(left[0], line, left)]
     return found
+
+
+def _calls_of(line: RepeatedLine, lines: list[RepeatedLine]) -> list[RepeatedLine]:
+    """For a line of a model's forward, the line that calls the model, where most of that comes again: the call can be
+    left out."""
+    model = line.site.function.rpartition(".")[2] == "forward"
+    return [each for each in lines if model and each.site == line.outer and 2 * each.duration >= line.duration]
 
 
 def _is_below(line: RepeatedLine, top: RepeatedLine, lines: list[RepeatedLine]) -> bool:
@@ -100,6 +113,10 @@ def work_uses(process: Process, phases: tuple[CategoryUse, ...], usual: float) -
 def _gone_through(line: LineWork, names: Iterable[str]) -> Iterable[tuple[str, str, float]]:
     """(kind, what, ns per step) of what a line goes through. names: functions that it was seen to call, C functions
     too, whose time is the line's."""
+    if line.double >= MOSTLY:
+        yield "double", "", line.own
+    if line.one_hot:
+        yield "one-hot", " × ".join(map(str, line.one_hot)), line.own
     files = [read for read in line.read if read.kind == "file"]
     calls = [(call.name, call.duration, call.one_file) for call in line.calls]
     rest = line.duration - sum(spent for _, spent, _ in calls)

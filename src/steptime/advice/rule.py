@@ -70,7 +70,8 @@ class Finding:
     """Finding of a rule. savings: ns per step that a perfect fix of this alone could save; None for notes and caveats,
     and for a part of another finding (`engine.shared`). summary: one line with the numbers. advice: one or two
     sentences on what helps *given the configuration in force*, without naming fix objects. evidence: further sentences.
-    category: the part of the step that it explains."""
+    category: the part of the step that it explains. source: the line to look at; below: the one in which the time is
+    spent, where that is another."""
 
     code: str
     name: str
@@ -81,6 +82,12 @@ class Finding:
     category: Part = ""
     source: SourceLine | None = None
     evidence: tuple[str, ...] = ()
+    below: SourceLine | None = None
+
+    @property
+    def spent_at(self) -> SourceLine | None:
+        """The line in which the time is spent, as far as it is known."""
+        return self.below or self.source
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +152,11 @@ class Rule:
         source: SourceLine | None = None,
         evidence: tuple[str, ...] = (),
         weight: Weight | None = None,
+        below: SourceLine | None = None,
     ) -> Finding:
         """Constructs a finding of this rule."""
         weight = weight or self.weight
-        return Finding(self.code, self.name, weight, summary, advice, savings, category, source, evidence)
+        return Finding(self.code, self.name, weight, summary, advice, savings, category, source, evidence, below)
 
 
 def rule(

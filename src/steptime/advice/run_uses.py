@@ -221,7 +221,7 @@ class SegmentUse:
     fraction of the run after warm-up, without steptime's own pauses. forward: fraction of it in which the job's models
     run. lines: user's lines with their fractions of it, including callees; longest first, all at one level of calls.
     slowed: factor by which timing these lines slowed it. every: median number of steps from one to the next; 0 if there
-    is only one."""
+    is only one. asked: line of the training loop that most of it is below."""
 
     kind: str
     count: int
@@ -231,6 +231,7 @@ class SegmentUse:
     lines: tuple[SegmentLine, ...] = ()
     every: float = 0.0
     slowed: float = 1.0
+    asked: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,7 @@ class RepeatUse:
     """A line that computes what it has computed before. outer: the line that calls its function. evaluations: per step;
     again: of these, per step, with a result that was there before; results: different ones in `steps` steps. duration:
     ns per step of those that came again. part: of the step, as of `PathUse`. called: the package's function that gave
-    them to the line, "" for the line itself."""
+    them to the line, "" for the line itself. first, asker: two lines that ask for it one after the other."""
 
     source: SourceLine
     duration: Estimate
@@ -249,13 +250,16 @@ class RepeatUse:
     part: str = ""
     outer: SourceLine | None = None
     called: str = ""
+    first: SourceLine | None = None
+    asker: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkUse:
     """A line that goes through more than it needs. kind: "container" (read whole), "folder" (listed), "copy" (of an
-    object and all below it), "file" (the same one, read again) or "stack" (of Python, with its source). what: the
-    container with its kind and entries, else the function that it calls. evaluations, duration (ns): per step."""
+    object and all below it), "file" (the same one, read again), "stack" (of Python, with its source), "double" (gives
+    numbers of double precision) or "one-hot" (gives such vectors). what: the container with its kind and entries, the
+    shape of the vectors, else the function that it calls. evaluations, duration (ns): per step."""
 
     source: SourceLine
     kind: str
@@ -285,12 +289,24 @@ LONGER = 1.2
 
 
 @dataclass(frozen=True, slots=True)
+class PassUse:
+    """Many backward passes of a step, by the line that starts them. count: per step; duration: ns per step. shared:
+    they go through the same graph."""
+
+    source: SourceLine
+    count: float
+    duration: Estimate
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
 class OutlierUse:
     """Steps that take far longer than the others. count: number of them among `steps` steady steps; left_out: those
     that the mean step excludes. duration: mean of them, ns; usual: median of the others, ns. part: phase (of a trace:
     category) that grew most, by growth ns; "" where the timers were off. share: their fraction of the steady steps'
     time; where the probe looked into them, `steps` and `share` are of all steps. numbers: of the first
-    ones. optimizer: type of the one that takes most of that time, and steps in no usual step; "" for none."""
+    ones. optimizer: type of the one that takes most of that time, and steps in no usual step; "" for none. passes: many
+    backward passes, None where they have as few as others."""
 
     count: int
     steps: int
@@ -302,6 +318,7 @@ class OutlierUse:
     left_out: int
     numbers: tuple[int, ...] = ()
     optimizer: str = ""
+    passes: PassUse | None = None
 
     @property
     def longer(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -68,7 +69,7 @@ def _use(kind: str, held: list[Segment], run: int, process: Process, layout: Lay
     forwards = layout.records.of(Kind.FORWARD).intervals
     between = np.unique(np.searchsorted(layout.timeline.steps.end, first))  # a pause of ours cuts one in two
     apart = np.diff(between)
-    lines, slowed = _lines(process, layout, union(first, last))
+    lines, slowed, asked = _lines(process, layout, union(first, last))
     return SegmentUse(
         kind,
         len(between),
@@ -78,24 +79,37 @@ def _use(kind: str, held: list[Segment], run: int, process: Process, layout: Lay
         lines,
         float(np.median(apart)) if len(apart) else 0.0,
         ratio(slowed * len(between), length) if slowed else 1.0,
+        asked,
     )
 
 
-def _lines(process: Process, layout: Layout, held: Intervals) -> tuple[tuple[SegmentLine, ...], int]:
-    """Lines of these intervals, and the length in ns of the interval in which all functions were timed; 0 if the lines
-    come from the loop, whose timing costs little.
+def _lines(process: Process, layout: Layout, held: Intervals) -> tuple[tuple[SegmentLine, ...], int, SourceLine | None]:
+    """Lines of these intervals; the length in ns of the interval in which all functions were timed, 0 if the lines come
+    from the loop, whose timing costs little; and the line of the training loop that most of the time is below.
 
     The window in which all functions are timed lasts to the end of the following step. Lines of the loop, timed before,
     separate that step's work; without those, the window must hold little of a step."""
     seen, timed = loop_paths(process, layout, held), process.between
     if timed is None:
-        return segment_lines(seen), 0
+        return segment_lines(seen), 0, _in_loop(process, seen)
     inside = int(measure(held, np.array([timed.start]), np.array([timed.end]))[0])
     places = {(path.lines[-1].file, path.lines[-1].line) for path in seen if path.lines}
     paths = [path for path in timed.paths if any((line.file, line.line) in places for line in path.lines)]
     if not places and 2 * inside > timed.end - timed.start:
         paths = list(timed.paths)
-    return (segment_lines(paths), inside) if inside and paths else (segment_lines(seen), 0)
+    if not inside or not paths:
+        return segment_lines(seen), 0, _in_loop(process, seen)
+    return segment_lines(paths), inside, _in_loop(process, paths)
+
+
+def _in_loop(process: Process, paths: Iterable[SampledPath]) -> SourceLine | None:
+    """The line of the training loop below which most of the time is."""
+    loops = {(code.file, code.function) for code in process.codes if code.loop}
+    spent: Counter[SourceLine] = Counter()
+    for path in paths:
+        inside = (line for line in path.lines if (line.file, line.function) in loops)
+        spent.update(dict.fromkeys(islice(inside, 1), path.duration))
+    return next((line for line, amount in spent.most_common(1) if amount >= MOST * spent.total()), None)
 
 
 def loop_paths(process: Process, layout: Layout, held: Intervals) -> list[SampledPath]:

@@ -95,7 +95,11 @@ MOST_AHEAD = 100
 """Times the part of the run that was seen: further ahead, growth that nothing was seen to keep may be a buffer that is
 full long before the memory is."""
 MOST_OF_THE_RUN = 0.5
-"""Fraction of the run from which on such an activity is named first, because faster steps change little."""
+"""Fraction of the run from which on such an activity is named first, because faster steps change little; below, where
+doing it half as often saves more than any finding about the steps."""
+HALF = 0.5
+OUTLIERS = "outlier-steps"
+"""Rule of the steps that take many times as long as the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,7 @@ def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
     grows = next((each for each in findings if each.name == worse), None)
     if grows is not None and (worse == LEAK or grows.weight is Weight.FINDING):
         found = replace(found, sentence=f"{_reported(grows)} {found.sentence if worse == LEAK else ''}".rstrip())
-    if message := _run_text(case) or _compiling(case, MOST_OF_THE_RUN):
+    if message := _run_text(case, findings) or _compiling(case, MOST_OF_THE_RUN):
         found = replace(found, sentence=f"{message} {found.sentence}")
     elif message := f"{_besides(case)} {_compiling(case, LEAST_SHARE)}".strip():
         found = replace(found, sentence=f"{found.sentence} {message}")
@@ -206,12 +210,14 @@ def outliers_text(use: OutlierUse) -> str:
     )
     part = f"{use.optimizer}, which steps in no other" if use.optimizer else part_words(use.part)
     part = part if use.part or use.optimizer else "their parts were not timed"
+    if use.passes is not None:
+        part = f"{use.passes.count:.0f} backward passes each, at {format_source(use.passes.source)}"
     return f"{took}{times}{', excluded here' if use.left_out else ''}: {part}"
 
 
-def _run_text(case: Case) -> str:
-    """Sentence on most of the run, if that is not training: "Rollouts take 91 % of the run: …."; else ""."""
-    most = most_of_the_run(case)
+def _run_text(case: Case, findings: tuple[Finding, ...]) -> str:
+    """Sentence on what matters more in the run than training steps: "Rollouts take 91 % of the run: …."; else ""."""
+    most = more_than_steps(case, findings)
     if most is None:
         return ""
     lines = lines_text(most, case.step.device)
@@ -245,6 +251,23 @@ def time_until_full(memory: MemoryUse, step: StepSummary) -> float | None:
 def most_of_the_run(case: Case) -> SegmentUse | None:
     """Segments that take most of the run besides training, if there are any."""
     return next((use for use in case.segments if use.kind in RUN and use.share >= MOST_OF_THE_RUN), None)
+
+
+def more_than_steps(case: Case, findings: Iterable[Finding]) -> SegmentUse | None:
+    """Segments that take most of the run besides training; else those of which half is worth more than the largest
+    saving in the steps."""
+    savings = [each.savings.value for each in findings if each.weight is Weight.FINDING and each.savings]
+    best = ratio(max(savings), case.step.duration.value) if savings else 1.0
+    others = (use for use in case.segments if use.kind in RUN and use.share >= LEAST_SHARE)
+    return most_of_the_run(case) or next((use for use in others if HALF * use.share > best * (1 - use.share)), None)
+
+
+def first_note(case: Case, findings: Iterable[Finding]) -> str:
+    """Name of the rule whose note about the run comes before all findings about a usual step; "" for none."""
+    if case.outliers is not None and case.outliers.longer and case.outliers.share >= MOST_OF_THE_RUN:
+        return OUTLIERS
+    most = more_than_steps(case, findings)
+    return NOTES[most.kind] if most is not None else ""
 
 
 def _besides(case: Case) -> str:

@@ -2,7 +2,8 @@
 
 A step ends with the last update of a cycle: the end of the burst of updates before an optimizer that has already
 stepped in this cycle steps again. So several optimizers, accumulation, closures and skipped updates (the scaler's step
-counts) all make one step. Without optimizers per step ends with a backward, without backwards with a forward.
+counts) all make one step. Without optimizers per step ends with a backward, the first one after the parameters have
+changed, without backwards with a forward.
 
 The first step always is warm-up; more are only where they were compiled in or where leaving them out makes the mean of
 the others surer; and what lasts longer than a quarter of the run is no warm-up but how the job runs.
@@ -38,7 +39,7 @@ def find_boundaries(records: RecordTable, untimed: RecordTable, stamps: Int64) -
     if len(updates):
         mode, ends = Mode.OPTIMIZER, _cycle_ends(updates, _reaches(updates, backwards), untimed)
     elif len(backwards):
-        mode, ends = Mode.BACKWARD, backwards.end
+        mode, ends = Mode.BACKWARD, _after_changes(backwards).end
     else:
         mode, ends = Mode.FORWARD, _forward_ends(records)
     ends = unique(ends if mode is Mode.FORWARD else np.concatenate((ends, stamps)))
@@ -53,6 +54,14 @@ def full_backwards(records: RecordTable) -> RecordTable:
     backwards = records.of(Kind.BACKWARD).outermost()
     full = backwards.where(~backwards.flagged(Flag.PARTIAL))
     return full if len(full) else backwards
+
+
+def _after_changes(backwards: RecordTable) -> RecordTable:
+    """The first backward after each change of the parameters, where the probe has looked at these: others belong to the
+    step before."""
+    same = backwards.flagged(Flag.UNCHANGED)
+    first = backwards.where(~same & (np.cumsum(same) > 0))
+    return first if len(first) > 1 else backwards
 
 
 def _reaches(updates: RecordTable, backwards: RecordTable) -> Int64:

@@ -96,6 +96,10 @@ class Allowance:
         """Cost of all measurements so far, ns."""
         return self._held() - self.fixed + self.slowed
 
+    def again(self) -> None:
+        """All is measured anew, as it was another kind of step: a rollout's forward, before the first backward."""
+        self.fixed += self.spent
+
     def share(self, asked: bool = False) -> int:
         """Returns the ns that the next measurement may cost; 0 if it must wait. asked: by the user; then LONGEST."""
         if asked:

@@ -4,10 +4,12 @@ references to them (torch 2.4 to 2.13)."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 
+from steptime.probe import sites
 from steptime.probe.inlay import Inlay, Reported
 
 
@@ -24,6 +26,10 @@ class BackwardObserver:
         """Called when the pass has ended or raised."""
 
 
+CREATES_GRAPH, MOST_CYCLES = 2, 8
+"""Place of create_graph among the engine's arguments behind the tensors, and lines that are kept."""
+cycles: dict[tuple[str, int, str] | None, None] = {}
+"""Lines that call backward(create_graph=True): the gradient in .grad keeps the graph that keeps its tensor."""
 _observers: list[BackwardObserver] = []
 
 
@@ -32,9 +38,11 @@ class _Pass(Reported):
 
     __slots__ = ("_partial", "_tensors")
 
-    def __init__(self, tensors: Any, settings: dict[str, Any]) -> None:
+    def __init__(self, tensors: Any, given: tuple[Any, ...], settings: dict[str, Any]) -> None:
         self._tensors, self._partial = tensors, settings.get("accumulate_grad") is False
         self._begun = None
+        if not self._partial and given[CREATES_GRAPH : CREATES_GRAPH + 1] == (True,) and len(cycles) < MOST_CYCLES:
+            cycles[sites.user_frame(sys._getframe(1))] = None
 
     def __enter__(self) -> Any:
         for observer in reversed(_observers):  # who came last is outside
@@ -47,7 +55,7 @@ _INLAY = Inlay(
     torch.autograd.graph._engine_run_backward,
     """
 if not torch.compiler.is_dynamo_compiling():
-    with "Pass"(t_outputs, kwargs) as t_outputs:
+    with "Pass"(t_outputs, args, kwargs) as t_outputs:
         BODY
 else:
     BODY

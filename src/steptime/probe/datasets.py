@@ -163,8 +163,9 @@ DEPTH = 3
 """Depth of the dictionaries, lists and tuples in a batch that are searched."""
 
 
-Padded = tuple[float, tuple[int, int], tuple[int, int]]
-"""Facts of a tensor that looks like tokens: its fraction of padding, its shape, its smallest and largest number."""
+Padded = tuple[float, tuple[int, int], tuple[int, int], float]
+"""Facts of a tensor that looks like tokens: its fraction of padding, its shape, its smallest and largest number, and
+the fraction of its length that is beyond the longest row."""
 
 
 def padded_share(batch: Any) -> Padded | None:
@@ -175,7 +176,7 @@ def padded_share(batch: Any) -> Padded | None:
     with torch._C.DisableTorchFunction():
         arrays = (_array(each, numpy) for each in _tensors(batch, DEPTH))
         found = ((_share(each), each.shape, (int(each.min()), int(each.max()))) for each in arrays)
-        return next(((share, shape, ends) for share, shape, ends in found if share is not None), None)
+        return next(((share[0], shape, ends, share[1]) for share, shape, ends in found if share is not None), None)
 
 
 def reads_tokens(shape: tuple[int, int], read: tuple[int, ...]) -> bool:
@@ -219,24 +220,31 @@ def _array(tensor: torch.Tensor, numpy: Any) -> Any:
     return numpy.frombuffer(memory, KINDS[tensor.dtype]).reshape(tensor.shape)
 
 
-def _share(tokens: Any) -> float | None:
-    """Returns the fraction of padding; None if there are only two different numbers, as in masks and labels."""
+def _share(tokens: Any) -> tuple[float, float] | None:
+    """Returns the fraction of padding, and of the length beyond the longest row; None if there are only two different
+    numbers, as in masks and labels."""
     if ((tokens == tokens.min()) | (tokens == tokens.max())).all():
         return None
     return max(_filled(tokens), _filled(tokens[:, ::-1]))
 
 
-def _filled(tokens: Any) -> float:
-    """Returns the fraction of places after the last number of each row that is not the filler."""
+def _filled(tokens: Any) -> tuple[float, float]:
+    """Returns the fractions of places after the last number of each row that is not the filler."""
     ends = Counter(tokens[:, -1].tolist()).most_common(2)  # of two rows, one may be full
     return max(_filled_with(filler, tokens) for filler, _ in ends)
 
 
-def _filled_with(filler: int, tokens: Any) -> float:
-    """Returns the fraction for one filler; 0 if it is elsewhere too often, or if a row holds nothing else."""
+def _filled_with(filler: int, tokens: Any) -> tuple[float, float]:
+    """Returns the fractions for one filler; 0 if it is elsewhere too often, or if a row holds nothing else. At the
+    start of all rows, as decoders have it, it is none of them."""
     is_filler = tokens == filler
+    if is_filler[:, 0].all():
+        is_filler = is_filler[:, 1:]
     if is_filler.all(axis=1).any():
-        return 0.0
-    filled = int(is_filler[:, ::-1].argmin(axis=1).sum())
+        return 0.0, 0.0
+    ends = is_filler[:, ::-1].argmin(axis=1)
+    filled = int(ends.sum())
     elsewhere = int(is_filler.sum()) - filled
-    return filled / tokens.size if elsewhere <= ELSEWHERE * (tokens.size - filled) else 0.0
+    if elsewhere > ELSEWHERE * (is_filler.size - filled):
+        return 0.0, 0.0
+    return filled / tokens.size, int(ends.min()) / tokens.shape[1]

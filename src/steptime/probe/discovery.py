@@ -37,6 +37,11 @@ OPERATORS = ("__bool__", "__float__", "__int__", "__index__")
 """Methods called through the interpreter's slots, which the profile function does not see."""
 ENGINE = "run_backward"
 """Function of autograd that runs a backward pass."""
+FILLS = (
+    frozenset({"pad_sequence", "pad", "constant_pad_nd"}), frozenset({"full", "new_full"}),
+    frozenset({"zeros", "new_zeros", "ones", "new_ones"}),
+)  # fmt: skip
+"""Functions by which rows are filled up, where a loader makes batches; the first kind tells most."""
 WAITS = frozenset({"synchronize", "_cuda_synchronize", "_synchronize"})
 LEAST_SHARE = 0.02
 """Smallest fraction of the step for which a function's lines are timed."""
@@ -60,16 +65,19 @@ class Found:
     """Result of the discovery. top_modules: modules with parameters, called from outside of other modules and of the
     loader. sites: `SiteFacts` without `steps`. functions: code of user functions whose lines are worth timing, most
     expensive first. calls: of Python and C functions, as a trace with stacks would hold them; torch_calls: of torch's
-    in C. padded: fraction of padding and number of tokens per batch that an embedding reads. called: `CalledFacts`.
-    inputs: returns the model's `Inputs` by number of optimizers, or None if the first dimension may not be the
-    batch. autocast: format of the autocast around modules that are trained, "off", or None if none was called."""
+    in C. padded: fraction of padding, number of tokens and fraction beyond the longest row per batch that an embedding
+    reads; fills: line of the
+    loader's code that fills rows up, None without one. called: `CalledFacts`. inputs: returns the model's `Inputs` by
+    number of optimizers, or None if the first dimension may not be the batch. autocast: format of the autocast around
+    modules that are trained, "off", or None if none was called."""
 
     top_modules: list[torch.nn.Module] = field(default_factory=list)
     sites: list[dict[str, Any]] = field(default_factory=list)
     functions: tuple[CodeType, ...] = ()
     calls: int = 0
     torch_calls: int = 0
-    padded: list[tuple[float, int]] = field(default_factory=list)
+    padded: list[tuple[float, int, float]] = field(default_factory=list)
+    fills: dict[str, Any] | None = None
     called: list[dict[str, Any]] = field(default_factory=list)
     inputs: Callable[[int], Inputs | None] = lambda optimizers: None
     autocast: str | None = None
@@ -145,6 +153,7 @@ class Discovery:
         self._embedded: set[tuple[int, ...]] = set()
         self._seen: set[tuple[int, int, int]] = set()
         self._called: dict[tuple[str, int], dict[str, None]] = {}
+        self._fills: dict[int, tuple[str, int, str]] = {}
         self._inputs = InputObserver()
         self._autocast: str | None = None
         self._profile = self._make()
@@ -190,7 +199,8 @@ class Discovery:
         tokens = _read_tokens(self._padded, self._embedded, top_modules)
         functions, inputs = _worth_timing(self._uses.values(), window), self._inputs.found
         counts = self._calls, self._torch_calls
-        found = Found(top_modules, called, functions, *counts, tokens, lines, inputs, self._autocast)
+        fills = sites.line_at(self._fills[min(self._fills)]) if self._fills else None
+        found = Found(top_modules, called, functions, *counts, tokens, fills, lines, inputs, self._autocast)
         self._stack.clear()
         self._uses.clear()
         return found
@@ -291,7 +301,10 @@ class Discovery:
         place = os.path.abspath(frame.f_code.co_filename), frame.f_lineno or frame.f_code.co_firstlineno
         names = self._called.setdefault(place, {})
         if len(names) < MOST_NAMES:
-            names[name()] = None
+            names[called := name()] = None
+            kind = next((at for at, each in enumerate(FILLS) if called.rpartition(".")[2] in each), None)
+            if self._loader_depth and kind is not None:
+                self._fills.setdefault(kind, (*place, frame.f_code.co_name))
 
     def _return(self, code: CodeType, result: Any) -> None:
         use = self._uses.get(id(code))
@@ -369,16 +382,17 @@ class Discovery:
 
 def _read_tokens(
     padded: list[Padded], embedded: set[tuple[int, ...]], top_modules: list[torch.nn.Module]
-) -> list[tuple[float, int]]:
-    """Returns fraction of padding and size of the batches that an embedding reads. Compiled code calls no Python
-    function, so without such a call any batch counts that an embedding of the models could read."""
+) -> list[tuple[float, int, float]]:
+    """Returns fraction of padding, size and fraction beyond the longest row of the batches that an embedding reads.
+    Compiled code calls no Python function, so without such a call any batch counts that an embedding of the models
+    could read."""
     sizes = [] if embedded else [
         int(module.__dict__.get("num_embeddings", 0)) for _, module in named_modules(top_modules)
         if isinstance(module, torch.nn.Embedding)
     ]  # fmt: skip
     return [
-        (share, shape[0] * shape[1])
-        for share, shape, (smallest, largest) in padded
+        (share, shape[0] * shape[1], beyond)
+        for share, shape, (smallest, largest), beyond in padded
         if any(reads_tokens(shape, read) for read in embedded)
         or (smallest >= 0 and any(largest < size for size in sizes))
     ]

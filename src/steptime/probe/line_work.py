@@ -1,10 +1,12 @@
 """What lines go through: functions of packages and of Python's library that they call, with their time and what they
-give; long containers that every evaluation of a line reads whole; files that are always the same.
+give; long containers that every evaluation of a line reads whole; files that are always the same; numbers of double
+precision and one-hot vectors that they give.
 
 Of containers only number, kind and length are kept, of results and names of files a hash."""
 
 from __future__ import annotations
 
+import ctypes
 import linecache
 import os
 import re
@@ -28,6 +30,16 @@ PATHS = ("pathlib", "pathlib._local")
 """Modules of Path (Python 3.10 to 3.14)."""
 MOST_NAMES, MOST_CALLS, MOST_RESULTS = 8, 8, 512
 """Of one line: names that are looked up, functions that it calls, and results of one function that are compared."""
+MOST_LOOKS = 4
+"""Results of a line that are looked at whether they are one-hot."""
+CLASSES, ROWS = 32, 8
+"""Least length of a one-hot vector that is worth a word, and vectors that are looked at."""
+DOUBLES = frozenset({torch.float64, torch.complex128, "<f8", "<c16"})
+ONE = {torch.float32: b"\x80\x3f", torch.float64: b"\xf0\x3f", torch.bfloat16: b"\x80\x3f", torch.float16: b"\x3c"}
+"""Bytes of 1.0 without its zeros."""
+LEAST_NUMBERS = 1024
+"""Numbers in a result of double precision: fewer cost nothing."""
+NATIVE = (torch.Tensor, torch.nn.Parameter)
 OWN = 0.5
 """Most of a line's time that watched functions below it may take, for what it reads to be its own."""
 MOST_FACTS = 24
@@ -56,13 +68,15 @@ class _Outward:
 
 
 class _Work:
-    """A line. seen, spent: evaluations and their ns; inside: ns of that in watched functions; read: what all of them
-    read whole, by name: (number of the object or hash of the file's name, kind, entries); None before the first."""
+    """A line. seen, spent: evaluations and their ns; inside: ns of that in watched functions; doubles: evaluations that
+    gave numbers of double precision; one_hot: shape of one-hot vectors that it gave; read: what all of them read whole,
+    by name: (number of the object or hash of the file's name, kind, entries); None before the first."""
 
-    __slots__ = ("calls", "inside", "part", "read", "seen", "spent")
+    __slots__ = ("calls", "doubles", "inside", "one_hot", "part", "read", "seen", "spent")
 
     def __init__(self, part: str) -> None:
-        self.part, self.seen, self.spent, self.inside = part, 0, 0, 0
+        self.part, self.seen, self.spent, self.inside, self.doubles = part, 0, 0, 0, 0
+        self.one_hot: tuple[int, ...] = ()
         self.read: dict[str, tuple[int, str, int]] | None = None
         self.calls: dict[CodeType, _Outward] = {}
 
@@ -84,11 +98,14 @@ class WorkObserver:
         """A line runs: what it binds is made anew."""
         self._reached.setdefault(code, set()).update(self._bound[code].get(line, ()))
 
-    def evaluated(self, frame: FrameType, line: int, took: int, *, ran: bool) -> None:
-        """A line has taken so many ns. ran: its function had started before the observer."""
+    def evaluated(self, frame: FrameType, line: int, took: int, given: Iterable[Any], *, ran: bool) -> None:
+        """A line has given these results, in so many ns. ran: its function had started before the observer."""
         work = self._work(frame, line)
         work.seen += 1
         work.spent += took
+        for each in given:
+            work.doubles += is_double(each)
+            work.one_hot = work.one_hot or (one_hot(each) if work.seen <= MOST_LOOKS else ())
         if work.read is None or work.read:
             read = dict(self._read(frame, line, ran))
             known = read if work.read is None else work.read
@@ -168,13 +185,16 @@ class WorkObserver:
         longest = sorted(self._lines.items(), key=lambda each: -each[1].spent)
         for _, work in longest:
             work.read = work.read if work.inside <= OWN * work.spent else None
-        known = [(key, work) for key, work in longest if work.read or work.calls]
+        known = [(key, work) for key, work in longest if work.read or work.calls or work.doubles or work.one_hot]
         return [
             {
                 "site": described(key),
                 "part": work.part,
                 "evaluations": work.seen / steps,
                 "duration": work.spent / steps,
+                "own": max(0, work.spent - work.inside) / steps,
+                "double": min(1.0, work.doubles / max(1, work.seen)),
+                "one_hot": work.one_hot,
                 "read": [{"name": name, "kind": kind, "entries": entries}
                          for name, (_, kind, entries) in (work.read or {}).items()],
                 "calls": [{"name": call.name, "duration": call.spent / steps,
@@ -209,6 +229,28 @@ def _whole(value: Any) -> tuple[int, str, int] | None:
         return id(value), kind.__name__, len(value)
     name = _file(value)
     return (hash(name), "file", 0) if name else None
+
+
+def is_double(value: Any) -> bool:
+    """True for an array of double precision that is large enough to cost time."""
+    kind = type(value)
+    if kind in NATIVE:
+        return value.dtype in DOUBLES and value.numel() >= LEAST_NUMBERS
+    numpy = kind.__module__ == "numpy" and kind.__name__ == "ndarray"
+    return numpy and value.dtype.str in DOUBLES and value.size >= LEAST_NUMBERS
+
+
+def one_hot(value: Any) -> tuple[int, ...]:
+    """Shape of a tensor in main memory whose vectors along the last dimension have a single one each; () for others."""
+    if type(value) not in NATIVE or value.dtype not in ONE or value.layout is not torch.strided or value.ndim < 2:
+        return ()
+    shape, length = tuple(value.shape), value.shape[-1] * value.element_size()
+    count = value.numel() // max(1, value.shape[-1])
+    if value.device.type != "cpu" or not value.is_contiguous() or shape[-1] < CLASSES or not count:
+        return ()
+    looked_at = (number * count // ROWS for number in range(ROWS))
+    rows = (ctypes.string_at(value.data_ptr() + row * length, length) for row in looked_at)
+    return shape if all(row.strip(b"\0") == ONE[value.dtype] for row in rows) else ()
 
 
 def _file(value: Any) -> str:

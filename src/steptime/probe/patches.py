@@ -24,6 +24,7 @@ from steptime.probe.inlay import Inlay
 from steptime.probe.inputs import InputCheck
 from steptime.probe.objects import being_traced, modules_of, parameters_of
 from steptime.probe.ours import pass_on
+from steptime.probe.weights import Weights
 
 now = time.perf_counter_ns
 
@@ -32,7 +33,7 @@ class FastPath:
     """State of the fast path, on which the timers only append records. A call of the session would cost most of a
     microsecond per step, because its code is out of the cache."""
 
-    __slots__ = ("records", "thread", "threads", "together", "trainer", "until")
+    __slots__ = ("records", "thread", "threads", "together", "trainer", "until", "weights")
 
     def __init__(self, records: list[int], threads: dict[int, int]) -> None:
         self.until = 0
@@ -45,6 +46,8 @@ class FastPath:
         """System's identifier of the training thread."""
         self.thread = 0
         """Small number of the training thread, shifted to its place in a record's head."""
+        self.weights = Weights()
+        """Parameters, looked at while no optimizer has stepped."""
         self.together = False
         """True if items and collate of this process's batches are not timed separately (see loader.distinguish)."""
 
@@ -76,8 +79,8 @@ class Listener(Protocol):
     def failed(self, error: Exception) -> None:
         """Called when our code has raised: ends the instrumentation. Raises nothing itself."""
 
-    def backward_starts(self, start: int) -> None:
-        """Called when a backward pass starts."""
+    def backward_starts(self, tensors: Any, start: int) -> None:
+        """Called when a backward pass starts on these tensors."""
 
     def backward_ends(self, start: int, end: int, flags: int) -> None:
         """Called when a backward pass has ended."""
@@ -114,6 +117,7 @@ def reported(listener: Listener, method: Callable[..., Any], *arguments: Any) ->
 
 ANOMALY, DETERMINISTIC, PROFILER = int(Flag.ANOMALY), int(Flag.DETERMINISTIC), int(Flag.PROFILER)
 GRADIENT, TRAINING, PARTIAL = int(Flag.GRADIENT), int(Flag.TRAINING), int(Flag.PARTIAL)
+UNCHANGED = int(Flag.UNCHANGED)
 SCALER_STEP, FORWARD, BACKWARD = int(Kind.SCALER_STEP), int(Kind.FORWARD), int(Kind.BACKWARD)
 gradients = torch.is_grad_enabled
 CALLS_WITHOUT_BACKWARD = 4
@@ -150,12 +154,13 @@ class BackwardTimer(BackwardObserver):
         start = now()
         if start >= self._listener.fast_path.until:
             try:
-                self._listener.backward_starts(start)
+                self._listener.backward_starts(tensors, start)
                 self._flags = self._flags if partial else _backward_flags()
             except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
                 self._listener.failed(error)
                 pass_on(error)
-        return tensors, (start, PARTIAL if partial else self._flags)
+        flags = PARTIAL if partial else self._flags
+        return tensors, (start, flags | UNCHANGED if self._listener.fast_path.weights.unchanged() else flags)
 
     def ends(self, begun: tuple[int, int]) -> None:
         end, fast_path, (start, flags) = now(), self._listener.fast_path, begun

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
@@ -21,7 +22,7 @@ import torch
 
 from steptime.probe import sites
 from steptime.probe.line_work import WorkObserver
-from steptime.probe.objects import being_traced, unasked
+from steptime.probe.objects import attributes, being_traced, unasked
 from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.sampling import described, outwards, path_of
 
@@ -40,8 +41,13 @@ LONG_CALL = 100
 """Lines of one call that are looked at."""
 MOST_FACTS = 24
 """Lines that are written, those with most repeated time."""
+BY_CALLERS = 0.3
+"""Of the repeated time: two lines that ask for the same one after the other are named from there on."""
 VALUES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 NATIVE = (torch.Tensor, torch.nn.Parameter)
+RECORDS = (torch.distributions.Distribution, OrderedDict)
+"""Types that are made anew for what they hold, as dataclasses are: Hugging Face's outputs are dictionaries. Of others,
+that a function has worked on and returns, nothing follows."""
 
 now = time.perf_counter_ns
 _Key = tuple[CodeType, int]
@@ -61,10 +67,12 @@ def _gather(value: Any, found: list[int], deep: int, long: bool) -> int:
     """Appends hashes; returns the elements of arrays, far below zero where something is opaque."""
     kind = type(value)
     if kind in NATIVE:
-        if value.device.type != "cpu" or value.layout is not torch.strided or not value.is_contiguous():
+        if value.device.type != "cpu" or value.layout is not torch.strided:
             return OPAQUE
-        found.append(hash((tuple(value.shape), value.dtype)))
-        return _bytes(value.data_ptr(), value.numel(), value.element_size(), found)
+        shape, strides = tuple(value.shape), tuple(value.stride())
+        found.append(hash((shape, strides, value.dtype)))
+        span = sum((size - 1) * each for size, each in zip(shape, strides, strict=True)) + 1  # of a view, with its gaps
+        return _bytes(value.data_ptr(), span if value.numel() else 0, value.element_size(), found)
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         if value.dtype.kind not in "biufc" or not value.flags.c_contiguous:
             return OPAQUE
@@ -79,6 +87,11 @@ def _gather(value: Any, found: list[int], deep: int, long: bool) -> int:
         chosen = islice(value.items() if kind is dict else value, 0, None, apart)
         parts = [part for pair in chosen for part in pair] if kind is dict else chosen
         return sum(_gather(each, found, deep - 1, long) for each in parts) + len(value) * (apart > 1)
+    made = issubclass(kind, RECORDS) or "__dataclass_fields__" in kind.__dict__
+    held = attributes(value) if deep and made else []
+    if 0 < len(held) <= MOST_ITEMS:
+        found.append(hash(kind.__qualname__))
+        return sum(_gather(part, found, deep - 1, long) for pair in held for part in pair)
     return OPAQUE
 
 
@@ -100,17 +113,37 @@ def _bytes(start: int, count: int, size: int, found: list[int]) -> int:
 
 
 class _Evaluated:
-    """A line and the fingerprints of what it gave. outer: the line that calls its function, depth: how many watched
-    functions run then. repeated: ns, again: number, of evaluations whose result had been there before. changed: what it
+    """A line and the fingerprints of what it gave, with the step and the lines that called for it last. outer: the line
+    that calls its function, of several the one of `callers` with most repeated time; depth: how many watched functions
+    run then. repeated: ns, again: number, of evaluations whose result had been there before. askers: ns of those that
+    another line of one call asked for in the same step, by (that line, the line that asks again). changed: what it
     bound was changed later."""
 
-    __slots__ = ("again", "changed", "depth", "evaluations", "outer", "part", "repeated", "results")
+    __slots__ = (
+        "again", "askers", "callers", "changed", "depth", "evaluations", "outer", "part", "repeated", "results",
+    )  # fmt: skip
 
     def __init__(self, outer: _Key | None, part: str, depth: int) -> None:
         self.outer, self.part, self.depth = outer, part, depth
-        self.results: set[int] = set()
+        self.results: dict[int, tuple[int, list[_Key]]] = {}
+        self.callers = Counter[_Key]()
         self.evaluations = self.repeated = self.again = 0
+        self.askers = Counter[tuple[_Key, _Key]]()
         self.changed = False
+
+    def gave(self, found: int, step: int, callers: list[_Key], took: int) -> None:
+        """The line has given a result, in so many ns. callers: the lines that run, the outermost first."""
+        self.evaluations += 1
+        if found in self.results and step:
+            self.repeated += took
+            self.again += 1
+            self.callers.update({callers[-1]: took} if callers and callers[-1][1] else {})
+            self.outer = next((key for key, _ in self.callers.most_common(1)), self.outer)
+            before, known = self.results[found]
+            apart = next((pair for pair in zip(known, callers, strict=False) if pair[0] != pair[1]), None)
+            if before == step and apart is not None and apart[0][0] is apart[1][0]:
+                self.askers[apart] += took
+        self.results[found] = step, callers
 
 
 class _Running:
@@ -196,11 +229,15 @@ class RepeatObserver:
 
     def _fact(self, key: _Key) -> dict[str, Any]:
         line, steps = self._lines[key], max(1, self.steps - 1)
+        first, again = next((pair for pair, took in line.askers.most_common(1) if took >= BY_CALLERS * line.repeated),
+                            (None, None))  # fmt: skip
         return {
             "site": described((key[0], abs(key[1]))),
             "outer": described(line.outer) if line.outer is not None else None,
             "part": line.part,
             "depth": line.depth,
+            "first": described(first) if first is not None else None,
+            "asker": described(again) if again is not None else None,
             "evaluations": line.evaluations / max(1, self.steps),
             "again": line.again / steps,
             "results": len(line.results),
@@ -271,8 +308,11 @@ class RepeatObserver:
         names = sorted(name for name in self._stores[code].get(top.line, ()) if not name.startswith("."))
         self._check(frame, top, [name for name in names if name in top.bound])  # += binds what it has changed
         if top.line and took >= LEAST_TIME and not being_traced():
-            self._work.evaluated(frame, top.line, took, ran=not top.entered)
-            self._evaluated(frame, top, names, argument if event == "return" else None, took)
+            returned = argument if event == "return" else None
+            values = sites.variables(frame) if names and returned is None else {}
+            given = [values.get(name) for name in names] if values else [returned]
+            self._work.evaluated(frame, top.line, took, given, ran=not top.entered)
+            self._evaluated(frame, top, (values, names, returned), took)
         if event == "return":
             self._check(frame, top, tuple(top.bound))
             self._returned(frame, top, argument, time_now - self.ours - top.entered)
@@ -285,8 +325,8 @@ class RepeatObserver:
             if top.hits >= LONG_CALL and top.entered:  # a loop: the whole call says enough
                 frame.f_trace_lines, top.line = False, 0
 
-    def _evaluated(self, frame: FrameType, top: _Running, names: list[str], returned: Any, took: int) -> None:
-        values = sites.variables(frame) if names and returned is None else {}
+    def _evaluated(self, frame: FrameType, top: _Running, given: tuple[Any, list[str], Any], took: int) -> None:
+        values, names, returned = given
         self._count(self._line(frame, (top.code, top.line), len(self._open)), values, names, returned, took)
         for name in names if values else ():
             if (one := fingerprint(values.get(name))) is not None:
@@ -303,11 +343,7 @@ class RepeatObserver:
         found = fingerprint(tuple(map(values.get, names)) if values else returned)
         if found is None or line.evaluations >= MOST_EVALUATIONS:
             return
-        line.evaluations += 1
-        if found in line.results and self.steps:
-            line.repeated += took
-            line.again += 1
-        line.results.add(found)
+        line.gave(found, self.steps, [(each.code, each.line) for each in self._open[: line.depth - 1]], took)
 
     def _line(self, frame: FrameType, key: _Key, depth: int) -> _Evaluated:
         """key: of a call, with the line below zero."""

@@ -36,7 +36,7 @@ from steptime.probe.inputs import InputCheck
 from steptime.probe.lines import LineTimeline, LoopFrame
 from steptime.probe.memory import exhausted
 from steptime.probe.memory.containers import Lengths, growing, lengths
-from steptime.probe.memory.leaks import APART, LOOKS, LeakSearch
+from steptime.probe.memory.leaks import APART, LOOKS, LeakSearch, of_cycle
 from steptime.probe.modules import MOST, module_facts, named_modules, without_update
 from steptime.probe.objects import each_once, parameters_of, updated_by
 from steptime.probe.ours import pass_on, suppressed
@@ -247,9 +247,9 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
         session.recorder.fact("called", **called)
     if found.padded:
         batches = len(found.padded)
-        share = sum(each for each, _ in found.padded) / batches
-        tokens = sum(count for _, count in found.padded) / batches
-        session.recorder.fact("padding", share=share, batches=batches, tokens=tokens)
+        share, tokens, beyond = (sum(each) / batches for each in zip(*found.padded, strict=True))
+        facts = {"share": share, "batches": batches, "tokens": tokens, "beyond": beyond, "site": found.fills}
+        session.recorder.fact("padding", **facts)
     identity.write_process(session.recorder.folder, *identity.device_of(found.top_modules))
     _note_inputs(session, found, session.steps - first)
     found.top_modules.clear()  # the script lives as long as the job, and would keep its models alive
@@ -552,8 +552,8 @@ class EarlyLeakSearch:
         self._last, took = session.steps, now() - start
         self._open = not self._search.done and took * LOOKS <= max(session.allowance.share(), LEAST_FOR_LOOKS)
         for leak in self._search.leaks:
-            if leak["name"] and leak["nodes"]:
-                session.recorder.fact("leak", **leak)
+            if (leak := of_cycle(leak))["name"] and leak["nodes"]:
+                session.recorder.fact("leak", **of_cycle(leak))
                 self.found = True
         session.recorder.pause(start)
 
@@ -578,7 +578,7 @@ def _search_leaks(session: Session) -> Stage:
         session.recorder.pause(start)
     start = now()
     for leak in search.leaks if affordable else ():
-        session.recorder.fact("leak", **leak)
+        session.recorder.fact("leak", **of_cycle(leak))
     for container in growing(looks, steps, sys._getframe()):
         session.recorder.fact("growing", **container)
     session.recorder.pause(start)
@@ -640,7 +640,8 @@ def _keep_timing(session: Session, duration: int, stacks: bool, due: bool) -> St
     while True:
         time_now = now()
         yield from _fast_path(session, 0 if _is_near(session, slow) else time_now + FAST_PATH_TIME)
-        if between and now() - time_now > FAST_PATH_TIME + max(LEAST_BREAK, LONG_BREAK * duration):
+        late = now() - time_now > FAST_PATH_TIME + max(LEAST_BREAK, LONG_BREAK * duration)
+        if between and (late or session.untrained.latest):
             between = False
             yield from _unseen(session, _between(session))
             continue

@@ -31,6 +31,7 @@ from steptime.probe.memory import exhausted
 from steptime.probe.messages import switched_off
 from steptime.probe.objects import ConstructionObserver, ObjectNumbers, Owners, torch_optimizer, unasked
 from steptime.probe.ours import pass_on, suppressed
+from steptime.probe.pass_sites import PassSites, leaves
 from steptime.probe.patches import (
     BackwardTimer,
     FastPath,
@@ -104,7 +105,7 @@ LOADER_NEXT, OPTIMIZER_STEP, SCALER_STEP = int(Kind.LOADER_NEXT), int(Kind.OPTIM
 FORWARD, BACKWARD, QUEUE = int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.QUEUE)
 CHECKPOINT, BOUNDARY = int(Kind.CHECKPOINT), int(Kind.BOUNDARY)
 UPDATES = (OPTIMIZER_STEP, SCALER_STEP)
-EXHAUSTED, GRADIENT = int(Flag.EXHAUSTED), int(Flag.GRADIENT)
+EXHAUSTED, GRADIENT, UNCHANGED = int(Flag.EXHAUSTED), int(Flag.GRADIENT), int(Flag.UNCHANGED)
 
 
 Stage = Generator[None, None, None]
@@ -136,14 +137,13 @@ class Session:
         self.counter = StepCounter()
         self.numbers = ObjectNumbers()
         self.saves, self.steps, self.ended = 0, 0, StepNumber(self.recorder.journal)
-        self.step_timer, self.untrained = StepTimer(), Untrained()
+        self.step_timer, self.untrained, self.pass_sites = StepTimer(), Untrained(), PassSites(self.recorder.fact)
         self.top_modules: list[TopModuleTimer] = []
         self.watching = self.slowed = False  # slowed: the probe itself makes steps longer
         self.trial, self.catching = Follower(), Follower()
         self.update_observer: Callable[[Any], None] | None = None
         self.logging: list[Follower] = []
-        self.active, self._opening = True, threading.Lock()
-        self._pid = os.getpid()
+        self.active, self._opening, self._pid = True, threading.Lock(), os.getpid()
         self.described: dict[int, int | None] = {}  # by number, with the batch size of a loader's iterator
         self._script: Stage | None = None
         self.housekeeping = Housekeeping(self.recorder)
@@ -266,7 +266,7 @@ class Session:
             self.recorder.journal.sample(QUEUE, number, start, ready)
         return number
 
-    def backward_starts(self, start: int) -> None:
+    def backward_starts(self, tensors: Any, start: int) -> None:
         if get_ident() != self.fast_path.trainer and self.fast_path.trainer:
             if self.counter.backwards or self.counter.updated:
                 return
@@ -274,11 +274,13 @@ class Session:
         if not self.counter.backwards:
             self._inference.remove()
             self._open()
+            self.fast_path.weights.add(() if self.counter.updated else leaves(tensors))
         self.counter.backward_starts()
+        self.pass_sites.starts(tensors, start, self.counter.is_outermost)
 
     def backward_ends(self, start: int, end: int, flags: int) -> None:
         self.recorder.append(BACKWARD, flags, 0, start, end)
-        if get_ident() == self.fast_path.trainer and self.counter.backward_ends():
+        if get_ident() == self.fast_path.trainer and self.counter.backward_ends(bool(flags & UNCHANGED)):
             self._boundary(end, BACKWARD, 0, flags)
 
     def forward_ends(self, top_module: int, start: int, end: int, flags: int) -> None:
@@ -318,6 +320,7 @@ class Session:
         self._new_models.boundary()
         if self.counter.changed:
             self.counter.changed = False
+            self.allowance.again()
             self._start_script()  # what was learnt at the old kind of boundary starts again
         elif time_ns >= self.fast_path.until and self._script is not None:
             self._garbage.write()
@@ -326,7 +329,7 @@ class Session:
                 resume(self._script, self.recorder, time_ns)
             if not self.active:
                 end_script(self._script)
-        for each in (self.trial, self.catching, *self.logging):
+        for each in (self.trial, self.catching, self.pass_sites, *self.logging):
             each.boundary(self.steps)
 
     @guarding
@@ -340,8 +343,7 @@ class Session:
         if not new and any(top_module.alive and top_module.identity == number for top_module in self.top_modules):
             return
         with unasked():
-            facts = identity.top_module_facts(module, number)
-        self.recorder.fact("root", **facts)
+            self.recorder.fact("root", **identity.top_module_facts(module, number))
         patch = TopModuleTimer(self, module, number)
         patch.install()
         self.top_modules[:] = [*(top_module for top_module in self.top_modules if top_module.module is not None), patch]
@@ -389,6 +391,7 @@ def leave(session: Session) -> None:
 def _describe(session: Session, optimizer: Any, number: int) -> int:
     """Writes what an optimizer is that steps for the first time. One that is made in the place of another that is
     gone, as in each step of a loop, goes on under its number: by it steps are known."""
+    session.fast_path.weights.stop()  # its updates are the steps
     session._open()
     with unasked():
         facts = identity.optimizer_facts(optimizer, number)

@@ -117,12 +117,12 @@ class Untrained:
     def __init__(self) -> None:
         self.now = 0
         self.latest = self.distance = 0
-        """latest: the last such step. distance: steps from the one before it."""
+        """latest: the last such step. distance: steps from the one before it, or from the start."""
 
     def boundary(self, step: int) -> None:
         """Called when step `step` has ended."""
         if self.now > self.MANY:
-            self.latest, self.distance = step, step - self.latest if self.latest else 0
+            self.latest, self.distance = step, step - self.latest
         self.now = 0
 
     def steps_to_next(self, step: int) -> int:
@@ -185,8 +185,14 @@ class StepCounter:
         self._backward_depth += 1
         self.backwards += 1
 
-    def backward_ends(self) -> bool:
-        """Counts a backward, or a partial one (autograd.grad); ignores one whose start was not reported."""
+    @property
+    def is_outermost(self) -> bool:
+        """True while a backward runs that is in no other one."""
+        return self._backward_depth == 1
+
+    def backward_ends(self, unchanged: bool = False) -> bool:
+        """Counts a backward, or a partial one (autograd.grad); ignores one whose start was not reported. unchanged: it
+        belongs to the step of the pass before."""
         if not self._backward_depth:
             return False
         self._backward_depth -= 1
@@ -195,7 +201,7 @@ class StepCounter:
         if self._update_in_backward:
             self._update_in_backward = False
             return self._boundary(OPTIMIZER)
-        if self.updated or self.backwards < BACKWARDS_WITHOUT_UPDATE:
+        if self.updated or unchanged or self.backwards < BACKWARDS_WITHOUT_UPDATE:
             return False
         return self._boundary(BACKWARD)
 

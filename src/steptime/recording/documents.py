@@ -51,6 +51,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "worker_samples": rec.WorkerSampleFacts,
     "repeats": rec.RepeatFacts,
     "use": rec.UseFacts,
+    "passes": rec.PassSiteFacts,
     "modules": rec.ModuleFacts,
     "between": rec.BetweenFacts,
     "caught": rec.CaughtFacts,

@@ -295,6 +295,7 @@ def assemble_process(
         sampled=tuple(_of(found, rec.SampleFacts)),
         repeats=next(reversed(_of(found, rec.RepeatFacts)), None),
         use=next(reversed(_of(found, rec.UseFacts)), None),
+        pass_sites=tuple(_of(found, rec.PassSiteFacts)),
         called=_newest(_of(found, rec.CalledFacts), "file", "line"),
         modules=next((fact.modules for fact in reversed(_of(found, rec.ModuleFacts))), ()),
         without_update=next((fact.without_update for fact in reversed(_of(found, rec.ModuleFacts))), ()),

@@ -229,7 +229,7 @@ class RepeatedLine:
     """A line that computed what it had computed before. outer: the line that calls its function, depth: how many
     functions run then. evaluations: per step; again: of those behind the first step, per step, that gave what was there
     before, in `duration` ns; results: different ones, in all. called: the function of a package that gave them to the
-    line; "" for the line itself."""
+    line; "" for the line itself. first, asker: two lines of one call that both ask for it in the same step."""
 
     site: SourceLine
     evaluations: float
@@ -240,6 +240,8 @@ class RepeatedLine:
     part: str = ""
     depth: int = 0
     called: str = ""
+    first: SourceLine | None = None
+    asker: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,12 +266,17 @@ class OutsideCall:
 
 @dataclass(frozen=True, slots=True)
 class LineWork:
-    """A line that calls or reads such things. evaluations, duration (ns): per step."""
+    """A line that calls or reads such things. evaluations, duration (ns): per step. own: ns per step of that outside of
+    the lines of functions that it calls; double: fraction of its evaluations that give numbers of double precision;
+    one_hot: shape of the rows of one-hot vectors that it gives, () for none."""
 
     site: SourceLine
     evaluations: float
     duration: float
     part: str = ""
+    own: float = 0.0
+    double: float = 0.0
+    one_hot: tuple[int, ...] = ()
     read: tuple[WholeRead, ...] = ()
     calls: tuple[OutsideCall, ...] = ()
 
@@ -319,6 +326,16 @@ class PassFacts:
     made: SourceLine | None = None
     passed: SourceLine | None = None
     picked: tuple[PickedFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PassSiteFacts:
+    """Line that started many backward passes in one step, one of them at `start` ns. shared: they went through the same
+    graph."""
+
+    site: SourceLine
+    start: int
+    shared: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,13 +499,16 @@ class LossFacts:
 
 @dataclass(frozen=True, slots=True)
 class PaddingFacts:
-    """Mean fraction of padding in `batches` batches of tokens. tokens: mean number per batch; 0 if unknown.
+    """Mean fraction of padding in `batches` batches of tokens. tokens: mean number per batch; 0 if unknown. beyond:
+    mean fraction of the length behind the longest row. site: line that fills rows up, None if unknown.
 
     Raises ValueError for a share outside of 0 to 1."""
 
     share: float
     batches: int
     tokens: float = 0.0
+    site: SourceLine | None = None
+    beyond: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
@@ -736,6 +756,7 @@ class Process:
     repeats: RepeatFacts | None = None
     use: UseFacts | None = None
     called: tuple[CalledFacts, ...] = ()
+    pass_sites: tuple[PassSiteFacts, ...] = ()
     modules: tuple[tuple[str, str, int, int], ...] = ()
     without_update: tuple[tuple[str, int], ...] = ()
     between: BetweenFacts | None = None

@@ -26,21 +26,29 @@ LEAST_OPTIMIZER, LEAST_BYTES_OPTIMIZER = 0.35, 256 << 20
 
 
 @rule("ST701", "recompute")
-def recomputation(step: StepSummary, recompute: RecomputeUse, lines: tuple[LineUse, ...] = ()) -> Finding | None:
+def recomputation(
+    step: StepSummary,
+    recompute: RecomputeUse,
+    lines: tuple[LineUse, ...] = (),
+    second_order: bool | None = None,
+) -> Finding | None:
     """Activation checkpointing computes the forward twice though memory is to spare
 
     What it means: torch.utils.checkpoint drops activations and computes them again in backward: less memory, about a
     third more time.
 
     How we know: Forward operators that run again inside backward are summed, on a CPU with the Python around them. The
-    rule fires when the peak of memory is not known or leaves at least 30 % of the device free.
+    rule fires when the peak of memory is not known or leaves at least 30 % of the device free. Gradients of gradients
+    run forward operators in backward, too: there a line must have been seen to call torch.utils.checkpoint.
 
     What helps: Checkpoint fewer blocks (every second one), or only what is cheap to compute again (selective
     checkpointing), until memory is used; or use the free memory for a larger batch.
 
     When to ignore it: When other runs of the same code need the memory (longer sequences, a larger batch).
     """
-    if recompute.memory_share is not None and recompute.memory_share >= SPARE_MEMORY:
+    calls = [line for line in lines if any(each.startswith(CHECKPOINTING) for each in line.calls)]
+    needed = recompute.memory_share is not None and recompute.memory_share >= SPARE_MEMORY
+    if needed or (second_order and not calls):
         return None
     spent, share = format_duration(recompute.duration.value), share_of_step(recompute.duration.value, step)
     spare = (
@@ -50,7 +58,6 @@ def recomputation(step: StepSummary, recompute: RecomputeUse, lines: tuple[LineU
     )
     summary = f"Backward computes {spent} of forward again ({share}){spare}"
     advice = "Checkpoint fewer blocks, or none, as far as the memory allows."
-    calls = [line for line in lines if any(each.startswith(CHECKPOINTING) for each in line.calls)]
     call = max(calls, key=lambda line: line.duration.value).source if calls else None
     return recomputation.finding(summary, advice, recompute.duration, category="compute", source=call)
 
@@ -66,8 +73,10 @@ def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
     (Theil and Sen), with an interval from a bootstrap of blocks; the first quarter of the run and the windows of our
     own profiler are left out. The rule fires when the interval is above zero, a megabyte has come together, and the
     series keeps rising: a sawtooth does not, nor does a cache that fills up. Who keeps it is asked of Python's garbage
-    collector at three boundaries of steps, a few steps apart. In a run that was too short for a slope, what is found so
-    is reported if it keeps graphs of autograd. How long the memory lasts is what is left of it, divided by the growth.
+    collector at three boundaries of steps, a few steps apart; of graphs that nothing holds, the line is named that
+    calls backward(create_graph=True), whose gradient and graph hold each other. In a run that was too short for a
+    slope, what is found so is reported if it keeps graphs of autograd. How long the memory lasts is what is left of it,
+    divided by the growth.
 
     What helps: Keep numbers, not tensors: `total += loss.detach()`, `losses.append(loss.item())` now and then. Remove
     hooks when they have served; empty what is collected.
@@ -115,6 +124,10 @@ def _advice(holder: HolderUse | None) -> str:
     if holder is None:
         return "Nothing that Python keeps was seen to grow: look for buffers of extensions, loaders and loggers."
     name = holder.name or "it"
+    if holder.kind == "gradient of":
+        return (
+            "Use torch.autograd.grad(…, create_graph=True): a gradient in .grad keeps its graph. Or set .grad = None."
+        )
     if holder.kind == "hook":
         return f"The hook keeps what it is given in {name}: keep less, or remove it with handle.remove()."
     if holder.most is not None:

@@ -107,7 +107,8 @@ FEWEST_SLICES = 16
 class _Site:
     """Operators that one line or function calls in a step. each: mean ns of one. idle: ns of those whose work takes no
     longer than their dispatch. python: ns of Python in the loop. slow: ns of matmuls beyond what their arithmetic
-    takes at the machine's rate. lines: that call them. spent: ns of timed lines that run in the loop."""
+    takes at the machine's rate. lines: that call them. spent: ns of timed lines that run in the loop. caller: line that
+    calls the function, where only that was timed."""
 
     source: SourceLine
     calls: float
@@ -117,6 +118,7 @@ class _Site:
     slow: float = 0.0
     lines: int = 1
     spent: float = 0.0
+    caller: LineUse | None = None
 
 
 @rule(
@@ -169,7 +171,8 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
         summary = f"{where} {site.calls:,.0f} of the step's {whole:,.0f} operators: "
         summary += in_step(saving.value, step)
         text = (source.text,) if source.text else ()
-        companions = any(line.source == source and line.role == "python" for line in case.lines)
+        timed = [site.caller] if site.caller else [line for line in case.lines if line.source == source]
+        companions = any(line.role == "python" for line in timed)
         on_a_list = ON_A_LIST.format(or_compile(case.second_order, "the function"))
         reported = on_a_list if companions and not (case.compilations or step.compiled) else advice
         yield dispatch_loop.finding(
@@ -201,13 +204,11 @@ def _sites(case: Case) -> Iterator[_Site]:
             each = ratio(sum(use.duration for use in uses), calls)
             name = function_of(source)[1]
             callers = [use for use in case.lines if use.role in CALLERS and calls_function(use.calls, name)]
-            if len(callers) == 1:  # its own lines are not timed, the call of it is
-                python = callers[0].python.value
-                yield _Site(callers[0].source, calls, each, _idle(uses), python, _slow(case.roofline, uses))
-            else:
-                sampled = sampled_lines(case.paths, source)
-                line = max(sampled, key=lambda line: sampled[line], default=source)
-                yield _Site(line, calls, each, _idle(uses), slow=_slow(case.roofline, uses), lines=max(1, len(sampled)))
+            sampled, caller = sampled_lines(case.paths, source), callers[0] if len(callers) == 1 else None
+            line = max(sampled, key=lambda line: sampled[line], default=caller.source if caller else source)
+            python = caller.python.value if caller else 0.0  # its own lines are not timed, the call of it is
+            lines = max(1, len(sampled))
+            yield _Site(line, calls, each, _idle(uses), python, _slow(case.roofline, uses), lines, caller=caller)
 
 
 def _may_loop(uses: Iterable[OperatorUse]) -> bool:

@@ -25,7 +25,19 @@ from steptime.advice.line_evidence import (
 from steptime.advice.models import REFUSED, hand_made_update
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Rule, rule
 from steptime.advice.run_uses import GarbageUse, SegmentUse, StepSummary
-from steptime.advice.savings import capped, in_step, less, modelled, more, named, ratio, scaled, share_of_step, total
+from steptime.advice.savings import (
+    capped,
+    in_step,
+    less,
+    modelled,
+    more,
+    named,
+    partly,
+    ratio,
+    scaled,
+    share_of_step,
+    total,
+)
 from steptime.analysis.operators import OperatorUse
 from steptime.quantities import Estimate, SourceLine, format_count, format_duration, format_source
 from steptime.trace.links import is_user_file
@@ -65,6 +77,9 @@ MOST_OF_IT = 0.5
 """Fraction of the step's Python, for one line that was looked at now and then to be reported."""
 TRAINED_THROUGH = 0.1
 """Fraction of the time of a function outside of the model, in backward: from here on the loss goes through it."""
+LIKELY_FASTER, SURELY_FASTER = 0.3, 0.05
+"""Fraction of the time of code that the loss goes through which faster operators likely and surely save. A judgement:
+they save dispatch and traffic, not the arithmetic, and the work has to be done."""
 OFTEN = 50
 """Steps between two checkpoints: when more are between, saving is an event between steps (ST902), not part of them."""
 LEAST_CONVERSION = 200_000.0
@@ -471,7 +486,8 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
     outside of the loader, forward, backward and update belongs to the line, with its operators and, as far as a
     step with stacks shows them, their backward. Loss functions of torch do not count: every training needs one. A
     model that trains and is called again without gradients in the same steps counts. An update written by hand does
-    not (see ST505).
+    not (see ST505). Where the loss goes through it, the work has to be done: a twentieth of the time surely goes, a
+    third likely.
 
     What helps: Ask whether each step needs it. Do it every n-th step, do it once before the loop, or reuse what the
     step has computed. If the loss goes through it, each step needs it: use torch.compile on that function, or
@@ -493,8 +509,9 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
         elif any(map(LOSS_CALL.fullmatch, group[0].line.calls)):
             spent = less(spent, _needed_in_loop(case.operators, group[0], times, loops))
         if is_user_file(source.file) and ratio(spent.value, step.duration.value) >= LEAST_OUTSIDE:
-            advice = _advice_outside(case, group, backward >= TRAINED_THROUGH * spent.value, loops)
-            yield _outside(step, group, spent, advice)
+            trained = backward >= TRAINED_THROUGH * spent.value
+            saving = partly(spent.value, LIKELY_FASTER, SURELY_FASTER, step) if trained else spent
+            yield _outside(step, group, spent, saving, _advice_outside(case, group, trained, loops))
     if case.repeated is not None:
         again = case.repeated
         where = f"{format_source(again.source)} runs" if again.source is not None else "The loop runs"
@@ -567,11 +584,11 @@ def _advice_outside(case: Case, group: Sequence[LineTime], trained: bool, loops:
     return "Ask whether each step needs it: do it every n-th step, or once before the loop."
 
 
-def _outside(step: StepSummary, group: Sequence[LineTime], spent: Estimate, advice: str) -> Finding:
+def _outside(step: StepSummary, group: Sequence[LineTime], spent: Estimate, saving: Estimate, advice: str) -> Finding:
     source = group[0].line.source
     where = format_source(source) + (f" `{source.text}`" if 0 < len(source.text) <= SHORT_TEXT else "")
     where += _behind(group)
     summary = f"{where}: {in_step(spent.value, step)}, outside of model and optimizer"
     return outside_model.finding(
-        summary, advice, spent, source=source, evidence=(source.text,) if len(source.text) > SHORT_TEXT else ()
+        summary, advice, saving, source=source, evidence=(source.text,) if len(source.text) > SHORT_TEXT else ()
     )

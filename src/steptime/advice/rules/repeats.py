@@ -72,7 +72,8 @@ def computed_again(step: StepSummary, repeats: tuple[RepeatUse, ...]) -> Iterato
     How we know: In a few steps, what the lines of the loop and of your most expensive functions give is fingerprinted:
     each array whose evaluation takes more than 20 microseconds, by its bytes. A result that was there before counts
     with the time that it took. Buffers of one number do not count, nor do copies that are changed afterwards; nor what
-    is on a device. Of lines that call each other the innermost one is named that takes nearly all of the time.
+    is on a device. Of lines that call each other the innermost one is named that takes nearly all of the time; where
+    two lines of a function ask for the same result, one after the other, the second of these.
 
     What helps: Compute it once: before the loop, in __init__ (register_buffer), or by what it depends on
     (functools.cache, a dictionary). What belongs to a sample: once for each sample, kept or written to disk. What
@@ -90,19 +91,23 @@ def computed_again(step: StepSummary, repeats: tuple[RepeatUse, ...]) -> Iterato
         often = (
             f"{use.again:.3g} of {use.evaluations:.3g} times per step" if use.evaluations >= TWICE else "in each step"
         )
-        summary = f"Computed again with the same result as before, {often}: {in_step(spent, step)}"
+        as_before = f"as at {format_source(use.first)}" if use.first is not None else "as before"
+        summary = f"Computed again with the same result {as_before}, {often}: {in_step(spent, step)}"
         yield computed_again.finding(
             summary,
             _keep(use),
             use.duration,
             category="input" if use.part == "input" else "",
-            source=use.source,
+            source=use.asker or use.source,
             evidence=tuple(_evidence(use)),
+            below=use.source,
         )
 
 
 def _keep(use: RepeatUse) -> str:
-    """Where to keep it: what has one result needs no key."""
+    """Where to keep it: what has one result needs no key, what another line has asked for is there."""
+    if use.first is not None:
+        return f"Compute it once: keep what {format_source(use.first)} gave and use that, or leave one of the two out."
     if use.results == 1:
         return "Compute it once, before the loop or in __init__ (register_buffer), and use that."
     return "Keep each result by what it depends on (functools.cache, a dictionary) and look it up."
@@ -115,7 +120,9 @@ def _evidence(use: RepeatUse) -> Iterator[str]:
         yield f"{use.called} gives it; where that reads a file, read it once and keep what it holds."
     results = "one result" if use.results == 1 else f"{use.results} different results"
     yield f"{results} in {use.evaluations * use.steps:.0f} evaluations of {use.steps} steps."
-    if use.outer is not None:
+    if use.asker is not None:
+        yield f"Computed at {format_source(use.source)}."
+    elif use.outer is not None:
         yield f"Called from {format_source(use.outer)}."
 
 

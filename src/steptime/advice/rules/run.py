@@ -12,7 +12,7 @@ from steptime.advice.device_uses import MachineUse, RooflineUse
 from steptime.advice.evidence import Case, LineUse, SiteUse
 from steptime.advice.kernels import first_source, plain_name, short_kernel
 from steptime.advice.line_evidence import line_times, steady_time
-from steptime.advice.models import check_time, checks
+from steptime.advice.models import AT_ONCE, check_time, checks
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Weight, rule
 from steptime.advice.rules.python import OFTEN
 from steptime.advice.rules.switches import CHECKS_OFF
@@ -44,6 +44,8 @@ NO_LONGER = 1.5
 """Times the usual step: steps that take less were caught by their number, not by their length."""
 REPORTED_SLOWED = 1.5
 """Times as long as usual while lines were timed: from here on it is reported, as shares of lines are off then."""
+HOOKS_OF = "the hooks of "
+"""How the hooks of modules are named where they pile up."""
 LEAST_ROLLOUTS = 0.2
 """Fraction of the run after the warm-up: a job that learns by acting spends some of it on that; less is worth no
 change."""
@@ -60,7 +62,8 @@ def slow_evaluation(segments: tuple[SegmentUse, ...]) -> Finding | None:
     their total is compared with the run after the warm-up.
 
     What helps: Evaluate less often or on a fixed part of the data; a larger batch without gradients
-    (torch.inference_mode); workers for the validation loader; evaluate checkpoints in another process.
+    (torch.inference_mode); workers for the validation loader; evaluate checkpoints in another process. What is wanted
+    of the training set alone, the training steps have: add up their losses and hits.
 
     When to ignore it: When the measured piece of the run is too short to hold the usual number of training steps per
     evaluation.
@@ -69,8 +72,9 @@ def slow_evaluation(segments: tuple[SegmentUse, ...]) -> Finding | None:
     if use is None:
         return None
     summary = f"Evaluation ran {_times(use)} and took {format_share(use.share)} of the run"
-    advice = "Evaluate less often, on less data, or with larger batches."
-    return slow_evaluation.finding(f"{summary} ({format_duration(use.duration)})", advice, **_where(use))
+    advice = "Evaluate less often, on less data, or with larger batches; scores of training data: from its own steps."
+    given = {**_where(use)} if use.asked is None else {**_where(use), "source": use.asked}
+    return slow_evaluation.finding(f"{summary} ({format_duration(use.duration)})", advice, **given)
 
 
 @rule("ST902", "slow-checkpoint", weight=Weight.NOTE)
@@ -206,7 +210,8 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
     are timed once more, and the rule names the line that grew. For the backward pass it names the line by which the
     graph of one step reaches the next: the search for leaks finds it, else it is the only variable that the line with
     the forward pass both reads and binds. Lists, dictionaries, sets and deques of the job's variables and attributes
-    are measured at three steps: the rule names one that becomes longer with each, at that line. Without such a line,
+    are measured at three steps, and the hooks of modules: the rule names one that becomes longer with each, at that
+    line, or the one that registers hooks. Without such a line,
     on a CPU that other processes used meanwhile, the finding is a note: they may be what changed.
 
     What helps: Look at what the job does from that step on.
@@ -224,19 +229,24 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
     keeps = f": {change.carried} keeps its graph" if change.carried else ""
     if keeps:
         summary = f"Since step {change.step}{epoch} a step takes {took}{keeps}"
+    gets = "get {} more" if change.longer.startswith(HOOKS_OF) else "gets {} longer"
+    longer = f"; {change.longer} {gets.format(f'{change.entries:,.0f}')} with each step" if change.longer else ""
     if change.gradual:
         part, each = part_words(change.phase), format_duration(change.by_step)
         took = f"from {format_duration(change.before)} to {format_duration(change.now)}"
         place = f", at {format_source(change.line)}" if change.line is not None else ""
-        longer = f"; {change.longer} gets {change.entries:,.0f} longer with each step" if change.longer else ""
         summary = f"{part[:1].upper()}{part[1:]} grows by {each} every step, {took}{keeps or place}{longer}"
         advice = "Look for what grows with each step or epoch: hooks, callbacks, lists, graphs, buffers."
-        if longer:
-            advice = (
-                f"Empty {change.longer} once it has served (at the end of each epoch), bound it, keep a sum of it, or "
-                "pass over the new entries only. A deque is slow to index, a list slow to search: use a list by index, "
-                "a set or a dictionary."
-            )
+    elif longer:
+        summary = f"Since step {change.step}{epoch} a step takes {took}{longer}"
+    if change.longer.startswith(HOOKS_OF):
+        advice = "Remove all hooks when they have served (handle.remove() of each handle), or register them once."
+    elif longer and change.gradual:
+        advice = (
+            f"Empty {change.longer} once it has served (at the end of each epoch), bound it, keep a sum of it, or "
+            "pass over the new entries only. A deque is slow to index, a list slow to search: use a list by index, "
+            "a set or a dictionary."
+        )
     if keeps:
         advice = f"Cut the graph between steps: {change.carried} = {change.carried}.detach() behind the update."
     amount = change.growth * change.share
@@ -307,7 +317,8 @@ def outlier_steps(outliers: OutlierUse, caught: CaughtUse | None = None) -> Find
     most time beyond its time in the other steps. Steps that are long by a garbage collection, or because it is their
     turn (ST905), are the job's own and stay in the mean. So do steps that wait for input, if they are more than one in
     fifty: a late batch now and then is how the job runs. Steps whose model took long and whose wait was shorter for it
-    are no longer as a whole: the mean leaves them out, and nothing is reported of them.
+    are no longer as a whole: the mean leaves them out, and nothing is reported of them. Where they have many backward
+    passes, the line that starts these is named (see ST510).
 
     What helps: Look at what else the job does in these steps (a checkpoint, a log, a first batch of another shape), and
     at what else ran on the machine then.
@@ -321,8 +332,14 @@ def outlier_steps(outliers: OutlierUse, caught: CaughtUse | None = None) -> Find
     words = part_words(outliers.part)
     numbers = f"{'Step' if outliers.count == 1 else 'Steps'} {', '.join(map(str, outliers.numbers))}"
     more = f" and {outliers.count - len(outliers.numbers)} more" if outliers.count > len(outliers.numbers) else ""
-    evidence = (f"{numbers}{more}; {words} takes {format_duration(outliers.growth)} more than in the others.",)
-    return outlier_steps.finding(outliers_text(outliers), f"Look at {words} in these steps.", evidence=evidence)
+    evidence: tuple[str, ...] = (
+        f"{numbers}{more}; {words} takes {format_duration(outliers.growth)} more than in the others.",
+    )
+    advice, passes = f"Look at {words} in these steps.", outliers.passes
+    if passes is not None and passes.shared:
+        advice, evidence = AT_ONCE, (*evidence, "All of these passes go through the same graph.")
+    source = passes.source if passes is not None else None
+    return outlier_steps.finding(outliers_text(outliers), advice, source=source, evidence=evidence)
 
 
 @rule("ST907", "caught-steps", weight=Weight.NOTE)

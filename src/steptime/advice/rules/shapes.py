@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from steptime.advice.device_uses import MachineUse, RooflineUse, WrittenNormUse
 from steptime.advice.evidence import Case
 from steptime.advice.kernels import REACHABLE, about_kernels, plain_name, shapes_of
-from steptime.advice.line_evidence import lines_around, sampled_lines, steady_time
+from steptime.advice.line_evidence import function_of, lines_around, sampled_lines, steady_time
 from steptime.advice.memory_evidence import has_room
 from steptime.advice.models import or_compile
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.rules.overhead import HELD_BACK
-from steptime.advice.run_uses import CategoryUse, MemoryUse, StepSummary
+from steptime.advice.run_uses import CategoryUse, MemoryUse, StepSummary, WorkUse
 from steptime.advice.savings import in_step, modelled, named, ratio
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
@@ -247,6 +247,52 @@ def slow_way(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) 
         source = _asking_line(case, max(uses, key=lambda use: use.duration), way.mark)
         summary = f"{way.what}: {in_step(spent, step)}"
         yield slow_way.finding(summary, way.advice, saving, category="compute", source=source)
+
+
+PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+MAKING = frozenset({"scatter", "fill", "zero", "copy", "eq", "one_hot", "aminmax"})
+"""Operators that multiply, and that one-hot vectors are made by."""
+LIKELY_LOOKUP, SURE_LOOKUP = 0.9, 0.4
+"""Fraction of the time of product and vectors that a lookup likely and surely saves: it reads rows of the table, whose
+gradient is as large as before."""
+
+
+@rule("ST420", "one-hot-product", supersedes=("dominant-operator", "work-without-gradient", "outside-model"))
+def one_hot_product(
+    step: StepSummary, works: tuple[WorkUse, ...], operators: tuple[OperatorUse, ...], case: Case
+) -> Iterator[Finding]:
+    """Rows of a table are looked up by a product with one-hot vectors
+
+    What it means: A vector of zeros with a single one, times a matrix, is a row of the matrix. The product multiplies
+    and adds all the zeros, and the vectors are written and read besides.
+
+    How we know: In a few steps results of lines are looked at: tensors in main memory of which eight rows have a single
+    one each, of 32 numbers or more. Products in the same function count, forward and backward, as many as there are
+    such results; and what makes the vectors.
+
+    What helps: torch.nn.functional.embedding(index, table), or table[index]; for a sum of rows embedding_bag. As the
+    input of a linear layer: an embedding of its transposed weight.
+
+    When to ignore it: When the vectors are soft (labels that are smoothed, mixtures) in most steps.
+    """
+    for use in works:
+        own = [each for each in operators if each.source and function_of(each.source) == function_of(use.source)]
+        products = [each for each in own if plain_name(each.name) in PRODUCTS]
+        making = [each for each in own if plain_name(each.name) in MAKING and each.phase != "backward"]
+        calls = sum(each.calls for each in products if each.phase != "backward")
+        if step.device != "cpu" or use.kind != "one-hot" or not calls:
+            continue
+        multiplied, made = (steady_time(uses, operators, case.categories, case.machine) for uses in (products, making))
+        spent = min(1.0, ratio(use.evaluations, calls)) * multiplied + made
+        if ratio(spent, step.duration.value) >= LEAST_SLOW:
+            yield one_hot_product.finding(
+                f"One-hot vectors of {use.what} are multiplied to look rows up: {in_step(spent, step)}",
+                "Index the table: torch.nn.functional.embedding(index, table) gives the same rows.",
+                modelled(LIKELY_LOOKUP * spent, SURE_LOOKUP * spent, spent, step.steady),
+                category="compute",
+                source=use.source,
+                evidence=(use.source.text,) if use.source.text else (),
+            )
 
 
 def _asking_line(case: Case, use: OperatorUse, mark: str) -> SourceLine | None:

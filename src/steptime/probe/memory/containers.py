@@ -5,17 +5,21 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
+import torch
+
 from steptime.probe import sites
 from steptime.probe.memory.leaks import growing_line
-from steptime.probe.objects import attributes
+from steptime.probe.objects import attributes, modules_of
 
 GROW = (list, dict, set, deque, OrderedDict)
 """Exact types, whose length runs no code of the user's; compared by identity, as a metaclass may have a hash of its
 own."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Attributes of modules with the hooks that are registered."""
 MOST_GROWING = 4
 """Containers that are reported, those that grow fastest first."""
 DEEP, MOST_ATTRIBUTES = 3, 4_000
@@ -77,6 +81,15 @@ def _of_variables(entries: list[tuple[Any, Any]], codes: list[CodeType]) -> Iter
             yield str(name), value, codes
         elif kind is not ModuleType and not issubclass(kind, type):
             yield from _of_attributes(value)
+            yield from _hooks(value) if issubclass(kind, torch.nn.Module) else ()
+
+
+def _hooks(module: torch.nn.Module) -> Iterator[tuple[str, Any, list[CodeType]]]:
+    """Hooks of a module and those below it."""
+    for each in islice(modules_of(module), MOST_ATTRIBUTES):
+        for name in HOOKS:
+            if _grows(type(hooks := each.__dict__.get(name))):
+                yield f"{type(each).__name__}.{name}", hooks, []
 
 
 def _grows(kind: type) -> bool:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from steptime.probe import sites
+from steptime.probe import backwards, sites
 from steptime.probe.memory.living import gradient_function, nodes_behind, promotions, size_of, storage_of, tensors
 
 MOST_LEVELS = 5
@@ -322,3 +322,11 @@ class LeakSearch:
                 "steps": steps,
             }
         )
+
+
+def of_cycle(leak: dict[str, Any]) -> dict[str, Any]:
+    """A leak; of graphs that nothing was seen to hold, with the line whose gradients hold them."""
+    site = next(iter(backwards.cycles), None)
+    if site is None or leak["name"] or not leak["graphs"]:
+        return leak
+    return {**leak, "kind": "gradient of", "name": "backward(create_graph=True)", "site": sites.line_at(site)}

@@ -1,0 +1,61 @@
+"""Whether parameters have changed since the last backward pass, in a job without optimizers: several passes with the
+same parameters are parts of one step (conjugate gradients, a line search, a penalty).
+
+Of a few small parameters in main memory the first bytes are compared; nothing is held.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from steptime.probe.objects import unasked
+
+TENSOR = torch._C.TensorBase
+NATIVE = (torch.Tensor, torch.nn.Parameter)
+WATCHED, BYTES = 4, 64
+"""Parameters that are looked at, the smallest; and bytes of each: a look takes two microseconds."""
+MOST_UNCHANGED = 64
+"""Passes in a row without a change: then nothing is trained here, and each pass is a step."""
+
+
+class Weights:
+    """Observer of some parameters."""
+
+    def __init__(self) -> None:
+        self._watched: tuple[weakref.ref[Any], ...] = ()
+        self._seen: list[tuple[int, bytes]] = []
+        self._unchanged = 0
+
+    def add(self, parameters: Iterable[Any]) -> None:
+        """Adds the smallest of these; none where one is not in main memory."""
+        with unasked():
+            found = [each for each in parameters if type(each) in NATIVE and each.requires_grad and each.numel()]
+            plain = all(each.device.type == "cpu" and each.layout is torch.strided for each in found)
+            smallest = sorted(found, key=TENSOR.numel)[:WATCHED] if plain else []
+            self._watched += tuple(map(weakref.ref, smallest))
+
+    def stop(self) -> None:
+        self._watched = ()
+
+    def unchanged(self) -> bool:
+        """True if the parameters are what they were at the last look."""
+        if not self._watched:
+            return False
+        with unasked():
+            now = [_start(each) for reference in self._watched if (each := reference()) is not None]
+        same, self._seen = bool(now) and now == self._seen, now
+        self._unchanged = self._unchanged + 1 if same else 0
+        if self._unchanged > MOST_UNCHANGED:
+            self.stop()
+        return same
+
+
+def _start(parameter: Any) -> tuple[int, bytes]:
+    start = TENSOR.data_ptr(parameter)
+    size = min(BYTES, TENSOR.numel(parameter) * TENSOR.element_size(parameter))
+    return start, ctypes.string_at(start, size) if start and TENSOR.is_contiguous(parameter) else b""

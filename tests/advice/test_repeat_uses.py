@@ -1,0 +1,31 @@
+"""Of lines that call each other and compute again what was there, the one that is to be changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from steptime.advice.repeat_evidence import _apart
+from steptime.quantities import SourceLine
+from steptime.recording.recording import RepeatedLine
+
+CALL = SourceLine("train.py", 44, "product", "kl = kl_divergence(old, policy(states))")
+FORWARD = SourceLine("train.py", 22, "Policy.forward", "return Normal(self.body(states), self.scale)")
+BELOW = SourceLine("train.py", 18, "features", "return states.pow(2).cos()")
+CALLED = RepeatedLine(CALL, 10.0, 9.0, 4, 9e6, depth=2)
+IN_FORWARD = RepeatedLine(FORWARD, 12.0, 10.0, 5, 10e6, outer=CALL, part="forward", depth=3)
+IN_HELPER = RepeatedLine(BELOW, 12.0, 10.0, 5, 9.5e6, outer=FORWARD, part="forward", depth=4)
+
+
+def test_a_model_whose_call_comes_again_is_not_entered() -> None:
+    assert _apart([IN_FORWARD, CALLED, IN_HELPER]) == [CALLED]
+
+
+def test_a_line_in_a_forward_that_comes_again_for_another_input_is_named_itself() -> None:
+    assert _apart([IN_FORWARD, IN_HELPER]) == [IN_HELPER]
+    assert _apart([IN_FORWARD, replace(CALLED, duration=2e6)]) == [IN_FORWARD]
+
+
+def test_the_innermost_line_that_takes_nearly_all_is_named() -> None:
+    helper = replace(IN_HELPER, outer=CALL, depth=3)
+    assert _apart([CALLED, helper]) == [helper]
+    assert _apart([CALLED, replace(helper, duration=3e6)]) == [CALLED]
