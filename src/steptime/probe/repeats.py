@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 from types import CodeType, FrameType
@@ -127,9 +127,9 @@ class _Running:
 
 class RepeatObserver:
     """Looks at the results of some functions of the user's, in the thread that starts it, until it is stopped or has
-    taken `budget` ns."""
+    taken `budget` ns. others: ns that other looks of ours have taken in this thread, which are no line's."""
 
-    def __init__(self, codes: Iterable[CodeType], budget: int) -> None:
+    def __init__(self, codes: Iterable[CodeType], budget: int, others: Callable[[], int] = int) -> None:
         self._stores = {code: {line: stores for line, (stores, _) in sites.names_by_line(code).items()}
                         for code in codes}  # fmt: skip
         self._lines: dict[_Key, _Evaluated] = {}
@@ -137,7 +137,7 @@ class RepeatObserver:
         self.works: list[dict[str, Any]] = []
         """What the lines go through, for `RepeatFacts`, known when it has stopped."""
         self._open: list[_Running] = []
-        self._budget, self.ours, self.steps = budget, 0, 0
+        self._budget, self._others, self.ours, self.steps = budget, others, 0, 0
         self._trace, self._local = self._make()
         self._on = False
 
@@ -233,7 +233,7 @@ class RepeatObserver:
                 if top is None or caller is None or caller.f_code is not top.code or not self._work.is_outside(code):
                     return None
                 return self._outside(frame, caller, top.line)
-            self._open.append(_Running(code, now() - self.ours))
+            self._open.append(_Running(code, now() - self._looking()))
             return local
 
         return trace, local
@@ -247,7 +247,7 @@ class RepeatObserver:
             try:
                 if event == "return":
                     frame.f_trace, frame.f_trace_lines = None, True  # a generator goes on as another call
-                    took = began - start - (self.ours - ours)
+                    took = began - start - (self._looking() - ours)
                     if self._on and took >= LEAST_TIME and line and not being_traced():
                         with unasked():
                             self._work.called(frame, line, caller, argument, took, later=self.steps > 0)
@@ -257,8 +257,12 @@ class RepeatObserver:
             self.ours += now() - began
             return None
 
-        start, ours = now(), self.ours
+        start, ours = now(), self._looking()
         return returns
+
+    def _looking(self) -> int:
+        """ns that all looks have taken."""
+        return self.ours + self._others()
 
     def _at(self, frame: FrameType, event: str, argument: Any, time_now: int) -> None:
         code = frame.f_code
@@ -267,7 +271,7 @@ class RepeatObserver:
         if not self._open:
             self._open.append(_Running(code))
         top = self._open[-1]
-        took = time_now - top.start - (self.ours - top.ours)
+        took = time_now - top.start - (self._looking() - top.ours)
         names = sorted(name for name in self._stores[code].get(top.line, ()) if not name.startswith("."))
         self._check(frame, top, [name for name in names if name in top.bound])  # += binds what it has changed
         if top.line and took >= LEAST_TIME and not being_traced():
@@ -275,11 +279,11 @@ class RepeatObserver:
             self._evaluated(frame, top, names, argument if event == "return" else None, took)
         if event == "return":
             self._check(frame, top, tuple(top.bound))
-            self._returned(frame, top, argument, time_now - self.ours - top.entered)
+            self._returned(frame, top, argument, time_now - self._looking() - top.entered)
             self._open.pop()
         else:  # what the line gave the last time is there until it runs
             self._check(frame, top, [name for name, known in top.bound.items() if known[0] == (code, frame.f_lineno)])
-            top.line, top.start, top.ours = frame.f_lineno, now(), self.ours + now() - time_now
+            top.line, top.start, top.ours = frame.f_lineno, now(), self._looking() + now() - time_now
             top.hits += 1
             self._work.reached(code, top.line)
             if top.hits >= LONG_CALL and top.entered:  # a loop: the whole call says enough

@@ -43,6 +43,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "change": rec.ChangeFacts,
     "leak": rec.LeakFacts,
     "growing": rec.GrowingFacts,
+    "freed": rec.FreedFacts,
     "loss": rec.LossFacts,
     "padding": rec.PaddingFacts,
     "inputs": rec.InputFacts,

@@ -271,6 +271,7 @@ def assemble_process(
         identity[workers.identity == seed] = loader
     iterators = dict(reversed(spawned))
     identity.flags.writeable = False
+    freed = {name for fact in _of(found, rec.FreedFacts) for name in fact.names}
     return rec.Process(
         folder=folder,
         facts=known or unknown,
@@ -287,8 +288,8 @@ def assemble_process(
         notes=tuple(fact for fact in found if isinstance(fact, str)),
         changes=_newest(_of(found, rec.ChangeFacts), "identity"),
         parity=read_parity(folder / "parity.jsonl", problems),
-        leaks=tuple(_of(found, rec.LeakFacts)),
-        growing=tuple(_of(found, rec.GrowingFacts)),
+        leaks=tuple(each for each in _of(found, rec.LeakFacts) if each.name not in freed),
+        growing=tuple(each for each in _of(found, rec.GrowingFacts) if each.name not in freed),
         out_of_memory=next(reversed(_of(found, rec.OutOfMemoryFacts)), None),
         padding=next(reversed(_of(found, rec.PaddingFacts)), None),
         loss=next(iter(_of(found, rec.LossFacts)), None),

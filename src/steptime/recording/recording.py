@@ -544,6 +544,13 @@ class GrowingFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class FreedFacts:
+    """Names of leaks and containers that were emptied after they had been reported: they are bounded."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OutOfMemoryFacts:
     """Out-of-memory error that ended the process. asked: bytes; None if the message lacks them. device: "cpu", "cuda".
     site: the user's innermost line. step: steps before. held: bytes by owner, as far as Python knows; resident: bytes
