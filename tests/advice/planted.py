@@ -76,6 +76,7 @@ def _parametrized(calls: float, of_model: float = 1.0) -> tuple[ModuleUse, ...]:
 
 
 AGAIN = RepeatUse(ITEM, about(8 * MS), 1.0, 1.0, 1, 4)
+DOUBLE = WorkUse(ITEM, "double", "", about(6 * MS), 32.0, "input")
 GONE_THROUGH = WorkUse(ITEM, "container", "the list self.table (22,000 entries)", about(8 * MS), 32.0)
 DISPATCHING = MachineUse("a machine", True, 1e11, 1e10, 1_000.0)
 CHECKED = SiteUse("__bool__", "cpu", 120.0, ITEM, 240, ("torch.distributions.normal.Normal.__init__",))
@@ -387,8 +388,18 @@ PLANTED: dict[str, dict[str, Case]] = {
             step=replace(step(20 * MS), device="cuda"),
             works=(replace(GONE_THROUGH, part="input", kind="copy", what="copy.deepcopy", evaluations=1.0),),
         ),
+        "fires-for-rows-of-other-workers": _waiting(
+            15 * MS,
+            5 * MS,
+            works=(replace(GONE_THROUGH, part="input", kind="rows", what="one of 4 is taken"),),
+        ),
         "clean-seldom": replace(BASE, works=(replace(GONE_THROUGH, duration=about(0.5 * MS)),)),
         "clean-on-a-device": replace(BASE, step=replace(BASE.step, device="cuda"), works=(GONE_THROUGH,)),
+    },
+    "double-precision-items": {
+        "fires": _waiting(15 * MS, 5 * MS, works=(DOUBLE, replace(DOUBLE, source=replace(ITEM, line=14)))),
+        "clean-seldom": replace(BASE, works=(replace(DOUBLE, duration=about(0.5 * MS)),)),
+        "clean-on-a-device": replace(BASE, step=replace(BASE.step, device="cuda"), works=(replace(DOUBLE, part=""),)),
     },
     "argument-checks": {
         "fires": replace(BASE, sites=(CHECKED,), machine=DISPATCHING),

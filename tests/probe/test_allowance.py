@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -460,12 +460,12 @@ def test_a_list_that_was_emptied_since_it_was_reported_is_withdrawn(
 def test_stages_in_the_same_steps_end_each_at_its_own() -> None:
     seen = []
 
-    def stage(name: str, count: int) -> Iterator[None]:
+    def stage(name: str, count: int) -> Generator[None, None, None]:
         for _ in range(count):
             yield
             seen.append(name)
 
-    assert sum(1 for _ in schedule._together(stage("a", 1), stage("b", 3), stage("c", 0))) == 3
+    assert len(list(schedule._together(stage("a", 1), stage("b", 3), stage("c", 0)))) == 3
     assert seen == ["a", "b", "b", "b"]
 
 

@@ -30,7 +30,7 @@ from steptime.advice.rules import CATALOGUE
 from steptime.advice.run_uses import HolderUse
 from steptime.advice.savings import WORKING, as_decided, capped, named
 from steptime.advice.unclaimed import MOST_UNCLAIMED, notes
-from steptime.advice.verdict import GROWTH, LARGE_PART, NOTES, most_of_the_run, worsening
+from steptime.advice.verdict import GROWTH, LARGE_PART, MOST_OF_THE_RUN, NOTES, most_of_the_run, worsening
 from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import Estimate, SourceLine, format_duration
 
@@ -333,9 +333,10 @@ def _with_the_rest(findings: Findings, case: Case, rules: Rules) -> Findings:
 
 def _in_order(findings: Findings, case: Case, rules: Rules) -> Findings:
     """By savings, the more specific first where two are alike; before all, what becomes worse with every step, or else
-    what is reported of most of the run."""
-    most = most_of_the_run(case)
-    first = worsening(case) or (NOTES[most.kind] if most is not None else "")
+    what is reported of most of the run, unless the cause of half of a step is known."""
+    most, half = most_of_the_run(case), MOST_OF_THE_RUN * case.step.duration.value
+    known = any(each.weight is Weight.FINDING and not _vague(each) and _saving(each) >= half for each in findings)
+    first = worsening(case) or (NOTES[most.kind] if most is not None and not known else "")
     return tuple(
         sorted(
             _lines_first(sorted(findings, key=_rank)),

@@ -254,8 +254,9 @@ class RepeatUse:
 @dataclass(frozen=True, slots=True)
 class WorkUse:
     """A line that goes through more than it needs. kind: "container" (read whole), "folder" (listed), "copy" (of an
-    object and all below it), "file" (the same one, read again) or "stack" (of Python, with its source). what: the
-    container with its kind and entries, else the function that it calls. evaluations, duration (ns): per step."""
+    object and all below it), "file" (the same one, read again), "stack" (of Python, with its source), "list" (converted
+    number by number), "rows" (made and not taken) or "double" (arrays of that precision). what: the container with its
+    kind and entries, what is taken of rows, else the function that it calls. evaluations, duration (ns): per step."""
 
     source: SourceLine
     kind: str

@@ -1,5 +1,6 @@
 """What lines go through: functions of packages and of Python's library that they call, with their time and what they
-give; long containers that every evaluation of a line reads whole; files that are always the same.
+give; long containers that every evaluation of a line reads whole; files that are always the same; arrays in double
+precision; and rows that a loader's generator makes and nobody takes.
 
 Of containers only number, kind and length are kept, of results and names of files a hash."""
 
@@ -24,6 +25,8 @@ LONG = 1_000
 """Entries of a container that is worth a word where a line reads it whole."""
 CONTAINERS = (list, tuple, deque)
 """Exact types; who hands on a dictionary or a set looks something up in it, as a rule."""
+ARRAYS = "arrays"
+"""Kind of a list of numpy's arrays; its entries are all their numbers."""
 PATHS = ("pathlib", "pathlib._local")
 """Modules of Path (Python 3.10 to 3.14)."""
 MOST_NAMES, MOST_CALLS, MOST_RESULTS = 8, 8, 512
@@ -32,6 +35,11 @@ OWN = 0.5
 """Most of a line's time that watched functions below it may take, for what it reads to be its own."""
 MOST_FACTS = 24
 """Lines that are written, those with most time."""
+LEAST_DOUBLES, DEEP = 1_024, 2
+"""Numbers of an array whose precision counts; how deep it may be in a result."""
+SINGLE = ("float32", "complex64", "float16")
+FETCHES = os.path.join("torch", "utils", "data", "_utils", "fetch.py")
+"""The file that takes items from a dataset."""
 READ_WHOLE = re.compile(r"(?<![\w.\"'])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?![\w.\"'\[(])(?!\s*=(?!=))")
 """A variable, or an attribute of one, that a line neither indexes nor calls nor binds."""
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
@@ -40,6 +48,8 @@ FILES_OF_TORCH = os.path.join(_TORCH, "serialization.py")
 """The only part of torch whose calls are timed: the others are operators, which a profile shows."""
 
 _Key = tuple[CodeType, int]
+_Costs = list[tuple["_Work", int]]
+"""Lines that have made something, with the ns that each took."""
 
 
 class _Outward:
@@ -57,32 +67,69 @@ class _Outward:
 
 class _Work:
     """A line. seen, spent: evaluations and their ns; inside: ns of that in watched functions; read: what all of them
-    read whole, by name: (number of the object or hash of the file's name, kind, entries); None before the first."""
+    read whole, by name: (number of the object or hash of the file's name, kind, entries); None before the first.
+    doubles: evaluations that gave an array in double precision; dropped: ns of those whose result was bound anew before
+    it was read; taken: ns of the rows that a loader took from there, made: their number."""
 
-    __slots__ = ("calls", "inside", "part", "read", "seen", "spent")
+    __slots__ = ("calls", "doubles", "dropped", "inside", "made", "part", "read", "seen", "spent", "taken")
 
     def __init__(self, part: str) -> None:
         self.part, self.seen, self.spent, self.inside = part, 0, 0, 0
+        self.doubles = self.dropped = self.made = self.taken = 0
         self.read: dict[str, tuple[int, str, int]] | None = None
         self.calls: dict[CodeType, _Outward] = {}
 
 
 class WorkObserver:
-    """Observer of the lines of some functions. bound: names that each function binds, by its lines, attributes with a
-    leading dot. fingerprint: of a result, None for what has none."""
+    """Observer of the lines of some functions. names: those that each function binds, and reads, by its lines,
+    attributes with a leading dot. fingerprint: of a result, None for what has none. single: arrays of single precision
+    were given, too."""
 
     def __init__(
-        self, bound: Mapping[CodeType, Mapping[int, set[str]]], fingerprint: Callable[[Any], int | None]
+        self,
+        names: Mapping[CodeType, Mapping[int, tuple[set[str], set[str]]]],
+        fingerprint: Callable[[Any], int | None],
     ) -> None:
         self._lines: dict[_Key, _Work] = {}
-        self._bound, self._fingerprint = bound, fingerprint
+        self._bound, self._fingerprint = names, fingerprint
+        self._unread: dict[CodeType, dict[str, _Costs]] = {}
+        self._consumed: dict[CodeType, _Costs] = {}
+        self.single = False
         self._names: dict[_Key, list[list[str]]] = {}
         self._outside: dict[CodeType, bool] = {}
         self._reached: dict[CodeType, set[str]] = {}
 
     def reached(self, code: CodeType, line: int) -> None:
         """A line runs: what it binds is made anew."""
-        self._reached.setdefault(code, set()).update(self._bound[code].get(line, ()))
+        bound, read = self._bound[code].get(line, ((), ()))
+        self._reached.setdefault(code, set()).update(bound)
+        if unread := self._unread.get(code):
+            self._consumed[code] = [cost for name in read for cost in unread.pop(name, ())]
+
+    def rebound(self, frame: FrameType, line: int, names: Iterable[str], took: int) -> None:
+        """A line of a generator has bound variables: what they held before, and nobody read, was made for nothing, as
+        was what only made that."""
+        code = frame.f_code
+        unread = self._unread.setdefault(code, {})
+        costs = [(self._work(frame, line), took), *self._consumed.pop(code, ())]
+        for name in names:
+            for work, spent in unread.pop(name, ()):
+                work.dropped += spent
+            if name in code.co_varnames and len(costs) <= MOST_CALLS:
+                unread[name], costs = costs, []
+
+    def yielded(self, frame: FrameType, line: int, took: int) -> None:
+        """A generator has given a row after so many ns, to a loader or to what drops some on their way there."""
+        if frame.f_back is not None and frame.f_back.f_code.co_filename.endswith(FETCHES):
+            work = self._work(frame, line)
+            work.made += 1
+            work.taken += took
+
+    def gave(self, frame: FrameType, line: int, results: Iterable[Any]) -> None:
+        """A line has given these."""
+        kinds = {kind for each in results for kind in _precisions(each, DEEP)}
+        self._lines[frame.f_code, line].doubles += "64" in kinds
+        self.single |= "32" in kinds
 
     def evaluated(self, frame: FrameType, line: int, took: int, *, ran: bool) -> None:
         """A line has taken so many ns. ran: its function had started before the observer."""
@@ -168,13 +215,19 @@ class WorkObserver:
         longest = sorted(self._lines.items(), key=lambda each: -each[1].spent)
         for _, work in longest:
             work.read = work.read if work.inside <= OWN * work.spent else None
-        known = [(key, work) for key, work in longest if work.read or work.calls]
+        longest = [each for each in longest if each[1].inside <= OWN * each[1].spent or each[1].calls]
+        known = sorted(longest, key=lambda each: not (each[1].read or each[1].calls or each[1].made or each[1].dropped))
         return [
             {
                 "site": described(key),
                 "part": work.part,
                 "evaluations": work.seen / steps,
                 "duration": work.spent / steps,
+                "own": max(0, work.spent - work.inside) / steps,
+                "double": 2 * work.doubles >= max(1, work.seen),
+                "dropped": work.dropped / steps,
+                "made": work.made / steps,
+                "taken": work.taken / steps,
                 "read": [{"name": name, "kind": kind, "entries": entries}
                          for name, (_, kind, entries) in (work.read or {}).items()],
                 "calls": [{"name": call.name, "duration": call.spent / steps,
@@ -207,8 +260,22 @@ def _whole(value: Any) -> tuple[int, str, int] | None:
     kind = type(value)
     if any(kind is each for each in CONTAINERS) and len(value) >= LONG:
         return id(value), kind.__name__, len(value)
+    if kind is list and value and type(value[0]).__module__ == "numpy" and getattr(value[0], "ndim", 0):
+        return id(value), ARRAYS, len(value) * value[0].size
     name = _file(value)
     return (hash(name), "file", 0) if name else None
+
+
+def _precisions(value: Any, deep: int) -> Iterator[str]:
+    """ "64" or "32" for each large array of such floating-point numbers, complex ones too."""
+    kind = type(value)
+    if kind is torch.Tensor or (kind.__module__ == "numpy" and kind.__name__ == "ndarray"):
+        of, size = str(value.dtype), value.numel() if kind is torch.Tensor else value.size
+        if size >= LEAST_DOUBLES:
+            yield from ["64"] if of.endswith(("float64", "complex128")) else ["32"] * of.endswith(SINGLE)
+    elif deep and kind in (list, tuple, dict) and len(value) <= MOST_NAMES:
+        for each in value.values() if kind is dict else value:
+            yield from _precisions(each, deep - 1)
 
 
 def _file(value: Any) -> str:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from inspect import CO_GENERATOR
 from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
@@ -130,10 +131,10 @@ class RepeatObserver:
     taken `budget` ns. others: ns that other looks of ours have taken in this thread, which are no line's."""
 
     def __init__(self, codes: Iterable[CodeType], budget: int, others: Callable[[], int] = int) -> None:
-        self._stores = {code: {line: stores for line, (stores, _) in sites.names_by_line(code).items()}
-                        for code in codes}  # fmt: skip
+        names = {code: sites.names_by_line(code) for code in codes}
+        self._stores = {code: {line: stores for line, (stores, _) in lines.items()} for code, lines in names.items()}
         self._lines: dict[_Key, _Evaluated] = {}
-        self._work = WorkObserver(self._stores, partial(fingerprint, long=True))
+        self._work = WorkObserver(names, partial(fingerprint, long=True))
         self.works: list[dict[str, Any]] = []
         """What the lines go through, for `RepeatFacts`, known when it has stopped."""
         self._open: list[_Running] = []
@@ -153,6 +154,11 @@ class RepeatObserver:
         self._on = True
         sys.settrace(self._trace)
         return True
+
+    @property
+    def single(self) -> bool:
+        """True if a line has given an array of single precision."""
+        return self._work.single
 
     def boundary(self) -> None:
         """A step has ended. What the first one gave is what the others are held against."""
@@ -274,12 +280,17 @@ class RepeatObserver:
         took = time_now - top.start - (self._looking() - top.ours)
         names = sorted(name for name in self._stores[code].get(top.line, ()) if not name.startswith("."))
         self._check(frame, top, [name for name in names if name in top.bound])  # += binds what it has changed
+        if names and code.co_flags & CO_GENERATOR:
+            self._work.rebound(frame, top.line, names, took)
         if top.line and took >= LEAST_TIME and not being_traced():
             self._work.evaluated(frame, top.line, took, ran=not top.entered)
             self._evaluated(frame, top, names, argument if event == "return" else None, took)
         if event == "return":
             self._check(frame, top, tuple(top.bound))
-            self._returned(frame, top, argument, time_now - self._looking() - top.entered)
+            took = time_now - self._looking() - top.entered
+            if code.co_flags & CO_GENERATOR and argument is not None and top.entered:
+                self._work.yielded(frame, top.line or frame.f_lineno, took)
+            self._returned(frame, top, argument, took)
             self._open.pop()
         else:  # what the line gave the last time is there until it runs
             self._check(frame, top, [name for name, known in top.bound.items() if known[0] == (code, frame.f_lineno)])
@@ -291,6 +302,7 @@ class RepeatObserver:
 
     def _evaluated(self, frame: FrameType, top: _Running, names: list[str], returned: Any, took: int) -> None:
         values = sites.variables(frame) if names and returned is None else {}
+        self._work.gave(frame, top.line, map(values.get, names) if values else (returned,))
         self._count(self._line(frame, (top.code, top.line), len(self._open)), values, names, returned, took)
         for name in names if values else ():
             if (one := fingerprint(values.get(name))) is not None:
@@ -300,7 +312,8 @@ class RepeatObserver:
         """A whole call is an evaluation of the line that calls, whatever that does with the result."""
         caller = self._open[-2] if len(self._open) > 1 else None
         if top.entered and took >= LEAST_TIME and caller is not None and caller.line and not being_traced():
-            self._work.inside(caller.code, caller.line, took)
+            if frame.f_code.co_name not in sites.INLINE:
+                self._work.inside(caller.code, caller.line, took)
             self._count(self._line(frame, (caller.code, -caller.line), len(self._open) - 1), {}, [], result, took)
 
     def _count(self, line: _Evaluated, values: Any, names: list[str], returned: Any, took: int) -> None:

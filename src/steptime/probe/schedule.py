@@ -332,7 +332,7 @@ def _repeats(session: Session, observer: RepeatObserver, budget: int) -> Stage:
         end = now()
         lines = observer.stop(sys._getframe())
         session.recorder.interval(int(Kind.LINES), 0, start, end)
-        seen = {"steps": observer.steps, "lines": lines, "works": observer.works}
+        seen = {"steps": observer.steps, "lines": lines, "works": observer.works, "single": observer.single}
         session.recorder.fact("repeats", start=start, end=end, held=observer.ours, **seen)
         session.recorder.pause(end)
 

@@ -295,7 +295,12 @@ def assemble_process(
         loss=next(iter(_of(found, rec.LossFacts)), None),
         inputs=next(reversed(_of(found, rec.InputFacts)), None),
         sampled=tuple(_of(found, rec.SampleFacts)),
-        repeats=next(reversed(_of(found, rec.RepeatFacts)), None),
+        repeats=next((each for each in reversed(_of(found, rec.RepeatFacts)) if each.iterator is None), None),
+        repeats_in_workers=tuple(
+            replace(each, iterator=iterators.get(each.iterator, each.iterator))
+            for each in _of(found, rec.RepeatFacts)
+            if each.iterator is not None
+        ),
         use=next(reversed(_of(found, rec.UseFacts)), None),
         called=_newest(_of(found, rec.CalledFacts), "file", "line"),
         modules=next((fact.modules for fact in reversed(_of(found, rec.ModuleFacts))), ()),

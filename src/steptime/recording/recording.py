@@ -264,12 +264,19 @@ class OutsideCall:
 
 @dataclass(frozen=True, slots=True)
 class LineWork:
-    """A line that calls or reads such things. evaluations, duration (ns): per step."""
+    """A line that calls or reads such things. evaluations, duration (ns): per step; own: ns of that outside of watched
+    functions. double: it gives arrays of double precision; dropped: ns of what it bound in a generator and nobody read;
+    made: rows that a loader, or what drops some on their way to it, took from there in `taken` ns."""
 
     site: SourceLine
     evaluations: float
     duration: float
     part: str = ""
+    own: float = 0.0
+    double: bool = False
+    dropped: float = 0.0
+    made: float = 0.0
+    taken: float = 0.0
     read: tuple[WholeRead, ...] = ()
     calls: tuple[OutsideCall, ...] = ()
 
@@ -277,7 +284,8 @@ class LineWork:
 @dataclass(frozen=True, slots=True)
 class RepeatFacts:
     """Results that came again within `steps` steps, and what the lines went through. start, end: ns; held: of that, ns
-    for looking at results."""
+    for looking at results. single: lines gave arrays of single precision, too. iterator: of a worker's few batches, as
+    in loader.bin."""
 
     start: int
     end: int
@@ -285,6 +293,8 @@ class RepeatFacts:
     steps: int
     lines: tuple[RepeatedLine, ...] = ()
     works: tuple[LineWork, ...] = ()
+    single: bool = False
+    iterator: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -747,6 +757,7 @@ class Process:
     without_update: tuple[tuple[str, int], ...] = ()
     between: BetweenFacts | None = None
     in_workers: tuple[WorkerSampleFacts, ...] = ()
+    repeats_in_workers: tuple[RepeatFacts, ...] = ()
     items: tuple[ItemFacts, ...] = ()
     caught: tuple[CaughtFacts, ...] = ()
     line_cost: LineCostFacts | None = None

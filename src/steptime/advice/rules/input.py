@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from steptime.advice.device_uses import CopyUse
 from steptime.advice.evidence import Case, LineUse, PathUse, SiteUse
+from steptime.advice.hottest_line import main_line
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import LineTime, calls_function, line_times
 from steptime.advice.loader_model import Supply, handover, production, supply, usable_text
@@ -442,7 +443,10 @@ def slow_collate(loader: LoaderUse, case: Case) -> Finding | None:
     if share < COLLATE_SHARE:
         return None
     what = loader.collate_name.rsplit(".", 1)[-1]
-    advice = "Build each batch with one operation (pad_sequence, np.stack, a preallocated tensor), not item by item."
+    advice = (
+        "Build each batch with one operation (pad_sequence, np.stack, a preallocated tensor), not item by item; what "
+        "depends on a sample alone (tokenizing, parsing), do once, before training, and keep it."
+    )
     if "default_collate" in loader.collate_name or not what:
         what = "default_collate"
         advice = "Return whole batches from the dataset (__getitems__), or larger items"
@@ -452,7 +456,7 @@ def slow_collate(loader: LoaderUse, case: Case) -> Finding | None:
     saving = capped(scaled(loader.wait, min(1.0, share)), scaled(collate, loader.demand))
     # The input's hottest line may be an item's; this is about the line below the function that collates.
     below = [path for path in case.paths if any(line.function.rsplit(".", 1)[-1] == what for line in path.lines)]
-    hottest = max(below, key=lambda path: path.duration).lines[0] if below else loader.site
+    hottest = main_line(below, case) if below else loader.site
     return slow_collate.finding(summary, advice, saving, category="input", source=hottest)
 
 
