@@ -17,7 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import IterableDataset  # noqa: E402
+from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
 from steptime.probe.repeats import RepeatObserver  # noqa: E402
 
@@ -169,6 +169,31 @@ def test_rows_that_something_drops_on_their_way_to_a_loader_are_counted() -> Non
     assert made["site"]["text"] == "yield parsed(number)"
     assert 16 <= made["made"] <= 24  # of the 8 that two batches take, each third one: the first batch opens it
     assert made["taken"] > 0
+
+
+class Samples(list[Any]):
+    def __getitem__(self, at: Any) -> Any:
+        return torch.full((8,), float(at)), at % 3
+
+
+def mostly(items: list[Any]) -> Any:
+    good = [row for row, label in items if label]
+    return torch.stack(good), len(good)
+
+
+def every(items: list[Any]) -> Any:
+    return torch.stack([row for row, _ in items])
+
+
+def packed(items: list[Any]) -> Any:
+    return torch.cat([row for row, _ in items])[None]
+
+
+@pytest.mark.parametrize(("collate", "kept"), [(mostly, 2 / 3), (every, 1.0), (packed, 1.0)])
+def test_items_that_are_no_rows_of_their_batch_are_left_out(collate: Any, kept: float) -> None:
+    loader = iter(DataLoader(Samples(range(120)), 12, collate_fn=collate))
+    works = observed(lambda _: next(loader), collate.__code__)
+    assert min((work["kept"] for work in works), default=1.0) == pytest.approx(kept)
 
 
 def test_arrays_of_double_precision_and_lists_of_arrays_are_known() -> None:

@@ -15,8 +15,9 @@ from steptime.recording.recording import CalledFacts, LineWork, Process, Repeate
 
 NEARLY_ALL = 0.9
 """Of the time of a line: a line below it that takes so much is what computes."""
-TWICE, ARRAYS = 1.5, "arrays"
-"""Rows that are made for each that is taken, from which on it is reported; kind of a list of arrays that is read."""
+TWICE, MOST_KEPT, ARRAYS = 1.5, 0.9, "arrays"
+"""Rows that are made for each that is taken, and fraction of items that a batch keeps, from which on it is reported;
+kind of a list of arrays that is read."""
 CONVERTS = re.compile(r"(?P<name>\btorch\.(?:as_tensor|tensor|\w*Tensor))\(\s*(?P<list>\[)?")
 """A line that makes a tensor of something, perhaps of a list that stands there: numpy takes an array of a list whole,
 torch 2.13 reads it number by number."""
@@ -44,24 +45,27 @@ WRITES = re.compile(r"""open\([^)]*["'][rb+]*[wax]""")
 @dataclass(frozen=True, slots=True)
 class Looked:
     """Steps, or a worker's batches, whose lines were looked at. share: of a line's time per one of them, what a step
-    may save; often: of them, per step; items: that a loader took in one of them, 0 if unknown."""
+    may save; often: of them, per step; items: that a loader took in one of them, in
+    `read` ns, 0 if unknown."""
 
     facts: RepeatFacts
     share: float = 1.0
     often: float = 1.0
     items: float = 0.0
+    read: float = 0.0
 
 
 def looked_at(process: Process, layout: Layout, loader: LoaderUse | None, usual: float) -> tuple[Looked, ...]:
     """The training process's steps, and the batches of the training loader's worker. usual: ns of a step, which lasts
     as long as its workers need: a line's part of what they do is that part of the step, and of the wait at most."""
     size, demand = (loader.batch_size or 1, loader.demand) if loader is not None else (0, 0.0)
-    found = [Looked(process.repeats, items=size * demand)] if process.repeats is not None else []
+    read = size * loader.item.value if loader is not None and loader.item is not None else 0.0
+    found = [Looked(process.repeats, 1.0, 1.0, size * demand, read * demand)] if process.repeats is not None else []
     made, training = production(loader) if loader is not None else None, layout.timeline.training_loaders
     for facts in reversed(process.repeats_in_workers):
         if loader is not None and made and facts.iterator in training:
             share = demand * min(1.0, ratio(usual, made))
-            return (*found, Looked(facts, share, demand, size))
+            return (*found, Looked(facts, share, demand, size, read))
     return tuple(found)
 
 
@@ -139,7 +143,9 @@ def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tup
         yield "rows", f"{format_share(min(1.0, ratio(line.dropped, line.duration)))} of them", line.dropped
     times = ratio(line.made, looked.items)
     if times >= TWICE:
-        yield "rows", f"one of {times:.3g} is taken", line.taken * (1 - 1 / times)
+        yield "rows", f"one of {times:.3g} is taken", min(line.taken, looked.read) * (1 - 1 / times)
+    if line.kept <= MOST_KEPT:
+        yield "rows", f"{format_share(1 - line.kept)} of the items, which it leaves out", looked.read * (1 - line.kept)
     converts = CONVERTS.search(line.site.text)
     if converts and (converts["list"] or any(read.kind == ARRAYS for read in line.read)):
         yield "list", converts["name"], line.own

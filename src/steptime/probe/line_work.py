@@ -6,12 +6,14 @@ Of containers only number, kind and length are kept, of results and names of fil
 
 from __future__ import annotations
 
+import ctypes
 import linecache
 import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from keyword import iskeyword
+from math import prod
 from types import CodeType, FrameType
 from typing import Any
 
@@ -38,6 +40,8 @@ MOST_FACTS = 24
 LEAST_DOUBLES, DEEP = 1_024, 2
 """Numbers of an array whose precision counts; how deep it may be in a result."""
 SINGLE = ("float32", "complex64", "float16")
+MOST_BYTES = 1 << 20
+"""Of a row that is looked for among the items of a batch."""
 FETCHES = os.path.join("torch", "utils", "data", "_utils", "fetch.py")
 """The file that takes items from a dataset."""
 READ_WHOLE = re.compile(r"(?<![\w.\"'])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?![\w.\"'\[(])(?!\s*=(?!=))")
@@ -69,13 +73,15 @@ class _Work:
     """A line. seen, spent: evaluations and their ns; inside: ns of that in watched functions; read: what all of them
     read whole, by name: (number of the object or hash of the file's name, kind, entries); None before the first.
     doubles: evaluations that gave an array in double precision; dropped: ns of those whose result was bound anew before
-    it was read; taken: ns of the rows that a loader took from there, made: their number."""
+    it was read; taken: ns of the rows that a loader took from there, made: their number; rows: of batches, of so many
+    items."""
 
-    __slots__ = ("calls", "doubles", "dropped", "inside", "made", "part", "read", "seen", "spent", "taken")
+    __slots__ = ("calls", "doubles", "dropped", "inside", "items", "made", "part", "read", "rows", "seen", "spent",
+                 "taken")  # fmt: skip
 
     def __init__(self, part: str) -> None:
         self.part, self.seen, self.spent, self.inside = part, 0, 0, 0
-        self.doubles = self.dropped = self.made = self.taken = 0
+        self.doubles = self.dropped = self.made = self.taken = self.items = self.rows = 0
         self.read: dict[str, tuple[int, str, int]] | None = None
         self.calls: dict[CodeType, _Outward] = {}
 
@@ -124,6 +130,15 @@ class WorkObserver:
             work = self._work(frame, line)
             work.made += 1
             work.taken += took
+
+    def collated(self, frame: FrameType, result: Any) -> None:
+        """A function that a loader calls has given something: how many of its items are rows of that?"""
+        if frame.f_back is not None and frame.f_back.f_code.co_filename.endswith(FETCHES):
+            items = frame.f_back.f_locals.get("data")
+            rows = _rows(items, result) if type(items) is list else 0
+            if rows:
+                work = self._work(frame, frame.f_code.co_firstlineno)
+                work.items, work.rows = work.items + len(items), work.rows + rows
 
     def gave(self, frame: FrameType, line: int, results: Iterable[Any]) -> None:
         """A line has given these."""
@@ -215,8 +230,11 @@ class WorkObserver:
         longest = sorted(self._lines.items(), key=lambda each: -each[1].spent)
         for _, work in longest:
             work.read = work.read if work.inside <= OWN * work.spent else None
-        longest = [each for each in longest if each[1].inside <= OWN * each[1].spent or each[1].calls]
-        known = sorted(longest, key=lambda each: not (each[1].read or each[1].calls or each[1].made or each[1].dropped))
+        longest = [each for each in longest if each[1].items or each[1].inside <= OWN * each[1].spent or each[1].calls]
+        known = sorted(
+            longest,
+            key=lambda each: not (each[1].read or each[1].calls or each[1].made or each[1].dropped or each[1].items),
+        )
         return [
             {
                 "site": described(key),
@@ -228,6 +246,7 @@ class WorkObserver:
                 "dropped": work.dropped / steps,
                 "made": work.made / steps,
                 "taken": work.taken / steps,
+                "kept": work.rows / max(1, work.items) if work.items else 1.0,
                 "read": [{"name": name, "kind": kind, "entries": entries}
                          for name, (_, kind, entries) in (work.read or {}).items()],
                 "calls": [{"name": call.name, "duration": call.spent / steps,
@@ -266,16 +285,45 @@ def _whole(value: Any) -> tuple[int, str, int] | None:
     return (hash(name), "file", 0) if name else None
 
 
-def _precisions(value: Any, deep: int) -> Iterator[str]:
-    """ "64" or "32" for each large array of such floating-point numbers, complex ones too."""
+def _rows(items: list[Any], batch: Any) -> int:
+    """Rows of a batch's first array, where each is an item's array, or where there are as many as items; else 0."""
+    for array in _arrays(batch, DEEP):
+        count, shape = array.shape[0], tuple(array.shape[1:])
+        size = prod(shape) * array.itemsize
+        if not shape or not 0 < size <= MOST_BYTES or count > len(items):
+            continue
+        alike = (each for item in items for each in _arrays(item, DEEP) if tuple(each.shape) == shape)
+        known = {ctypes.string_at(_address(each), size) for each in alike if each.itemsize == array.itemsize}
+        start = _address(array)
+        if count == len(items) or all(ctypes.string_at(start + at * size, size) in known for at in range(count)):
+            return int(count)
+    return 0
+
+
+def _arrays(value: Any, deep: int) -> Iterator[Any]:
+    """Arrays in main memory, without gaps, of a batch or an item."""
     kind = type(value)
-    if kind is torch.Tensor or (kind.__module__ == "numpy" and kind.__name__ == "ndarray"):
-        of, size = str(value.dtype), value.numel() if kind is torch.Tensor else value.size
-        if size >= LEAST_DOUBLES:
-            yield from ["64"] if of.endswith(("float64", "complex128")) else ["32"] * of.endswith(SINGLE)
+    if kind is torch.Tensor:
+        if value.device.type == "cpu" and value.layout is torch.strided and value.is_contiguous() and value.dim():
+            yield value
+    elif kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+        if value.ndim and value.flags.c_contiguous and value.dtype.kind in "biufc":
+            yield value
     elif deep and kind in (list, tuple, dict) and len(value) <= MOST_NAMES:
         for each in value.values() if kind is dict else value:
-            yield from _precisions(each, deep - 1)
+            yield from _arrays(each, deep - 1)
+
+
+def _address(array: Any) -> int:
+    return int(array.data_ptr() if type(array) is torch.Tensor else array.ctypes.data)
+
+
+def _precisions(value: Any, deep: int) -> Iterator[str]:
+    """ "64" or "32" for each large array of such floating-point numbers, complex ones too."""
+    for array in _arrays(value, deep):
+        of = str(array.dtype)
+        if prod(array.shape) >= LEAST_DOUBLES:
+            yield from ["64"] if of.endswith(("float64", "complex128")) else ["32"] * of.endswith(SINGLE)
 
 
 def _file(value: Any) -> str:

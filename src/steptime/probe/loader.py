@@ -27,8 +27,9 @@ import queue
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from threading import get_ident
-from types import FrameType, MethodType
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from torch.utils.data import dataloader as torch_dataloader
@@ -147,6 +148,18 @@ MOST_LINED = 4
 WORKER_SAMPLES, REPEATS, ITEMS = "worker_samples", "repeats", "items"
 
 
+FUNCTIONS = (FunctionType, MethodType)
+
+
+def code_of(collate: Any) -> Iterator[CodeType]:
+    """Code of the user's function that collates, if there is one."""
+    function = collate.func if type(collate) is partial else collate
+    own = (each.__dict__.get("__call__") for each in type(function).__mro__)
+    code = getattr(function if type(function) in FUNCTIONS else next(filter(None, own), None), "__code__", None)
+    if type(code) is CodeType and sites.whose(code.co_filename) == sites.USER:
+        yield code
+
+
 class _WorkerLines:
     """Line times in a few batches of a worker, and what its hottest functions go through in a few more. `facts`: what
     is known so far, (kind, fields); over: no more will come."""
@@ -154,11 +167,12 @@ class _WorkerLines:
     def __init__(self) -> None:
         self.facts: list[tuple[str, dict[str, Any]]] = []
         self.over = False
-        self._batches = 0
+        self._batches, self._collate = 0, None
         self._stage = self._run()
 
-    def goes_on(self) -> None:
-        """A batch is requested, or made."""
+    def goes_on(self, collate: Any = None) -> None:
+        """A batch is requested, with the function that collates it, or made."""
+        self._collate = collate or self._collate
         self.over = self.over or next(self._stage, self) is self
 
     def end(self) -> None:
@@ -178,7 +192,7 @@ class _WorkerLines:
             if self._batches and found["paths"]:
                 self.facts.append((WORKER_SAMPLES, found))
         yield
-        observer, start = RepeatObserver(sampler.hot, LINED_TIME), now()
+        observer, start = RepeatObserver({*sampler.hot, *code_of(self._collate)}, LINED_TIME), now()
         if not observer.start(None):
             return
         try:
@@ -315,7 +329,7 @@ class _Fetch(_Method):
         thread = get_ident()
         fetch_starts(thread, now())
         if _LoaderState.worker is not None and _LoaderState.worker.lines is not None:
-            _LoaderState.worker.lines.goes_on()
+            _LoaderState.worker.lines.goes_on(instance.__dict__.get("collate_fn"))
         if thread in _looking or (_LoaderState.worker is not None and _LoaderState.worker.look is not None):
             _look(thread)
         fetched[thread] = now()

@@ -290,6 +290,8 @@ class RepeatObserver:
             took = time_now - self._looking() - top.entered
             if code.co_flags & CO_GENERATOR and argument is not None and top.entered:
                 self._work.yielded(frame, top.line or frame.f_lineno, took)
+            elif argument is not None:
+                self._work.collated(frame, argument)
             self._returned(frame, top, argument, took)
             self._open.pop()
         else:  # what the line gave the last time is there until it runs

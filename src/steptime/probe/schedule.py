@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from threading import get_ident
 from types import CodeType
 from typing import Any, TypeVar
@@ -34,6 +34,7 @@ from steptime.probe.gradients import GradientNorm
 from steptime.probe.identity import place, traces
 from steptime.probe.inputs import InputCheck
 from steptime.probe.lines import LineTimeline, LoopFrame
+from steptime.probe.loader import code_of
 from steptime.probe.memory import exhausted
 from steptime.probe.memory.searching import LEAST_FOR_LOOKS, EarlyLeakSearch, ReportedGrowth, search_growth
 from steptime.probe.modules import MOST, module_facts, named_modules, without_update
@@ -301,7 +302,8 @@ def _followed(session: Session, frames: LoopFrame, hot: tuple[CodeType, ...]) ->
     that no optimizer takes, and results of modules that nobody reads."""
     budget = min(REPEAT_LIMIT, max(session.allowance.share(), LEAST_FOR_LOOKS))
     uses = UseObserver(islice(named_modules(_modules(session)), MOST), budget)
-    codes = {*hot, *((frames.code,) if frames.code else ())}
+    collates = (getattr(each, "_collate_fn", None) for each in session.iterators.living())
+    codes = {*hot, *((frames.code,) if frames.code else ()), *chain.from_iterable(map(code_of, collates))}
     repeats = RepeatObserver(codes, budget, lambda: session.recorder.held + uses.ours)
     yield from _together(_repeats(session, repeats, budget), _used(session, uses, budget))
 

@@ -266,7 +266,8 @@ class OutsideCall:
 class LineWork:
     """A line that calls or reads such things. evaluations, duration (ns): per step; own: ns of that outside of watched
     functions. double: it gives arrays of double precision; dropped: ns of what it bound in a generator and nobody read;
-    made: rows that a loader, or what drops some on their way to it, took from there in `taken` ns."""
+    made: rows that a loader, or what drops some on their way to it, took from there in `taken` ns; kept:
+    fraction of a batch's items that are rows of what this function made of them."""
 
     site: SourceLine
     evaluations: float
@@ -277,6 +278,7 @@ class LineWork:
     dropped: float = 0.0
     made: float = 0.0
     taken: float = 0.0
+    kept: float = 1.0
     read: tuple[WholeRead, ...] = ()
     calls: tuple[OutsideCall, ...] = ()
 

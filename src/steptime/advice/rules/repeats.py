@@ -146,8 +146,8 @@ GOES_THROUGH = {
         "preallocated array from the start."
     )),
     "rows": ("makes rows that nobody takes ({what})", (
-        "Decide by its number, before a row is made, whether it is taken: each worker reads only its own files or "
-        "lines (torch.utils.data.get_worker_info()), and skips the others unparsed."
+        "Decide before a row is made whether it is taken: from an index of the good ones, which is made once; each "
+        "worker reads only its own files or lines (torch.utils.data.get_worker_info()), and skips the others unparsed."
     )),
     "stack": ("looks through Python's stack and its source ({what})", (
         "Read the one frame that is needed: sys._getframe(1) has its file and line in a microsecond."
@@ -170,7 +170,8 @@ def goes_through_all(step: StepSummary, works: tuple[WorkUse, ...]) -> Iterator[
     container counts where each evaluation reads the same one of a thousand entries or more as a whole, neither by an
     index nor by a method, and takes three nanoseconds an entry at least, which an index or a small sample of it does
     not take. Rows of a generator count that are bound and bound anew before anything reads them, and those of one that
-    a loader reads through something that drops some (itertools.islice). Lines of one kind and function count together.
+    a loader reads through something that drops some (itertools.islice), and items whose arrays are no rows of the batch
+    that collate_fn makes of them. Lines of one kind and function count together.
     Less than a tenth of the step is not reported. A worker's lines are seen in a few batches, and have their share of
     the wait for it.
 
