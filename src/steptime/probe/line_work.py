@@ -134,9 +134,8 @@ class WorkObserver:
     def collated(self, frame: FrameType, result: Any) -> None:
         """A function that a loader calls has given something: how many of its items are rows of that?"""
         if frame.f_back is not None and frame.f_back.f_code.co_filename.endswith(FETCHES):
-            items = frame.f_back.f_locals.get("data")
-            rows = _rows(items, result) if type(items) is list else 0
-            if rows:
+            items: Any = frame.f_back.f_locals.get("data")
+            if type(items) is list and (rows := _rows(items, result)):
                 work = self._work(frame, frame.f_code.co_firstlineno)
                 work.items, work.rows = work.items + len(items), work.rows + rows
 
