@@ -55,10 +55,8 @@ def hottest_line(known: SourceLine | None, category: str, saved: float, case: Ca
     inside = [path for path in below if is_user_file(path.lines[0].file)] or below
     if not inside:
         return known
-    line, spent = _longest(inside)
+    line, spent = main_line(inside, case) if category == INPUT else _longest(inside)
     everything = sum(path.duration for path in inside)
-    if category == INPUT and spent < MOST * everything and (calling := _calling(inside, case)) is not None:
-        line, spent = calling, everything
     is_outlier = spent >= LEAST_SHARE * max(saved, everything)
     runs = known is not None and _runs(known, case)
     elsewhere = known is not None and everything < LEAST_SHARE * saved
@@ -67,10 +65,23 @@ def hottest_line(known: SourceLine | None, category: str, saved: float, case: Ca
     return line
 
 
-def main_line(paths: list[PathUse], case: Case) -> SourceLine:
-    """Line of the input that takes most of the time of these paths, else the innermost that calls nearly all of it."""
+def main_line(paths: list[PathUse], case: Case) -> tuple[SourceLine, float]:
+    """Line of the input that takes most of these paths' time, else the innermost below the loop that takes nearly all
+    of it with what it calls; with its ns."""
     line, spent = _longest(paths)
-    return line if spent >= MOST * sum(path.duration for path in paths) else _calling(paths, case) or line
+    everything = sum(path.duration for path in paths)
+    if spent >= MOST * everything:
+        return line, spent
+    loops = {function_of(SourceLine(file, 0, name)) for file, name in loop_functions(case.lines)}
+    total, depth = Counter[SourceLine](), Counter[SourceLine]()
+    for path in paths:
+        below = [*takewhile(lambda line: function_of(line) not in loops, path.lines)]
+        for each in set(below):
+            total[each] += round(path.duration)
+            depth[each] = max(depth[each], len(below) - below.index(each))
+    whole = [each for each in total if total[each] >= NEARLY_ALL * everything]
+    calling = max(whole, key=lambda each: depth[each], default=None)
+    return (calling, total[calling]) if calling is not None else (line, spent)
 
 
 def _longest(paths: list[PathUse]) -> tuple[SourceLine, float]:
@@ -83,19 +94,6 @@ def _longest(paths: list[PathUse]) -> tuple[SourceLine, float]:
         lines[place], spent[place] = line, spent.get(place, 0.0) + path.duration
     longest = max(spent, key=lambda each: spent[each])
     return lines[longest], spent[longest]
-
-
-def _calling(paths: list[PathUse], case: Case) -> SourceLine | None:
-    """The innermost line below the loop that takes nearly all of the time with what it calls; None without one."""
-    loops = {function_of(SourceLine(file, 0, name)) for file, name in loop_functions(case.lines)}
-    spent, depth = Counter[SourceLine](), Counter[SourceLine]()
-    for path in paths:
-        below = [*takewhile(lambda line: function_of(line) not in loops, path.lines)]
-        for line in set(below):
-            spent[line] += round(path.duration)
-            depth[line] = max(depth[line], len(below) - below.index(line))
-    found = [line for line in spent if spent[line] >= NEARLY_ALL * sum(path.duration for path in paths)]
-    return max(found, key=lambda line: depth[line], default=None)
 
 
 def _runs(known: SourceLine, case: Case) -> bool:

@@ -49,7 +49,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "inputs": rec.InputFacts,
     "items": rec.ItemFacts,
     "samples": rec.SampleFacts,
-    "worker_samples": rec.WorkerSampleFacts,
+    "worker_samples": rec.SampleFacts,
     "repeats": rec.RepeatFacts,
     "use": rec.UseFacts,
     "modules": rec.ModuleFacts,

@@ -111,6 +111,7 @@ MOST_PROCESSES = 4096
 LARGEST_IDENTITY = 2**32 - 1
 
 F = TypeVar("F")
+Looked = TypeVar("Looked", rec.RepeatFacts, rec.SampleFacts, rec.ItemFacts)
 
 
 class _ManifestVersion(msgspec.Struct):
@@ -271,6 +272,11 @@ def assemble_process(
         identity[workers.identity == seed] = loader
     iterators = dict(reversed(spawned))
     identity.flags.writeable = False
+
+    def of_iterators(kind: type[Looked]) -> tuple[Looked, ...]:
+        facts = ((each, each.iterator) for each in _of(found, kind))
+        return tuple(replace(each, iterator=iterators.get(at, at)) for each, at in facts if at is not None)
+
     freed = {name for fact in _of(found, rec.FreedFacts) for name in fact.names}
     return rec.Process(
         folder=folder,
@@ -294,25 +300,16 @@ def assemble_process(
         padding=next(reversed(_of(found, rec.PaddingFacts)), None),
         loss=next(iter(_of(found, rec.LossFacts)), None),
         inputs=next(reversed(_of(found, rec.InputFacts)), None),
-        sampled=tuple(_of(found, rec.SampleFacts)),
+        sampled=tuple(each for each in _of(found, rec.SampleFacts) if each.iterator is None),
         repeats=next((each for each in reversed(_of(found, rec.RepeatFacts)) if each.iterator is None), None),
-        repeats_in_workers=tuple(
-            replace(each, iterator=iterators.get(each.iterator, each.iterator))
-            for each in _of(found, rec.RepeatFacts)
-            if each.iterator is not None
-        ),
+        repeats_in_workers=of_iterators(rec.RepeatFacts),
         use=next(reversed(_of(found, rec.UseFacts)), None),
         called=_newest(_of(found, rec.CalledFacts), "file", "line"),
         modules=next((fact.modules for fact in reversed(_of(found, rec.ModuleFacts))), ()),
         without_update=next((fact.without_update for fact in reversed(_of(found, rec.ModuleFacts))), ()),
         between=next(reversed(_of(found, rec.BetweenFacts)), None),
-        in_workers=tuple(
-            replace(each, iterator=iterators.get(each.iterator, each.iterator))
-            for each in _of(found, rec.WorkerSampleFacts)
-        ),
-        items=tuple(
-            replace(each, iterator=iterators.get(each.iterator, each.iterator)) for each in _of(found, rec.ItemFacts)
-        ),
+        in_workers=of_iterators(rec.SampleFacts),
+        items=of_iterators(rec.ItemFacts),
         caught=tuple(_of(found, rec.CaughtFacts)),
         line_cost=next(reversed(_of(found, rec.LineCostFacts)), None),
         graph_breaks=tuple(_of(found, rec.GraphBreakFacts)),

@@ -207,21 +207,13 @@ class SampledPath:
 
 @dataclass(frozen=True, slots=True)
 class SampleFacts:
-    """Line times in all user functions, in a few steps; of frequent calls, estimated from some. start: monotonic ns."""
+    """Line times in all user functions, in a few steps; of frequent calls, estimated from some. start: monotonic ns.
+    iterator: of a few batches that a worker made, as in loader.bin."""
 
     steps: int
     paths: tuple[SampledPath, ...]
     start: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSampleFacts:
-    """Line times in a few batches of a loader's worker, as in `SampleFacts`. iterator: as in loader.bin. steps:
-    batches."""
-
-    iterator: int
-    steps: int
-    paths: tuple[SampledPath, ...]
+    iterator: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -758,7 +750,7 @@ class Process:
     modules: tuple[tuple[str, str, int, int], ...] = ()
     without_update: tuple[tuple[str, int], ...] = ()
     between: BetweenFacts | None = None
-    in_workers: tuple[WorkerSampleFacts, ...] = ()
+    in_workers: tuple[SampleFacts, ...] = ()
     repeats_in_workers: tuple[RepeatFacts, ...] = ()
     items: tuple[ItemFacts, ...] = ()
     caught: tuple[CaughtFacts, ...] = ()

@@ -456,7 +456,7 @@ def slow_collate(loader: LoaderUse, case: Case) -> Finding | None:
     saving = capped(scaled(loader.wait, min(1.0, share)), scaled(collate, loader.demand))
     # The input's hottest line may be an item's; this is about the line below the function that collates.
     below = [path for path in case.paths if any(line.function.rsplit(".", 1)[-1] == what for line in path.lines)]
-    hottest = main_line(below, case) if below else loader.site
+    hottest = main_line(below, case)[0] if below else loader.site
     return slow_collate.finding(summary, advice, saving, category="input", source=hottest)
 
 
