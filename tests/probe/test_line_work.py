@@ -185,11 +185,15 @@ def every(items: list[Any]) -> Any:
     return torch.stack([row for row, _ in items])
 
 
+def halved(items: list[Any]) -> Any:
+    return torch.stack([row for row, _ in items[:5]]), torch.stack([row for row, _ in items[5:]])
+
+
 def packed(items: list[Any]) -> Any:
     return torch.cat([row for row, _ in items])[None]
 
 
-@pytest.mark.parametrize(("collate", "kept"), [(mostly, 2 / 3), (every, 1.0), (packed, 1.0)])
+@pytest.mark.parametrize(("collate", "kept"), [(mostly, 2 / 3), (every, 1.0), (halved, 1.0), (packed, 1.0)])
 def test_items_that_are_no_rows_of_their_batch_are_left_out(collate: Any, kept: float) -> None:
     loader = iter(DataLoader(Samples(range(120)), 12, collate_fn=collate))
     works = observed(lambda _: next(loader), collate.__code__)

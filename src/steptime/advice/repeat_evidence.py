@@ -139,7 +139,7 @@ def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tup
     yield from _gone_through(line, names)
     if line.double and looked.facts.single and line.part in ("", "input"):
         yield "double", "", line.own
-    if line.dropped:
+    if line.dropped and line.part == "input":
         yield "rows", f"{format_share(min(1.0, ratio(line.dropped, line.duration)))} of them", line.dropped
     times = ratio(line.made, looked.items)
     if times >= TWICE:

@@ -110,7 +110,10 @@ class WorkObserver:
         bound, read = self._bound[code].get(line, ((), ()))
         self._reached.setdefault(code, set()).update(bound)
         if unread := self._unread.get(code):
-            self._consumed[code] = [cost for name in read for cost in unread.pop(name, ())]
+            costs = [unread.pop(name, []) for name in read]
+            self._consumed[code] = [cost for each in costs for cost in each]
+            for each in costs:
+                each.clear()  # what one of several variables is read of is used
 
     def rebound(self, frame: FrameType, line: int, names: Iterable[str], took: int) -> None:
         """A line of a generator has bound variables: what they held before, and nobody read, was made for nothing, as
@@ -118,11 +121,12 @@ class WorkObserver:
         code = frame.f_code
         unread = self._unread.setdefault(code, {})
         costs = [(self._work(frame, line), took), *self._consumed.pop(code, ())]
-        for name in names:
-            for work, spent in unread.pop(name, ()):
+        for dropped in [unread.pop(name, []) for name in names]:
+            for work, spent in dropped:
                 work.dropped += spent
-            if name in code.co_varnames and len(costs) <= MOST_CALLS:
-                unread[name], costs = costs, []
+            dropped.clear()  # once, of several variables
+        if len(costs) <= MOST_CALLS:
+            unread.update((name, costs) for name in names if name in code.co_varnames)
 
     def yielded(self, frame: FrameType, line: int, took: int) -> None:
         """A generator has given a row after so many ns, to a loader or to what drops some on their way there."""
@@ -134,7 +138,7 @@ class WorkObserver:
     def collated(self, frame: FrameType, result: Any) -> None:
         """A function that a loader calls has given something: how many of its items are rows of that?"""
         if frame.f_back is not None and frame.f_back.f_code.co_filename.endswith(FETCHES):
-            items: Any = frame.f_back.f_locals.get("data")
+            items: Any = sites.variables(frame.f_back).get("data")
             if type(items) is list and (rows := _rows(items, result)):
                 work = self._work(frame, frame.f_code.co_firstlineno)
                 work.items, work.rows = work.items + len(items), work.rows + rows
@@ -285,18 +289,27 @@ def _whole(value: Any) -> tuple[int, str, int] | None:
 
 
 def _rows(items: list[Any], batch: Any) -> int:
-    """Rows of a batch's first array, where each is an item's array, or where there are as many as items; else 0."""
+    """Items with a row in a batch, where each row of its arrays is an item's array; else 0."""
+    made: dict[tuple[tuple[int, ...], bytes], set[int]] = {}
+    for at, item in enumerate(items):
+        for each in _arrays(item, DEEP):
+            made.setdefault((tuple(each.shape), _bytes(each)), set()).add(at)
+    found: set[int] = set()
     for array in _arrays(batch, DEEP):
-        count, shape = array.shape[0], tuple(array.shape[1:])
-        size = prod(shape) * array.itemsize
-        if not shape or not 0 < size <= MOST_BYTES or count > len(items):
-            continue
-        alike = (each for item in items for each in _arrays(item, DEEP) if tuple(each.shape) == shape)
-        known = {ctypes.string_at(_address(each), size) for each in alike if each.itemsize == array.itemsize}
-        start = _address(array)
-        if count == len(items) or all(ctypes.string_at(start + at * size, size) in known for at in range(count)):
-            return int(count)
-    return 0
+        shape = tuple(array.shape[1:])
+        for row in array if shape else ():
+            taken = made.get((shape, _bytes(row)))
+            if not taken:
+                return 0
+            found |= taken
+    return len(found)
+
+
+def _bytes(array: Any) -> bytes:
+    """What is in an array's memory, if it is short."""
+    size = prod(array.shape) * array.itemsize
+    start = array.data_ptr() if type(array) is torch.Tensor else array.ctypes.data
+    return ctypes.string_at(start, size) if size <= MOST_BYTES else b""
 
 
 def _arrays(value: Any, deep: int) -> Iterator[Any]:
@@ -311,10 +324,6 @@ def _arrays(value: Any, deep: int) -> Iterator[Any]:
     elif deep and kind in (list, tuple, dict) and len(value) <= MOST_NAMES:
         for each in value.values() if kind is dict else value:
             yield from _arrays(each, deep - 1)
-
-
-def _address(array: Any) -> int:
-    return int(array.data_ptr() if type(array) is torch.Tensor else array.ctypes.data)
 
 
 def _precisions(value: Any, deep: int) -> Iterator[str]:
