@@ -139,7 +139,9 @@ class WorkObserver:
         """A function that a loader calls has given something: how many of its items are rows of that?"""
         if frame.f_back is not None and frame.f_back.f_code.co_filename.endswith(FETCHES):
             items: Any = sites.variables(frame.f_back).get("data")
-            if type(items) is list and (rows := _rows(items, result)):
+            known = self._lines.get((frame.f_code, frame.f_code.co_firstlineno))
+            left = type(items) is list and (known is None or known.items < MOST_RESULTS)
+            if left and (rows := _rows(items, result)):
                 work = self._work(frame, frame.f_code.co_firstlineno)
                 work.items, work.rows = work.items + len(items), work.rows + rows
 
@@ -290,7 +292,7 @@ def _whole(value: Any) -> tuple[int, str, int] | None:
 
 def _rows(items: list[Any], batch: Any) -> int:
     """Items with a row in a batch, where each row of its arrays is an item's array; else 0."""
-    made: dict[tuple[tuple[int, ...], bytes], set[int]] = {}
+    made: dict[tuple[tuple[int, ...], int], set[int]] = {}
     for at, item in enumerate(items):
         for each in _arrays(item, DEEP):
             made.setdefault((tuple(each.shape), _bytes(each)), set()).add(at)
@@ -305,11 +307,11 @@ def _rows(items: list[Any], batch: Any) -> int:
     return len(found)
 
 
-def _bytes(array: Any) -> bytes:
-    """What is in an array's memory, if it is short."""
+def _bytes(array: Any) -> int:
+    """Hash of what is in an array's memory, if that is short; else 0."""
     size = prod(array.shape) * array.itemsize
     start = array.data_ptr() if type(array) is torch.Tensor else array.ctypes.data
-    return ctypes.string_at(start, size) if size <= MOST_BYTES else b""
+    return hash(ctypes.string_at(start, size)) if size <= MOST_BYTES else 0
 
 
 def _arrays(value: Any, deep: int) -> Iterator[Any]:
