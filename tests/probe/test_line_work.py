@@ -151,6 +151,7 @@ def test_rows_that_are_bound_anew_before_anything_takes_them_are_dropped() -> No
         lines = {work["site"]["text"]: work for work in works}
         for text in ("row = parsed(at)", "total = sum(row * 30)"):  # what only makes what is dropped, too
             assert least <= lines[text]["dropped"] / lines[text]["duration"] <= most, (text, workers)
+            assert lines[text]["unread"] == pytest.approx(1 - 1 / workers, abs=0.05)
 
 
 class Every(IterableDataset):  # type: ignore[misc,type-arg,unused-ignore]

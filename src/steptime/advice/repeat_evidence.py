@@ -54,6 +54,12 @@ class Looked:
     items: float = 0.0
     read: float = 0.0
 
+    @property
+    def fits(self) -> float:
+        """Factor on the time of rows that a generator made: in these few steps reading may have taken longer."""
+        taken = sum(line.taken for line in self.facts.works)
+        return min(1.0, ratio(self.read, taken)) if taken else 1.0
+
 
 def looked_at(process: Process, layout: Layout, loader: LoaderUse | None, usual: float) -> tuple[Looked, ...]:
     """The training process's steps, and the batches of the training loader's worker. usual: ns of a step, which lasts
@@ -140,10 +146,10 @@ def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tup
     if line.double and looked.facts.single and line.part in ("", "input"):
         yield "double", "", line.own
     if line.dropped and line.part == "input":
-        yield "rows", f"{format_share(min(1.0, ratio(line.dropped, line.duration)))} of them", line.dropped
+        yield "rows", f"{format_share(min(1.0, line.unread))} of them", looked.fits * line.dropped
     times = ratio(line.made, looked.items)
     if times >= TWICE:
-        yield "rows", f"one of {times:.3g} is taken", min(line.taken, looked.read) * (1 - 1 / times)
+        yield "rows", f"one of {times:.3g} is taken", looked.fits * line.taken * (1 - 1 / times)
     if line.kept <= MOST_KEPT:
         yield "rows", f"{format_share(1 - line.kept)} of the items, which it leaves out", looked.read * (1 - line.kept)
     converts = CONVERTS.search(line.site.text)

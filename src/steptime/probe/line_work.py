@@ -73,15 +73,15 @@ class _Work:
     """A line. seen, spent: evaluations and their ns; inside: ns of that in watched functions; read: what all of them
     read whole, by name: (number of the object or hash of the file's name, kind, entries); None before the first.
     doubles: evaluations that gave an array in double precision; dropped: ns of those whose result was bound anew before
-    it was read; taken: ns of the rows that a loader took from there, made: their number; rows: of batches, of so many
-    items."""
+    it was read, `unread` of `bound`; taken: ns of the rows that a loader took from there, made: their number; rows: of
+    batches, of so many items."""
 
-    __slots__ = ("calls", "doubles", "dropped", "inside", "items", "made", "part", "read", "rows", "seen", "spent",
-                 "taken")  # fmt: skip
+    __slots__ = ("bound", "calls", "doubles", "dropped", "inside", "items", "made", "part", "read", "rows", "seen",
+                 "spent", "taken", "unread")  # fmt: skip
 
     def __init__(self, part: str) -> None:
         self.part, self.seen, self.spent, self.inside = part, 0, 0, 0
-        self.doubles = self.dropped = self.made = self.taken = self.items = self.rows = 0
+        self.bound = self.unread = self.doubles = self.dropped = self.made = self.taken = self.items = self.rows = 0
         self.read: dict[str, tuple[int, str, int]] | None = None
         self.calls: dict[CodeType, _Outward] = {}
 
@@ -109,6 +109,7 @@ class WorkObserver:
         """A line runs: what it binds is made anew."""
         bound, read = self._bound[code].get(line, ((), ()))
         self._reached.setdefault(code, set()).update(bound)
+        self._consumed.pop(code, None)
         if unread := self._unread.get(code):
             costs = [unread.pop(name, []) for name in read]
             self._consumed[code] = [cost for each in costs for cost in each]
@@ -120,10 +121,13 @@ class WorkObserver:
         was what only made that."""
         code = frame.f_code
         unread = self._unread.setdefault(code, {})
-        costs = [(self._work(frame, line), took), *self._consumed.pop(code, ())]
+        work = self._work(frame, line)
+        work.bound += 1
+        costs = [(work, took), *self._consumed.pop(code, ())]
         for dropped in [unread.pop(name, []) for name in names]:
             for work, spent in dropped:
                 work.dropped += spent
+                work.unread += 1
             dropped.clear()  # once, of several variables
         if len(costs) <= MOST_CALLS:
             unread.update((name, costs) for name in names if name in code.co_varnames)
@@ -249,6 +253,7 @@ class WorkObserver:
                 "own": max(0, work.spent - work.inside) / steps,
                 "double": 2 * work.doubles >= max(1, work.seen),
                 "dropped": work.dropped / steps,
+                "unread": work.unread / max(1, work.bound),
                 "made": work.made / steps,
                 "taken": work.taken / steps,
                 "kept": work.rows / max(1, work.items) if work.items else 1.0,

@@ -257,9 +257,9 @@ class OutsideCall:
 @dataclass(frozen=True, slots=True)
 class LineWork:
     """A line that calls or reads such things. evaluations, duration (ns): per step; own: ns of that outside of watched
-    functions. double: it gives arrays of double precision; dropped: ns of what it bound in a generator and nobody read;
-    made: rows that a loader, or what drops some on their way to it, took from there in `taken` ns; kept:
-    fraction of a batch's items that are rows of what this function made of them."""
+    functions. double: it gives arrays of double precision; dropped: ns of what it bound in a generator and nobody read,
+    a fraction `unread` of it; made: rows that a loader, or what drops some on their way to it, took from there in
+    `taken` ns; kept: fraction of a batch's items that are rows of what this function made of them."""
 
     site: SourceLine
     evaluations: float
@@ -268,6 +268,7 @@ class LineWork:
     own: float = 0.0
     double: bool = False
     dropped: float = 0.0
+    unread: float = 0.0
     made: float = 0.0
     taken: float = 0.0
     kept: float = 1.0
@@ -596,6 +597,7 @@ class StepWork:
     batches: tuple[tuple[tuple[float, ...], ...], ...] = ()
     evaluated: tuple[tuple[str, int], ...] = ()
     dropped: float = 0.0
+    unread: float = 0.0
     still: tuple[str, ...] = ()
     weights: tuple[tuple[str, int, tuple[float, ...]], ...] = ()
     updates: tuple[tuple[str, tuple[float, ...]], ...] = ()
