@@ -78,7 +78,7 @@ def _parametrized(calls: float, of_model: float = 1.0) -> tuple[ModuleUse, ...]:
 
 
 AGAIN = RepeatUse(ITEM, about(8 * MS), 1.0, 1.0, 1, 4)
-DOUBLE = WorkUse(ITEM, "double", "", about(8 * MS), 32.0)
+DOUBLE = WorkUse(ITEM, "double", "", about(6 * MS), 32.0, "input")
 ONE_HOT = WorkUse(ITEM, "one-hot", "512 × 3000", about(2 * MS), 2.0)
 LOOKUP = OperatorUse("aten::mm", 2.0, 4 * MS, "compute", "forward", source=ITEM)
 LOOKED_UP = OperatorUse("aten::mm", 2.0, 6 * MS, "compute", "backward", source=ITEM)
@@ -394,8 +394,18 @@ PLANTED: dict[str, dict[str, Case]] = {
             step=replace(step(20 * MS), device="cuda"),
             works=(replace(GONE_THROUGH, part="input", kind="copy", what="copy.deepcopy", evaluations=1.0),),
         ),
+        "fires-for-rows-of-other-workers": _waiting(
+            15 * MS,
+            5 * MS,
+            works=(replace(GONE_THROUGH, part="input", kind="rows", what="one of 4 is taken"),),
+        ),
         "clean-seldom": replace(BASE, works=(replace(GONE_THROUGH, duration=about(0.5 * MS)),)),
         "clean-on-a-device": replace(BASE, step=replace(BASE.step, device="cuda"), works=(GONE_THROUGH,)),
+    },
+    "double-precision-items": {
+        "fires": _waiting(15 * MS, 5 * MS, works=(DOUBLE, replace(DOUBLE, source=replace(ITEM, line=14)))),
+        "clean-seldom": replace(BASE, works=(replace(DOUBLE, duration=about(0.5 * MS)),)),
+        "clean-on-a-device": replace(BASE, step=replace(BASE.step, device="cuda"), works=(replace(DOUBLE, part=""),)),
     },
     "argument-checks": {
         "fires": replace(BASE, sites=(CHECKED,), machine=DISPATCHING),
@@ -1531,30 +1541,6 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires": replace(BASE, passes=PassUse(ITEM, 64.0, about(9 * MS), shared=True)),
         "clean-micro-batches": replace(BASE, passes=PassUse(ITEM, 64.0, about(9 * MS), shared=False)),
         "clean-short-ones": replace(BASE, passes=PassUse(ITEM, 64.0, about(0.2 * MS), shared=True)),
-    },
-    "double-items": {
-        "fires": replace(
-            BASE,
-            loader=None,
-            categories=categories(input=10 * MS),
-            roofline=_SINGLE,
-            works=(replace(DOUBLE, part="input"),),
-        ),
-        "clean-in-the-step": replace(BASE, roofline=_SINGLE, works=(DOUBLE,)),
-        "clean-a-double-model": replace(
-            BASE,
-            loader=None,
-            categories=categories(input=10 * MS),
-            roofline=_DOUBLE,
-            works=(replace(DOUBLE, part="input"),),
-        ),
-        "clean-little": replace(
-            BASE,
-            loader=None,
-            categories=categories(input=10 * MS),
-            roofline=_SINGLE,
-            works=(replace(DOUBLE, part="input", duration=about(0.3 * MS)),),
-        ),
     },
     "one-hot-product": {
         "fires": replace(BASE, works=(ONE_HOT,), operators=(LOOKUP, LOOKED_UP)),

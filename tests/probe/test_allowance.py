@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from steptime.probe.allowance import (  # noqa: E402
 from steptime.probe.discovery import Discovery  # noqa: E402
 from steptime.probe.identity import RankPlace  # noqa: E402
 from steptime.probe.lines import LineTimeline  # noqa: E402
+from steptime.probe.memory import searching  # noqa: E402
 from steptime.probe.profiling import ProfilerWindow  # noqa: E402
 from steptime.probe.recorder import Recorder  # noqa: E402
 from steptime.probe.session import Session, end_script  # noqa: E402
@@ -412,11 +413,60 @@ def test_lines_are_sampled_only_while_there_is_anything_left(session: Session) -
 
 def test_leaks_are_not_hunted_where_looking_takes_too_long(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(0, 1 << 62, SECOND))
-    monkeypatch.setattr(schedule, "now", lambda: next(times))
-    for _ in schedule._search_leaks(session):
+    monkeypatch.setattr(searching, "now", lambda: next(times))
+    for _ in searching.search_growth(session):
         pass
     assert not facts(session, "leak")
     assert facts(session, "note")[0]["text"] == "leaks were not looked for: to look at what lives takes 1.0 s"
+
+
+KEEPS = """
+import torch
+def train(steps, step, most):
+    kept = []
+    for _ in range(steps):
+        kept.append(torch.ones(4))
+        del kept[: len(kept) // most * most]
+        step()
+"""
+
+
+@pytest.mark.parametrize("most", [20, 1000])
+def test_a_list_that_was_emptied_since_it_was_reported_is_withdrawn(
+    session: Session, most: int, tmp_path: Path
+) -> None:
+    search, found = searching.search_growth(session), list[searching.ReportedGrowth]()
+
+    def step() -> None:
+        steps(session, 1)
+        try:
+            next(search)
+        except StopIteration as ended:
+            found.extend([] if found else [ended.value])
+            found[0]._due = 0
+            found[0].look()
+
+    script = tmp_path / "train.py"
+    script.write_text(KEEPS, encoding="utf-8")
+    job: dict[str, Any] = {"__name__": "train"}
+    exec(compile(KEEPS, script, "exec"), job)
+    job["train"](60, step, most)
+    reported = {each["name"] for kind in ("leak", "growing") for each in facts(session, kind)}
+    assert "kept" in reported
+    freed = {name for each in facts(session, "freed") for name in each["names"]}
+    assert freed == (reported if most == 20 else set())
+
+
+def test_stages_in_the_same_steps_end_each_at_its_own() -> None:
+    seen = []
+
+    def stage(name: str, count: int) -> Generator[None, None, None]:
+        for _ in range(count):
+            yield
+            seen.append(name)
+
+    assert len(list(schedule._together(stage("a", 1), stage("b", 3), stage("c", 0)))) == 3
+    assert seen == ["a", "b", "b", "b"]
 
 
 # -- what a window takes ----------------------------------------------------------------------------------------------

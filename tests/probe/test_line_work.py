@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import os
 import sys
+import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
 from steptime.probe.line_work import one_hot  # noqa: E402
 from steptime.probe.repeats import RepeatObserver  # noqa: E402
@@ -119,6 +124,112 @@ def test_a_file_that_is_read_again_is_known_by_its_name_and_another_one_is_not(t
     for run, known in ((same, True), (others, False)):
         calls = [call for work in observed(run) for call in work["calls"] if call["name"] == "torch.serialization.load"]
         assert [call["one_file"] for call in calls] == [known]
+
+
+def parsed(number: int) -> list[int]:
+    return [number * each for each in range(3_000)]
+
+
+def of_others(workers: int) -> Any:
+    """Parses all rows, for one worker of so many."""
+    at = 0
+    while True:
+        row = parsed(at)
+        total = sum(row * 30)
+        at += 1
+        if at % workers:
+            continue
+        yield row, total
+
+
+def take(rows: Any, _: int) -> Any:
+    return [next(rows) for _ in range(8)]
+
+
+def test_rows_that_are_bound_anew_before_anything_takes_them_are_dropped() -> None:
+    for workers, least, most in ((4, 0.4, 1.0), (1, 0.0, 0.0)):
+        works = observed(partial(take, of_others(workers)), of_others.__code__)
+        lines = {work["site"]["text"]: work for work in works}
+        for text in ("row = parsed(at)", "total = sum(row * 30)"):  # what only makes what is dropped, too
+            assert least <= lines[text]["dropped"] / lines[text]["duration"] <= most, (text, workers)
+            assert lines[text]["unread"] == pytest.approx(1 - 1 / workers, abs=0.05)
+
+
+class Every(IterableDataset):  # type: ignore[misc,type-arg,unused-ignore]
+    def rows(self) -> Any:
+        for number in range(100_000):
+            yield parsed(number)
+
+    def __iter__(self) -> Any:
+        return itertools.islice(self.rows(), 0, None, 3)
+
+
+def test_rows_that_something_drops_on_their_way_to_a_loader_are_counted() -> None:
+    loader = iter(torch.utils.data.DataLoader(Every(), 4, collate_fn=len))
+    works = observed(lambda _: next(loader), Every.rows.__code__)
+    (made,) = (work for work in works if work["made"])
+    assert made["site"]["text"] == "yield parsed(number)"
+    assert 16 <= made["made"] <= 24  # of the 8 that two batches take, each third one: the first batch opens it
+    assert made["taken"] > 0
+
+
+class Samples(list[Any]):
+    def __getitem__(self, at: Any) -> Any:
+        return torch.full((8,), float(at)), at % 3
+
+
+def mostly(items: list[Any]) -> Any:
+    good = [row for row, label in items if label]
+    return torch.stack(good), len(good)
+
+
+def every(items: list[Any]) -> Any:
+    return torch.stack([row for row, _ in items])
+
+
+def halved(items: list[Any]) -> Any:
+    return torch.stack([row for row, _ in items[:5]]), torch.stack([row for row, _ in items[5:]])
+
+
+def packed(items: list[Any]) -> Any:
+    return torch.cat([row for row, _ in items])[None]
+
+
+@pytest.mark.parametrize(("collate", "kept"), [(mostly, 2 / 3), (every, 1.0), (halved, 1.0), (packed, 1.0)])
+def test_items_that_are_no_rows_of_their_batch_are_left_out(collate: Any, kept: float) -> None:
+    loader = iter(DataLoader(Samples(range(120)), 12, collate_fn=collate))
+    works = observed(lambda _: next(loader), collate.__code__)
+    assert min((work["kept"] for work in works), default=1.0) == pytest.approx(kept)
+
+
+def test_arrays_of_double_precision_and_lists_of_arrays_are_known() -> None:
+    numpy = pytest.importorskip("numpy")
+
+    def doubles(step: int) -> Any:
+        wave = numpy.linspace(0.0, step, 50_000)
+        return wave.astype(numpy.float32)
+
+    observer = RepeatObserver({doubles.__code__}, 10**10)
+    assert observer.start(sys._getframe())
+    for step in range(3):
+        doubles(step)
+        observer.boundary()
+    observer.stop(sys._getframe())
+    assert observer.single
+    found = {work["site"]["text"]: work["double"] for work in observer.works}
+    assert found == {"wave = numpy.linspace(0.0, step, 50_000)": True, "return wave.astype(numpy.float32)": False}
+
+    rows = [numpy.ones((20, 20)) for _ in range(8)]
+
+    def converted(rows: Any) -> Any:
+        return torch.as_tensor(rows)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, that this is slow
+        works = observed(lambda _: converted(rows), converted.__code__)
+    assert read(works) == set(), "an argument may be another list each time"
+    works = observed(lambda _: torch.as_tensor(rows))
+    assert read(works) == {("rows", "arrays", 3_200)}
 
 
 def test_a_generator_of_the_library_goes_on_without_us() -> None:

@@ -85,7 +85,7 @@ def collate(items):
     calls += 1
     if mode.startswith("collate-error") and calls > 2:  # torch takes a worker that ends before it has begun as killed
         raise ValueError("cannot collate")
-    if mode.startswith(("lined2", "spawn")) and calls <= 4:  # of a worker, those whose lines are timed
+    if mode.startswith(("lined2", "spawn")) and calls <= 6:  # of a worker, those whose lines are looked at
         sum(range(2_000_000))  # the hot line: a hundred times all others together, so that a machine's noise is less
     return torch.stack([item[0] for item in items]), torch.tensor([item[1] for item in items])
 
@@ -156,6 +156,7 @@ class Seen:
         self.loaders: list[dict[str, Any]] = []
         self.lined: list[dict[str, Any]] = []
         self.items: list[dict[str, Any]] = []
+        self.repeats: list[dict[str, Any]] = []
         self.trainer: dict[int, list[tuple[int, ...]]] = defaultdict(list)
         self.workers: dict[int, list[tuple[int, ...]]] = defaultdict(list)
         folders = list(recording.glob("process-*"))
@@ -165,6 +166,7 @@ class Seen:
             self.loaders = [fact for fact in facts if fact["fact"] == "loader"]
             self.lined = [fact for fact in facts if fact["fact"] == "worker_samples"]
             self.items = [fact for fact in facts if fact["fact"] == "items"]
+            self.repeats = [fact for fact in facts if fact["fact"] == "repeats"]
             for name, records in (("journal.bin", self.trainer), ("loader.bin", self.workers)):
                 path = process / name
                 for record in RECORD.iter_unpack(path.read_bytes() if path.exists() else b""):
@@ -283,6 +285,9 @@ def test_the_first_worker_times_lines_of_a_few_batches_and_tells_the_hottest(bot
         hottest = max(fact["paths"], key=lambda path: int(path["duration"]))
         assert "the hot line" in hottest["lines"][0]["text"]
         assert {path["part"] for path in fact["paths"]} == {"input"}
+    looked = {fact["iterator"]: fact["works"] for fact in seen.repeats if fact.get("iterator") is not None}
+    assert set(looked) <= {fact["iterator"] for fact in seen.lined}
+    assert any("the hot line" in work["site"]["text"] for works in looked.values() for work in works)
 
 
 @pytest.mark.slow

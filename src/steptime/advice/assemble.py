@@ -33,7 +33,7 @@ from steptime.advice.memory_evidence import with_memory
 from steptime.advice.models import changing_work, gradient_use
 from steptime.advice.outliers import outliers_of, usual_steps
 from steptime.advice.pattern_evidence import caught_use, change_use, pass_use, period_use, with_passes
-from steptime.advice.repeat_evidence import repeat_uses, work_uses
+from steptime.advice.repeat_evidence import looked_at, repeat_uses, work_uses
 from steptime.advice.run_uses import CategoryUse, GarbageUse, LoaderUse, SettingsUse
 from steptime.advice.savings import ratio
 from steptime.advice.segment_evidence import segment_uses
@@ -96,6 +96,7 @@ def assemble(
     operators = at_calling_lines(operators, process.called, paths)
     top_modules = tuple(record_of(TopModuleUse, model) for model in process.top_modules)
     step = step_summary(process, layout.timeline, usual, len(with_tracer) - len(usual))
+    looked = looked_at(process, layout, loader, step.duration.value)
     compiling, run = _compiling(process, steps)
     repeated, frozen = forwards_without_gradients(process, layout, usual)
     busy = gpu_busy(steps, usual, telemetry, process.devices)
@@ -119,8 +120,8 @@ def assemble(
         paths=paths,
         repeated=repeated,
         frozen=frozen,
-        repeats=repeat_uses(process, phases, step.duration.value),
-        works=work_uses(process, phases, step.duration.value),
+        repeats=repeat_uses(looked, phases, step.duration.value),
+        works=work_uses(looked, process.called, phases, step.duration.value),
         garbage=_garbage(layout),
         segments=segment_uses(process, layout),
         contention=contention,

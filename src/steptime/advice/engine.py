@@ -31,7 +31,7 @@ from steptime.advice.rules import CATALOGUE
 from steptime.advice.run_uses import HolderUse
 from steptime.advice.savings import WORKING, as_decided, capped, named
 from steptime.advice.unclaimed import MOST_UNCLAIMED, notes
-from steptime.advice.verdict import GROWTH, LARGE_PART, first_note, worsening
+from steptime.advice.verdict import GROWTH, LARGE_PART, MOST_OF_THE_RUN, OUTLIERS, first_note, worsening
 from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import Estimate, SourceLine, format_duration
 
@@ -341,10 +341,13 @@ def _with_the_rest(findings: Findings, case: Case, rules: Rules) -> Findings:
 
 def _in_order(findings: Findings, case: Case, rules: Rules) -> Findings:
     """By savings, the more specific first where two are alike; before all, what becomes worse with every step, or else
-    what matters more in the run than its usual steps."""
-    worse = worsening(case)
+    what matters more in the run than its usual steps: outliers, or other parts, unless the cause of half of a step is
+    known."""
+    worse, half = worsening(case), MOST_OF_THE_RUN * case.step.duration.value
     grows = any(each.name == worse and (worse != GROWTH or each.weight is Weight.FINDING) for each in findings)
-    first = worse if grows else first_note(case, findings)
+    known = any(each.weight is Weight.FINDING and not _vague(each) and _saving(each) >= half for each in findings)
+    note = first_note(case, findings)
+    first = worse if grows else "" if known and note != OUTLIERS else note
     return tuple(sorted(_lines_first(sorted(findings, key=_rank)), key=lambda each: each.name != first))
 
 

@@ -5,6 +5,7 @@ user's code."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import takewhile
 
@@ -23,6 +24,8 @@ LEAST_SHARE = 0.3
 """Least fraction of the finding's savings, and of all lines below its own, that a hotter line must hold to replace it.
 If the finding's line does not run in steps (a function's first line, the construction of a loader), any line replaces
 it, provided that all lines below it hold this fraction of the savings together."""
+MOST, NEARLY_ALL = 0.5, 0.8
+"""Fractions of the input's time: of lines that all take less than MOST, the one that calls NEARLY_ALL is named."""
 
 
 def at_hottest_line(finding: Finding, case: Case) -> Finding:
@@ -50,22 +53,47 @@ def hottest_line(known: SourceLine | None, category: str, saved: float, case: Ca
     dominates. saved: savings of the finding, ns per step."""
     below = _below(known, category, case)
     inside = [path for path in below if is_user_file(path.lines[0].file)] or below
-    spent: dict[tuple[str, int], float] = {}
-    lines: dict[tuple[str, int], SourceLine] = {}
-    for path in inside:
-        hottest = path.lines[0]  # a comprehension is a function of its own, on the same line
-        spent[hottest.file, hottest.line] = spent.get((hottest.file, hottest.line), 0.0) + path.duration
-        lines[hottest.file, hottest.line] = hottest
-    if not spent:
+    if not inside:
         return known
-    place = max(spent, key=lambda each: spent[each])
-    line = lines[place]
-    is_outlier = spent[place] >= LEAST_SHARE * max(saved, sum(spent.values()))
+    line, spent = main_line(inside, case) if category == INPUT else _longest(inside)
+    everything = sum(path.duration for path in inside)
+    is_outlier = spent >= LEAST_SHARE * max(saved, everything)
     runs = known is not None and _runs(known, case)
-    elsewhere = known is not None and sum(spent.values()) < LEAST_SHARE * saved
+    elsewhere = known is not None and everything < LEAST_SHARE * saved
     if (runs and not is_outlier) or elsewhere or (known is not None and _same_line(line, known)):
         return known
     return line
+
+
+def main_line(paths: list[PathUse], case: Case) -> tuple[SourceLine, float]:
+    """Line of the input that takes most of these paths' time, else the innermost below the loop that takes nearly all
+    of it with what it calls; with its ns."""
+    line, spent = _longest(paths)
+    everything = sum(path.duration for path in paths)
+    if spent >= MOST * everything:
+        return line, spent
+    loops = {function_of(SourceLine(file, 0, name)) for file, name in loop_functions(case.lines)}
+    total, depth = Counter[SourceLine](), Counter[SourceLine]()
+    for path in paths:
+        below = [*takewhile(lambda line: function_of(line) not in loops, path.lines)]
+        for each in set(below):
+            total[each] += round(path.duration)
+            depth[each] = max(depth[each], len(below) - below.index(each))
+    whole = [each for each in total if total[each] >= NEARLY_ALL * everything]
+    calling = max(whole, key=lambda each: depth[each], default=None)
+    return (calling, total[calling]) if calling is not None else (line, spent)
+
+
+def _longest(paths: list[PathUse]) -> tuple[SourceLine, float]:
+    """Line that itself takes most of the time, with its ns."""
+    spent: dict[tuple[str, int], float] = {}
+    lines: dict[tuple[str, int], SourceLine] = {}
+    for path in paths:
+        line = path.lines[0]  # a comprehension is a function of its own, on the same line
+        place = line.file, line.line
+        lines[place], spent[place] = line, spent.get(place, 0.0) + path.duration
+    longest = max(spent, key=lambda each: spent[each])
+    return lines[longest], spent[longest]
 
 
 def _runs(known: SourceLine, case: Case) -> bool:

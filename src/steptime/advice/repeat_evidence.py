@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from steptime.advice.run_uses import CategoryUse, RepeatUse, WorkUse
-from steptime.advice.savings import modelled
-from steptime.recording.recording import LineWork, Process, RepeatedLine
+from steptime.advice.loader_model import production
+from steptime.advice.run_uses import CategoryUse, LoaderUse, RepeatUse, WorkUse
+from steptime.advice.savings import modelled, ratio
+from steptime.analysis.layout import Layout
+from steptime.quantities import Estimate, format_share
+from steptime.recording.recording import CalledFacts, LineWork, Process, RepeatedLine, RepeatFacts
 
 NEARLY_ALL = 0.9
 """Of the time of a line: a line below it that takes so much is what computes."""
+TWICE, MOST_KEPT, ARRAYS = 1.5, 0.9, "arrays"
+"""Rows that are made for each that is taken, and fraction of items that a batch keeps, from which on it is reported;
+kind of a list of arrays that is read."""
+CONVERTS = re.compile(r"(?P<name>\btorch\.(?:as_tensor|tensor|\w*Tensor))\(\s*(?P<list>\[)?")
+"""A line that makes a tensor of something, perhaps of a list that stands there: numpy takes an array of a list whole,
+torch 2.13 reads it number by number."""
 OFF = 0.3
 """Of a time that was taken in a few traced steps."""
 MOSTLY = 0.5
@@ -34,31 +44,65 @@ WRITES = re.compile(r"""open\([^)]*["'][rb+]*[wax]""")
 """A line that opens a file to write it."""
 
 
-def repeat_uses(process: Process, phases: tuple[CategoryUse, ...], usual: float) -> tuple[RepeatUse, ...]:
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Steps, or a worker's batches, whose lines were looked at. share: of a line's time per one of them, what a step
+    may save; often: of them, per step; items: that a loader took in one of them, in
+    `read` ns, 0 if unknown."""
+
+    facts: RepeatFacts
+    share: float = 1.0
+    often: float = 1.0
+    items: float = 0.0
+    read: float = 0.0
+
+    @property
+    def fits(self) -> float:
+        """Factor on the time of rows that a generator made: in these few steps reading may have taken longer."""
+        taken = sum(line.taken for line in self.facts.works)
+        return min(1.0, ratio(self.read, taken)) if taken else 1.0
+
+
+def looked_at(process: Process, layout: Layout, loader: LoaderUse | None, usual: float) -> tuple[Looked, ...]:
+    """The training process's steps, and the batches of the training loader's worker. usual: ns of a step, which lasts
+    as long as its workers need: a line's part of what they do is that part of the step, and of the wait at most."""
+    size, demand = (loader.batch_size or 1, loader.demand) if loader is not None else (0, 0.0)
+    read = size * loader.item.value if loader is not None and loader.item is not None else 0.0
+    found = [Looked(process.repeats, 1.0, 1.0, size * demand, read * demand)] if process.repeats is not None else []
+    made, training = production(loader) if loader is not None else None, layout.timeline.training_loaders
+    for facts in reversed(process.repeats_in_workers):
+        if loader is not None and made and facts.iterator in training:
+            share = demand * min(1.0, ratio(usual, made))
+            return (*found, Looked(facts, share, demand, size, read))
+    return tuple(found)
+
+
+def repeat_uses(looked: Iterable[Looked], phases: tuple[CategoryUse, ...], usual: float) -> tuple[RepeatUse, ...]:
     """The longest first; of lines that call each other the innermost that takes nearly all. None takes longer than its
     phase of a steady step, or such a step, `usual` ns."""
-    facts = process.repeats
-    if facts is None or facts.steps < 2:
-        return ()
     whole = {phase.name: phase.duration.value for phase in phases}
-    return tuple(
+    found = [
         RepeatUse(
             source=line.site,
-            duration=modelled(
-                amount := min(whole.get(line.part, usual), line.duration), (1 - OFF) * amount, (1 + OFF) * amount
-            ),
-            evaluations=line.evaluations,
-            again=line.again,
+            duration=_about(min(whole.get(line.part, usual), each.share * line.duration)),
+            evaluations=line.evaluations * each.often,
+            again=line.again * each.often,
             results=line.results,
-            steps=facts.steps,
+            steps=each.facts.steps,
             part=line.part,
             outer=line.outer,
             called=line.called,
             first=line.first,
             asker=line.asker,
         )
-        for line in _apart(facts.lines)
-    )
+        for each in looked
+        for line in (_apart(each.facts.lines) if each.facts.steps >= 2 else ())
+    ]
+    return tuple(sorted(found, key=lambda use: -use.duration.value))
+
+
+def _about(amount: float) -> Estimate:
+    return modelled(amount, (1 - OFF) * amount, (1 + OFF) * amount)
 
 
 def _apart(lines: Iterable[RepeatedLine]) -> list[RepeatedLine]:
@@ -92,22 +136,38 @@ def _is_below(line: RepeatedLine, top: RepeatedLine, lines: list[RepeatedLine]) 
     return at is top
 
 
-def work_uses(process: Process, phases: tuple[CategoryUse, ...], usual: float) -> tuple[WorkUse, ...]:
+def work_uses(
+    looked: Iterable[Looked], called: Iterable[CalledFacts], phases: tuple[CategoryUse, ...], usual: float
+) -> tuple[WorkUse, ...]:
     """Lines that go through more than they need, the longest first. A comprehension is a function of its own on its
     line: the longer of the two counts."""
-    facts = process.repeats
-    if facts is None:
-        return ()
     whole = {phase.name: phase.duration.value for phase in phases}
-    called = {(fact.file, fact.line): fact.names for fact in process.called}
+    names = {(fact.file, fact.line): fact.names for fact in called}
     found: dict[tuple[str, int, str], WorkUse] = {}
-    for line in sorted(facts.works, key=lambda line: -line.duration):
-        for kind, what, spent in _gone_through(line, called.get((line.site.file, line.site.line), ())):
-            amount = min(whole.get(line.part, usual), spent)
-            duration = modelled(amount, (1 - OFF) * amount, (1 + OFF) * amount)
-            use = WorkUse(line.site, kind, what, duration, line.evaluations, line.part)
-            found.setdefault((line.site.file, line.site.line, kind), use)
+    for each in looked:
+        for line in sorted(each.facts.works, key=lambda line: -line.duration):
+            for kind, what, spent in _found(line, each, names.get((line.site.file, line.site.line), ())):
+                amount = min(whole.get(line.part, usual), each.share * spent)
+                use = WorkUse(line.site, kind, what, _about(amount), line.evaluations * each.often, line.part)
+                found.setdefault((line.site.file, line.site.line, kind), use)
     return tuple(sorted(found.values(), key=lambda use: -use.duration.value))
+
+
+def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tuple[str, str, float]]:
+    """(kind, what, ns) of what a line goes through, or makes for nothing."""
+    yield from _gone_through(line, names)
+    if line.double and looked.facts.single and line.part in ("", "input"):
+        yield "double", "", line.own
+    if line.dropped and line.part == "input":
+        yield "rows", f"{format_share(min(1.0, line.unread))} of them", looked.fits * line.dropped
+    times = ratio(line.made, looked.items)
+    if times >= TWICE:
+        yield "rows", f"one of {times:.3g} is taken", looked.fits * line.taken * (1 - 1 / times)
+    if line.kept <= MOST_KEPT:
+        yield "rows", f"{format_share(1 - line.kept)} of the items, which it leaves out", looked.read * (1 - line.kept)
+    converts = CONVERTS.search(line.site.text)
+    if converts and (converts["list"] or any(read.kind == ARRAYS for read in line.read)):
+        yield "list", converts["name"], line.own
 
 
 def _gone_through(line: LineWork, names: Iterable[str]) -> Iterable[tuple[str, str, float]]:
@@ -119,7 +179,7 @@ def _gone_through(line: LineWork, names: Iterable[str]) -> Iterable[tuple[str, s
         yield "one-hot", " × ".join(map(str, line.one_hot)), line.own
     files = [read for read in line.read if read.kind == "file"]
     calls = [(call.name, call.duration, call.one_file) for call in line.calls]
-    rest = line.duration - sum(spent for _, spent, _ in calls)
+    rest = (line.own or line.duration) - sum(spent for _, spent, _ in calls)
     calls += [(name, rest, bool(files)) for name in names if all(name != each.name for each in line.calls)]
     for name, spent, one_file in sorted(calls, key=lambda call: -call[1]):
         kind = next((kind for kind, pattern in GOING_THROUGH.items() if pattern.fullmatch(name)), "")
@@ -128,5 +188,5 @@ def _gone_through(line: LineWork, names: Iterable[str]) -> Iterable[tuple[str, s
         if kind and spent >= MOST_OF_A_LINE * line.duration:
             yield kind, name.removeprefix("builtins."), spent
     for read in line.read:
-        if read.entries and line.duration >= PER_ENTRY * read.entries * line.evaluations:
+        if read.entries and read.kind != ARRAYS and line.duration >= PER_ENTRY * read.entries * line.evaluations:
             yield "container", f"the {read.kind} {read.name} ({read.entries:,} entries)", line.duration

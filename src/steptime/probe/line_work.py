@@ -1,6 +1,6 @@
 """What lines go through: functions of packages and of Python's library that they call, with their time and what they
-give; long containers that every evaluation of a line reads whole; files that are always the same; numbers of double
-precision and one-hot vectors that they give.
+give; long containers that every evaluation of a line reads whole; files that are always the same; arrays in double
+precision and one-hot vectors; and rows that a loader's generator makes and nobody takes.
 
 Of containers only number, kind and length are kept, of results and names of files a hash."""
 
@@ -13,6 +13,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from keyword import iskeyword
+from math import prod
 from types import CodeType, FrameType
 from typing import Any
 
@@ -26,6 +27,8 @@ LONG = 1_000
 """Entries of a container that is worth a word where a line reads it whole."""
 CONTAINERS = (list, tuple, deque)
 """Exact types; who hands on a dictionary or a set looks something up in it, as a rule."""
+ARRAYS = "arrays"
+"""Kind of a list of numpy's arrays; its entries are all their numbers."""
 PATHS = ("pathlib", "pathlib._local")
 """Modules of Path (Python 3.10 to 3.14)."""
 MOST_NAMES, MOST_CALLS, MOST_RESULTS = 8, 8, 512
@@ -34,16 +37,20 @@ MOST_LOOKS = 4
 """Results of a line that are looked at whether they are one-hot."""
 CLASSES, ROWS = 32, 8
 """Least length of a one-hot vector that is worth a word, and vectors that are looked at."""
-DOUBLES = frozenset({torch.float64, torch.complex128, "<f8", "<c16"})
 ONE = {torch.float32: b"\x80\x3f", torch.float64: b"\xf0\x3f", torch.bfloat16: b"\x80\x3f", torch.float16: b"\x3c"}
 """Bytes of 1.0 without its zeros."""
-LEAST_NUMBERS = 1024
-"""Numbers in a result of double precision: fewer cost nothing."""
 NATIVE = (torch.Tensor, torch.nn.Parameter)
 OWN = 0.5
 """Most of a line's time that watched functions below it may take, for what it reads to be its own."""
 MOST_FACTS = 24
 """Lines that are written, those with most time."""
+LEAST_DOUBLES, DEEP = 1_024, 2
+"""Numbers of an array whose precision counts; how deep it may be in a result."""
+SINGLE = ("float32", "complex64", "float16")
+MOST_BYTES = 1 << 20
+"""Of a row that is looked for among the items of a batch."""
+FETCHES = os.path.join("torch", "utils", "data", "_utils", "fetch.py")
+"""The file that takes items from a dataset."""
 READ_WHOLE = re.compile(r"(?<![\w.\"'])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?![\w.\"'\[(])(?!\s*=(?!=))")
 """A variable, or an attribute of one, that a line neither indexes nor calls nor binds."""
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
@@ -52,6 +59,8 @@ FILES_OF_TORCH = os.path.join(_TORCH, "serialization.py")
 """The only part of torch whose calls are timed: the others are operators, which a profile shows."""
 
 _Key = tuple[CodeType, int]
+_Costs = list[tuple["_Work", int]]
+"""Lines that have made something, with the ns that each took."""
 
 
 class _Outward:
@@ -68,44 +77,102 @@ class _Outward:
 
 
 class _Work:
-    """A line. seen, spent: evaluations and their ns; inside: ns of that in watched functions; doubles: evaluations that
-    gave numbers of double precision; one_hot: shape of one-hot vectors that it gave; read: what all of them read whole,
-    by name: (number of the object or hash of the file's name, kind, entries); None before the first."""
+    """A line. seen, spent: evaluations and their ns; inside: ns of that in watched functions; read: what all of them
+    read whole, by name: (number of the object or hash of the file's name, kind, entries); None before the first.
+    doubles: evaluations that gave an array in double precision; one_hot: shape of one-hot vectors that it gave;
+    dropped: ns of those whose result was bound anew before it was read, `unread` of `bound`; taken: ns of the rows that
+    a loader took from there, made: their number; rows: of batches, of so many items."""
 
-    __slots__ = ("calls", "doubles", "inside", "one_hot", "part", "read", "seen", "spent")
+    __slots__ = ("bound", "calls", "doubles", "dropped", "inside", "items", "made", "one_hot", "part", "read", "rows",
+                 "seen", "spent", "taken", "unread")  # fmt: skip
 
     def __init__(self, part: str) -> None:
-        self.part, self.seen, self.spent, self.inside, self.doubles = part, 0, 0, 0, 0
+        self.part, self.seen, self.spent, self.inside = part, 0, 0, 0
+        self.bound = self.unread = self.doubles = self.dropped = self.made = self.taken = self.items = self.rows = 0
         self.one_hot: tuple[int, ...] = ()
         self.read: dict[str, tuple[int, str, int]] | None = None
         self.calls: dict[CodeType, _Outward] = {}
 
+    @property
+    def found(self) -> bool:
+        """True if it has shown something besides its time."""
+        return bool(self.read or self.calls or self.made or self.dropped or self.items or self.one_hot)
+
 
 class WorkObserver:
-    """Observer of the lines of some functions. bound: names that each function binds, by its lines, attributes with a
-    leading dot. fingerprint: of a result, None for what has none."""
+    """Observer of the lines of some functions. names: those that each function binds, and reads, by its lines,
+    attributes with a leading dot. fingerprint: of a result, None for what has none. single: arrays of single precision
+    were given, too."""
 
     def __init__(
-        self, bound: Mapping[CodeType, Mapping[int, set[str]]], fingerprint: Callable[[Any], int | None]
+        self,
+        names: Mapping[CodeType, Mapping[int, tuple[set[str], set[str]]]],
+        fingerprint: Callable[[Any], int | None],
     ) -> None:
         self._lines: dict[_Key, _Work] = {}
-        self._bound, self._fingerprint = bound, fingerprint
+        self._bound, self._fingerprint = names, fingerprint
+        self._unread: dict[CodeType, dict[str, _Costs]] = {}
+        self._consumed: dict[CodeType, _Costs] = {}
+        self.single = False
         self._names: dict[_Key, list[list[str]]] = {}
         self._outside: dict[CodeType, bool] = {}
         self._reached: dict[CodeType, set[str]] = {}
 
     def reached(self, code: CodeType, line: int) -> None:
         """A line runs: what it binds is made anew."""
-        self._reached.setdefault(code, set()).update(self._bound[code].get(line, ()))
+        bound, read = self._bound[code].get(line, ((), ()))
+        self._reached.setdefault(code, set()).update(bound)
+        self._consumed.pop(code, None)
+        if unread := self._unread.get(code):
+            costs = [unread.pop(name, []) for name in read]
+            self._consumed[code] = [cost for each in costs for cost in each]
+            for each in costs:
+                each.clear()  # what one of several variables is read of is used
+
+    def rebound(self, frame: FrameType, line: int, names: Iterable[str], took: int) -> None:
+        """A line of a generator has bound variables: what they held before, and nobody read, was made for nothing, as
+        was what only made that."""
+        code = frame.f_code
+        unread = self._unread.setdefault(code, {})
+        work = self._work(frame, line)
+        work.bound += 1
+        costs = [(work, took), *self._consumed.pop(code, ())]
+        for dropped in [unread.pop(name, []) for name in names]:
+            for work, spent in dropped:
+                work.dropped += spent
+                work.unread += 1
+            dropped.clear()  # once, of several variables
+        if len(costs) <= MOST_CALLS:
+            unread.update((name, costs) for name in names if name in code.co_varnames)
+
+    def yielded(self, frame: FrameType, line: int, took: int) -> None:
+        """A generator has given a row after so many ns, to a loader or to what drops some on their way there."""
+        if frame.f_back is not None and frame.f_back.f_code.co_filename.endswith(FETCHES):
+            work = self._work(frame, line)
+            work.made += 1
+            work.taken += took
+
+    def collated(self, frame: FrameType, result: Any) -> None:
+        """A function that a loader calls has given something: how many of its items are rows of that?"""
+        if frame.f_back is not None and frame.f_back.f_code.co_filename.endswith(FETCHES):
+            items: Any = sites.variables(frame.f_back).get("data")
+            known = self._lines.get((frame.f_code, frame.f_code.co_firstlineno))
+            left = type(items) is list and (known is None or known.items < MOST_RESULTS)
+            if left and (rows := _rows(items, result)):
+                work = self._work(frame, frame.f_code.co_firstlineno)
+                work.items, work.rows = work.items + len(items), work.rows + rows
 
     def evaluated(self, frame: FrameType, line: int, took: int, given: Iterable[Any], *, ran: bool) -> None:
         """A line has given these results, in so many ns. ran: its function had started before the observer."""
         work = self._work(frame, line)
         work.seen += 1
         work.spent += took
+        kinds = set[str]()
         for each in given:
-            work.doubles += is_double(each)
+            kinds.update(_precisions(each, DEEP))
             work.one_hot = work.one_hot or (one_hot(each) if work.seen <= MOST_LOOKS else ())
+        work.doubles += "64" in kinds
+        self.single |= "32" in kinds
         if work.read is None or work.read:
             read = dict(self._read(frame, line, ran))
             known = read if work.read is None else work.read
@@ -185,7 +252,8 @@ class WorkObserver:
         longest = sorted(self._lines.items(), key=lambda each: -each[1].spent)
         for _, work in longest:
             work.read = work.read if work.inside <= OWN * work.spent else None
-        known = [(key, work) for key, work in longest if work.read or work.calls or work.doubles or work.one_hot]
+        own = [each for each in longest if each[1].found or each[1].inside <= OWN * each[1].spent]
+        known = sorted(own, key=lambda each: not each[1].found)
         return [
             {
                 "site": described(key),
@@ -193,8 +261,13 @@ class WorkObserver:
                 "evaluations": work.seen / steps,
                 "duration": work.spent / steps,
                 "own": max(0, work.spent - work.inside) / steps,
-                "double": min(1.0, work.doubles / max(1, work.seen)),
                 "one_hot": work.one_hot,
+                "double": 2 * work.doubles >= max(1, work.seen),
+                "dropped": work.dropped / steps,
+                "unread": work.unread / max(1, work.bound),
+                "made": work.made / steps,
+                "taken": work.taken / steps,
+                "kept": work.rows / max(1, work.items) if work.items else 1.0,
                 "read": [{"name": name, "kind": kind, "entries": entries}
                          for name, (_, kind, entries) in (work.read or {}).items()],
                 "calls": [{"name": call.name, "duration": call.spent / steps,
@@ -227,17 +300,10 @@ def _whole(value: Any) -> tuple[int, str, int] | None:
     kind = type(value)
     if any(kind is each for each in CONTAINERS) and len(value) >= LONG:
         return id(value), kind.__name__, len(value)
+    if kind is list and value and type(value[0]).__module__ == "numpy" and getattr(value[0], "ndim", 0):
+        return id(value), ARRAYS, len(value) * value[0].size
     name = _file(value)
     return (hash(name), "file", 0) if name else None
-
-
-def is_double(value: Any) -> bool:
-    """True for an array of double precision that is large enough to cost time."""
-    kind = type(value)
-    if kind in NATIVE:
-        return value.dtype in DOUBLES and value.numel() >= LEAST_NUMBERS
-    numpy = kind.__module__ == "numpy" and kind.__name__ == "ndarray"
-    return numpy and value.dtype.str in DOUBLES and value.size >= LEAST_NUMBERS
 
 
 def one_hot(value: Any) -> tuple[int, ...]:
@@ -251,6 +317,52 @@ def one_hot(value: Any) -> tuple[int, ...]:
     looked_at = (number * count // ROWS for number in range(ROWS))
     rows = (ctypes.string_at(value.data_ptr() + row * length, length) for row in looked_at)
     return shape if all(row.strip(b"\0") == ONE[value.dtype] for row in rows) else ()
+
+
+def _rows(items: list[Any], batch: Any) -> int:
+    """Items with a row in a batch, where each row of its arrays is an item's array; else 0."""
+    made: dict[tuple[tuple[int, ...], int], set[int]] = {}
+    for at, item in enumerate(items):
+        for each in _arrays(item, DEEP):
+            made.setdefault((tuple(each.shape), _bytes(each)), set()).add(at)
+    found: set[int] = set()
+    for array in _arrays(batch, DEEP):
+        shape = tuple(array.shape[1:])
+        for row in array if shape else ():
+            taken = made.get((shape, _bytes(row)))
+            if not taken:
+                return 0
+            found |= taken
+    return len(found)
+
+
+def _bytes(array: Any) -> int:
+    """Hash of what is in an array's memory, if that is short; else 0."""
+    size = prod(array.shape) * array.itemsize
+    start = array.data_ptr() if type(array) is torch.Tensor else array.ctypes.data
+    return hash(ctypes.string_at(start, size)) if size <= MOST_BYTES else 0
+
+
+def _arrays(value: Any, deep: int) -> Iterator[Any]:
+    """Arrays in main memory, without gaps, of a batch or an item."""
+    kind = type(value)
+    if kind is torch.Tensor:
+        if value.device.type == "cpu" and value.layout is torch.strided and value.is_contiguous() and value.dim():
+            yield value
+    elif kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+        if value.ndim and value.flags.c_contiguous and value.dtype.kind in "biufc":
+            yield value
+    elif deep and kind in (list, tuple, dict) and len(value) <= MOST_NAMES:
+        for each in value.values() if kind is dict else value:
+            yield from _arrays(each, deep - 1)
+
+
+def _precisions(value: Any, deep: int) -> Iterator[str]:
+    """ "64" or "32" for each large array of such floating-point numbers, complex ones too."""
+    for array in _arrays(value, deep):
+        of = str(array.dtype)
+        if prod(array.shape) >= LEAST_DOUBLES:
+            yield from ["64"] if of.endswith(("float64", "complex128")) else ["32"] * of.endswith(SINGLE)
 
 
 def _file(value: Any) -> str:

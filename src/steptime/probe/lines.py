@@ -20,7 +20,7 @@ from steptime.probe.sites import code_facts
 
 LINE = int(Kind.LINE)
 MOST_RECORDS = 20_000
-"""Records per window: half a megabyte of journal. A loop with more lines in eight steps is timed for fewer steps."""
+"""Records per window: half a megabyte of journal. A loop with more lines in six steps is timed for fewer steps."""
 MOST_CALLS = 1_000
 """Calls of one function other than the loop; beyond, its time counts for the line that calls it."""
 MOST_HITS = 4_000

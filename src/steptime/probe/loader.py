@@ -12,7 +12,8 @@ CPU time per batch is sampled, because its clock is slow. The rest is waiting, w
 CPUs. Waiting for a free CPU counts as work: Linux reports that time (`schedstat`). The CPU time is that of the whole
 process in a worker, and of the thread in the trainer.
 
-The first worker also times the lines of the user's functions in a few batches. The items of an iterator's first batches
+The first worker also times the lines of the user's functions in a few batches, and looks in a few more at what the
+hottest ones go through and compute again. The items of an iterator's first batches
 are examined (`items`).
 """
 
@@ -25,9 +26,10 @@ import os
 import queue
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from threading import get_ident
-from types import FrameType, MethodType
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from torch.utils.data import dataloader as torch_dataloader
@@ -39,6 +41,7 @@ from steptime.probe.items import ItemLook
 from steptime.probe.objects import ObjectNumbers, SideTable, unasked
 from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.recorder import append_facts
+from steptime.probe.repeats import RepeatObserver
 from steptime.probe.sampling import LineSampler
 
 PERIOD = 100_000_000
@@ -138,38 +141,77 @@ _looking: set[int] = set()
 
 
 LINED_BATCHES, LINED_TIME = 3, 500_000_000
-"""Batches whose lines are timed, after a worker's first one, which imports and opens; most ns for them."""
+"""Batches whose lines are timed, after a worker's first one, which imports and opens; most ns for them. As many
+and one, that these are held against, are looked at afterwards."""
 MOST_LINED = 4
 """Workers of a job that time lines: each epoch may start others."""
-WORKER_SAMPLES, ITEMS = "worker_samples", "items"
+WORKER_SAMPLES, REPEATS, ITEMS = "worker_samples", "repeats", "items"
+
+
+FUNCTIONS = (FunctionType, MethodType)
+
+
+def code_of(collate: Any) -> Iterator[CodeType]:
+    """Code of the user's function that collates, if there is one."""
+    function = collate.func if type(collate) is partial else collate
+    own = (each.__dict__.get("__call__") for each in type(function).__mro__)
+    code = getattr(function if type(function) in FUNCTIONS else next(filter(None, own), None), "__code__", None)
+    if type(code) is CodeType and sites.whose(code.co_filename) == sites.USER:
+        yield code
 
 
 class _WorkerLines:
-    """Line times in a few batches of a worker. `facts`: the result, None until the end."""
+    """Line times in a few batches of a worker, and what its hottest functions go through in a few more. `facts`: what
+    is known so far, (kind, fields); over: no more will come."""
 
     def __init__(self) -> None:
-        self._sampler: LineSampler | None = LineSampler()
-        self._batches = self._until = 0
-        self.facts: dict[str, Any] | None = None
+        self.facts: list[tuple[str, dict[str, Any]]] = []
+        self.over = False
+        self._batches, self._collate = 0, None
+        self._stage = self._run()
 
-    def batch_starts(self) -> None:
-        """Called when a batch is requested."""
-        if self._sampler is not None and self._batches == 1:
-            self._until = now() + LINED_TIME
-            if not self._sampler.start():
-                self._sampler = None
-
-    def batch_ends(self, end: int) -> None:
-        self._batches += 1
-        if self._batches > LINED_BATCHES or (self._until and end > self._until):
-            self.end()
+    def goes_on(self, collate: Any = None) -> None:
+        """A batch is requested, with the function that collates it, or made."""
+        self._collate = collate or self._collate
+        self.over = self.over or next(self._stage, self) is self
 
     def end(self) -> None:
-        """Ends the timing, if it runs, with the batches so far."""
-        sampler, self._sampler, batches = self._sampler, None, self._batches - 1
-        if sampler is not None and self._until:
-            found = sampler.stop(max(1, batches))
-            self.facts = found if batches and found["paths"] else None
+        """Ends it with the batches so far."""
+        self._stage.close()
+
+    def _run(self) -> Generator[None, None, None]:
+        """Resumed at each start and each end of a batch."""
+        yield from (None, None)
+        sampler = LineSampler()
+        if not sampler.start():
+            return
+        try:
+            yield from self._some(LINED_BATCHES)
+        finally:
+            found = sampler.stop(max(1, self._batches))
+            if self._batches and found["paths"]:
+                self.facts.append((WORKER_SAMPLES, found))
+        yield
+        observer, start = RepeatObserver({*sampler.hot, *code_of(self._collate)}, LINED_TIME), now()
+        if not observer.start(None):
+            return
+        try:
+            yield from self._some(LINED_BATCHES + 1, observer.boundary)
+        finally:
+            seen = {"lines": observer.stop(None), "steps": observer.steps, "works": observer.works}
+            times = {"start": start, "end": now(), "held": observer.ours}
+            self.facts.append((REPEATS, {**times, **seen, "single": observer.single}))
+
+    def _some(self, most: int, ended: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Waits for the end of so many batches, or of the one after LINED_TIME; counts them."""
+        until, self._batches = now() + LINED_TIME, 0
+        while True:
+            yield
+            self._batches += 1
+            ended()
+            if self._batches == most or now() > until:
+                return
+            yield
 
 
 class _Worker:
@@ -198,7 +240,7 @@ class _Worker:
         self._kept += pack(COLLATE, collating, thread, iterator, collate, end)
         self._last = end
         if self.lines is not None:
-            self.lines.batch_ends(end)
+            self.lines.goes_on()
         if self.look is not None:
             self._items = self.look.take(get_ident(), 0) or self._items
             self.look = self.look if self.look.wanted(0) else None
@@ -211,9 +253,11 @@ class _Worker:
         if not self._path and not self._find():
             del self._kept[:-KEPT_BYTES]
             return 0
-        if self.lines is not None and self.lines.facts is not None:
-            found, self.lines = {"iterator": self._iterator, **self.lines.facts}, None
-            append_facts(self._facts_path(), [(WORKER_SAMPLES, found)])
+        if self.lines is not None and (known := self.lines.facts):
+            append_facts(self._facts_path(), [(kind, {"iterator": self._iterator, **each}) for kind, each in known])
+            known.clear()
+        if self.lines is not None and self.lines.over:
+            self.lines = None
         if self._items is not None:
             found, self._items = {"iterator": self._iterator, **self._items}, None
             append_facts(self._facts_path(), [(ITEMS, found)])
@@ -285,7 +329,7 @@ class _Fetch(_Method):
         thread = get_ident()
         fetch_starts(thread, now())
         if _LoaderState.worker is not None and _LoaderState.worker.lines is not None:
-            _LoaderState.worker.lines.batch_starts()
+            _LoaderState.worker.lines.goes_on(instance.__dict__.get("collate_fn"))
         if thread in _looking or (_LoaderState.worker is not None and _LoaderState.worker.look is not None):
             _look(thread)
         fetched[thread] = now()

@@ -151,16 +151,17 @@ class BackwardTimer(BackwardObserver):
     def starts(self, tensors: Any, partial: bool) -> tuple[Any, Any]:
         if partial and _tracing():
             return tensors, None
-        start = now()
-        if start >= self._listener.fast_path.until:
-            try:
+        start, flags = now(), PARTIAL
+        try:
+            if start >= self._listener.fast_path.until:
                 self._listener.backward_starts(tensors, start)
                 self._flags = self._flags if partial else _backward_flags()
-            except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
-                self._listener.failed(error)
-                pass_on(error)
-        flags = PARTIAL if partial else self._flags
-        return tensors, (start, flags | UNCHANGED if self._listener.fast_path.weights.unchanged() else flags)
+            flags = PARTIAL if partial else self._flags
+            flags |= UNCHANGED * self._listener.fast_path.weights.unchanged()
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
+            self._listener.failed(error)
+            pass_on(error)
+        return tensors, (start, flags)
 
     def ends(self, begun: tuple[int, int]) -> None:
         end, fast_path, (start, flags) = now(), self._listener.fast_path, begun

@@ -12,8 +12,9 @@ import ctypes
 import sys
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
+from inspect import CO_GENERATOR
 from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
@@ -160,17 +161,17 @@ class _Running:
 
 class RepeatObserver:
     """Looks at the results of some functions of the user's, in the thread that starts it, until it is stopped or has
-    taken `budget` ns."""
+    taken `budget` ns. others: ns that other looks of ours have taken in this thread, which are no line's."""
 
-    def __init__(self, codes: Iterable[CodeType], budget: int) -> None:
-        self._stores = {code: {line: stores for line, (stores, _) in sites.names_by_line(code).items()}
-                        for code in codes}  # fmt: skip
+    def __init__(self, codes: Iterable[CodeType], budget: int, others: Callable[[], int] = int) -> None:
+        names = {code: sites.names_by_line(code) for code in codes}
+        self._stores = {code: {line: stores for line, (stores, _) in lines.items()} for code, lines in names.items()}
         self._lines: dict[_Key, _Evaluated] = {}
-        self._work = WorkObserver(self._stores, partial(fingerprint, long=True))
+        self._work = WorkObserver(names, partial(fingerprint, long=True))
         self.works: list[dict[str, Any]] = []
         """What the lines go through, for `RepeatFacts`, known when it has stopped."""
         self._open: list[_Running] = []
-        self._budget, self.ours, self.steps = budget, 0, 0
+        self._budget, self._others, self.ours, self.steps = budget, others, 0, 0
         self._trace, self._local = self._make()
         self._on = False
 
@@ -186,6 +187,11 @@ class RepeatObserver:
         self._on = True
         sys.settrace(self._trace)
         return True
+
+    @property
+    def single(self) -> bool:
+        """True if a line has given an array of single precision."""
+        return self._work.single
 
     def boundary(self) -> None:
         """A step has ended. What the first one gave is what the others are held against."""
@@ -270,7 +276,7 @@ class RepeatObserver:
                 if top is None or caller is None or caller.f_code is not top.code or not self._work.is_outside(code):
                     return None
                 return self._outside(frame, caller, top.line)
-            self._open.append(_Running(code, now() - self.ours))
+            self._open.append(_Running(code, now() - self._looking()))
             return local
 
         return trace, local
@@ -284,7 +290,7 @@ class RepeatObserver:
             try:
                 if event == "return":
                     frame.f_trace, frame.f_trace_lines = None, True  # a generator goes on as another call
-                    took = began - start - (self.ours - ours)
+                    took = began - start - (self._looking() - ours)
                     if self._on and took >= LEAST_TIME and line and not being_traced():
                         with unasked():
                             self._work.called(frame, line, caller, argument, took, later=self.steps > 0)
@@ -294,8 +300,12 @@ class RepeatObserver:
             self.ours += now() - began
             return None
 
-        start, ours = now(), self.ours
+        start, ours = now(), self._looking()
         return returns
+
+    def _looking(self) -> int:
+        """ns that all looks have taken."""
+        return self.ours + self._others()
 
     def _at(self, frame: FrameType, event: str, argument: Any, time_now: int) -> None:
         code = frame.f_code
@@ -304,9 +314,11 @@ class RepeatObserver:
         if not self._open:
             self._open.append(_Running(code))
         top = self._open[-1]
-        took = time_now - top.start - (self.ours - top.ours)
+        took = time_now - top.start - (self._looking() - top.ours)
         names = sorted(name for name in self._stores[code].get(top.line, ()) if not name.startswith("."))
         self._check(frame, top, [name for name in names if name in top.bound])  # += binds what it has changed
+        if names and code.co_flags & CO_GENERATOR:
+            self._work.rebound(frame, top.line, names, took)
         if top.line and took >= LEAST_TIME and not being_traced():
             returned = argument if event == "return" else None
             values = sites.variables(frame) if names and returned is None else {}
@@ -315,11 +327,16 @@ class RepeatObserver:
             self._evaluated(frame, top, (values, names, returned), took)
         if event == "return":
             self._check(frame, top, tuple(top.bound))
-            self._returned(frame, top, argument, time_now - self.ours - top.entered)
+            took = time_now - self._looking() - top.entered
+            if code.co_flags & CO_GENERATOR and argument is not None and top.entered:
+                self._work.yielded(frame, top.line or frame.f_lineno, took)
+            elif argument is not None:
+                self._work.collated(frame, argument)
+            self._returned(frame, top, argument, took)
             self._open.pop()
         else:  # what the line gave the last time is there until it runs
             self._check(frame, top, [name for name, known in top.bound.items() if known[0] == (code, frame.f_lineno)])
-            top.line, top.start, top.ours = frame.f_lineno, now(), self.ours + now() - time_now
+            top.line, top.start, top.ours = frame.f_lineno, now(), self._looking() + now() - time_now
             top.hits += 1
             self._work.reached(code, top.line)
             if top.hits >= LONG_CALL and top.entered:  # a loop: the whole call says enough
@@ -336,7 +353,8 @@ class RepeatObserver:
         """A whole call is an evaluation of the line that calls, whatever that does with the result."""
         caller = self._open[-2] if len(self._open) > 1 else None
         if top.entered and took >= LEAST_TIME and caller is not None and caller.line and not being_traced():
-            self._work.inside(caller.code, caller.line, took)
+            if frame.f_code.co_name not in sites.INLINE:
+                self._work.inside(caller.code, caller.line, took)
             self._count(self._line(frame, (caller.code, -caller.line), len(self._open) - 1), {}, [], result, took)
 
     def _count(self, line: _Evaluated, values: Any, names: list[str], returned: Any, took: int) -> None:

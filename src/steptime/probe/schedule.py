@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from threading import get_ident
 from types import CodeType
 from typing import Any, TypeVar
@@ -34,9 +34,9 @@ from steptime.probe.gradients import GradientNorm
 from steptime.probe.identity import place, traces
 from steptime.probe.inputs import InputCheck
 from steptime.probe.lines import LineTimeline, LoopFrame
+from steptime.probe.loader import code_of
 from steptime.probe.memory import exhausted
-from steptime.probe.memory.containers import Lengths, growing, lengths
-from steptime.probe.memory.leaks import APART, LOOKS, LeakSearch, of_cycle
+from steptime.probe.memory.searching import LEAST_FOR_LOOKS, EarlyLeakSearch, ReportedGrowth, search_growth
 from steptime.probe.modules import MOST, module_facts, named_modules, without_update
 from steptime.probe.objects import each_once, parameters_of, updated_by
 from steptime.probe.ours import pass_on, suppressed
@@ -54,11 +54,11 @@ T = TypeVar("T")
 UNTOUCHED_STEPS = 1
 """Steps without any measurement: the first one compiles, allocates and autotunes."""
 DISCOVERY_STEPS, DISCOVERY_LIMIT = 2, 30 * SECOND
-LINE_STEPS, LINE_LIMIT = 8, 2 * SECOND
+LINE_STEPS, LINE_LIMIT = 6, 2 * SECOND
 """Bounds of the line timeline, which slows a step by 1 to 19 % (Python <= 3.11): few steps suffice for an interval."""
 LOOKED_STEPS, LOOKED_TIME, LOOKED_LIMIT = 2, SECOND, 4 * SECOND
 """Bounds of stack sampling: two hundred samples, 5 ms apart."""
-SAMPLED_STEPS, SAMPLED_LIMIT = 4, 2 * SECOND
+SAMPLED_STEPS, SAMPLED_LIMIT = 3, 2 * SECOND
 """Steps in which all functions of the user's are timed line by line, one at least: they are slowed like those of the
 line timeline."""
 REPEAT_STEPS, REPEAT_LIMIT = 4, 2 * SECOND
@@ -109,8 +109,6 @@ SINGLE_PERIOD = SECOND // 5
 """ns between two single steps that are compared with earlier ones; on devices too, where single steps are reported."""
 LOG_SECONDS = 10.0
 """Between two times that numbers go to the job's own loggers."""
-LEAST_FOR_LOOKS = SECOND // 5
-"""So many ns for looking at results, and for leaks, in any case: a job of long steps has spent the rest by then."""
 LEAVE = "leave-request"
 """File in the recording that asks the probe to leave a job that was attached to."""
 REQUEST = "profile-request"
@@ -169,22 +167,20 @@ def _stages(session: Session) -> Stage:
     early.look()
     first = session.step_timer.usual()
     hot = yield from _unseen(session, _sampled(session))
-    yield from _unseen(session, _repeats(session, frames, (*hot, *found.functions)))
-    yield from _unseen(session, _used(session))
+    yield from _unseen(session, _followed(session, frames, (*hot, *found.functions)))
     early.look()
     yield from _until(session, DEVICE_STEPS if device.in_use() else PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.step_timer.usual()
     stacks = duration < STACK_LIMIT
     due = profiles and not (yield from _profiles(session, STEADY_WINDOW, PROFILE_STEPS, stacks))
-    if not early.found:
-        yield from _search_leaks(session)
+    growth = None if early.found else (yield from search_growth(session))
     if session.untrained.latest:
         yield from _unseen(session, _between(session))
     first = yield from _sampled_if_longer(session, first)
     if profiles:
         yield from _turns(session, duration)
         first = yield from _sampled_if_longer(session, first)
-    yield from _keep_timing(session, first or duration, stacks, due)
+    yield from _keep_timing(session, first or duration, stacks, due, growth)
 
 
 def _sampled_if_longer(session: Session, before: int) -> Generator[None, None, int]:
@@ -301,10 +297,28 @@ def _sampled(session: Session) -> Generator[None, None, tuple[CodeType, ...]]:
     return sampler.hot
 
 
-def _repeats(session: Session, frames: LoopFrame, hot: tuple[CodeType, ...]) -> Stage:
-    """Lines of the loop and of these functions that compute again what they have computed."""
+def _followed(session: Session, frames: LoopFrame, hot: tuple[CodeType, ...]) -> Stage:
+    """In the same steps: lines of the loop and of these functions that compute again what they have computed, gradients
+    that no optimizer takes, and results of modules that nobody reads."""
     budget = min(REPEAT_LIMIT, max(session.allowance.share(), LEAST_FOR_LOOKS))
-    observer = RepeatObserver({*hot, *((frames.code,) if frames.code else ())}, budget)
+    uses = UseObserver(islice(named_modules(_modules(session)), MOST), budget)
+    collates = (getattr(each, "_collate_fn", None) for each in session.iterators.living())
+    codes = {*hot, *((frames.code,) if frames.code else ()), *chain.from_iterable(map(code_of, collates))}
+    repeats = RepeatObserver(codes, budget, lambda: session.recorder.held + uses.ours)
+    yield from _together(_repeats(session, repeats, budget), _used(session, uses, budget))
+
+
+def _together(*stages: Stage) -> Stage:
+    """Runs stages in the same steps, each until it ends."""
+    try:
+        while stages := tuple(stage for stage in stages if next(stage, stages) is None):
+            yield
+    finally:
+        for stage in stages:
+            stage.close()
+
+
+def _repeats(session: Session, observer: RepeatObserver, budget: int) -> Stage:
     if not observer.start(sys._getframe()):
         return
     start, lines = now(), list[dict[str, Any]]()
@@ -320,18 +334,15 @@ def _repeats(session: Session, frames: LoopFrame, hot: tuple[CodeType, ...]) -> 
         end = now()
         lines = observer.stop(sys._getframe())
         session.recorder.interval(int(Kind.LINES), 0, start, end)
-        seen = {"steps": observer.steps, "lines": lines, "works": observer.works}
+        seen = {"steps": observer.steps, "lines": lines, "works": observer.works, "single": observer.single}
         session.recorder.fact("repeats", start=start, end=end, held=observer.ours, **seen)
         session.recorder.pause(end)
 
 
-def _used(session: Session) -> Stage:
-    """Gradients that no optimizer takes, and results of modules that nobody reads."""
+def _used(session: Session, observer: UseObserver, budget: int) -> Stage:
     if session.counter.mode != OPTIMIZER:
         return
     start = now()
-    budget = min(REPEAT_LIMIT, max(session.allowance.share(), LEAST_FOR_LOOKS))
-    observer = UseObserver(islice(named_modules(_modules(session)), MOST), budget)
     session.update_observer = observer.gradients.update
     observer.start()
     session.recorder.pause(start)
@@ -534,56 +545,6 @@ def _trained(session: Session) -> Iterator[Any]:
     return each_once(*map(parameters_of, _modules(session)), *map(updated_by, session.optimizers.living()))
 
 
-class EarlyLeakSearch:
-    """Looks between the windows of the first steps, which are left out anyhow: a short job, or one whose epochs are
-    short, has ended or let go of it all before the search in steady steps. It reports only what keeps graphs."""
-
-    def __init__(self, session: Session) -> None:
-        self._session, self._search, self._last = session, LeakSearch(), -APART
-        self._open, self.found = True, False
-        self.look()
-
-    def look(self) -> None:
-        """At a boundary; nothing is done where the last look is too near, or takes too long."""
-        session, start = self._session, now()
-        if not self._open or session.steps - self._last < APART:
-            return
-        self._search.look(session.steps, sys._getframe())
-        self._last, took = session.steps, now() - start
-        self._open = not self._search.done and took * LOOKS <= max(session.allowance.share(), LEAST_FOR_LOOKS)
-        for leak in self._search.leaks:
-            if (leak := of_cycle(leak))["name"] and leak["nodes"]:
-                session.recorder.fact("leak", **of_cycle(leak))
-                self.found = True
-        session.recorder.pause(start)
-
-
-def _search_leaks(session: Session) -> Stage:
-    """Examines the living objects several times, a few steps apart, for objects that outlive their step, and for
-    holders; and the lengths of the job's own containers, which costs little."""
-    search, share = LeakSearch(), max(session.allowance.share(), LEAST_FOR_LOOKS)
-    looks: list[Lengths] = []
-    steps, affordable = list[int](), True
-    while len(looks) < LOOKS:
-        if looks:
-            yield from _steps(APART)
-        start = now()
-        if affordable:
-            search.look(session.steps, sys._getframe())
-            affordable = (took := now() - start) * LOOKS <= share or search.done
-            if not affordable:
-                session.recorder.note(f"leaks were not looked for: to look at what lives takes {took / SECOND:.1f} s")
-        looks.append(lengths(sys._getframe()))
-        steps.append(session.steps)
-        session.recorder.pause(start)
-    start = now()
-    for leak in search.leaks if affordable else ():
-        session.recorder.fact("leak", **of_cycle(leak))
-    for container in growing(looks, steps, sys._getframe()):
-        session.recorder.fact("growing", **container)
-    session.recorder.pause(start)
-
-
 def _profile(session: Session, window: ProfilerWindow, wanted: int, patience: int = SECOND) -> Stage:
     """One window. Where the job leaves its rhythm in the first step of one, as for an evaluation, once more, unless it
     is for a step of a certain number. patience: ns that it may last at least, where there is memory for so long."""
@@ -624,9 +585,11 @@ def _recorded(session: Session, window: ProfilerWindow, start: int, wanted: int,
         raise
 
 
-def _keep_timing(session: Session, duration: int, stacks: bool, due: bool) -> Stage:
+def _keep_timing(
+    session: Session, duration: int, stacks: bool, due: bool, growth: ReportedGrowth | None = None
+) -> Stage:
     """Runs to the end of the job: takes a further window after ten minutes, and for each request. due: the usual window
-    still has to be taken."""
+    still has to be taken. growth: what may turn out to be bounded."""
     request = os.path.join(session.plan["recording"], REQUEST)
     gradients = GradientNorm(session.recorder, lambda: _trained(session))
     if (limits := session.plan.get("catch")) is not None and not isinstance(session.catching, SlowStepObserver):
@@ -651,6 +614,8 @@ def _keep_timing(session: Session, duration: int, stacks: bool, due: bool) -> St
                 yield from _unseen(session, _sampled(session))
                 continue
         gradients.look()
+        if growth is not None:
+            growth.look()
         if slow.near(session.steps, 0):
             yield from _unseen(session, _slow_step(session, slow))
         if time_now < look:

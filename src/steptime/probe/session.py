@@ -274,7 +274,8 @@ class Session:
         if not self.counter.backwards:
             self._inference.remove()
             self._open()
-            self.fast_path.weights.add(() if self.counter.updated else leaves(tensors))
+            if self.fast_path.weights.wanted and not self.counter.updated:
+                self.fast_path.weights.watch(leaves(tensors))
         self.counter.backward_starts()
         self.pass_sites.starts(tensors, start, self.counter.is_outermost)
 

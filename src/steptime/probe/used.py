@@ -400,6 +400,11 @@ class UseObserver:
         self._outer: list[int] = []
         self._budget, self.steps = budget, 0
 
+    @property
+    def ours(self) -> int:
+        """ns that looking has taken within steps."""
+        return self.gradients.ours + self.modules.ours
+
     def start(self) -> None:
         """Starts at a boundary. Somebody must call `gradients.update` before each update."""
         calls.observe_all(self.modules)
@@ -414,7 +419,7 @@ class UseObserver:
             self.gradients.look()
             self.steps += 1
             often = sum(count >= TWICE for count in self.gradients.updates.values())
-            if not self.gradients.on or self.gradients.ours + self.modules.ours >= self._budget:
+            if not self.gradients.on or self.ours >= self._budget:
                 return
             if self.steps >= STEPS and often >= optimizers:
                 return

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from steptime.probe.objects import unasked
+from steptime.probe.ours import pass_on
 
 TENSOR = torch._C.TensorBase
 NATIVE = (torch.Tensor, torch.nn.Parameter)
@@ -24,23 +25,28 @@ MOST_UNCHANGED = 64
 
 
 class Weights:
-    """Observer of some parameters."""
+    """Observer of some parameters, until `stop`."""
 
     def __init__(self) -> None:
+        self._open = True
         self._watched: tuple[weakref.ref[Any], ...] = ()
-        self._seen: list[tuple[int, bytes]] = []
+        self._seen: list[tuple[int, bytes] | None] = []
         self._unchanged = 0
 
-    def add(self, parameters: Iterable[Any]) -> None:
-        """Adds the smallest of these; none where one is not in main memory."""
+    @property
+    def wanted(self) -> bool:
+        """True while none is known that still lives."""
+        return self._open and not any(reference() is not None for reference in self._watched)
+
+    def watch(self, parameters: Iterable[Any]) -> None:
+        """Chooses the smallest of these; none where one is not in main memory."""
         with unasked():
             found = [each for each in parameters if type(each) in NATIVE and each.requires_grad and each.numel()]
-            plain = all(each.device.type == "cpu" and each.layout is torch.strided for each in found)
-            smallest = sorted(found, key=TENSOR.numel)[:WATCHED] if plain else []
-            self._watched += tuple(map(weakref.ref, smallest))
+            plain = all(_start(each) is not None for each in found)
+            self._watched = tuple(map(weakref.ref, sorted(found, key=TENSOR.numel)[:WATCHED])) if plain else ()
 
     def stop(self) -> None:
-        self._watched = ()
+        self._open, self._watched = False, ()
 
     def unchanged(self) -> bool:
         """True if the parameters are what they were at the last look."""
@@ -48,14 +54,21 @@ class Weights:
             return False
         with unasked():
             now = [_start(each) for reference in self._watched if (each := reference()) is not None]
-        same, self._seen = bool(now) and now == self._seen, now
+        same, self._seen = bool(now) and None not in now and now == self._seen, now
         self._unchanged = self._unchanged + 1 if same else 0
         if self._unchanged > MOST_UNCHANGED:
             self.stop()
         return same
 
 
-def _start(parameter: Any) -> tuple[int, bytes]:
-    start = TENSOR.data_ptr(parameter)
-    size = min(BYTES, TENSOR.numel(parameter) * TENSOR.element_size(parameter))
-    return start, ctypes.string_at(start, size) if start and TENSOR.is_contiguous(parameter) else b""
+def _start(parameter: Any) -> tuple[int, bytes] | None:
+    """Address and first bytes; None where they cannot be read: on a device, given back, or behind a transform."""
+    if parameter.device.type != "cpu" or parameter.layout is not torch.strided or not TENSOR.is_contiguous(parameter):
+        return None
+    try:
+        start, storage = TENSOR.data_ptr(parameter), TENSOR.untyped_storage(parameter)
+        size = min(BYTES, storage.data_ptr() + storage.nbytes() - start)
+    except (RuntimeError, NotImplementedError) as error:
+        pass_on(error)
+        return None
+    return (start, ctypes.string_at(start, size)) if start and size > 0 else None

@@ -109,6 +109,7 @@ MOST_PROCESSES = 4096
 LARGEST_IDENTITY = 2**32 - 1
 
 F = TypeVar("F")
+Looked = TypeVar("Looked", rec.RepeatFacts, rec.SampleFacts, rec.ItemFacts)
 
 
 class _ManifestVersion(msgspec.Struct):
@@ -270,6 +271,12 @@ def assemble_process(
         identity[workers.identity == seed] = loader
     iterators = dict(reversed(spawned))
     identity.flags.writeable = False
+
+    def of_iterators(kind: type[Looked]) -> tuple[Looked, ...]:
+        facts = ((each, each.iterator) for each in _of(found, kind))
+        return tuple(replace(each, iterator=iterators.get(at, at)) for each, at in facts if at is not None)
+
+    freed = {name for fact in _of(found, rec.FreedFacts) for name in fact.names}
     return rec.Process(
         folder=folder,
         facts=known or unknown,
@@ -286,27 +293,23 @@ def assemble_process(
         notes=tuple(fact for fact in found if isinstance(fact, str)),
         changes=_newest(_of(found, rec.ChangeFacts), "identity"),
         parity=read_parity(folder / "parity.jsonl", problems),
-        leaks=tuple(_of(found, rec.LeakFacts)),
-        growing=tuple(_of(found, rec.GrowingFacts)),
+        leaks=tuple(each for each in _of(found, rec.LeakFacts) if each.name not in freed),
+        growing=tuple(each for each in _of(found, rec.GrowingFacts) if each.name not in freed),
         out_of_memory=next(reversed(_of(found, rec.OutOfMemoryFacts)), None),
         padding=next(reversed(_of(found, rec.PaddingFacts)), None),
         loss=next(iter(_of(found, rec.LossFacts)), None),
         inputs=next(reversed(_of(found, rec.InputFacts)), None),
-        sampled=tuple(_of(found, rec.SampleFacts)),
-        repeats=next(reversed(_of(found, rec.RepeatFacts)), None),
+        sampled=tuple(each for each in _of(found, rec.SampleFacts) if each.iterator is None),
+        repeats=next((each for each in reversed(_of(found, rec.RepeatFacts)) if each.iterator is None), None),
+        repeats_in_workers=of_iterators(rec.RepeatFacts),
         use=next(reversed(_of(found, rec.UseFacts)), None),
         pass_sites=tuple(_of(found, rec.PassSiteFacts)),
         called=_newest(_of(found, rec.CalledFacts), "file", "line"),
         modules=next((fact.modules for fact in reversed(_of(found, rec.ModuleFacts))), ()),
         without_update=next((fact.without_update for fact in reversed(_of(found, rec.ModuleFacts))), ()),
         between=next(reversed(_of(found, rec.BetweenFacts)), None),
-        in_workers=tuple(
-            replace(each, iterator=iterators.get(each.iterator, each.iterator))
-            for each in _of(found, rec.WorkerSampleFacts)
-        ),
-        items=tuple(
-            replace(each, iterator=iterators.get(each.iterator, each.iterator)) for each in _of(found, rec.ItemFacts)
-        ),
+        in_workers=of_iterators(rec.SampleFacts),
+        items=of_iterators(rec.ItemFacts),
         caught=tuple(_of(found, rec.CaughtFacts)),
         line_cost=next(reversed(_of(found, rec.LineCostFacts)), None),
         graph_breaks=tuple(_of(found, rec.GraphBreakFacts)),

@@ -207,21 +207,13 @@ class SampledPath:
 
 @dataclass(frozen=True, slots=True)
 class SampleFacts:
-    """Line times in all user functions, in a few steps; of frequent calls, estimated from some. start: monotonic ns."""
+    """Line times in all user functions, in a few steps; of frequent calls, estimated from some. start: monotonic ns.
+    iterator: of a few batches that a worker made, as in loader.bin."""
 
     steps: int
     paths: tuple[SampledPath, ...]
     start: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSampleFacts:
-    """Line times in a few batches of a loader's worker, as in `SampleFacts`. iterator: as in loader.bin. steps:
-    batches."""
-
-    iterator: int
-    steps: int
-    paths: tuple[SampledPath, ...]
+    iterator: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,17 +258,24 @@ class OutsideCall:
 
 @dataclass(frozen=True, slots=True)
 class LineWork:
-    """A line that calls or reads such things. evaluations, duration (ns): per step. own: ns per step of that outside of
-    the lines of functions that it calls; double: fraction of its evaluations that give numbers of double precision;
-    one_hot: shape of the rows of one-hot vectors that it gives, () for none."""
+    """A line that calls or reads such things. evaluations, duration (ns): per step; own: ns of that outside of watched
+    functions. double: it gives arrays of double precision; one_hot: shape of the
+    one-hot vectors that it gives; dropped: ns of what it bound in a generator and nobody read,
+    a fraction `unread` of it; made: rows that a loader, or what drops some on their way to it, took from there in
+    `taken` ns; kept: fraction of a batch's items that are rows of what this function made of them."""
 
     site: SourceLine
     evaluations: float
     duration: float
     part: str = ""
     own: float = 0.0
-    double: float = 0.0
+    double: bool = False
     one_hot: tuple[int, ...] = ()
+    dropped: float = 0.0
+    unread: float = 0.0
+    made: float = 0.0
+    taken: float = 0.0
+    kept: float = 1.0
     read: tuple[WholeRead, ...] = ()
     calls: tuple[OutsideCall, ...] = ()
 
@@ -284,7 +283,8 @@ class LineWork:
 @dataclass(frozen=True, slots=True)
 class RepeatFacts:
     """Results that came again within `steps` steps, and what the lines went through. start, end: ns; held: of that, ns
-    for looking at results."""
+    for looking at results. single: lines gave arrays of single precision, too. iterator: of a worker's few batches, as
+    in loader.bin."""
 
     start: int
     end: int
@@ -292,6 +292,8 @@ class RepeatFacts:
     steps: int
     lines: tuple[RepeatedLine, ...] = ()
     works: tuple[LineWork, ...] = ()
+    single: bool = False
+    iterator: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,6 +566,13 @@ class GrowingFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class FreedFacts:
+    """Names of leaks and containers that were emptied after they had been reported: they are bounded."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OutOfMemoryFacts:
     """Out-of-memory error that ended the process. asked: bytes; None if the message lacks them. device: "cpu", "cuda".
     site: the user's innermost line. step: steps before. held: bytes by owner, as far as Python knows; resident: bytes
@@ -605,6 +614,7 @@ class StepWork:
     batches: tuple[tuple[tuple[float, ...], ...], ...] = ()
     evaluated: tuple[tuple[str, int], ...] = ()
     dropped: float = 0.0
+    unread: float = 0.0
     still: tuple[str, ...] = ()
     weights: tuple[tuple[str, int, tuple[float, ...]], ...] = ()
     updates: tuple[tuple[str, tuple[float, ...]], ...] = ()
@@ -760,7 +770,8 @@ class Process:
     modules: tuple[tuple[str, str, int, int], ...] = ()
     without_update: tuple[tuple[str, int], ...] = ()
     between: BetweenFacts | None = None
-    in_workers: tuple[WorkerSampleFacts, ...] = ()
+    in_workers: tuple[SampleFacts, ...] = ()
+    repeats_in_workers: tuple[RepeatFacts, ...] = ()
     items: tuple[ItemFacts, ...] = ()
     caught: tuple[CaughtFacts, ...] = ()
     line_cost: LineCostFacts | None = None

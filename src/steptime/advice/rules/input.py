@@ -6,14 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from steptime.advice.device_uses import CopyUse, RooflineUse
+from steptime.advice.device_uses import CopyUse
 from steptime.advice.evidence import Case, LineUse, PathUse, SiteUse
+from steptime.advice.hottest_line import main_line
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import LineTime, calls_function, line_times
 from steptime.advice.loader_model import Supply, handover, production, supply, usable_text
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
-from steptime.advice.run_uses import CategoryUse, LoaderUse, StepSummary, WorkUse
+from steptime.advice.run_uses import CategoryUse, LoaderUse, StepSummary
 from steptime.advice.savings import (
     capped,
     in_step,
@@ -442,7 +443,10 @@ def slow_collate(loader: LoaderUse, case: Case) -> Finding | None:
     if share < COLLATE_SHARE:
         return None
     what = loader.collate_name.rsplit(".", 1)[-1]
-    advice = "Build each batch with one operation (pad_sequence, np.stack, a preallocated tensor), not item by item."
+    advice = (
+        "Build each batch with one operation (pad_sequence, np.stack, a preallocated tensor), not item by item; what "
+        "depends on a sample alone (tokenizing, parsing), do once, before training, and keep it."
+    )
     if "default_collate" in loader.collate_name or not what:
         what = "default_collate"
         advice = "Return whole batches from the dataset (__getitems__), or larger items"
@@ -452,7 +456,7 @@ def slow_collate(loader: LoaderUse, case: Case) -> Finding | None:
     saving = capped(scaled(loader.wait, min(1.0, share)), scaled(collate, loader.demand))
     # The input's hottest line may be an item's; this is about the line below the function that collates.
     below = [path for path in case.paths if any(line.function.rsplit(".", 1)[-1] == what for line in path.lines)]
-    hottest = max(below, key=lambda path: path.duration).lines[0] if below else loader.site
+    hottest = main_line(below, case)[0] if below else loader.site
     return slow_collate.finding(summary, advice, saving, category="input", source=hottest)
 
 
@@ -642,44 +646,6 @@ def padded_tokens(
         site = use.site or loader
         advice = "Pad to the longest row of each batch, and draw rows of like length together."
     return padded_tokens.finding(summary, advice, saving, category="compute", source=site)
-
-
-LEAST_DOUBLE, LIKELY_DOUBLE, SURE_DOUBLE, MOST_DOUBLE = 0.1, 0.4, 0.1, 0.8
-"""Fraction of the step in such lines, and of their time that single precision likely, surely and at most saves.
-Measured with 6,000 and 100,000 numbers: products, exp and log 0.34 to 0.57, complex exp 0.68 and 0.93, torch.randn for
-np.random.randn 0.76 and 0.93, sums and Fourier transforms 0 to 0.11 (NumPy 2, torch 2.13, one thread)."""
-
-
-@rule("ST111", "double-items", supersedes=("too-few-workers", "per-sample-fetch", "batch-preparation"))
-def double_items(step: StepSummary, works: tuple[WorkUse, ...], roofline: RooflineUse) -> Finding | None:
-    """Items are made in double precision for a model in single precision
-
-    What it means: NumPy's arrays are float64 unless told otherwise: np.random.randn, np.linspace, an integer divided by
-    another. One of them makes all that it meets float64, a complex64 array complex128. Each number takes twice the
-    bytes and half of a vector register, until the last line cuts it to single precision.
-
-    How we know: In a few steps the results of the lines that load are looked at: arrays of a thousand numbers or more,
-    by their dtype, with the time of the lines that give them. Most of the model's arithmetic is in another dtype. The
-    savings are a tenth to eight tenths of that time. In workers of a loader lines are not seen so.
-
-    What helps: dtype=np.float32 where constants are made, .astype(np.float32) on what has none, torch.randn or
-    Generator.standard_normal(dtype=np.float32) for noise.
-
-    When to ignore it: When the numbers need it: sums of many terms, differences of large numbers, times in seconds.
-    """
-    uses = [use for use in works if use.kind == "double" and use.part == "input"]
-    spent = total(use.duration for use in uses)
-    if roofline.dtype in ("", "float64") or ratio(spent.value, step.duration.value) < LEAST_DOUBLE:
-        return None
-    lines = format_count(len(uses), "line")
-    return double_items.finding(
-        f"Items are computed in float64, the model in single precision: {lines} take {in_step(spent.value, step)}",
-        "Make constants with dtype=np.float32 and noise in single precision (torch.randn), and keep it so.",
-        modelled(LIKELY_DOUBLE * spent.value, SURE_DOUBLE * spent.value, MOST_DOUBLE * spent.value, spent.samples),
-        category="input",
-        source=uses[0].source,
-        evidence=tuple(use.source.text for use in uses[:5] if use.source.text),
-    )
 
 
 @rule("ST110", "slow-sampler", supersedes=("input-wait", "too-few-workers", "per-sample-fetch", "slow-collate"))

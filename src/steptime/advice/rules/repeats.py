@@ -12,7 +12,7 @@ from steptime.advice.run_uses import LoaderUse, RepeatUse, StepSummary, WorkUse
 from steptime.advice.savings import in_step, less, modelled, ratio, total
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.unused import ATTENTION, PickedUse, UnreadUse
-from steptime.quantities import format_duration, format_share, format_source
+from steptime.quantities import format_count, format_duration, format_share, format_source
 
 LEAST_REPEATED = 0.03
 """Fraction of the step: less is no matter."""
@@ -51,6 +51,10 @@ GENERAL = (
 """Rules that say where the time goes, and not why."""
 LEAST_GONE_THROUGH = 0.1
 """Fraction of the step: what takes less may as well be what the step needs."""
+LIKELY_SINGLE, SURE_SINGLE, MOST_SINGLE, MOST_LINES = 0.5, 0.1, 0.9, 4
+"""Fractions of the time in double precision that single saves: of sums, products and exp 0.35 to 0.5, of sin 0.95, of
+normal numbers 0.1, by torch 0.8, of exp of complex numbers nothing (1e4 and 1e5 numbers, numpy 2.4, torch 2.13, one
+thread); lines that the evidence lists."""
 SURE_GONE_THROUGH = 0.5
 """Fraction of the line's time that is saved at least: something of it is what the line is for."""
 
@@ -144,6 +148,14 @@ GOES_THROUGH = {
         "Read or open it once, in __init__ or at the first use, and keep it; or store it in a form of which a part can "
         "be read (np.load(…, mmap_mode=\"r\") of an .npy file, HDF5)."
     )),
+    "list": ("converts a list number by number ({what})", (
+        "Join the arrays first: torch.from_numpy(np.stack(rows)), which copies them whole; keep plain numbers in one "
+        "preallocated array from the start."
+    )),
+    "rows": ("makes rows that nobody takes ({what})", (
+        "Decide before a row is made whether it is taken: from an index of the good ones, which is made once; each "
+        "worker reads only its own files or lines (torch.utils.data.get_worker_info()), and skips the others unparsed."
+    )),
     "stack": ("looks through Python's stack and its source ({what})", (
         "Read the one frame that is needed: sys._getframe(1) has its file and line in a microsecond."
     )),
@@ -164,11 +176,14 @@ def goes_through_all(step: StepSummary, works: tuple[WorkUse, ...]) -> Iterator[
     through: a folder, an object and all that it refers to, Python's stack, a file of the same name each time. A
     container counts where each evaluation reads the same one of a thousand entries or more as a whole, neither by an
     index nor by a method, and takes three nanoseconds an entry at least, which an index or a small sample of it does
-    not take. Lines of one kind and function count together. Less than a tenth of the step is not reported. In workers
-    of a loader lines are not seen so.
+    not take. Rows of a generator count that are bound and bound anew before anything reads them, and those of one that
+    a loader reads through something that drops some (itertools.islice), and items whose arrays are no rows of the batch
+    that collate_fn makes of them. Lines of one kind and function count together.
+    Less than a tenth of the step is not reported. A worker's lines are seen in a few batches, and have their share of
+    the wait for it.
 
     What helps: Do once what does not depend on the item: list the folder, open the file, make the array, the set or the
-    dictionary. More workers do the same work at the same time: they come second.
+    dictionary; join a list of arrays by numpy. More workers do the same work at the same time: they come second.
 
     When to ignore it: When it is another folder, list or object each time, and all of it is needed.
     """
@@ -194,6 +209,39 @@ def goes_through_all(step: StepSummary, works: tuple[WorkUse, ...]) -> Iterator[
             source=first.source,
             evidence=tuple(use.source.text for use in uses if use.source.text),
         )
+
+
+@rule("ST216", "double-precision-items", supersedes=GENERAL, at_setting=True)
+def double_precision_items(step: StepSummary, works: tuple[WorkUse, ...]) -> Finding | None:
+    """Samples are computed in double precision and trained in single
+
+    What it means: numpy makes float64 by default (np.random, np.linspace, Python's numbers in arrays), and one such
+    array turns what is computed with it into float64 or complex128. At the end the sample is cut to float32 again.
+
+    How we know: In a few steps the results of your most expensive functions are looked at, in workers of the loader,
+    too. Lines that give arrays of more than a thousand numbers in double precision count with their own time, where
+    other lines give single precision. Of that time single precision saves a half as a rule.
+
+    What helps: Make the constants float32 (dtype=np.float32), draw by torch.randn or torch.rand, and compare the dtypes
+    that your transforms return.
+
+    When to ignore it: Where the precision is needed, as in long sums.
+    """
+    lines = [use for use in works if use.kind == "double" and (step.device == "cpu" or use.part == "input")]
+    spent = total(use.duration for use in lines)
+    if ratio(spent.value, step.duration.value) < LEAST_GONE_THROUGH:
+        return None
+    first, others = lines[0], f" and {format_count(len(lines) - 1, 'other line')}" if len(lines) > 1 else ""
+    return double_precision_items.finding(
+        f"{format_source(first.source)}{others}: float64 arrays of what is trained in float32, "
+        f"{in_step(spent.value, step)}",
+        "Keep single precision throughout: dtype=np.float32 for constants and arrays, random numbers by torch.randn or "
+        "torch.rand in place of numpy's.",
+        modelled(LIKELY_SINGLE * spent.value, SURE_SINGLE * spent.value, MOST_SINGLE * spent.high, spent.samples),
+        category="input" if first.part == "input" else "",
+        source=first.source,
+        evidence=tuple(f"{format_source(use.source)} {use.source.text}" for use in lines[:MOST_LINES]),
+    )
 
 
 @rule("ST212", "frozen-forward", supersedes=("outside-model",), by_line=True, at_setting=True)

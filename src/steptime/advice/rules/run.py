@@ -195,6 +195,10 @@ CATEGORY: dict[str, Part] = {"input": "input", "transfer": "copy"}
 """Category of the phases that are one; the others hold several."""
 
 
+COPIES = re.compile(r"\.(?:copy|clone|tolist)\(|\b(?:concatenate|concat|cat|[hv]?stack|deepcopy|append|array|sorted)\(")
+"""A line that makes a new array or list of all that it reads."""
+
+
 @rule("ST904", "steps-changed", supersedes=("unstable-steps",))
 def steps_changed(step: StepSummary, change: LastingChange, contention: Contention | None = None) -> Finding:
     """Steps become longer within the run
@@ -246,6 +250,12 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
             f"Empty {change.longer} once it has served (at the end of each epoch), bound it, keep a sum of it, or "
             "pass over the new entries only. A deque is slow to index, a list slow to search: use a list by index, "
             "a set or a dictionary."
+        )
+    if change.line is not None and COPIES.search(change.line.text):
+        summary += ", and the line copies what it reads"
+        advice = (
+            "Copy only the entries that are used (index first), take a view, or write into one preallocated array: a "
+            "copy of everything that was stored so far grows with it."
         )
     if keeps:
         advice = f"Cut the graph between steps: {change.carried} = {change.carried}.detach() behind the update."

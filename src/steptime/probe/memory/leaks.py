@@ -242,6 +242,8 @@ class LeakSearch:
         self._graphs: list[int] = []
         self._steps: list[int] = []
         self.leaks: list[dict[str, Any]] = []
+        self.samples: list[weakref.ref[Any]] = []
+        """Objects of the leak that was found, the largest."""
 
     @property
     def done(self) -> bool:
@@ -300,6 +302,7 @@ class LeakSearch:
         with_graph = sum(gradient_function(each) is not None for each in kept)
         storages = {storage_of(each): size_of(each) for each in kept}
         sample = sorted(kept, key=size_of, reverse=True)[:MOST_SAMPLES]
+        self.samples = [weakref.ref(each) for each in sample]
         count = len(kept)
         kept.clear()
         holder = holder_of(sample, frame)

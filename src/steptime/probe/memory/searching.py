@@ -1,0 +1,128 @@
+"""Searches of the schedule for what steps leave behind: leaks, and containers that become longer.
+
+A look a few steps after another takes a buffer that is emptied every hundred steps for a leak. So what was reported is
+looked at again to the end of the job, and withdrawn once it was freed."""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections.abc import Generator
+from typing import Any
+
+from steptime.probe.allowance import SECOND
+from steptime.probe.memory.containers import Lengths, growing, lengths
+from steptime.probe.memory.leaks import APART, LOOKS, LeakSearch, of_cycle
+from steptime.probe.session import Session
+
+LEAST_FOR_LOOKS = SECOND // 5
+"""So many ns for looking at results, and for leaks, in any case: a job of long steps has spent the rest by then."""
+SELDOM = 200
+"""Times as long as a look at what was reported takes: ns to the next one, at least."""
+
+now = time.perf_counter_ns
+
+
+class EarlyLeakSearch:
+    """Looks between the windows of the first steps, which are left out anyhow: a short job, or one whose epochs are
+    short, has ended or let go of it all before the search in steady steps. It reports only what keeps graphs."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._search, self._last = session, LeakSearch(), -APART
+        self._open, self.found = True, False
+        self.look()
+
+    def look(self) -> None:
+        """At a boundary; nothing is done where the last look is too near, or takes too long."""
+        session, start = self._session, now()
+        if not self._open or session.steps - self._last < APART:
+            return
+        self._search.look(session.steps, sys._getframe())
+        self._last, took = session.steps, now() - start
+        self._open = not self._search.done and took * LOOKS <= max(session.allowance.share(), LEAST_FOR_LOOKS)
+        for leak in self._search.leaks:
+            if (leak := of_cycle(leak))["name"] and leak["nodes"]:
+                session.recorder.fact("leak", **leak)
+                self.found = True
+        session.recorder.pause(start)
+
+
+class ReportedGrowth:
+    """What a search has reported, by name, weakly: objects of a leak, and lengths of containers. A graph that becomes
+    deeper is not looked at again: one that an epoch's end frees has held all of that epoch."""
+
+    def __init__(self, session: Session, search: LeakSearch, containers: list[dict[str, Any]], look: Lengths) -> None:
+        self._session, self._due = session, 0
+        names = {each["name"] for each in containers}
+        self._lengths = {name: length for name, length in _by_name(look).items() if name in names}
+        self._longest = dict(self._lengths)
+        leak = next((each for each in search.leaks if not each["nodes"]), None)
+        self._kept: list[weakref.ref[Any]] = search.samples if leak is not None else []
+        self._name = leak["name"] if leak is not None else ""
+        self._epoch = len(session.described) if leak is not None and leak["graphs"] else 0
+
+    def look(self) -> None:
+        """At a boundary in user code: writes down what was freed since."""
+        start = now()
+        if start < self._due or not (self._kept or self._lengths):
+            return
+        freed = [self._name] if self._kept and self._is_freed() else []
+        if self._lengths:
+            found = _by_name(lengths(sys._getframe()))
+            freed += [name for name in self._lengths if name in found and self._is_shorter(name, found[name])]
+        for name in freed:
+            self._lengths.pop(name, None)
+        if freed:
+            self._session.recorder.fact("freed", names=freed)
+        self._session.recorder.pause(start)
+        self._due = now() + SELDOM * (now() - start)
+
+    def _is_freed(self) -> bool:
+        """True if most of a leak's objects are gone. Those with graphs count within one epoch only, as above."""
+        if self._epoch and self._epoch != len(self._session.described):
+            self._kept = []
+        gone = sum(reference() is None for reference in self._kept)
+        if 2 * gone <= len(self._kept):
+            return False
+        self._kept = []
+        return True
+
+    def _is_shorter(self, name: str, length: int) -> bool:
+        longest = self._longest[name] = max(self._longest[name], length)
+        return length < max(self._lengths[name], longest // 2)
+
+
+def _by_name(look: Lengths) -> dict[str, int]:
+    """The longest container of each name."""
+    found: dict[str, int] = {}
+    for (name, _), length in look.items():
+        found[name] = max(length, found.get(name, 0))
+    return found
+
+
+def search_growth(session: Session) -> Generator[None, None, ReportedGrowth]:
+    """Examines the living objects several times, a few steps apart, for objects that outlive their step, and for
+    holders; and the lengths of the job's own containers, which costs little."""
+    search, share = LeakSearch(), max(session.allowance.share(), LEAST_FOR_LOOKS)
+    looks: list[Lengths] = []
+    steps, affordable = list[int](), True
+    while len(looks) < LOOKS:
+        for _ in range(APART if looks else 0):
+            yield
+        start = now()
+        if affordable:
+            search.look(session.steps, sys._getframe())
+            affordable = (took := now() - start) * LOOKS <= share or search.done
+            if not affordable:
+                session.recorder.note(f"leaks were not looked for: to look at what lives takes {took / SECOND:.1f} s")
+        looks.append(lengths(sys._getframe()))
+        steps.append(session.steps)
+        session.recorder.pause(start)
+    start, containers = now(), growing(looks, steps, sys._getframe())
+    for leak in search.leaks if affordable else ():
+        session.recorder.fact("leak", **of_cycle(leak))
+    for container in containers:
+        session.recorder.fact("growing", **container)
+    session.recorder.pause(start)
+    return ReportedGrowth(session, search, containers, looks[-1])
