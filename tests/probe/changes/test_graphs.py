@@ -12,7 +12,7 @@ from steptime.probe.changes import graphs
 from steptime.probe.changes.graphs import GraphedCallables, obstacle, place_of, signature, unfit
 
 
-class Reading(torch.nn.Module):
+class Reading(torch.nn.Module):  # type: ignore[misc]
     """A model that waits for the device."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ def network() -> torch.nn.Module:
 def test_what_cannot_be_captured_is_refused_with_its_reason() -> None:
     compiled = torch.compile(network(), backend="eager")
     hooked = network()
-    hooked[1].register_forward_hook(lambda *_: None)  # type: ignore[index, operator]
+    hooked[1].register_forward_hook(lambda *_: None)
     assert "compiles this model itself" in obstacle(compiled)
     assert obstacle(hooked).startswith("BatchNorm1d has hooks")
     assert "on no CUDA device" in obstacle(network())
@@ -61,7 +61,7 @@ def test_a_wait_is_named_with_its_line() -> None:
     assert place_of(raised.value).startswith(" at test_graphs.py:")
 
 
-class Captured(torch.nn.Module):
+class Captured(torch.nn.Module):  # type: ignore[misc]
     """Stands for a graph on a machine without a device: counts what was replayed."""
 
     replays = 0
@@ -153,7 +153,7 @@ def test_a_captured_model_trains_the_same() -> None:
             optimizer.step()
             applier.boundary(number)
             losses.append(loss.detach().clone())
-        found.append((torch.stack(losses), model[1].running_mean.clone()))  # type: ignore[index, union-attr, operator]
+        found.append((torch.stack(losses), model[1].running_mean.clone()))
     assert applier.detail.startswith("10 calls replayed; 1 call had inputs of another shape")
     for plain, replayed in zip(*found, strict=True):
         assert torch.allclose(plain, replayed, rtol=1e-5)
