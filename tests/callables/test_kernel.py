@@ -37,7 +37,7 @@ from steptime.callables.kernel import (
     study,
 )
 from steptime.callables.kernel_answer import answer_of
-from steptime.callables.triton_skeleton import FLOATS
+from steptime.callables.triton_skeleton import DTYPES
 from steptime.cli.main import main
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import NothingMeasuredError
@@ -48,6 +48,7 @@ from steptime.trace.table import Trace
 
 GPU = Path(__file__).resolve().parents[1] / "data" / "gpu"
 LOGS = Path(__file__).resolve().parents[1] / "trace" / "compile_logs"
+FLOATS = ("float", "float")
 WITHOUT = ("dense", "dense_device_bound", "streams")
 """Jobs whose activations each have a matmul on both sides."""
 
@@ -87,7 +88,7 @@ def test_chains_of_recorded_jobs_run_and_give_what_was_recorded(name: str) -> No
             result = own["chain"](*own["inputs"]())
         expected = chain.links[-1].result
         assert tuple(result.shape) == expected.shape, chain.source
-        assert str(result.dtype) == f"torch.{FLOATS[expected.type]}", chain.source
+        assert str(result.dtype) == f"torch.{DTYPES[expected.type]}", chain.source
         assert len(chain.inputs) == len(own["inputs"]())
         assert chain.source.splitlines()[FIRST_LINE - 1].startswith("    v1 = ")
 

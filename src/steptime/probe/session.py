@@ -275,7 +275,7 @@ class Session:
             self._inference.remove()
             self._open()
             if self.fast_path.weights.wanted and not self.counter.updated:
-                self.fast_path.weights.watch(leaves(tensors))
+                self.fast_path.weights.add(leaves(tensors))
         self.counter.backward_starts()
         self.pass_sites.starts(tensors, start, self.counter.is_outermost)
 

@@ -18,8 +18,9 @@ from steptime.probe.ours import pass_on
 
 TENSOR = torch._C.TensorBase
 NATIVE = (torch.Tensor, torch.nn.Parameter)
-WATCHED, BYTES = 4, 64
-"""Parameters that are looked at, the smallest; and bytes of each: a look takes two microseconds."""
+WATCHED, MOST_WATCHED, BYTES = 4, 16, 64
+"""Parameters that are looked at, the smallest of a pass; of all; and bytes of each: a look at four takes two
+microseconds."""
 MOST_UNCHANGED = 64
 """Passes in a row without a change: then nothing is trained here, and each pass is a step."""
 
@@ -35,15 +36,17 @@ class Weights:
 
     @property
     def wanted(self) -> bool:
-        """True while none is known that still lives."""
-        return self._open and not any(reference() is not None for reference in self._watched)
+        """True while others may be added."""
+        return self._open and len(self._watched) < MOST_WATCHED
 
-    def watch(self, parameters: Iterable[Any]) -> None:
-        """Chooses the smallest of these; none where one is not in main memory."""
+    def add(self, parameters: Iterable[Any]) -> None:
+        """Adds the smallest of these; none where one cannot be read."""
         with unasked():
             found = [each for each in parameters if type(each) in NATIVE and each.requires_grad and each.numel()]
-            plain = all(_start(each) is not None for each in found)
-            self._watched = tuple(map(weakref.ref, sorted(found, key=TENSOR.numel)[:WATCHED])) if plain else ()
+            smallest = sorted(found, key=TENSOR.numel)[:WATCHED] if all(map(_start, found)) else []
+            living = [known for reference in self._watched if (known := reference()) is not None]
+            new = [each for each in smallest if not any(each is known for known in living)]
+            self._watched = tuple(map(weakref.ref, [*living, *new]))
 
     def stop(self) -> None:
         self._open, self._watched = False, ()

@@ -614,7 +614,6 @@ class StepWork:
     batches: tuple[tuple[tuple[float, ...], ...], ...] = ()
     evaluated: tuple[tuple[str, int], ...] = ()
     dropped: float = 0.0
-    unread: float = 0.0
     still: tuple[str, ...] = ()
     weights: tuple[tuple[str, int, tuple[float, ...]], ...] = ()
     updates: tuple[tuple[str, tuple[float, ...]], ...] = ()
