@@ -274,8 +274,7 @@ class Session:
         if not self.counter.backwards:
             self._inference.remove()
             self._open()
-            if self.fast_path.weights.wanted and not self.counter.updated:
-                self.fast_path.weights.add(leaves(tensors))
+            self.fast_path.weights.add(leaves(tensors) if self.fast_path.weights.wanted else ())
         self.counter.backward_starts()
         self.pass_sites.starts(tensors, start, self.counter.is_outermost)
 
