@@ -11,6 +11,7 @@ import torch
 
 from steptime.probe import sites
 from steptime.probe.inlay import Inlay, Reported
+from steptime.probe.ours import suppressed
 
 
 class BackwardObserver:
@@ -42,7 +43,8 @@ class _Pass(Reported):
         self._tensors, self._partial = tensors, settings.get("accumulate_grad") is False
         self._begun = None
         if not self._partial and given[CREATES_GRAPH : CREATES_GRAPH + 1] == (True,) and len(cycles) < MOST_CYCLES:
-            cycles[sites.user_frame(sys._getframe(1))] = None
+            with suppressed(Exception):  # in the user's call
+                cycles[sites.user_frame(sys._getframe(1))] = None
 
     def __enter__(self) -> Any:
         for observer in reversed(_observers):  # who came last is outside
