@@ -7,7 +7,6 @@ of the dataset's own stays unseen.
 
 from __future__ import annotations
 
-import ctypes
 import random
 import sys
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from steptime.probe.free_memory import free_memory
+from steptime.probe.main_memory import bytes_at
 
 LOOKED = 2
 """Batches examined per iterator."""
@@ -77,7 +77,7 @@ def random_states() -> tuple[Any, ...]:
     """Returns the states of the shared generators: Python's, torch's on the CPU, and numpy's if it is loaded."""
     with torch._C.DisableTorchFunction():
         state = torch.default_generator.get_state()
-        numbers = ctypes.string_at(state.data_ptr(), state.numel())
+        numbers = bytes_at(state.data_ptr(), state.numel())
     numpy = sys.modules.get("numpy.random")
     legacy: tuple[Any, ...] = getattr(numpy, "get_state", tuple)()
     of_numpy = tuple(each.tobytes() if hasattr(each, "tobytes") else each for each in legacy)

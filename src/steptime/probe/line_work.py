@@ -6,7 +6,6 @@ Of containers only number, kind and length are kept, of results and names of fil
 
 from __future__ import annotations
 
-import ctypes
 import linecache
 import os
 import re
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 
 from steptime.probe import sites
+from steptime.probe.main_memory import bytes_at, readable
 from steptime.probe.objects import attributes
 from steptime.probe.sampling import described, path_of
 
@@ -39,7 +39,6 @@ CLASSES, ROWS = 32, 8
 """Least length of a one-hot vector that is worth a word, and vectors that are looked at."""
 ONE = {torch.float32: b"\x80\x3f", torch.float64: b"\xf0\x3f", torch.bfloat16: b"\x80\x3f", torch.float16: b"\x3c"}
 """Bytes of 1.0 without its zeros."""
-NATIVE = (torch.Tensor, torch.nn.Parameter)
 OWN = 0.5
 """Most of a line's time that watched functions below it may take, for what it reads to be its own."""
 MOST_FACTS = 24
@@ -308,14 +307,14 @@ def _whole(value: Any) -> tuple[int, str, int] | None:
 
 def one_hot(value: Any) -> tuple[int, ...]:
     """Shape of a tensor in main memory whose vectors along the last dimension have a single one each; () for others."""
-    if type(value) not in NATIVE or value.dtype not in ONE or value.layout is not torch.strided or value.ndim < 2:
+    if not readable(value) or value.dtype not in ONE or value.ndim < 2:
         return ()
     shape, length = tuple(value.shape), value.shape[-1] * value.element_size()
     count = value.numel() // max(1, value.shape[-1])
-    if value.device.type != "cpu" or not value.is_contiguous() or shape[-1] < CLASSES or not count:
+    if not value.is_contiguous() or shape[-1] < CLASSES or not count:
         return ()
     looked_at = (number * count // ROWS for number in range(ROWS))
-    rows = (ctypes.string_at(value.data_ptr() + row * length, length) for row in looked_at)
+    rows = (bytes_at(value.data_ptr() + row * length, length) for row in looked_at)
     return shape if all(row.strip(b"\0") == ONE[value.dtype] for row in rows) else ()
 
 
@@ -340,14 +339,14 @@ def _bytes(array: Any) -> int:
     """Hash of what is in an array's memory, if that is short; else 0."""
     size = prod(array.shape) * array.itemsize
     start = array.data_ptr() if type(array) is torch.Tensor else array.ctypes.data
-    return hash(ctypes.string_at(start, size)) if size <= MOST_BYTES else 0
+    return hash(bytes_at(start, size)) if size <= MOST_BYTES else 0
 
 
 def _arrays(value: Any, deep: int) -> Iterator[Any]:
     """Arrays in main memory, without gaps, of a batch or an item."""
     kind = type(value)
     if kind is torch.Tensor:
-        if value.device.type == "cpu" and value.layout is torch.strided and value.is_contiguous() and value.dim():
+        if value.dim() and value.is_contiguous() and readable(value):
             yield value
     elif kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         if value.ndim and value.flags.c_contiguous and value.dtype.kind in "biufc":

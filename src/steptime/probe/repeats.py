@@ -8,7 +8,6 @@ nothing: they have to be made anew.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import time
 from collections import Counter, OrderedDict
@@ -23,6 +22,7 @@ import torch
 
 from steptime.probe import sites
 from steptime.probe.line_work import WorkObserver
+from steptime.probe.main_memory import NATIVE, bytes_at, readable, span
 from steptime.probe.objects import attributes, being_traced, unasked
 from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.sampling import described, outwards, path_of
@@ -45,7 +45,6 @@ MOST_FACTS = 24
 BY_CALLERS = 0.3
 """Of the repeated time: two lines that ask for the same one after the other are named from there on."""
 VALUES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
-NATIVE = (torch.Tensor, torch.nn.Parameter)
 RECORDS = (torch.distributions.Distribution, OrderedDict)
 """Types that are made anew for what they hold, as dataclasses are: Hugging Face's outputs are dictionaries. Of others,
 that a function has worked on and returns, nothing follows."""
@@ -68,12 +67,10 @@ def _gather(value: Any, found: list[int], deep: int, long: bool) -> int:
     """Appends hashes; returns the elements of arrays, far below zero where something is opaque."""
     kind = type(value)
     if kind in NATIVE:
-        if value.device.type != "cpu" or value.layout is not torch.strided:
+        if not readable(value):
             return OPAQUE
-        shape, strides = tuple(value.shape), tuple(value.stride())
-        found.append(hash((shape, strides, value.dtype)))
-        span = sum((size - 1) * each for size, each in zip(shape, strides, strict=True)) + 1  # of a view, with its gaps
-        return _bytes(value.data_ptr(), span if value.numel() else 0, value.element_size(), found)
+        found.append(hash((tuple(value.shape), tuple(value.stride()), value.dtype)))
+        return _bytes(value.data_ptr(), span(value), value.element_size(), found)
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         if value.dtype.kind not in "biufc" or not value.flags.c_contiguous:
             return OPAQUE
@@ -105,10 +102,10 @@ def _bytes(start: int, count: int, size: int, found: list[int]) -> int:
         return 0
     length = count * size
     if length <= WHOLE:
-        data = ctypes.string_at(start, length)
+        data = bytes_at(start, length)
     else:
         apart = (length - PIECE) // (PIECES - 1) // size * size
-        data = b"".join(ctypes.string_at(start + number * apart, PIECE) for number in range(PIECES))
+        data = b"".join(bytes_at(start + number * apart, PIECE) for number in range(PIECES))
     found.append(hash(data))
     return 0 if data == data[:size] * (len(data) // size) else count
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from steptime.probe.main_memory import bytes_at, readable
+
 _ROW_WISE = """
 Addmm Mm View UnsafeView ReshapeAlias Gelu Relu Silu Tanh Sigmoid NativeDropout NativeLayerNorm LogSoftmax Softmax Slice
 Select Index IndexSelect ToCopy
@@ -64,10 +66,10 @@ def _labelled(node: Any) -> float:
     saved = node._raw_saved_target
     if saved.unpack_hook is not None or type(labels := saved.data) is not torch.Tensor:
         return 1.0
-    plain = labels.dtype is torch.int64 and labels.device.type == "cpu" and labels.is_contiguous() and labels.ndim == 1
+    plain = readable(labels) and labels.dtype is torch.int64 and labels.is_contiguous() and labels.ndim == 1
     count = int(labels.numel())
     if not plain or not 0 < count <= MOST_LABELS:
         return 1.0
     ignored = ctypes.c_int64(node._saved_ignore_index).value
-    values = memoryview(ctypes.string_at(labels.data_ptr(), 8 * count)).cast("q")
+    values = memoryview(bytes_at(labels.data_ptr(), 8 * count)).cast("q")
     return 1.0 - values.tolist().count(ignored) / float(count)

@@ -10,7 +10,6 @@ No node is held while the pass runs, and no gradient: they are known by identity
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import time
 import weakref
@@ -26,6 +25,7 @@ from steptime.probe import backwards, calls, rows, sites, unread
 from steptime.probe.allowance import graph_nodes
 from steptime.probe.backwards import BackwardObserver
 from steptime.probe.calls import CallObserver
+from steptime.probe.main_memory import NATIVE, bytes_at, readable
 from steptime.probe.objects import being_traced, unasked, updated_by
 from steptime.probe.ours import pass_on, suppressed
 
@@ -45,7 +45,6 @@ MOSTLY = 0.9
 """Of a call's nodes in a graph, those that are for nothing where the call is named."""
 TENSOR = torch._C.TensorBase
 GRADIENT, VERSION, NODE = TENSOR.grad, TENSOR._version, TENSOR.grad_fn
-NATIVE = (torch.Tensor, torch.nn.Parameter)
 USED, ZEROED, UNOWNED = "", "zeroed", "unowned"
 """What became of a gradient: used, or not known; set to nothing before any optimizer took it; of a parameter that no
 optimizer has."""
@@ -67,13 +66,13 @@ def runs(numbers: Iterable[int]) -> Runs:
 
 def is_zero(gradient: Any) -> bool:
     """True if all of a tensor in main memory is zeros; False where that cannot be seen."""
-    if type(gradient) not in NATIVE or gradient.layout is not torch.strided or gradient.device.type != "cpu":
+    if not readable(gradient):
         return False
     size = int(gradient.numel() * gradient.element_size())
     if not gradient.is_contiguous() or not 0 < size <= MOST_ZEROED:
         return False
     parts = min(size, FIRST_BYTES), size  # most others show at their start
-    return all(ctypes.string_at(gradient.data_ptr(), part).count(0) == part for part in parts)
+    return all(bytes_at(gradient.data_ptr(), part).count(0) == part for part in parts)
 
 
 def seen(leaf: Any) -> tuple[int, int]:

@@ -6,20 +6,18 @@ Of a few small parameters in main memory the first bytes are compared; nothing i
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from steptime.probe.main_memory import NATIVE, bytes_at, readable
 from steptime.probe.objects import unasked
-from steptime.probe.ours import pass_on
 
 TENSOR = torch._C.TensorBase
-NATIVE = (torch.Tensor, torch.nn.Parameter)
 WATCHED, MOST_WATCHED, BYTES = 4, 16, 64
-"""Parameters that are looked at, the smallest of a pass; of all; and bytes of each: a look at four takes two
+"""Parameters that are looked at, the smallest of a pass; of all; and bytes of each: a look at four takes ten
 microseconds."""
 MOST_UNCHANGED = 64
 """Passes in a row without a change: then nothing is trained here, and each pass is a step."""
@@ -65,13 +63,8 @@ class Weights:
 
 
 def _start(parameter: Any) -> tuple[int, bytes] | None:
-    """Address and first bytes; None where they cannot be read: on a device, given back, or behind a transform."""
-    if parameter.device.type != "cpu" or parameter.layout is not torch.strided or not TENSOR.is_contiguous(parameter):
+    """Address and first bytes; None where they cannot be read."""
+    if not readable(parameter) or not parameter.is_contiguous():
         return None
-    try:
-        start, storage = TENSOR.data_ptr(parameter), TENSOR.untyped_storage(parameter)
-        size = min(BYTES, storage.data_ptr() + storage.nbytes() - start)
-    except (RuntimeError, NotImplementedError) as error:
-        pass_on(error)
-        return None
-    return (start, ctypes.string_at(start, size)) if start and size > 0 else None
+    start, size = parameter.data_ptr(), parameter.numel() * parameter.element_size()
+    return start, bytes_at(start, min(BYTES, size))
