@@ -27,11 +27,11 @@ def readable(tensor: Any) -> bool:
     except (RuntimeError, NotImplementedError) as error:
         pass_on(error)
         return False
-    return held >= (tensor.storage_offset() + span(tensor)) * tensor.element_size()
+    return held >= int(tensor.storage_offset() + span(tensor)) * int(tensor.element_size())
 
 
 def span(tensor: Any) -> int:
     """Number of elements from the first to the last in memory, gaps included."""
     if not tensor.numel():
         return 0
-    return 1 + sum((size - 1) * apart for size, apart in zip(tensor.shape, tensor.stride(), strict=True))
+    return 1 + sum((int(size) - 1) * int(apart) for size, apart in zip(tensor.shape, tensor.stride(), strict=True))
