@@ -85,15 +85,14 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     ("how", "mode"),
     [
         ("module", "plain"),
-        pytest.param("preloaded", "torch", marks=needs_torch),
+        pytest.param("script", "torch", marks=needs_torch),
         pytest.param("script", "plain", marks=pytest.mark.slow),
-        pytest.param("script", "torch", marks=[needs_torch, pytest.mark.slow]),
         pytest.param("module", "torch", marks=[needs_torch, pytest.mark.slow]),
     ],
 )
 def test_a_job_cannot_tell_that_it_is_watched(folder: Path, mode: str, how: str) -> None:
     job = ["-m", "observed_job"] if how == "module" else ["observed_job.py"]
-    words = [python() if how == "preloaded" else sys.executable, *job, mode]
+    words = [sys.executable, *job, mode]
     alone, together = properties(bare(words, folder)), properties(watched(words, folder))
     assert differences(alone, together) == {}
     assert len(alone) >= FEWEST_PROPERTIES
