@@ -45,6 +45,7 @@ def job(tmp_path: Path) -> Path:
 def force(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a system that permits no more than this."""
     containment._ground.cache_clear()
+    monkeypatch.setattr(containment, "_worked", set())
     if layer is not Layer.OVERLAY:
         monkeypatch.setattr(containment, "overlays_work", lambda *_: False)
     if layer is Layer.COPY:

@@ -389,7 +389,7 @@ def _yields(general: Finding, line: Finding) -> bool:
         return False
     if general.savings is None or line.savings is None or general.weight is not line.weight:
         return False
-    inside = _same_line(general, line) or _same_function(general, line)
+    inside = _overlap(general, line) and (_same_line(general, line) or _same_function(general, line))
     if _vague(general) == 1 and inside and line.savings.value >= OF_A_PLACE_FROM * general.savings.value:
         return True
     return line.savings.high >= general.savings.value and general.savings.low <= line.savings.value

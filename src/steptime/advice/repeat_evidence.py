@@ -166,7 +166,8 @@ def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tup
     if line.kept <= MOST_KEPT:
         yield "rows", f"{format_share(1 - line.kept)} of the items, which it leaves out", looked.read * (1 - line.kept)
     converts = CONVERTS.search(line.site.text)
-    if converts and (converts["list"] or any(read.kind == ARRAYS for read in line.read)):
+    alone = not line.calls and all(CONVERTS.match(f"{name}(") for name in names)  # else who knows which takes long
+    if converts and ((converts["list"] and alone) or any(read.kind == ARRAYS for read in line.read)):
         yield "list", converts["name"], line.own
 
 
