@@ -28,7 +28,7 @@ from steptime.cli.main import main
 from steptime.machine.transfer_script import CudaCopies, transfers_of
 from steptime.quantities import Estimate
 
-ITEM_NS = 4_000_000
+ITEM_NS = 12_000_000
 DATA = f"""
 import time
 import torch
@@ -84,7 +84,7 @@ def test_items_that_wait_are_reported_and_workers_advised(
     found = json.loads(capfd.readouterr().out)
     parts, settings = found["bench"]["parts"], {each["workers"]: each for each in found["bench"]["settings"]}
     assert parts["item_ns"] >= ITEM_NS
-    assert parts["busy"] < 0.5
+    assert parts["busy"] < 0.7  # waiting for a processor counts as work
     assert settings[0]["batch"]["low"] >= 5 * ITEM_NS
     assert found["bench"]["best"]["workers"] > 0
     assert found["headline"].startswith("Set num_workers=")
