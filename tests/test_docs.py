@@ -170,6 +170,21 @@ def test_how_it_works_defines_every_category_in_the_order_of_an_accelerator() ->
     assert rows == [(category.name.lower(), str(category + 1)) for category in Category]
 
 
+def test_files_that_a_page_names_are_there() -> None:
+    known = {
+        path.name
+        for folder in ("src", "tests", "benchmarks", "examples", "docs")
+        for path in (ROOT / folder).rglob("*.*")
+    }
+    known |= {path.name for path in ROOT.iterdir()}
+    named = {
+        (page, name.rpartition("/")[2])
+        for page in ("ARCHITECTURE.md", "CONTRIBUTING.md")
+        for name in re.findall(r"`([\w/.]+\.(?:py|md|toml))`", (ROOT / page).read_text(encoding="utf-8"))
+    }
+    assert {(page, name) for page, name in named if name not in known} == set()
+
+
 def test_the_docs_stay_short() -> None:
     """ARCHITECTURE.md is read in ten minutes, at 200 words a minute. A table that is looked up counts for nothing."""
     pages = [path for path in (ROOT / "docs").glob("*.md") if path.name not in ("guides.md", "course.md")]
