@@ -215,7 +215,7 @@ def in_turns(job: Design, versions: Sequence[Written], folder: Path) -> list[flo
 
     def run(turn: Turn, files: Written, own: Path) -> float:
         try:
-            turn.await_()
+            turn.start()
             return step_time(job, files, own, turn)
         finally:
             turn.leave()
