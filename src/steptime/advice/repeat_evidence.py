@@ -156,7 +156,8 @@ def work_uses(
 def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tuple[str, str, float]]:
     """(kind, what, ns) of what a line goes through, or makes for nothing."""
     yield from _gone_through(line, names)
-    if line.double and looked.facts.single and line.part in ("", "input"):
+    reads = any(map(READING.fullmatch, (*names, *(call.name for call in line.calls))))
+    if line.double and looked.facts.single and line.part in ("", "input") and not reads:
         yield "double", "", line.own
     if line.dropped and line.part == "input":
         yield "rows", f"{format_share(min(1.0, line.unread))} of them", looked.fits * line.dropped

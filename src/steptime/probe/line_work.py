@@ -45,7 +45,10 @@ MOST_FACTS = 24
 """Lines that are written, those with most time."""
 LEAST_DOUBLES, DEEP = 1_024, 2
 """Numbers of an array whose precision counts; how deep it may be in a result."""
-SINGLE = ("float32", "complex64", "float16")
+DOUBLE, SINGLE = ("float64", "complex128"), ("float32", "complex64", "float16")
+PER_DOUBLE = 200
+"""ns per number of a line in double precision, at most: who takes longer parses text or runs Python (exp of complex
+numbers takes 45, normal numbers 25; numpy 2.4)."""
 MOST_BYTES = 1 << 20
 """Of a row that is looked for among the items of a batch."""
 FETCHES = os.path.join("torch", "utils", "data", "_utils", "fetch.py")
@@ -166,12 +169,13 @@ class WorkObserver:
         work = self._work(frame, line)
         work.seen += 1
         work.spent += took
-        kinds = set[str]()
+        doubles = 0
         for each in given:
-            kinds.update(_precisions(each, DEEP))
+            for kind, numbers in _precisions(each, DEEP):
+                doubles += numbers * (kind == "64")
+                self.single |= kind == "32"
             work.one_hot = work.one_hot or (one_hot(each) if work.seen <= MOST_LOOKS else ())
-        work.doubles += "64" in kinds
-        self.single |= "32" in kinds
+        work.doubles += 0 < took <= PER_DOUBLE * doubles
         if work.read is None or work.read:
             read = dict(self._read(frame, line, ran))
             known = read if work.read is None else work.read
@@ -356,12 +360,12 @@ def _arrays(value: Any, deep: int) -> Iterator[Any]:
             yield from _arrays(each, deep - 1)
 
 
-def _precisions(value: Any, deep: int) -> Iterator[str]:
-    """ "64" or "32" for each large array of such floating-point numbers, complex ones too."""
+def _precisions(value: Any, deep: int) -> Iterator[tuple[str, int]]:
+    """ "64" or "32", and its numbers, for each large array of such floating-point numbers, complex ones too."""
     for array in _arrays(value, deep):
         of = str(array.dtype)
-        if prod(array.shape) >= LEAST_DOUBLES:
-            yield from ["64"] if of.endswith(("float64", "complex128")) else ["32"] * of.endswith(SINGLE)
+        if (numbers := prod(array.shape)) >= LEAST_DOUBLES and of.endswith((*DOUBLE, *SINGLE)):
+            yield ("64" if of.endswith(DOUBLE) else "32"), numbers
 
 
 def _file(value: Any) -> str:
