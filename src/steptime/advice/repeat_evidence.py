@@ -40,6 +40,8 @@ GOING_THROUGH = {
 """Functions, by what they go through."""
 READING = re.compile(r"(?:.*\.)?(?:load\w*|read\w*|open\w*|File|genfromtxt|fromfile|__getitem__|decode\w*|get_data)")
 """Functions that read a file."""
+READS = re.compile(r"\b(?:load\w*|read\w*|open\w*|parse\w*|genfromtxt|fromfile|fromstring|decode\w*)\(")
+"""A line that reads a file or text by its words: compiled functions of packages are not seen to be called."""
 WRITES = re.compile(r"""open\([^)]*["'][rb+]*[wax]""")
 """A line that opens a file to write it."""
 
@@ -156,7 +158,7 @@ def work_uses(
 def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tuple[str, str, float]]:
     """(kind, what, ns) of what a line goes through, or makes for nothing."""
     yield from _gone_through(line, names)
-    reads = any(map(READING.fullmatch, (*names, *(call.name for call in line.calls))))
+    reads = READS.search(line.site.text) or any(map(READING.fullmatch, (*names, *(call.name for call in line.calls))))
     if line.double and looked.facts.single and line.part in ("", "input") and not reads:
         yield "double", "", line.own
     if line.dropped and line.part == "input":

@@ -46,7 +46,7 @@ MOST_FACTS = 24
 LEAST_DOUBLES, DEEP = 1_024, 2
 """Numbers of an array whose precision counts; how deep it may be in a result."""
 DOUBLE, SINGLE = ("float64", "complex128"), ("float32", "complex64", "float16")
-PER_DOUBLE = 200
+PER_DOUBLE = 100
 """ns per number of a line in double precision, at most: who takes longer parses text or runs Python (exp of complex
 numbers takes 45, normal numbers 25; numpy 2.4)."""
 MOST_BYTES = 1 << 20
