@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from steptime.advice.device_uses import MachineUse
-from steptime.advice.evidence import OptimizerUse
+from steptime.advice.engine import shared
+from steptime.advice.evidence import Case, OptimizerUse
 from steptime.advice.models import lower_bound
-from steptime.advice.savings import capped, modelled, ratio, scaled, total
-from steptime.quantities import Estimate
+from steptime.advice.rule import Finding, Part, Weight
+from steptime.advice.run_uses import CategoryUse, StepSummary
+from steptime.advice.savings import NOTHING, capped, modelled, ratio, scaled, total
+from steptime.quantities import Estimate, SourceLine
 
 values = st.floats(0, 1e12)
 estimates = st.tuples(values, values, values).map(sorted).map(lambda v: Estimate(v[1], v[0], v[2], 9))
@@ -65,3 +68,22 @@ def test_on_a_processor_each_tensor_has_its_price_even_fused() -> None:
     assert lower_bound(plain, memory) < lower_bound(many, memory) / 1.9, "it keeps no state to look up"
     device = MachineUse("cuda", True, None, 3e12, 900.0)
     assert lower_bound(many, device) == lower_bound(few, device), "the host goes ahead of a device"
+
+
+def finding(category: Part, saves: float, line: int) -> Finding:
+    source, savings = SourceLine("train.py", line, "train"), Estimate(saves, saves, saves, 9)
+    return Finding("ST000", "any", Weight.FINDING, "", "", savings, category, source)
+
+
+def test_what_a_place_takes_is_missing_in_the_categories_that_it_is_made_of() -> None:
+    step = StepSummary(Estimate(100.0, 99.0, 101.0, 9), 20, 9, 3, "optimizer", "cpu")
+    uses = (("python", 40.0), ("overhead", 30.0), ("compute", 30.0))
+    case = Case(step, categories=tuple(CategoryUse(name, Estimate(of, of, of, 9), NOTHING) for name, of in uses))
+
+    def left(place: float) -> float:
+        found = shared((finding("", place, 3), finding("overhead", 30.0, 9)), case, 0.0)
+        return found[1].savings.value if found[1].savings is not None else 0.0
+
+    assert left(40) == 30, "all of it may be Python's"
+    assert left(70) == 15, "half of what is not Python's is the place's, of dispatch as of computing"
+    assert left(100) == 0

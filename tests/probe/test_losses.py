@@ -63,3 +63,18 @@ def test_a_quotient_is_told_from_a_mean_and_what_is_not_known_from_both(loss: Lo
 def test_it_stops_looking_once_it_knows() -> None:
     assert reported(lambda x: cross_entropy(x, TARGET), 3 * LOOKS) == [False]
     assert reported(lambda x: cross_entropy(x, TARGET), LOOKS - 1) == [], "too few to say it of all"
+
+
+def test_losses_of_several_lines_are_no_micro_batches_of_one() -> None:
+    listener = Told()
+    observer = LossObserver(listener)
+    backwards.install()
+    observer.install()
+    try:
+        for _ in range(LOOKS):
+            cross_entropy(torch.randn(4, 3, requires_grad=True), TARGET).backward()
+            torch.randn(4, requires_grad=True).mean().backward()
+    finally:
+        observer.remove()
+        backwards.remove_if_idle()
+    assert listener.found == []

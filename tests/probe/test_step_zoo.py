@@ -31,8 +31,8 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 
 @dataclass(frozen=True)
 class Job:
-    """A script and what is to be found in it. steps: of each training process. micro_batches: backwards in each
-    step, None where steps differ. evaluations, rollouts: at least so many segments between steps."""
+    """A script and what is to be found in it. steps: of each training process. micro_batches: of one model in
+    each step, None where steps differ. evaluations, rollouts: at least so many segments between steps."""
 
     name: str
     steps: tuple[int, ...]
@@ -47,7 +47,7 @@ class Job:
 
 JOBS = (
     Job("loader_schedule_eval", (30,), evaluations=2),
-    Job("gan", (24,), micro_batches=3),
+    Job("gan", (24,)),
     Job("wgan", (30,), micro_batches=None),
     Job("accumulation_scaler", (10,), micro_batches=4),
     Job("numpy_batches", (40,), evaluations=2, needs="numpy"),

@@ -29,7 +29,7 @@ from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.run_uses import HolderUse
-from steptime.advice.savings import WORKING, as_decided, capped, named
+from steptime.advice.savings import WORKING, as_decided, capped, named, ratio
 from steptime.advice.unclaimed import MOST_UNCLAIMED, notes
 from steptime.advice.verdict import GROWTH, LARGE_PART, MOST_OF_THE_RUN, OUTLIERS, first_note, worsening
 from steptime.analysis.what_if.calibrated import HOST
@@ -65,7 +65,8 @@ def _left(finding: Finding, earlier: Iterable[Finding], case: Case) -> float:
     bounds = [case.step.duration.value - _sum(earlier)]
     category = named(case.categories, finding.category)
     if category is not None:
-        bounds.append(category.duration.value - _sum(each for each in earlier if each.category == finding.category))
+        own = _sum(each for each in earlier if each.category == finding.category)
+        bounds.append(_left_by_places(finding.category, category.duration.value, earlier, case) - own)
     here = [each for each in earlier if _same_line(finding, each) and _overlap(finding, each)]
     if here:
         taken = _sum(here)
@@ -74,6 +75,17 @@ def _left(finding: Finding, earlier: Iterable[Finding], case: Case) -> float:
     if near and (whole := _time_of_function(finding.spent_at, case)):
         bounds.append(whole - _sum(near))
     return max(0.0, min(bounds))
+
+
+def _left_by_places(name: str, spent: float, earlier: Iterable[Finding], case: Case) -> float:
+    """ns of a category that earlier findings about a place, whose time is of no single category, leave. Those take
+    Python's time first, then of all others alike."""
+    python = named(case.categories, "python")
+    if name == "python":
+        return spent
+    others = case.step.duration.value - (python.duration.value if python is not None else 0.0)
+    taken = _sum(each for each in earlier if not each.category) + others - case.step.duration.value
+    return spent * (1 - ratio(max(0.0, taken), others))
 
 
 def _overlap(finding: Finding, other: Finding) -> bool:

@@ -129,11 +129,17 @@ def _steps(
     signs = activity.forwards if boundaries.mode is Mode.FORWARD else full_backwards(records)
     evaluations = signs.inside(records.of(*UPDATES))  # of a closure, on one batch
     batches = _counted(signs.where(~evaluations).start, start, end)
-    batches = np.maximum(batches, np.minimum(1, _counted(signs.start, start, end)))
+    turns = _counted(_after_passes(records.of(*UPDATES).start, signs.start), start, end)  # of models that take turns
+    batches = np.maximum(batches // np.maximum(1, turns), np.minimum(1, _counted(signs.start, start, end)))
     columns = (start, end, duration, phases, batches, warm_up, excluded, timed, profiled, lined)
     for column in columns:
         column.flags.writeable = False
     return Steps(*columns), reason
+
+
+def _after_passes(updates: Int64, passes: Int64) -> Int64:
+    """Starts of the updates that come right after a backward pass, and not after another update. In time order."""
+    return updates[np.diff(np.searchsorted(passes, updates), prepend=0) > 0]
 
 
 def _counted(times: Int64, start: Int64, end: Int64) -> Int64:

@@ -82,7 +82,8 @@ class Steps:
     """All steps of a process; arrays of length n, read-only, in time order; times: monotonic ns.
 
     start, end: boundaries. duration: end - start minus the segments inside. phases: (n, len(Phase)), ns; rows sum to
-    duration. micro_batches: number of backwards (forwards when inferring). warm_up: left out at the start. excluded:
+    duration. micro_batches: number of backwards (forwards when inferring), of one model where several are updated in
+    turns. warm_up: left out at the start. excluded:
     True if the probe slowed the step (discovery, profiler, lines, a long pause), if it holds an evaluation, a
     checkpoint or a compilation, if it was kept for being slow, or if steps were thinned out of it. A rollout or a
     loader's start is subtracted and does not exclude. timed: False for steps without the always-on timers (their

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Protocol
 
-from steptime.probe import backwards
+from steptime.probe import backwards, sites
 from steptime.probe.backwards import BackwardObserver
 from steptime.probe.ours import pass_on
 from steptime.probe.recorder import Recorder
@@ -30,10 +31,12 @@ class LossListener(Protocol):
 
 class LossObserver(BackwardObserver):
     """Records once whether the losses are divided or multiplied by something, and stops looking. It reads the names of
-    autograd's nodes: no value, so that nothing waits for a device."""
+    autograd's nodes: no value, so that nothing waits for a device. Passes that several lines start are of several
+    losses, not of micro-batches: then nothing is recorded."""
 
     def __init__(self, listener: LossListener) -> None:
         self._listener, self._left = listener, LOOKS
+        self._site: tuple[str, int, str] | None = None
 
     def install(self) -> None:
         backwards.observe(self)
@@ -45,7 +48,7 @@ class LossObserver(BackwardObserver):
         """Keeps the graph of a scalar until its pass has ended: the first one opens the recording."""
         try:
             alone = not partial and len(tensors) == 1 and tensors[0].numel() == 1
-            return tensors, (tensors[0].grad_fn,) if alone else None
+            return tensors, (tensors[0].grad_fn, sites.user_frame(sys._getframe(2))) if alone else None
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
             self._fails(error)
             pass_on(error)
@@ -63,8 +66,9 @@ class LossObserver(BackwardObserver):
         self.remove()
         self._listener.failed(error)
 
-    def _look(self, node: Any) -> None:
-        divided = _divided(node)
+    def _look(self, node: Any, site: tuple[str, int, str] | None) -> None:
+        elsewhere, self._site = self._site not in (None, site), site
+        divided = None if elsewhere else _divided(node)
         self._left -= 1
         if divided is not False:  # one that is divided, or may be, stands for all
             self._left = 0
