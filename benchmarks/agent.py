@@ -106,9 +106,9 @@ async def conversation(script: Path) -> dict[str, Any]:
     places = list[str]()
     async with mcp.Client(stdio.stdio_client(server)) as client:
         job = {"command": [sys.executable, script.name], "directory": str(folder)}
-        next_ = {"tool": "diagnose", "arguments": job}
+        next_: dict[str, Any] = {"tool": "diagnose", "arguments": job}
         while len(calls) < MOST_CALLS:
-            tool, given = next_["tool"], dict(next_["arguments"])
+            tool, given = next_["tool"], dict[str, Any](next_["arguments"])
             if given.get("diff") == CHANGE:
                 while places and not left_out(folder, places[0]):
                     places.pop(0)

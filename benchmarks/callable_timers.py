@@ -1,7 +1,7 @@
 """`steptime.bench` next to other ways to time a callable: do they agree on quiet cases, and who is fooled by which
 trap?
 
-    python benchmarks/callable_timers.py [--rounds 5] [--only WORDS] [--name MACHINE]
+    python -m benchmarks.callable_timers [--rounds 5] [--only WORDS] [--name MACHINE]
 
 Each timer says how many times as fast the second callable of a pair is. Quiet pairs have a known order; traps have a
 second callable that seems faster or slower and is not: it keeps its result, leaves its work out, gives another result,
@@ -215,7 +215,7 @@ def main() -> None:
         "",
         f"{os.cpu_count()} CPUs, {device}, Python {platform.python_version()}, torch {torch.__version__}, load "
         f"{os.getloadavg()[0]:.0f}; how many times as fast the second callable is: median (lowest to highest) of "
-        f"{options.rounds} rounds in turns; made by `python benchmarks/callable_timers.py`.",
+        f"{options.rounds} rounds in turns; made by `python -m benchmarks.callable_timers`.",
         "",
         f"| pair | {' | '.join(columns)} |",
         "|---" * (1 + len(columns)) + "|",

@@ -1,6 +1,6 @@
 """Processor time and peak memory of whole commands, of two or more installations in turns.
 
-    python benchmarks/diagnosis_cpu.py TRACE... --steptime NAME=PATH... [--other NAME=COMMAND]... [--rounds 5]
+    python -m benchmarks.diagnosis_cpu TRACE... --steptime NAME=PATH... [--other NAME=COMMAND]... [--rounds 5]
 
 For each trace: `diagnose --no-cache` (cold) and `diagnose` with its columns in the cache (warm); and `--version`. Every
 installation has its own cache and its own compiled modules, which one round before the measured ones fills. Other
@@ -45,7 +45,7 @@ def main() -> None:
         "",
         f"{os.cpu_count()} CPUs, Python {platform.python_version()}, numpy {version('numpy')}, msgspec "
         f"{version('msgspec')}, load {os.getloadavg()[0]:.0f}; median (lowest to highest) of {options.rounds} rounds "
-        "in turns; made by `python benchmarks/diagnosis_cpu.py`.",
+        "in turns; made by `python -m benchmarks.diagnosis_cpu`.",
         "",
         "| command | " + " | ".join(f"{name}, CPU s | {name}, peak MB" for name in (*programs, *others)) + " |",
         "|---" * (1 + 2 * len(programs) + 2 * len(others)) + "|",

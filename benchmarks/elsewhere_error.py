@@ -61,9 +61,10 @@ def _row(model: str, here: StepContext, there: StepContext) -> Row:
     predicted, other = elsewhere(here, there.machine), elsewhere(there, here.machine)
     if predicted is None or other is None or here.machine is None or there.machine is None:
         raise SystemExit(f"{model} cannot be replayed, or its devices are in no datasheet")
-    walls = [float(breakdown_of(each).wall.mean()) for each in (here, there)]
+    step, step_there = (float(breakdown_of(each).wall.mean()) for each in (here, there))
     names = (here.machine.name, there.machine.name)
-    return Row(model, *names, predicted.here, other.here, predicted.kernels.value, *walls, predicted.step.value)
+    kernels = predicted.here, other.here, predicted.kernels.value
+    return Row(model, *names, *kernels, step, step_there, predicted.step.value)
 
 
 def table(found: list[Row]) -> str:

@@ -1,7 +1,7 @@
 """A small training job in one of four shapes, on a CUDA device where there is one, for the benchmarks of false wins and
 of turns.
 
-python benchmarks/false_wins_job.py dense|convolution|attention|loader
+python -m benchmarks.false_wins_job dense|convolution|attention|loader
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Many ranks: what analysing them costs, and how often the late one is found.
 
-    python benchmarks/fleet.py --ranks 1024 --cases 200
+    python -m benchmarks.fleet --ranks 1024 --cases 200
 
 Needs the real traces next to the project (or $STEPTIME_DATA). `cost` writes a fleet of real traces, bent by jitter, and
 diagnoses it as `steptime diagnose` does; `found` compares fleets of summaries, bent likewise, with and without a late
@@ -15,7 +15,6 @@ import os
 import platform
 import resource
 import shutil
-import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -23,9 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-from fleet_traces import Base, Plan, bend, read_base, write_fleet
-
+from benchmarks.fleet_traces import Base, Plan, bend, read_base, write_fleet
 from steptime.analysis.stragglers.fleet import Task, reduce_rank
 from steptime.analysis.stragglers.straggler import compare
 from steptime.analysis.stragglers.summary import RankSummary

@@ -1,6 +1,6 @@
 """A recording of many ranks: what diagnosing it costs.
 
-    python benchmarks/fleet_recorded.py --ranks 1024 --steps 600 [--keep]
+    python -m benchmarks.fleet_recorded --ranks 1024 --steps 600 [--keep]
 
 Runs examples/ddp_late_rank.py on two gloo ranks, copies its punctual rank as often as needed and the late one once, and
 lets sixteen of them have traces, as `--trace-ranks auto` does. Appends to benchmarks/results/fleet.jsonl with --keep.

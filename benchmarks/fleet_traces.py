@@ -102,7 +102,9 @@ def _write(base: Base, rank: int, plan: Plan, start: Float64, end: Float64, fold
 
     def bent(at: Float64) -> Float64:
         inside = np.interp(at, real, made)
-        return np.where(at > real[-1], made[-1] + at - real[-1], np.where(at < real[0], at - real[0], inside)) + shift
+        outside = np.where(at < real[0], at - real[0], inside)
+        there: Float64 = np.where(at > real[-1], made[-1] + at - real[-1], outside) + shift
+        return there
 
     moved, reached = bent(times), bent(ends)
     events = [

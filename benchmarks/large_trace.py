@@ -1,6 +1,6 @@
 """Makes a large trace out of a real one: its events again and again, later each time, with jitter.
 
-    python benchmarks/large_trace.py TRACE TARGET --megabytes 1000
+    python -m benchmarks.large_trace TRACE TARGET --megabytes 1000
 
 Every repetition is an interval of time of its own: starts are moved behind the one before, starts and durations get up
 to 2 % of a duration of jitter, correlation, external and flow ids are new, and steps are numbered on. The layout of the
@@ -83,7 +83,8 @@ def fields(events: str) -> tuple[list[str], np.ndarray, list[str], np.ndarray]:
 
 def scaled(numbers: list[str], factors: np.ndarray) -> np.ndarray:
     """As integers: times in the smallest unit that any of them has."""
-    return np.array([int(number.replace(".", "")) for number in numbers]) * factors
+    whole: np.ndarray = np.array([int(number.replace(".", "")) for number in numbers]) * factors
+    return whole
 
 
 def written(values: np.ndarray, digits: np.ndarray, scale: int, is_decimal: np.ndarray) -> list[str]:

@@ -66,7 +66,7 @@ class Seen:
     def with_saving(self, name: str) -> int:
         """The peak after what `savings_of` calls so; as it is where that is not worth a line."""
         account = breakdown_at(self.history, self.signs, self.owners, self.peak.moment)
-        found = savings_of(self.peak, account, (), self.boundaries)
+        found = savings_of(self.peak, account, (), self.boundaries, ranks=1, samples=None)
         return self.before - sum(each.frees for each in found if name in each.name)
 
     def with_autocast(self) -> int:

@@ -1,4 +1,4 @@
-"""What the watch of `steptime nan` costs a step: python benchmarks/nan_watch.py [--json FILE].
+"""What the watch of `steptime nan` costs a step: python -m benchmarks.nan_watch [--json FILE].
 
 A small encoder with steps of some 10 ms is trained in this process, in blocks of steps with the watch and without it,
 in turns; between blocks everything of the watch is taken away or put back. What is compared is CPU time of the training

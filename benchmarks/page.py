@@ -1,6 +1,6 @@
 """What a page of 50,000 events costs: to write, to open, and to move about in.
 
-    python benchmarks/page.py TRACE [--megabytes 100] [--rounds 15] [--vega FOLDER] [--name MACHINE]
+    python -m benchmarks.page TRACE [--megabytes 100] [--rounds 15] [--vega FOLDER] [--name MACHINE]
 
 TRACE, made longer (see large_trace.py), is read and diagnosed; several of its steps together, until they have 50,000
 events, take the place of the page's one step. Chromium opens that page, the one of TRACE itself, which carries it
@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from large_trace import repeat
 from playwright.sync_api import sync_playwright
 
+from benchmarks.large_trace import repeat
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.trace_steps import find_steps
 from steptime.diagnosis import diagnose_paths, diagnose_traces
@@ -176,7 +176,7 @@ def main() -> None:
         lines = measure(options.trace, options.megabytes, options.rounds, options.vega, Path(folder))
     load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
     versions = f"Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}, {load}"
-    made = f"{versions}; made by `python benchmarks/page.py` from `{options.trace.name}`. Medians, lowest and highest."
+    made = f"{versions}; made by `python -m benchmarks.page` from `{options.trace.name}`. Medians, lowest and highest."
     text = "\n".join([made, "", *lines, "", LIMIT, ""])
     print(text)
     if options.name is not None:

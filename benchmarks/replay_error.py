@@ -1,6 +1,6 @@
 """How near the replay of unchanged steps lands to the measured ones, over a folder of real traces.
 
-    python benchmarks/replay_error.py FOLDER [-o benchmarks/results/replay.md]
+    python -m benchmarks.replay_error FOLDER [-o benchmarks/results/replay.md]
 
 Every trace below FOLDER that steptime reads is replayed as `steptime diagnose` replays it: up to five steps from the
 middle. The host's own work between two launches is a duration of the trace and comes out right by itself, so the error
@@ -117,7 +117,7 @@ def table(rows: list[Row]) -> str:
     lines = [
         "# Replay error",
         "",
-        "By `python benchmarks/replay_error.py ../shared/data -o benchmarks/results/replay.md`; what the columns mean "
+        "By `python -m benchmarks.replay_error ../shared/data -o benchmarks/results/replay.md`; what the columns mean "
         "is at the top of that script.",
         "",
         f"Traces with marked steps: {len(marked)}; median error {_percent(np.median([row.error for row in marked]))}, "

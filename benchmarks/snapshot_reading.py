@@ -1,6 +1,6 @@
 """Time and memory that `steptime memory` takes for snapshots of any size, made of a real one by repeating its events.
 
-    python benchmarks/snapshot_reading.py SNAPSHOT.pickle --size 1000 -o benchmarks/results/snapshot-reading.md
+    python -m benchmarks.snapshot_reading SNAPSHOT.pickle --size 1000 -o benchmarks/results/snapshot-reading.md
 
 The bytes of the events are written again and again: every event is a dictionary of its own, as in a real file, and
 its call stack refers to the frames of the first time.
@@ -49,7 +49,7 @@ def events_of(whole: bytes) -> tuple[int, int]:
     seen, lists, start, depth = False, 0, 0, 0
     for opcode, argument, position in pickletools.genops(whole):
         seen = seen or argument == "device_traces"
-        if not seen:
+        if not seen or position is None:
             continue
         if not start:
             lists += opcode.name == "EMPTY_LIST"

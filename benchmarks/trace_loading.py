@@ -1,6 +1,6 @@
 """How fast and in how much memory traces are read, next to Holistic Trace Analysis.
 
-    python benchmarks/trace_loading.py --trace ../shared/data/hta/ns_resolution_trace/<file> \\
+    python -m benchmarks.trace_loading --trace ../shared/data/hta/ns_resolution_trace/<file> \\
         [--megabytes 100,1000,3000] [--rounds 5,3,1] [--hta-python PATH]... [--hta-up-to 100] [--name MACHINE]
 
 The real trace's events are repeated with jitter (large_trace.py) until the file has the wanted size. Each measurement
@@ -56,7 +56,7 @@ def main() -> None:
 
 def of_size(trace: Path, megabytes: int, rounds: int, others: list[str]) -> dict[str, Any]:
     """All measurements of a trace of one size."""
-    from large_trace import repeat
+    from benchmarks.large_trace import repeat
 
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
         path = Path(folder) / RANK_FILE
@@ -116,7 +116,7 @@ def show(results: dict[str, Any]) -> str:
         "# Reading traces\n",
         f"{about['cpu']}, {about['cpus']} CPUs, Python {about['python']}, numpy {about['numpy']}, msgspec "
         f"{about['msgspec']}, {about['date']}, load {about['load_before']:.1f}. Medians, "
-        f"with the lowest and highest round; made by `python benchmarks/trace_loading.py` from `{results['trace']}`.\n",
+        f"with the lowest and highest round; made by `python -m benchmarks.trace_loading` from `{results['trace']}`.\n",
     ]
     for size in results["sizes"]:
         lines += ["\n".join(table(size)), ""]

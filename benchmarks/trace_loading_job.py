@@ -1,6 +1,6 @@
 """One measurement of trace_loading.py, in a process of its own that imports no more than it must.
 
-    python benchmarks/trace_loading_job.py WHAT TRACE
+    python -m benchmarks.trace_loading_job WHAT TRACE
 
 Prints, as its last line, CPU and wall seconds of the action alone, its peak memory, and whose version it was.
 """

@@ -4,7 +4,7 @@
 
 Every job runs twice bare and once watched, each time in a copy of its folder. What differs between the two bare runs (a
 time that is printed) cannot be compared and is a dash; everything else must be equal to the bit. The jobs that look at
-themselves and the ways to end are those of tests/launcher/test_faithfulness.py; the zoo of operations is zoo.py, whose
+themselves and the ways to end are those of looking.py; the zoo of operations is zoo.py, whose
 table goes into benchmarks/results/operations.md. Writes into benchmarks/results/<name>.json, job by job, and ends with
 1 where there was a difference; --continue takes only the jobs that are not there yet. Run it with a Python that has the
 frameworks of the zoo (lightning, transformers, accelerate, peft, cloudpickle, joblib, onnx, onnxscript, torchao,
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib.util
 import json
 import os
 import shutil
@@ -24,11 +23,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from benchmarks.clinic.cases import CASES
-from benchmarks.faithful import zoo
+from benchmarks.faithful import looking, zoo
 from benchmarks.kept import USUAL_NAME, keep, machine, read
 from benchmarks.started import STEPTIME
 
@@ -61,7 +59,7 @@ def main() -> None:
             keep(options.name, SECTION, script.stem, found[script.stem])
             print(script.stem, found[script.stem]["job"], flush=True)
     if LOOKING not in found:
-        found[LOOKING] = {"about": machine(), "looking": looking(options.quick)}
+        found[LOOKING] = {"about": machine(), "looking": differences_seen(options.quick)}
         keep(options.name, SECTION, LOOKING, found[LOOKING])
     print("\n".join(tables(found)))
     sys.exit(1 if differences_in(found) + zoo.differences_in(operations) else 0)
@@ -193,39 +191,28 @@ def states(folder: Path) -> dict[str, Any]:
     return {name: [each[name] for each in read] for name in STATES if any(name in each for each in read)}
 
 
-def looking(quick: bool) -> dict[str, int]:
+def differences_seen(quick: bool) -> dict[str, int]:
     """Differences of jobs that look at themselves, and of ways to end: 29 properties and more of each."""
-    tests = _tests()
     found = {}
     cases = [("a script", ["observed_job.py", "torch"]), ("a module", ["-m", "observed_job", "torch"])]
     for name, words in cases[: 1 if quick else None]:
-        different = tests.differences(*(tests.properties(run) for run in _both(tests, words)))
+        different = looking.differences(*(looking.properties(run) for run in _both(words)))
         found[name] = len(different)
         print(name, different, flush=True)
-    for how in tests.TORCH_ENDINGS[: 3 if quick else None]:
-        alone, together = _both(tests, ["endings.py", how, "torch"])
+    for how in looking.TORCH_ENDINGS[: 3 if quick else None]:
+        alone, together = _both(["endings.py", how, "torch"])
         pairs = (alone.returncode, together.returncode), (alone.stdout, together.stdout)
-        errors = (tests.without_slot(run.stderr.decode()) for run in (alone, together))
-        found[f"ends by {how}"] = sum(one != other for one, other in (*pairs, tuple(errors)))
+        errors = alone.stderr, together.stderr
+        found[f"ends by {how}"] = sum(one != other for one, other in (*pairs, errors))
     return found
 
 
-def _both(tests: ModuleType, words: list[str]) -> list[subprocess.CompletedProcess[bytes]]:
+def _both(words: list[str]) -> list[subprocess.CompletedProcess[bytes]]:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "job")
-        shutil.copytree(tests.OBSERVED, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(looking.OBSERVED, folder, ignore=shutil.ignore_patterns("__pycache__"))
         Path(place, "users").mkdir()
-        return [run([sys.executable, *words], folder) for run in (tests.bare, tests.watched)]
-
-
-def _tests() -> ModuleType:
-    path = ROOT / "tests/launcher/test_faithfulness.py"
-    spec = importlib.util.spec_from_file_location("test_faithfulness", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+        return [run([sys.executable, *words], folder) for run in (looking.bare, looking.watched)]
 
 
 def differences_in(section: Mapping[str, Any]) -> int:

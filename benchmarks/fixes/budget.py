@@ -44,9 +44,10 @@ def main() -> None:
     lines = wanted.folder / LINES
     rows = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
     if wanted.report is not None:
-        kept = {"environment": environment_of(wanted.budget), "jobs": rows}
+        environment = environment_of(wanted.budget)
+        kept = {"environment": environment, "jobs": rows}
         wanted.report.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-        wanted.report.with_suffix(".md").write_text(report(rows, kept["environment"]), encoding="utf-8")
+        wanted.report.with_suffix(".md").write_text(report(rows, environment), encoding="utf-8")
         return
     for job in wanted.jobs.split(","):
         if job not in {row["job"] for row in rows}:

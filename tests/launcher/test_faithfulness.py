@@ -10,44 +10,23 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from preloading import python
 
-OBSERVED = Path(__file__).parent / "observed"
-LAUNCHER = """
-import sys
-from pathlib import Path
-from steptime.launcher.launch import ProbeOptions, exit_as, launch
-exit_as(launch(sys.argv[2:], Path(sys.argv[1]), ProbeOptions()))
-"""
+from benchmarks.faithful.looking import OBSERVED, TORCH_ENDINGS, bare, differences, properties, watched
+
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 FEWEST_PROPERTIES = 29
 ENDINGS = ("0", "3", "raise", "chain", "words", "hard", "SIGINT", "SIGTERM", "SIGKILL", "SIGUSR1")
-TORCH_ENDINGS = ("forward", "SIGTERM")
 MORE_TORCH_ENDINGS = ("0", "3", "backward", "chain", "hard", "SIGINT")
-
-
-def run(words: Sequence[str], folder: Path, **settings: Any) -> subprocess.CompletedProcess[bytes]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder / "users"), **settings}
-    return subprocess.run(words, input=b"two\nlines", capture_output=True, cwd=folder, env=environment, check=False)
-
-
-def bare(words: Sequence[str], folder: Path, **settings: Any) -> subprocess.CompletedProcess[bytes]:
-    return run(words, folder, **settings)
-
-
-def watched(words: Sequence[str], folder: Path, **settings: Any) -> subprocess.CompletedProcess[bytes]:
-    return run([sys.executable, "-I", "-c", LAUNCHER, str(folder / "recording"), *words], folder, **settings)
 
 
 @pytest.fixture
@@ -69,16 +48,6 @@ def other_pythons() -> list[str]:
         if asked.returncode == 0:
             found.append(asked.stdout.strip())
     return found
-
-
-def properties(finished: subprocess.CompletedProcess[bytes]) -> dict[str, Any]:
-    assert finished.returncode == 0, finished.stderr.decode()
-    first, *rest = finished.stdout.decode().splitlines()
-    return {**json.loads(first), "after the end": rest, "stderr": finished.stderr.decode()}
-
-
-def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    return {name: (one.get(name), other.get(name)) for name in one | other if one.get(name) != other.get(name)}
 
 
 @pytest.mark.parametrize(
