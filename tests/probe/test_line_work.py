@@ -111,9 +111,8 @@ def test_what_is_handed_on_belongs_to_the_line_that_goes_through_it() -> None:
 
 def test_functions_of_the_library_are_timed_at_the_line_that_calls_them() -> None:
     words = Words()
-    (work,) = observed(words.copied, Words.copied.__code__)
-    (call,) = work["calls"]
-    assert call["name"] == "copy.deepcopy"
+    works = observed(words.copied, Words.copied.__code__)
+    ((work, call),) = ((work, call) for work in works for call in work["calls"] if call["name"] == "copy.deepcopy")
     assert 0.2 * work["duration"] < call["duration"] <= work["duration"]
     names = {call["name"] for work in observed(words.listed, Words.listed.__code__) for call in work["calls"]}
     assert any(name.startswith("pathlib.") and name.endswith(".glob") for name in names)
