@@ -98,20 +98,19 @@ def test_what_nothing_can_prevent_is_seen_and_ends_the_trial(
 ) -> None:
     """In a copy that nothing guards: the folder stays as it was, and what the job names by its path is told."""
     force(Layer.COPY, monkeypatch)
-    command = (python(), "train.py")
-    plan = Plan(command, str(job), "", (), 0.03)
+    plan = Plan(COMMAND, str(job), "", (), 0.03)
     trial = tmp_path / "trial"
     append_result(trial, plan=plan)
     before = state_of(job)
     with pytest.raises(
         NothingMeasuredError, match=r"changed .*elsewhere.*, so steptime stopped the trial.*not-contained"
     ):
-        TrialRunner(Workspace(command, trial, job), plan).conduct(0, (Variant("RM101"),))
+        TrialRunner(Workspace(COMMAND, trial, job), plan).conduct(0, (Variant("RM101"),))
     assert state_of(job) == before
     (reported,) = (trial / NAME).read_text().splitlines()[1:]
     for name in ("result.txt", "result.txt.old", "result.txt.log", "result.txt.shell"):
         assert str(tmp_path / "elsewhere" / name) in reported
-    accepted = run(Workspace(command, tmp_path / "accepted", job, uncontained=True))
+    accepted = run(Workspace(COMMAND, tmp_path / "accepted", job, uncontained=True))
     assert (accepted.failure, str(tmp_path / "elsewhere" / "result.txt") in accepted.outside) == ("", True)
     assert state_of(job) == before
 

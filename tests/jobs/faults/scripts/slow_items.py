@@ -15,13 +15,13 @@ torch.manual_seed(0)
 
 
 class Images(Dataset):
-    """Rows behind a slow line; 8 to a batch."""
+    """Rows behind a slow line; 2 to a batch."""
 
     def __init__(self):
         self.rows = torch.rand(160, 512)
 
     def read(self, index):
-        time.sleep(0.01)  # fault: workers would hide it
+        time.sleep(0.04)  # fault: workers would hide it
         return self.rows[index]
 
     def __len__(self):
@@ -36,7 +36,7 @@ class Images(Dataset):
 model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 criterion = nn.CrossEntropyLoss()
-loader = DataLoader(Images(), batch_size=8, shuffle=True, drop_last=True)
+loader = DataLoader(Images(), batch_size=2, shuffle=True, drop_last=True)
 done = 0
 while done < arguments.steps:
     for batch, targets in loader:
