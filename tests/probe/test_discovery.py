@@ -234,3 +234,31 @@ def test_dynamo_counts_no_frame_of_ours() -> None:
     """What discovery calls of the standard library, in the midst of a compiled function, is none of the job's."""
     done = subprocess.run([python(), "-c", COUNTED], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.startswith("True"), done.stdout
+
+
+class Heard(torch.overrides.TorchFunctionMode):  # type: ignore[misc,name-defined]
+    """What a job's own mode is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(getattr(function, "__name__", function)))
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_function_mode_of_the_jobs_is_asked_for_nothing_of_ours() -> None:
+    def read(heard: Heard) -> list[str]:
+        with heard:
+            torch.ones(2).to(torch.float64).sum().item()
+        return heard.names
+
+    discovery, alone = Discovery(), read(Heard())
+    assert discovery.start()
+    try:
+        together = read(Heard())
+    finally:
+        discovery.stop()
+    assert together == alone
+    assert "to" in alone
