@@ -213,7 +213,7 @@ def test_arrays_of_double_precision_and_lists_of_arrays_are_known() -> None:
     numpy = pytest.importorskip("numpy")
 
     def doubles(step: int) -> Any:
-        wave = numpy.linspace(0.0, step, 50_000)
+        wave = numpy.linspace(0.0, step, 500_000)
         return wave.astype(numpy.float32)
 
     observer = RepeatObserver({doubles.__code__}, 10**10)
@@ -224,7 +224,7 @@ def test_arrays_of_double_precision_and_lists_of_arrays_are_known() -> None:
     observer.stop(sys._getframe())
     assert observer.single
     found = {work["site"]["text"]: work["double"] for work in observer.works}
-    assert found == {"wave = numpy.linspace(0.0, step, 50_000)": True, "return wave.astype(numpy.float32)": False}
+    assert found == {"wave = numpy.linspace(0.0, step, 500_000)": True, "return wave.astype(numpy.float32)": False}
 
     rows = [numpy.ones((20, 20)) for _ in range(8)]
 
