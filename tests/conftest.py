@@ -9,8 +9,9 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
-from typing import IO, Any
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from typing import IO, Any, ClassVar
 
 import pytest
 from example_counts import ALL
@@ -126,7 +127,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what needs a device where there is none; asks torch only when some test was collected that needs one."""
+    """Tests with a browser come last. Skips what needs a device where there is none; asks torch only when some test was
+    collected that needs one."""
+    Chromium.modules = {
+        each.module for each in items if isinstance(each, pytest.Function) if "browser" in each.fixturenames
+    }
+    items.sort(key=lambda each: getattr(each, "module", None) in Chromium.modules)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not _has_cuda():
         for item in marked:
@@ -141,22 +147,53 @@ def _has_cuda() -> bool:
     return bool(torch.cuda.is_available())
 
 
+class Chromium:
+    """The browser of the tests, started for the first that asks for it. Its driver runs an event loop in this thread,
+    which tests of other things would meet: so it ends behind the last of those that follow one another, and modules
+    with a browser come last, together."""
+
+    modules: ClassVar[set[object]] = set()
+    """Those of which any test has a browser."""
+    driver: ClassVar[Any] = None
+    process: ClassVar[Any] = None
+
+    @classmethod
+    def started(cls) -> Any:
+        playwright = pytest.importorskip("playwright.sync_api", reason="Playwright's Python package is not installed")
+        path = os.environ.get("STEPTIME_CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
+        if path is None:
+            pytest.skip(f"no Chromium: none of {', '.join(CHROMIUMS)} is installed (set STEPTIME_CHROMIUM)")
+        if cls.process is None:
+            cls.driver = playwright.sync_playwright().start()
+            cls.process = cls.driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+            cls.process.new_context = partial(_patient, cls.process.new_context)
+        return cls.process
+
+    @classmethod
+    def end(cls) -> None:
+        if cls.process is not None:
+            cls.process.close()
+        if cls.driver is not None:
+            cls.driver.stop()
+        cls.driver = cls.process = None
+
+
+def _patient(opened: Callable[..., Any], **options: Any) -> Any:
+    """What a page waits for may be a job that has to start on a busy machine."""
+    context = opened(**options)
+    context.set_default_timeout(150_000)
+    return context
+
+
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright's Python package is not installed")
-    path = os.environ.get("STEPTIME_CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
-    if path is None:
-        pytest.skip(f"no Chromium: none of {', '.join(CHROMIUMS)} is installed (set STEPTIME_CHROMIUM)")
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        opened = chromium.new_context
+def browser() -> Any:
+    return Chromium.started()
 
-        def patient(**options: Any) -> Any:
-            """What a page waits for may be a job that has to start on a busy machine."""
-            context = opened(**options)
-            context.set_default_timeout(150_000)
-            return context
 
-        chromium.new_context = patient
-        yield chromium
-        chromium.close()
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or getattr(nextitem, "module", None) not in Chromium.modules:
+            Chromium.end()

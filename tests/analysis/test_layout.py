@@ -445,6 +445,22 @@ def test_pauses_and_windows_disturb_and_pauses_are_subtracted(tmp_path: Path) ->
     assert timeline.steps.duration[20] == 21 * MS
 
 
+def test_what_ends_a_window_is_none_of_the_step_behind_it_however_long_it_takes(tmp_path: Path) -> None:
+    """In a job of few steps, each of which counts."""
+    job, starts = JournalBuilder(), []
+    for number in range(8):
+        starts.append(job.now)
+        if number == 4:
+            job.span(Kind.PAUSE, 200 * MS)
+            job.record(Kind.PROFILED, starts[3], starts[4] + 20 * MS, 1)
+        usual_step(job)
+        if number in (2, 5, 6, 7):
+            job.record(Kind.LINES, starts[-1], job.now)
+    steps = laid_out(job, tmp_path).steps
+    assert np.flatnonzero(steps.profiled).tolist() == [3]
+    assert steps.steady.tolist() == [False, True, True, False, True, True, True, True]
+
+
 def test_a_step_stays_in_the_mean_where_the_probe_paused_for_a_moment(tmp_path: Path) -> None:
     job = JournalBuilder()
     for number in range(20):

@@ -34,12 +34,19 @@ from steptime.callables.bench import (
 )
 from steptime.callables.bench_answer import answer_of, headline
 from steptime.cli.main import main
+from steptime.machine import bench_script
 from steptime.machine.bench_script import timed_by_events
 from steptime.machine.machine import Machine, Rate
 from steptime.machine.peaks import cache_path, remember
 from steptime.quantities import Estimate
 
 SERVICE_NS = 2_000_000
+
+
+@pytest.fixture(autouse=True)
+def settles_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long caches and clocks take to settle is no matter of these tests."""
+    monkeypatch.setattr(bench_script, "WARM_SECONDS", 0.05)
 
 
 @pytest.fixture(autouse=True)

@@ -121,7 +121,11 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     return ask
 
 
-def test_what_cannot_be_answered_is_one_sentence(ask: Ask) -> None:
+def test_what_cannot_be_answered_is_one_sentence(ask: Ask, tmp_path: Path) -> None:
+    trap = ["touch", str(tmp_path / "ran")]
+    (tmp_path / "recording").mkdir()
+    manifest = {"format_version": 1, "command": trap, "directory": str(tmp_path), "processes": []}
+    (tmp_path / "recording" / "manifest.json").write_text(json.dumps(manifest))
     asked = {
         "Nothing to diagnose. Give a command, or the path of a recording or a trace. (usage)": ("diagnose", {}),
         "The arguments of judge are invalid: Expected `array`, got `str` - at `$.command`. (usage)": (
@@ -149,9 +153,11 @@ def test_what_cannot_be_answered_is_one_sentence(ask: Ask) -> None:
         "There is no command no-such-program. Check its spelling, and that its environment is activated. "
         "(command-not-found)": ("diagnose", {"command": ["no-such-program"]}),
     }
-    reported = ask(*asked.values())
-    assert [each.text for each in reported] == list(asked)
+    reported = ask(*asked.values(), ("judge", {"command": ["python", "train.py"], "recording": "recording"}))
+    assert [each.text for each in reported[:-1]] == list(asked)
     assert all(each.failed for each in reported)
+    assert "records another job" in reported[-1].text
+    assert not (tmp_path / "ran").exists(), "a recording's own command is never run"
 
 
 def test_every_report_and_page_is_answered_in_short_with_a_next_call(ask: Ask) -> None:
@@ -170,17 +176,6 @@ def test_every_report_and_page_is_answered_in_short_with_a_next_call(ask: Ask) -
         assert document["next"]["tool"] in ("diagnose", "explain", "judge", "what_if")
     # Nobody gave a command, and so none of them is to be run.
     assert not any(document["next"]["tool"] == "judge" for document in documents)
-
-
-def test_a_recordings_own_command_is_never_run(ask: Ask, tmp_path: Path) -> None:
-    trap = ["touch", str(tmp_path / "ran")]
-    (tmp_path / "recording").mkdir()
-    manifest = {"format_version": 1, "command": trap, "directory": str(tmp_path), "processes": []}
-    (tmp_path / "recording" / "manifest.json").write_text(json.dumps(manifest))
-    (reported,) = ask(("judge", {"command": ["python", "train.py"], "recording": "recording"}))
-    assert reported.failed
-    assert "records another job" in reported.text
-    assert not (tmp_path / "ran").exists()
 
 
 def test_an_answer_is_cut_but_for_what_a_call_needs() -> None:

@@ -60,8 +60,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
 
 
-def until(met: Callable[[], object], patience: float = 60.0) -> None:
-    end = time.monotonic() + patience
+def until(met: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
     while not met():
         assert time.monotonic() < end
         time.sleep(0.05)

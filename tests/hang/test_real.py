@@ -18,6 +18,8 @@ from steptime.hang.answer import answer_of
 from steptime.hang.dump import Dump, read_dumps
 from steptime.hang.triage import Fault, Stall, triage
 
+pytestmark = pytest.mark.usefixtures("pickles_read_here")
+
 REAL = Path(__file__).parent / "real"
 STORED = sorted(path.name for path in REAL.iterdir() if (path / "rank_2").exists())
 

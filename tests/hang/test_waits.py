@@ -15,6 +15,7 @@ from steptime.hang.answer import answer_of
 from steptime.hang.dump import read_dumps
 from steptime.hang.triage import Fault, HangTriage, triage
 
+pytestmark = pytest.mark.usefixtures("pickles_read_here")
 PUBLIC = Path(os.environ.get("STEPTIME_DATA", Path(__file__).parents[3] / "shared" / "data")) / "flight_recorder"
 
 

@@ -111,14 +111,16 @@ def facts(lines: list[str]) -> dict[str, Any]:
 def test_a_fork_is_as_a_fresh_interpreter(
     tmp_path: Path, folder: Path, forks: ForkServer, words: tuple[str, ...]
 ) -> None:
-    fresh, forked = run(workspace(tmp_path, *words), None), run(workspace(folder, *words), forks)
+    fresh = run(workspace(tmp_path, *words), None)
+    forks.ahead((sys.executable, "train.py"), tmp_path, {"NO_SUCH": "environment"})
+    forked = run(workspace(folder, *words), forks)
     mine, theirs = (
         json.loads(json.dumps(facts(lines)).replace(str(where), ""))
         for (_, lines), where in ((forked, folder), (fresh, tmp_path))
     )
     assert mine == theirs
     assert forked[1][1:13] == fresh[1][1:13], "the same losses"
-    assert [each for each in psutil.Process().children() if "fork_script" in " ".join(each.cmdline())]
+    assert len(_servers()) == 1, "the one that was started ahead for another environment is gone"
     assert forked[1][-1] == "RuntimeError: the end"
     assert forked[1][13] == "unflushed"
     assert forked[0].failure.startswith("It ended with status 1")
@@ -136,35 +138,37 @@ def test_a_fork_computes_what_a_fresh_process_does(tmp_path: Path, forks: ForkSe
 
 
 def test_a_server_that_was_started_ahead_takes_the_place_of_the_one_that_is_renewed(tmp_path: Path) -> None:
-    made, others = workspace(tmp_path / "a", last=""), _servers()
+    made, others = workspace(tmp_path, last=""), _servers()
     with closing(ForkServer()) as forks:
-        forks.ahead(made.command, made.directory, {"NO_SUCH": "environment"})
+        os.environ.pop("PYTEST_CURRENT_TEST", None)  # as in `run`
+        start_ahead(forks, made)
+        (first,) = _servers() - others
         assert run(made, forks, steps=6)[0].failure == ""
-        first, following = _servers() - others, forks.start_next()
-        assert len(first) == 1
+        assert _servers() - others == {first}, "it was made for this command"
+        following = forks.start_next()
         assert forks.start_next() == following
         forks.await_next()
         forks.renew()
         assert run(made, forks, steps=6)[0].failure == ""
         assert _servers() - others == {following}
-        forks.close()
-        assert _servers() == others
-        start_ahead(forks, made)
-        (early,) = _servers() - others
-        assert run(made, forks, steps=6)[0].failure == ""
-        assert _servers() - others == {early}, "it was made for this command"
+        psutil.Process(following).send_signal(signal.SIGKILL)
+        assert forks._server is not None
+        _, directory, environment = forks._server.made_of
+        with (tmp_path / "output").open("wb") as output:
+            assert forks.job(made.command, directory, environment, "", (output, output, ())) is None
+        assert forks.off, "a server that was ended is no harm: processes start as usual"
+    assert _servers() == others
 
 
 def _servers() -> set[int]:
     return {each.pid for each in psutil.Process().children() if "fork_script" in " ".join(each.cmdline())}
 
 
-def test_what_sets_variables_before_its_import_is_started_anew(folder: Path, forks: ForkServer) -> None:
-    variables = "os.environ['MKL_NUM_THREADS'] = '1'"
-    found, lines = run(workspace(folder, variables=variables, last=""), forks, steps=6)
-    assert found.failure == ""
-    assert facts(lines)["variables"]["MKL_NUM_THREADS"] == "1"
-    assert forks.off
+def test_nothing_that_a_fork_starts_stays(folder: Path, forks: ForkServer) -> None:
+    mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
+    sleeper = f"import subprocess; subprocess.Popen(['sh', '-c', 'sleep 600; :', {mark!r}], start_new_session=True)"
+    assert run(workspace(folder, last=sleeper), forks)[0].failure == ""
+    assert not [each for each in psutil.process_iter(["cmdline"]) if mark in (each.info["cmdline"] or ())]
 
 
 def test_only_a_plain_python_is_forked(tmp_path: Path) -> None:
@@ -178,19 +182,6 @@ def test_only_a_plain_python_is_forked(tmp_path: Path) -> None:
     ]
     assert not any(is_forkable(words) for words in refused)
     assert is_forkable((sys.executable, "train.py"))
-
-
-def test_a_server_that_was_ended_is_no_harm_and_nothing_that_a_fork_starts_stays(
-    folder: Path, forks: ForkServer
-) -> None:
-    mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
-    sleeper = f"import subprocess; subprocess.Popen(['sh', '-c', 'sleep 600; :', {mark!r}], start_new_session=True)"
-    assert run(workspace(folder, last=sleeper), forks)[0].failure == ""
-    assert not [each for each in psutil.process_iter(["cmdline"]) if mark in (each.info["cmdline"] or ())]
-    (server,) = [each for each in psutil.Process().children() if "fork_script" in " ".join(each.cmdline())]
-    server.send_signal(signal.SIGKILL)
-    server.wait()
-    assert run(workspace(folder, last=""), forks, steps=6)[0].failure == ""
 
 
 HALF = """
@@ -232,3 +223,11 @@ def test_a_clock_that_runs_at_half_the_rate_is_suspicious(tmp_path: Path, folder
     found = suspicion([cheat], [honest])
     assert found is not None
     assert re.search(r"Its clock counts 0\.[45]\d s in each second", found.sentence)
+
+
+def test_what_sets_variables_before_its_import_is_started_anew(folder: Path, forks: ForkServer) -> None:
+    variables = "os.environ['MKL_NUM_THREADS'] = '1'"
+    found, lines = run(workspace(folder, variables=variables, last=""), forks, steps=6)
+    assert found.failure == ""
+    assert facts(lines)["variables"]["MKL_NUM_THREADS"] == "1"
+    assert forks.off

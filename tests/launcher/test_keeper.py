@@ -162,7 +162,7 @@ def test_ranks_of_torchrun_end_with_it(tmp_path: Path, ranks: int) -> None:
         seen.append(len({os.getsid(each.pid) for each in marked(mark)}))
         return True
 
-    outcome = run_plain(torchrun, tmp_path / "run", (), VariantPlace(tmp_path, deadline=120), over)
+    outcome = run_plain(torchrun, tmp_path / "run", (), VariantPlace(tmp_path, deadline=PATIENCE), over)
     assert seen, outcome
     assert seen[-1] >= 1 + ranks, "else nothing has left the launcher's session"
     assert not marked(mark)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from patience import PATIENCE
+from preloading import python
 
 from steptime.recording.load import load
 
@@ -53,7 +54,7 @@ def test_a_user_without_a_home_measures_a_job_and_reads_the_report(place: Path, 
     if shutil.which("unshare") is None or as_nobody(place, None, "true").returncode:
         pytest.skip("user namespaces are not allowed here")
     assert as_nobody(place, None, "id", "-u").stdout.strip() == str(NOBODY)
-    where, train = HOMES.get(home), (sys.executable, "train.py")
+    where, train = HOMES.get(home), (python(), "train.py")
     run = as_nobody(place, where, *STEPTIME, "run", "--no-progress", "--no-peaks", "--recording", "r", "--", *train)
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("loss 0x")

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from journals import MS, JournalBuilder
 from patience import PATIENCE
+from report.sheets import Tabs
 
 from steptime.errors import OutputError
 from steptime.live.serve import HOST, MOST_CONNECTIONS, MOST_STREAMS, LivePage
@@ -52,11 +53,19 @@ def served(recording: Path) -> Iterator[tuple[LivePage, Watcher]]:
     watcher.close()
 
 
+@pytest.fixture
+def sheet(browser: Any) -> Iterator[Any]:
+    """An empty page in the browser."""
+    tabs = Tabs.of(browser)
+    tab = tabs.take(1280, "light")
+    yield tab
+    tabs.give_back(tab)
+
+
 def test_the_page_shows_the_job_as_it_goes_and_ends_with_it(
-    served: tuple[LivePage, Watcher], recording: Path, browser: Any
+    served: tuple[LivePage, Watcher], recording: Path, sheet: Any
 ) -> None:
     live, watcher = served
-    sheet = browser.new_context().new_page()
     sentence: list[str] = []
     sheet.on("console", lambda message: sentence.append(message.text))
     sheet.on("pageerror", lambda error: sentence.append(str(error)))
@@ -84,15 +93,14 @@ def test_the_page_shows_the_job_as_it_goes_and_ends_with_it(
     sheet.locator(".last", has_text="The job ended with status 0").wait_for()
     sheet.locator("#profile:disabled").wait_for()
     assert sentence == []
-    sheet.context.close()
 
 
 def test_the_findings_come_by_themselves_with_their_places(
-    served: tuple[LivePage, Watcher], browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: tuple[LivePage, Watcher], sheet: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     page, watcher = served
-    sheet = browser.new_context(viewport={"width": 390, "height": 800}).new_page()
+    sheet.set_viewport_size({"width": 390, "height": 800})
     sheet.goto(page.url)
     sheet.locator("#findings", has_text="The first diagnosis comes after").wait_for()
     until = time.monotonic() + PATIENCE
@@ -105,11 +113,9 @@ def test_the_findings_come_by_themselves_with_their_places(
     assert view.diagnosed.findings[0].title in sheet.locator("#findings .finding").first.inner_text()
     assert sheet.evaluate("document.documentElement.scrollWidth") == 390, "nothing is cut on a phone"
     assert not list(tmp_path.glob("steptime-diagnosis-*/report.json")), "its folder ended with it"
-    sheet.context.close()
 
 
-def test_parts_add_up_to_their_whole_and_axes_have_units(served: tuple[LivePage, Watcher], browser: Any) -> None:
-    sheet = browser.new_context().new_page()
+def test_parts_add_up_to_their_whole_and_axes_have_units(served: tuple[LivePage, Watcher], sheet: Any) -> None:
     sheet.goto(served[0].url)
     rows = sheet.locator("#parts .row:not(.axis)")
     rows.first.wait_for()
@@ -122,17 +128,15 @@ def test_parts_add_up_to_their_whole_and_axes_have_units(served: tuple[LivePage,
         assert sum(pieces) == pytest.approx(track["width"], abs=1), "both ranks have steps of 20 ms"
     assert "10 ms" in sheet.locator(".plot .y-axis").text_content()
     assert "now" in sheet.locator(".plot .x-axis").text_content()
-    sheet.context.close()
 
 
 @pytest.mark.parametrize("seconds", [120, pytest.param(3600, marks=pytest.mark.slow)])
-def test_a_page_that_is_left_open_takes_no_more_memory(seconds: int, tmp_path: Path, browser: Any) -> None:
+def test_a_page_that_is_left_open_takes_no_more_memory(seconds: int, tmp_path: Path, sheet: Any) -> None:
     """One look per second of the job, as fast as browser and server can."""
     built = JournalBuilder()
     built.process_facts = {"rank": 0, "world_size": 1, "host": "here"}
     folder = built.next(MS).forward(MS).backward(MS).step(MS).write(tmp_path / "r")
     with closing(Watcher(folder)) as watcher, closing(LivePage(folder, 0)) as page:
-        sheet = browser.new_context().new_page()
         sheet.goto(page.url)
         sheet.evaluate(
             "window.seen = 0; new MutationObserver(() => { seen += 1; }).observe(view, { childList: true });"
@@ -166,7 +170,6 @@ def test_a_page_that_is_left_open_takes_no_more_memory(seconds: int, tmp_path: P
                 measured.append(memory_of(sheet))
         assert len(view.samples) <= 61
         assert f"{5 * seconds + 1:,} steps" in sheet.locator(".verdict .rank").inner_text()
-        sheet.context.close()
     (nodes, heap, objects), after = measured
     assert after[0] <= nodes + 600, "the one that is shown, and those before it until they are collected"
     assert after[1] <= heap * 1.25 + (1 << 20)

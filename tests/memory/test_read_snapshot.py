@@ -223,7 +223,7 @@ def test_a_file_for_which_memory_does_not_suffice_says_how_much_is_free(
             read_snapshot(path)
     assert raised.value.slug == "snapshot-too-large"
     assert "max_entries" in raised.value.sentence
-    path = written(tmp_path, {"segments": [], "device_traces": [[{"a": number} for number in range(4_000_000)]]})
+    path = written(tmp_path, {"segments": [], "device_traces": [[{"a": number} for number in range(1_000_000)]]})
     monkeypatch.setattr(snapshot_module, "MEMORY_PER_BYTE", (0, 1))
     assert outcome(path) == "snapshot-too-large"
 

@@ -234,3 +234,31 @@ def test_dynamo_counts_no_frame_of_ours() -> None:
     """What discovery calls of the standard library, in the midst of a compiled function, is none of the job's."""
     done = subprocess.run([python(), "-c", COUNTED], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.startswith("True"), done.stdout
+
+
+MODE = """
+import torch
+from steptime.probe.discovery import Discovery
+
+class Heard(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        names.append(str(getattr(function, "__name__", function)))
+        return function(*args, **(kwargs or {}))
+
+heard = []
+for discovery in (None, Discovery()):
+    names = []
+    assert discovery is None or discovery.start()
+    with Heard():
+        torch.ones(2).to(torch.float64).sum().item()
+    if discovery is not None:
+        discovery.stop()
+    heard.append(names)
+print("to" in heard[0], heard[0] == heard[1])
+"""
+
+
+def test_a_function_mode_of_the_jobs_is_asked_for_nothing_of_ours() -> None:
+    """In a process of its own: torch remembers that there was a mode."""
+    done = subprocess.run([python(), "-c", MODE], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.stdout == "True True\n", done.stderr

@@ -9,6 +9,7 @@ import types
 
 import pytest
 from patience import PATIENCE
+from preloading import python
 
 pytest.importorskip("torch")
 
@@ -76,5 +77,5 @@ except KeyboardInterrupt:
 )
 def test_an_interrupt_during_a_collection_reaches_the_program(watch: str, seen: str) -> None:
     code = INTERRUPTED.replace("WATCH", watch)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = subprocess.run([python(), "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.stdout == f"{seen}\n", done.stderr

@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -19,10 +20,17 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
+from steptime.probe import repeats  # noqa: E402
 from steptime.probe.line_work import one_hot  # noqa: E402
 from steptime.probe.repeats import RepeatObserver  # noqa: E402
 
 COUNT = 60_000
+
+
+@pytest.fixture(autouse=True)
+def time_of_this_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks stand while others have the CPU: shares of a line's time are those of its work."""
+    monkeypatch.setattr(repeats, "now", time.thread_time_ns)
 
 
 class Words:
@@ -103,9 +111,8 @@ def test_what_is_handed_on_belongs_to_the_line_that_goes_through_it() -> None:
 
 def test_functions_of_the_library_are_timed_at_the_line_that_calls_them() -> None:
     words = Words()
-    (work,) = observed(words.copied, Words.copied.__code__)
-    (call,) = work["calls"]
-    assert call["name"] == "copy.deepcopy"
+    works = observed(words.copied, Words.copied.__code__)
+    ((work, call),) = ((work, call) for work in works for call in work["calls"] if call["name"] == "copy.deepcopy")
     assert 0.2 * work["duration"] < call["duration"] <= work["duration"]
     names = {call["name"] for work in observed(words.listed, Words.listed.__code__) for call in work["calls"]}
     assert any(name.startswith("pathlib.") and name.endswith(".glob") for name in names)
@@ -206,7 +213,7 @@ def test_arrays_of_double_precision_and_lists_of_arrays_are_known() -> None:
     numpy = pytest.importorskip("numpy")
 
     def doubles(step: int) -> Any:
-        wave = numpy.linspace(0.0, step, 50_000)
+        wave = numpy.linspace(0.0, step, 500_000)
         return wave.astype(numpy.float32)
 
     observer = RepeatObserver({doubles.__code__}, 10**10)
@@ -217,7 +224,7 @@ def test_arrays_of_double_precision_and_lists_of_arrays_are_known() -> None:
     observer.stop(sys._getframe())
     assert observer.single
     found = {work["site"]["text"]: work["double"] for work in observer.works}
-    assert found == {"wave = numpy.linspace(0.0, step, 50_000)": True, "return wave.astype(numpy.float32)": False}
+    assert found == {"wave = numpy.linspace(0.0, step, 500_000)": True, "return wave.astype(numpy.float32)": False}
 
     rows = [numpy.ones((20, 20)) for _ in range(8)]
 

@@ -11,6 +11,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import preloading
 import pytest
 from patience import PATIENCE
 
@@ -93,7 +94,8 @@ def run_loop(python: str, folder: Path, without_torch: bool) -> dict[str, Any]:
     script = folder / "train.py"
     script.write_text(f"SOURCE = {str(SOURCE)!r}\nWITHOUT_TORCH = {without_torch}\n{LOOP}")
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([python, str(script)], capture_output=True, text=True, env=environment, check=False)
+    words = [python if without_torch else preloading.python(), str(script)]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     import json
 

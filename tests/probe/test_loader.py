@@ -23,7 +23,7 @@ from steptime.probe.loader import MOST_LINED
 INJECT = Path(__file__).resolve().parents[2] / "src" / "steptime" / "probe" / "inject"
 
 JOB = """
-import hashlib, os, pickle, random, sys, traceback
+import hashlib, os, pickle, random, sys, time, traceback
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
@@ -86,7 +86,7 @@ def collate(items):
     if mode.startswith("collate-error") and calls > 2:  # torch takes a worker that ends before it has begun as killed
         raise ValueError("cannot collate")
     if mode.startswith(("lined2", "spawn")) and calls <= 6:  # of a worker, those whose lines are looked at
-        sum(range(2_000_000))  # the hot line: a hundred times all others together, so that a machine's noise is less
+        time.sleep(0.06); sum(range(20_000))  # the hot line: waits longer than a busy machine holds another one
     return torch.stack([item[0] for item in items]), torch.tensor([item[1] for item in items])
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
+from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from steptime.report.report import Report
 GOLD = Path(__file__).resolve().parent / "gold"
 KINDS = ("run", "trace", "steps-of-a-device", "ranks", "trials", "memory", "overflow", "hostile")
 """Of reports; a comparison is there, too."""
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", KINDS, scope="module")  # so that tests of one follow one another
 LEAST_SHARE = 0.001
 """Of a step: smaller categories are summed up on the page."""
 
@@ -39,10 +40,17 @@ def stored(kind: str) -> Report:
 
 @pytest.fixture(scope="module")
 def displayed(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """shown(kind): the page of a stored report, opened once for all that is asked of it. Each test leaves its folds
-    and its timeline in a state that the others bear."""
-    with opening(browser, tmp_path_factory.mktemp("shown")) as opened:
-        yield cache(lambda kind: opened(page.render(stored(kind))))
+    """shown(kind): the page of a stored report, opened once for all that is asked of it in a row. Each test leaves its
+    folds and its timeline in a state that the others bear."""
+    folder = tmp_path_factory.mktemp("shown")
+    with ExitStack() as current:
+
+        @lru_cache(maxsize=1)
+        def shown(kind: str) -> Any:
+            current.close()
+            return current.enter_context(opening(browser, folder))(page.render(stored(kind)))
+
+        yield shown
 
 
 def in_view(sheet: Any) -> list[int]:

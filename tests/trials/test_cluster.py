@@ -32,11 +32,11 @@ pytest.importorskip("torch")
 
 JOB = """
     import os
+    with open({note!r}, "a") as note:
+        note.write(f"{{os.getpid()}} {{os.environ.get('CUDA_VISIBLE_DEVICES')}} {{os.environ.get('MINE')}}\\n")
     import torch
 
     torch.manual_seed(0)
-    with open({note!r}, "a") as note:
-        note.write(f"{{os.getpid()}} {{os.environ.get('CUDA_VISIBLE_DEVICES')}} {{os.environ.get('MINE')}}\\n")
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range({steps}):

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from preloading import python
 from trials.rotating_job import make_job, state_of
 
@@ -61,7 +62,9 @@ def _forgotten() -> Iterator[None]:
 def run(workspace: Workspace) -> Run:
     return execute(
         workspace,
-        ScheduledRun(Variant("baseline"), 0, 0, 0, VariantOptions(steps=3, warm_up=3), rehearsal=True, deadline=60),
+        ScheduledRun(
+            Variant("baseline"), 0, 0, 0, VariantOptions(steps=3, warm_up=3), rehearsal=True, deadline=PATIENCE
+        ),
     )
 
 
@@ -168,7 +171,7 @@ def test_a_process_that_fills_the_disk_is_ended(tmp_path: Path, monkeypatch: pyt
     assert "filled the disk" in run(Workspace(COMMAND, tmp_path / "trial", tmp_path / "job")).failure
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(PATIENCE)
 def test_an_interrupt_in_the_middle_of_a_look_ends_the_process(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "train.py").write_text("import time; time.sleep(10**6)")

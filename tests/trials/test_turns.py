@@ -148,6 +148,7 @@ def test_a_job_on_a_device_rests_when_the_device_has_done_its_work(
     """What it has launched would go on next to the next one's."""
     pytest.importorskip("torch")
     monkeypatch.setattr(executor, "SLICE", 0.03)
+    monkeypatch.setattr(executor, "SPARE", 1 << 62)  # no second server for a round that does not follow
     text = textwrap.dedent(DEVICE) + textwrap.dedent(JOB) + "    work.put(None)\n"
     workspace, runs = played(tmp_path, LocalExecutor(alternating=True), job_text=text)
     assert [(run.variant, run.failure, run.alternated) for run in runs] == [(BASELINE, "", True), (CONTROL, "", True)]

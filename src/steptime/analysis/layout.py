@@ -28,7 +28,7 @@ from steptime.analysis.timeline import (
     training_thread,
 )
 from steptime.arrays import Bool, Int64
-from steptime.intervals import Intervals, measure
+from steptime.intervals import EMPTY, Intervals, measure, subtract
 from steptime.journal import Flag, Kind
 from steptime.recording.recording import Process
 
@@ -107,16 +107,18 @@ def _steps(
     start = np.concatenate(([boundaries.start], end[:-1])) if len(end) else end
     duration, phases = split(start, end, claims, work)
 
-    def inside(kind: Kind) -> Int64:
-        return measure(probe.of(kind).intervals, start, end)
+    def inside(kind: Kind, left_out: Intervals = EMPTY) -> Int64:
+        return measure(subtract(probe.of(kind).intervals, left_out), start, end)
 
     length, slack = end - start, PART * (end - start)
     lined = (inside(Kind.LINES) >= length - slack) & (end - slack <= lines.times.end.max(initial=0))
     _name_gaps(phases, start, end, lined, claims.all, work, lines)
-    profiled = inside(Kind.PROFILED) > slack
+    # What ends a window holds the job, on a busy machine for more than the slack: none of the step behind it.
+    pauses = probe.of(Kind.PAUSE).intervals
+    profiled = inside(Kind.PROFILED, pauses) > slack
     forwards = activity.forwards.start
     untimed = end <= forwards[0] if len(forwards) else np.zeros(len(end), np.bool_)  # before the first timed forward
-    looked = (inside(Kind.DISCOVERY) > slack) | untimed
+    looked = (inside(Kind.DISCOVERY, pauses) > slack) | untimed
     excluded = profiled | looked | (measure(claims.excluding, start, end) > 0) | _kept_for_slowness(probe, start)
     paused = measure(claims.sets[SegmentKind.PAUSE], start, end) > SHORT_PAUSE * length
     timed = inside(Kind.UNTIMED) * 2 <= length

@@ -84,6 +84,7 @@ class _Server(ThreadingHTTPServer):
     """Server for untrusted local clients: their requests do not show in the terminal, and threads are bounded."""
 
     daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS  # a client beyond the usual five would wait seconds to be let in
 
     def __init__(self, handler: Any, port: int) -> None:
         self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)

@@ -366,7 +366,9 @@ class Discovery:
         if self._use(frame).role == USER:
             self._note(frame, id(name), lambda: f"torch.Tensor.{name}")
         if not self._loader_depth:
-            self._site(name, DEVICE.__get__(tensor).type, frame)
+            with unasked():  # a function mode of the job's may be on
+                device = DEVICE.__get__(tensor).type
+            self._site(name, device, frame)
 
     def _site(self, name: str, device: str, frame: FrameType) -> None:
         place = sites.user_frame(frame, sites.LIBRARY)

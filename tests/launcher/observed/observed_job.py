@@ -1,6 +1,7 @@
 """A job that looks at itself: prints one JSON object with every property that a bare run and a watched run must share.
 
-usage: observed_job.py plain|torch. Nothing that differs from run to run (process numbers, addresses, times) is printed.
+usage: observed_job.py plain|torch [long]. Nothing that differs from run to run (process numbers, addresses, times) is
+printed.
 """
 
 import sys
@@ -204,7 +205,8 @@ def train() -> dict[str, Any]:
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.1), torch.nn.ReLU(), torch.nn.Linear(16, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-    data = TensorDataset(torch.randn(1500, 8), torch.randn(1500, 1))  # a watch has done all it does after 1500 steps
+    steps = 1500 if "long" in sys.argv else 800  # the windows of a watch are over, or all that it ever does
+    data = TensorDataset(torch.randn(steps, 8), torch.randn(steps, 1))
     losses = []
     for _ in range(2):
         for inputs, targets in DataLoader(data, batch_size=2, shuffle=True, num_workers=1):
