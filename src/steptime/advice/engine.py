@@ -26,6 +26,7 @@ from types import FrameType
 
 from steptime.advice.evidence import Case
 from steptime.advice.hottest_line import at_hottest_line
+from steptime.advice.places import with_what_runs
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.run_uses import HolderUse
@@ -33,7 +34,7 @@ from steptime.advice.savings import WORKING, as_decided, capped, named
 from steptime.advice.unclaimed import MOST_UNCLAIMED, notes
 from steptime.advice.verdict import GROWTH, LARGE_PART, MOST_OF_THE_RUN, OUTLIERS, first_note, worsening
 from steptime.analysis.what_if.calibrated import HOST
-from steptime.quantities import Estimate, SourceLine, format_duration
+from steptime.quantities import Estimate, SourceLine, format_duration, format_source
 
 Place = tuple[str, int]
 
@@ -153,6 +154,13 @@ OF_A_PLACE = frozenset(
 COVERED = 0.15
 """Fraction of the step: if no finding saves as much, a fallback finding reports what most of the step consists of.
 Equals the least fraction of a category that the verdict names."""
+AT_A_PLACE = OF_A_PLACE - {"dominant-operator"} | {
+    "optimizer-share", "steps-changed", "periodic-steps", "too-few-workers", "slow-collate", "large-part",
+    "list-conversion", "metrics-in-step", "work-without-gradient",
+}  # fmt: skip
+"""Names of rules whose finding says what runs at its place."""
+GENERAL = frozenset({"python-time", "outside-model", "batch-preparation", "large-part"})
+"""Names of rules with advice that holds for any code."""
 OF_A_PLACE_FROM = 0.15
 """Fraction of a place's savings from which on a cause in that place comes before it: a place promises all of its time,
 and nobody knows how much of that is needed."""
@@ -301,6 +309,22 @@ def _with_container(finding: Finding, longer: Sequence[HolderUse]) -> Finding:
             advice = f"{finding.advice} Empty {each.name} once it has served, bound it, or keep a sum of it."
             return replace(finding, advice=advice, evidence=(grows, *finding.evidence))
     return finding
+
+
+def _with_what_runs(findings: Findings, case: Case, rules: Rules) -> Findings:
+    """Findings about a place with what runs there."""
+    return tuple(
+        with_what_runs(each, case, general=each.name in GENERAL)
+        if each.name in AT_A_PLACE and _is_at_place(each)
+        else each
+        for each in findings
+    )
+
+
+def _is_at_place(finding: Finding) -> bool:
+    """False for a note on an operator: it has said what runs."""
+    place = format_source(finding.source) if finding.source is not None else ""
+    return finding.name != LARGE_PART or (place != "" and place in finding.summary)
 
 
 def _without_named_parts(findings: Findings, case: Case, rules: Rules) -> Findings:
@@ -504,6 +528,7 @@ PASSES: tuple[Callable[[Findings, Case, Rules], Findings], ...] = (
     _without_generalities,  # before the sharing: what is reported better elsewhere takes no time from another finding
     _without_named_parts,  # before the sharing: what another finding names needs no note
     _each_line_once,  # behind the lines, which may have become one; before the sharing, for the same reason
+    _with_what_runs,  # behind the lines; before the sharing, which adds its words to the summaries
     _with_shares,  # the last that changes a saving: of all that stays, the largest first
     _with_the_rest,  # behind the sharing: what nobody claims is known then
     _in_order,  # by what was left of each
