@@ -155,12 +155,14 @@ COVERED = 0.15
 """Fraction of the step: if no finding saves as much, a fallback finding reports what most of the step consists of.
 Equals the least fraction of a category that the verdict names."""
 AT_A_PLACE = OF_A_PLACE - {"dominant-operator"} | {
-    "optimizer-share", "steps-changed", "periodic-steps", "too-few-workers", "slow-collate", "large-part",
+    "optimizer-share", "steps-changed", "too-few-workers", "slow-collate", "large-part",
     "list-conversion", "metrics-in-step", "work-without-gradient",
 }  # fmt: skip
 """Names of rules whose finding says what runs at its place."""
 GENERAL = frozenset({"python-time", "outside-model", "batch-preparation", "large-part"})
 """Names of rules with advice that holds for any code."""
+LOOK = "Look "
+"""Start of advice that says where to look, and not what to do."""
 OF_A_PLACE_FROM = 0.15
 """Fraction of a place's savings from which on a cause in that place comes before it: a place promises all of its time,
 and nobody knows how much of that is needed."""
@@ -314,7 +316,7 @@ def _with_container(finding: Finding, longer: Sequence[HolderUse]) -> Finding:
 def _with_what_runs(findings: Findings, case: Case, rules: Rules) -> Findings:
     """Findings about a place with what runs there."""
     return tuple(
-        with_what_runs(each, case, general=each.name in GENERAL)
+        with_what_runs(each, case, general=each.name in GENERAL or each.advice.startswith(LOOK))
         if each.name in AT_A_PLACE and _is_at_place(each)
         else each
         for each in findings
@@ -524,11 +526,11 @@ PASSES: tuple[Callable[[Findings, Case, Rules], Findings], ...] = (
     _material,  # first: all that follows compares savings, or goes by what is worth a finding
     _without_covered,  # before the lines: what makes up a category is reported by no line, and none is looked for
     _at_lines,  # before findings replace one another, as those about lines do so by their lines
+    _with_what_runs,  # behind the lines, and before all that adds to a summary or to advice
     _with_containers,  # behind the lines, which say what they read
     _without_generalities,  # before the sharing: what is reported better elsewhere takes no time from another finding
     _without_named_parts,  # before the sharing: what another finding names needs no note
     _each_line_once,  # behind the lines, which may have become one; before the sharing, for the same reason
-    _with_what_runs,  # behind the lines; before the sharing, which adds its words to the summaries
     _with_shares,  # the last that changes a saving: of all that stays, the largest first
     _with_the_rest,  # behind the sharing: what nobody claims is known then
     _in_order,  # by what was left of each

@@ -13,8 +13,9 @@ from steptime.advice.savings import ratio
 from steptime.advice.verdict import GROWTH
 from steptime.quantities import SourceLine, format_share, format_source
 
-MOST = 0.5
-"""Fraction of a finding's savings: what takes so much of them is what the advice is about."""
+MOST, MOST_OF_FINDING = 0.5, 0.4
+"""Fractions of a place's time and of a finding's savings: what takes so much is what the advice is about. The latter is
+less, as lines are timed in other steps than those that savings are of."""
 MANY = 16
 """Calls per step from which on they are worth joining into one."""
 NESTED = 4
@@ -83,7 +84,7 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool) -> Finding:
     # What grows was timed while it was short.
     saved = finding.savings.value if finding.savings is not None and finding.name != GROWTH else 0.0
     levels = [runs for runs in (_at_line(place, case), _in_function(place, case)) if runs]
-    most = next((found for found in map(_most_of, levels) if found and _sum(found) >= MOST * saved), [])
+    most = next((found for found in map(_most_of, levels) if found and _sum(found) >= MOST_OF_FINDING * saved), [])
     runs = most or next(iter(levels), [])
     if not runs:
         return finding
@@ -95,7 +96,8 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool) -> Finding:
         often = f"{mostly}, {_times(most[0].calls)}" if len(most) == 1 and most[0].calls else mostly
         if not all(re.search(rf"\b{re.escape(name)}\b", summary) for name in names):
             summary = next((each for each in (often, mostly) if len(each) <= LONGEST_SUMMARY), summary)
-        about = " ".join(dict.fromkeys(filter(None, map(advice_on, most))))
+        unsaid = (run for run in most if short_name(run.name) not in advice)
+        about = " ".join(dict.fromkeys(filter(None, map(advice_on, unsaid))))
         advice = about if general and about else " ".join(filter(None, (advice, about)))
     return replace(finding, summary=summary, advice=advice, evidence=evidence)
 
@@ -127,8 +129,13 @@ def _same(one: SourceLine, other: SourceLine) -> bool:
 
 
 def short_name(name: str) -> str:
-    """Name of a call in a sentence: "linalg_eigh" for "aten::linalg_eigh"."""
-    return plain_name(name) if "::" in name else name
+    """Name of a call in a sentence: "linalg_eigh" for "aten::linalg_eigh", "numpy.argsort" for one in a module that is
+    private."""
+    if "::" in name:
+        return plain_name(name)
+    first, *modules, last = name.split(".") if "." in name else ("", name)
+    private = any(each.startswith("_") for each in (first, *modules))
+    return (f"{first}.{last}" if first != "torch" else last) if private else name
 
 
 def advice_on(run: RunUse) -> str:

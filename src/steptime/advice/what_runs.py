@@ -37,6 +37,9 @@ OTHER_NAMES = {
 }
 """Starts of operators' names, and the functions that call them."""
 
+NOBODYS = ("steptime.", "nn.Module: ")
+"""Starts of names that are no call of the job's."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Function:
@@ -71,6 +74,7 @@ def run_uses(
     found = [run for run in found if run.share >= LEAST_SHARE]
     loops, known = loop_functions(lines), {(run.source.file, run.source.line) for run in found}
     inside = _merged(use for use in functions if use.source is None and use.phase in ("rest", "input"))
+    inside = tuple(call for call in inside if not call.name.startswith((*NOBODYS, "torch.")))
     for line in lines:
         in_loop = (line.source.file, line.source.function) in loops
         if in_loop and (line.source.file, line.source.line) not in known:
@@ -150,7 +154,7 @@ def _of_function(function: _Function, called: Mapping[tuple[str, int], Iterable[
     """Runs of a function as a whole, and of its lines."""
     timed = sum(function.lines.values())
     scale = ratio(timed, function.spent) if timed else 1.0
-    named = [call for call in function.calls if call.name]
+    named = [call for call in function.calls if call.name and not call.name.startswith(NOBODYS)]
     yield from _runs(function.source, named, function.spent * scale, function.spent, scale, whole=True)
     at_line: dict[SourceLine, list[CallUse]] = defaultdict(list)
     left = dict(function.lines)

@@ -323,6 +323,10 @@ def periodic_steps(step: StepSummary, period: PeriodUse, loader: LoaderUse | Non
             "such a step."
             for use in period.extras
         )
+    elif period.line is None and loader is not None and loader.batches == period.every:
+        place = loader.iterated_at or loader.site
+        at = f", at {format_source(place)}" if place is not None else ""
+        advice = f"It is one step of each epoch: look at what starts or ends one{at}, such as a new loader or dataset."
     category = CATEGORY.get(period.phase, "")
     return periodic_steps.finding(summary, advice, cost, category=category, source=period.line, evidence=evidence)
 
