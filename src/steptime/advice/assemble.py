@@ -151,13 +151,14 @@ def with_profile(
     `assemble`."""
     steps = recorded.profiled
     called = {(fact.file, fact.line): fact.names for fact in process.called} if process is not None else {}
-    runs = run_uses(recorded.functions, case.paths, case.lines, called)
+    functions = recorded.functions
+    runs = run_uses(functions, case.paths, case.lines, called)
     case = replace(
         case,
         runs=runs,
         recompute=RecomputeUse(mean_of_series(recorded.recompute)) if recorded.recompute.any() else None,
         backward_again=mean_of_series(recorded.backward_again) if recorded.backward_again.any() else None,
-        functions=recorded.functions,
+        functions=functions,
         second_order=recorded.second_order,
         period=_with_extras(case.period, recorded),
         lengths=length_use(recorded.windows),

@@ -159,10 +159,8 @@ AT_A_PLACE = OF_A_PLACE - {"dominant-operator"} | {
     "list-conversion", "metrics-in-step", "work-without-gradient",
 }  # fmt: skip
 """Names of rules whose finding says what runs at its place."""
-GENERAL = frozenset({"python-time", "outside-model", "batch-preparation", "large-part"})
-"""Names of rules with advice that holds for any code."""
-LOOK = "Look "
-"""Start of advice that says where to look, and not what to do."""
+GENERAL = ("Look ", "Ask ", "Move this out ", "Prepare batches ahead ")
+"""Starts of advice that holds for any code."""
 OF_A_PLACE_FROM = 0.15
 """Fraction of a place's savings from which on a cause in that place comes before it: a place promises all of its time,
 and nobody knows how much of that is needed."""
@@ -316,7 +314,7 @@ def _with_container(finding: Finding, longer: Sequence[HolderUse]) -> Finding:
 def _with_what_runs(findings: Findings, case: Case, rules: Rules) -> Findings:
     """Findings about a place with what runs there."""
     return tuple(
-        with_what_runs(each, case, general=each.name in GENERAL or each.advice.startswith(LOOK))
+        with_what_runs(each, case, general=each.advice.startswith(GENERAL))
         if each.name in AT_A_PLACE and _is_at_place(each)
         else each
         for each in findings

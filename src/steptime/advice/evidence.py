@@ -196,8 +196,8 @@ class PathUse:
 @dataclass(frozen=True, slots=True)
 class RunUse:
     """Operator or function that runs at a line, or in a function as a whole (`whole`; source: its first line). share:
-    fraction of the time there; duration: ns per step, as the lines were timed. calls: per step. shapes: of the longest
-    call's inputs, as a trace has them; depth: calls of the same name that one leads to, itself included."""
+    fraction of the time there; duration: ns per step, as the lines were timed. calls: per step. shapes: of the inputs
+    of most of them, as a trace has them; depth, shallow: as of `CallUse`."""
 
     source: SourceLine
     name: str
@@ -206,6 +206,7 @@ class RunUse:
     calls: float
     shapes: str = ""
     depth: float = 1.0
+    shallow: float = 1.0
     whole: bool = False
 
 

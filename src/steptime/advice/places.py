@@ -18,8 +18,12 @@ MOST, MOST_OF_FINDING = 0.5, 0.4
 less, as lines are timed in other steps than those that savings are of."""
 MANY = 16
 """Calls per step from which on they are worth joining into one."""
+NEEDED = " needs it: "
+"""In advice on what no step can do without, which is never done less often."""
 NESTED = 4
 """Calls of one name below one call of it from which on something is wrapped again and again."""
+DEEPER = 1.5
+"""Times as many of them as earlier in the run, for them to become more with the steps."""
 KINDS = tuple(
     (re.compile(rf"(?:{names})_?"), advice)
     for names, advice in (
@@ -67,7 +71,7 @@ KINDS = tuple(
         (r"i?glob|listdir|scandir|r?walk|i?terdir|stat|exists|is_file", "list it once, and keep the result."),
         (r"randperm|multinomial|choice\w*|permutation|shuffle|sample", "draw for many batches at once."),
         (
-            r"sleep|request\w*|urlopen|recv\w*|send\w*",
+            r"sleep|request\w*|urlopen|recv\w*|send\w*|getresponse|connect",
             "it waits: do it in another thread, or for many steps at once.",
         ),
     )
@@ -96,7 +100,7 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool) -> Finding:
         often = f"{mostly}, {_times(most[0].calls)}" if len(most) == 1 and most[0].calls else mostly
         if not all(re.search(rf"\b{re.escape(name)}\b", summary) for name in names):
             summary = next((each for each in (often, mostly) if len(each) <= LONGEST_SUMMARY), summary)
-        unsaid = (run for run in most if short_name(run.name) not in advice)
+        unsaid = [run for run in most if short_name(run.name) not in advice and (general or NEEDED not in advice)]
         about = " ".join(dict.fromkeys(filter(None, map(advice_on, unsaid))))
         advice = about if general and about else " ".join(filter(None, (advice, about)))
     return replace(finding, summary=summary, advice=advice, evidence=evidence)
@@ -142,7 +146,10 @@ def advice_on(run: RunUse) -> str:
     """What helps where this runs most of the time; "" for what no more is known of."""
     last = short_name(run.name).rpartition(".")[2]
     if run.depth >= NESTED and WRAPPERS.fullmatch(last):
-        return f"Each {last} leads to {run.depth - 1:.0f} more: unwrap what is wrapped again, or keep plain arrays."
+        grows = run.depth >= DEEPER * run.shallow
+        more = f"{run.depth - 1:.0f} more" + (f" and to {run.shallow - 1:.0f} earlier in the run" if grows else "")
+        wrapped = "each step wraps it once more, so that steps grow: " if grows else ""
+        return f"Each {last} leads to {more}: {wrapped}unwrap it, or keep plain arrays."
     known = next((advice for names, advice in KINDS if names.fullmatch(last)), "")
     if not known and run.calls >= MANY:
         known = "call it once, for all of them."
@@ -166,4 +173,5 @@ def _through(run: RunUse, case: Case) -> list[PathUse]:
 
 
 def _times(calls: float) -> str:
-    return "once per step" if round(calls, 1) == 1 else f"{calls:,.3g} times per step"
+    number = f"{calls:,.0f}" if calls >= 99.5 else f"{calls:.3g}"
+    return "once per step" if number == "1" else f"{number} times per step"

@@ -37,12 +37,14 @@ OTHER_NAMES = {
 }
 """Starts of operators' names, and the functions that call them."""
 
+OTHER_PHASES = re.compile(r"\.(?:backward|step)\(")
+"""A line whose time is that of the backward pass or of an update."""
 NOBODYS = ("steptime.", "nn.Module: ")
 """Starts of names that are no call of the job's."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Function:
+class _Body:
     """User function. spent: ns per step in a step with stacks; calls: its own; lines: ns per step of each."""
 
     source: SourceLine
@@ -104,7 +106,7 @@ def _alone(
             yield RunUse(line, names[0], 1.0, spent[place], 0.0)
 
 
-def _functions(functions: Iterable[FunctionUse], own: Mapping[SourceLine, float]) -> Iterator[_Function]:
+def _functions(functions: Iterable[FunctionUse], own: Mapping[SourceLine, float]) -> Iterator[_Body]:
     """Functions with their lines. Backward counts for hooks only: else it is what autograd runs."""
     groups: dict[SourceLine, list[FunctionUse]] = defaultdict(list)
     for use in functions:
@@ -122,7 +124,7 @@ def _functions(functions: Iterable[FunctionUse], own: Mapping[SourceLine, float]
             lines[source][line] = spent
     for source, uses in groups.items():
         calls = _merged(uses)
-        yield _Function(source, sum(call.duration for call in calls), calls, lines[source])
+        yield _Body(source, sum(call.duration for call in calls), calls, lines[source])
 
 
 def _merged(uses: Iterable[FunctionUse]) -> tuple[CallUse, ...]:
@@ -138,6 +140,7 @@ def _merged(uses: Iterable[FunctionUse]) -> tuple[CallUse, ...]:
             sum(each.duration for each in calls),
             max(calls, key=lambda each: each.duration).shapes,
             max(each.depth for each in calls),
+            min(each.shallow for each in calls),
         )
         for name, calls in found.items()
     )
@@ -150,14 +153,14 @@ def _as_written(name: str) -> str:
     return next((each for start, each in OTHER_NAMES.items() if plain.startswith(start)), name)
 
 
-def _of_function(function: _Function, called: Mapping[tuple[str, int], Iterable[str]]) -> Iterator[RunUse]:
+def _of_function(function: _Body, called: Mapping[tuple[str, int], Iterable[str]]) -> Iterator[RunUse]:
     """Runs of a function as a whole, and of its lines."""
     timed = sum(function.lines.values())
     scale = ratio(timed, function.spent) if timed else 1.0
     named = [call for call in function.calls if call.name and not call.name.startswith(NOBODYS)]
     yield from _runs(function.source, named, function.spent * scale, function.spent, scale, whole=True)
     at_line: dict[SourceLine, list[CallUse]] = defaultdict(list)
-    left = dict(function.lines)
+    left = {line: spent for line, spent in function.lines.items() if not OTHER_PHASES.search(line.text)}
     unnamed = []
     for call in named:
         calling = [
@@ -166,7 +169,7 @@ def _of_function(function: _Function, called: Mapping[tuple[str, int], Iterable[
         if calling:
             line = max(calling, key=lambda each: function.lines[each])
             at_line[line].append(call)
-            left[line] -= scale * call.duration
+            left[line] = left.get(line, 0.0) - scale * call.duration
         else:
             unnamed.append(call)
     for call in unnamed:
@@ -191,7 +194,9 @@ def _runs(
     for call in sorted(calls, key=lambda each: -each.duration)[:MOST_RUNS]:
         share = min(1.0, ratio(call.duration * (1.0 if whole else scale), whole_time))
         if share >= LEAST_SHARE:
-            yield RunUse(source, call.name, share, share * spent, call.calls, call.shapes, call.depth, whole)
+            yield RunUse(
+                source, call.name, share, share * spent, call.calls, call.shapes, call.depth, call.shallow, whole
+            )
 
 
 def _is_called(name: str, text: str, names: Iterable[str] | None) -> bool:

@@ -6,13 +6,13 @@ Stacks slow steps, most of all in functions with many calls: their times are goo
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from steptime.analysis.operators import DISPATCH_GAP, operator_events, step_at
+from steptime.analysis.operators import DISPATCH_GAP, grouped, operator_events, step_at
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.threads import during
 from steptime.analysis.timeline import Phase, PhaseName
@@ -36,14 +36,15 @@ PACKAGES = re.compile(r".*/(?:site-packages|dist-packages|lib/python\d[\d.]*)/")
 class CallUse:
     """Calls by a user function, per step: of an operator, or of a function that is not the user's, with all that runs
     below but user functions. name: "aten::sort", "json.dumps"; "" for the function's own Python. duration: ns. shapes:
-    of the longest call's inputs, as the trace has them, "" if unknown. depth: calls of the same name that one leads to,
-    itself included."""
+    of the inputs of most of them by time, as the trace has them, "" if unknown. depth: calls of the same name that one
+    leads to, itself included; shallow: as of the trace in which these are fewest."""
 
     name: str
     calls: float
     duration: float
     shapes: str = ""
     depth: float = 1.0
+    shallow: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,15 @@ def function_uses(windows: Iterable[StepContext]) -> tuple[FunctionUse, ...]:
 
 LEAST_EXTRA, MOST_EXTRA = 0.1, 3
 """Fraction of what slow steps take longer, for one operator to be named; most that are."""
+SLOW_STEPS_OWN = 4
+"""Times the calls of another step, for an operator to be a slow step's own: one of these may have been slow, too."""
 
 
 def extra_calls(windows: Iterable[StepContext], longer: float) -> tuple[tuple[CallUse, ...], tuple[str, ...]]:
     """(operators by which slow steps are longer than the others of the windows without stacks, the longest first: calls
-    and ns of one slow step beyond another step; names of all operators, inner ones too, that slow steps alone run).
+    and ns of one slow step beyond another step; names of all operators, inner ones too, that are slow steps' own).
     longer: ns by which a slow step is longer."""
-    steps: list[tuple[int, dict[str, CallUse], set[str]]] = []
+    steps: list[tuple[int, dict[str, CallUse], Counter[str]]] = []
     for window in windows:
         if not window.stacks and window.track is not None:
             durations = (window.boundaries[:, 1] - window.boundaries[:, 0]).tolist()
@@ -94,12 +97,13 @@ def extra_calls(windows: Iterable[StepContext], longer: float) -> tuple[tuple[Ca
     slow, others = ([step[1:] for step in steps if (step[0] > least) is which] for which in (True, False))
     if not slow or not others:
         return (), ()
-    alone = set.intersection(*(names for _, names in slow)).difference(*(names for _, names in others))
+    own, usual = (sum((counts for _, counts in each), Counter[str]()) for each in (slow, others))
+    alone = [name for name, count in own.items() if count / len(slow) >= SLOW_STEPS_OWN * usual[name] / len(others)]
     extra = []
     for name in {name for uses, _ in slow for name in uses}:
-        first, usual = (_mean_of(name, [uses for uses, _ in each]) for each in (slow, others))
+        first, second = (_mean_of(name, [uses for uses, _ in each]) for each in (slow, others))
         known = max((uses[name] for uses, _ in slow if name in uses), key=lambda use: use.duration)
-        extra.append(replace(known, calls=first[0] - usual[0], duration=first[1] - usual[1]))
+        extra.append(replace(known, calls=first[0] - second[0], duration=first[1] - second[1]))
     extra = [use for use in extra if use.duration >= LEAST_EXTRA * longer and use.calls > 0]
     return tuple(sorted(extra, key=lambda use: -use.duration)[:MOST_EXTRA]), tuple(sorted(alone))
 
@@ -109,22 +113,22 @@ def _mean_of(name: str, steps: list[dict[str, CallUse]]) -> tuple[float, float]:
     return sum(use.calls for use in found) / len(steps), sum(use.duration for use in found) / len(steps)
 
 
-def _by_step(window: StepContext) -> tuple[list[dict[str, CallUse]], list[set[str]]]:
-    """Outermost operators of each step, by name; names of all operators of each step."""
+def _by_step(window: StepContext) -> tuple[list[dict[str, CallUse]], list[Counter[str]]]:
+    """Outermost operators of each step, by name; calls of all operators of each step."""
     trace, operators = window.trace, operator_events(window.trace) & ~roles_of(window.trace).engine
     rows = np.flatnonzero(operators & np.isin(trace.events.track, window.tracks))
     outer = host_forest(trace).around(rows, operators, itself=False) == UNKNOWN
     step, names = step_at(window.boundaries, trace.events.start[rows]), trace.events.name[rows].astype(np.int64)
     found: list[dict[str, CallUse]] = [{} for _ in range(len(window))]
-    called: list[set[str]] = [set() for _ in range(len(window))]
-    for number, name in np.unique(np.stack((step, names), axis=1)[step != UNKNOWN], axis=0).tolist():
-        called[number].add(trace.symbols[name])
-        chosen = rows[outer & (step == number) & (names == name)]
-        if len(chosen):
-            longest = int(trace.events.shapes[chosen[trace.events.duration[chosen].argmax()]])
-            shapes = trace.shapes[longest] if longest != ABSENT else ""
-            spent = float(trace.events.duration[chosen].sum())
-            found[number][trace.symbols[name]] = CallUse(trace.symbols[name], float(len(chosen)), spent, shapes)
+    called = [Counter[str]() for _ in range(len(window))]
+    for chosen in grouped(step, names):
+        number, name = int(step[chosen[0]]), trace.symbols[int(names[chosen[0]])]
+        if number != UNKNOWN:
+            called[number][name] = len(chosen)
+            mine = rows[chosen[outer[chosen]]]
+            if len(mine):
+                spent = float(trace.events.duration[mine].sum())
+                found[number][name] = CallUse(name, float(len(mine)), spent, _usual_shapes(trace, mine))
     return found, called
 
 
@@ -160,16 +164,19 @@ def _add(
     again = np.bincount(call[(call != ROOT) & (names == names[call])], minlength=len(rows))
     inside &= (caller == ROOT)[spans.owner] | roles_of(trace).function[rows[caller[spans.owner]]]
     caller, call = caller[spans.owner], call[spans.owner]
-    by_call = np.stack((_or_none(names, caller), phase, _or_none(names, call)), axis=1)
-    for key in np.unique(by_call[inside], axis=0).tolist():
-        chosen = inside & (by_call == key).all(axis=1)
+    name, called_by = _or_none(names, call), _or_none(names, caller)
+    among_steps = np.flatnonzero(inside)
+    for group in grouped(called_by[inside], phase[inside], name[inside]):
+        chosen = among_steps[group]
+        first = int(chosen[0])
         use = _call_use(trace, rows, call[chosen], length[chosen], again)
-        uses = called[_key(trace, *key[:2])]
+        uses = called[_key(trace, int(called_by[first]), int(phase[first]))]
         known = uses.get(use.name)
         if known is not None:
             longer = max(known, use, key=lambda each: each.duration)
             both = known.calls + use.calls, known.duration + use.duration
-            use = replace(longer, calls=both[0], duration=both[1])
+            depths = known.depth, use.depth
+            use = replace(longer, calls=both[0], duration=both[1], depth=max(depths), shallow=min(depths))
         uses[use.name] = use
 
 
@@ -218,15 +225,23 @@ def _call_use(trace: Trace, rows: Int64, call: Int64, length: Int64, again: Int6
     if call[0] == ROOT:
         return CallUse("", 0.0, float(length.sum()))
     each = np.unique(call)
-    longest = rows[each[trace.events.duration[rows[each]].argmax()]]
-    shapes = int(trace.events.shapes[longest])
+    depth = float(again[each].mean())
     return CallUse(
         called_name(trace.symbols[int(trace.events.name[rows[each[0]]])]),
         float(len(each)),
         float(length.sum()),
-        trace.shapes[shapes] if shapes != ABSENT else "",
-        float(again[each].mean()),
+        _usual_shapes(trace, rows[each]),
+        depth,
+        depth,
     )
+
+
+def _usual_shapes(trace: Trace, rows: Int64) -> str:
+    """Shapes with most of these operators' time; "" if unknown."""
+    shapes = trace.events.shapes[rows].astype(np.int64)
+    kinds, kind = np.unique(shapes, return_inverse=True)
+    most = int(kinds[np.bincount(kind, trace.events.duration[rows]).argmax()])
+    return trace.shapes[most] if most != ABSENT else ""
 
 
 def called_name(symbol: str) -> str:
@@ -236,7 +251,8 @@ def called_name(symbol: str) -> str:
         module = PACKAGES.sub("", frame["file"]).removesuffix(".py").removesuffix("/__init__").strip("/")
         return f"{module.replace('/', '.')}.{frame['function']}"
     if (built_in := BUILT_IN.match(symbol)) is not None:
-        return f"{built_in['kind']}.{built_in['name']}" if built_in["kind"] else built_in["name"]
+        kind = built_in["kind"]
+        return f"{kind}.{built_in['name']}" if kind and kind != "type" else built_in["name"]
     return symbol
 
 
