@@ -112,3 +112,22 @@ def test_the_own_line_of_an_optimizer_names_its_operator() -> None:
     case = replace(BASE, optimizers=optimizers, paths=PATHS, runs=run_uses([REFRESH], PATHS, (), {}))
     found = next(each for each in examine(case, CATALOGUE).findings if each.name == "optimizer-share")
     assert found.summary.endswith("; mostly linalg_eigh, 12 times per step")
+
+
+def test_what_a_device_computes_is_not_said_by_the_cpus_time() -> None:
+    case = replace(BASE, runs=run_uses([REFRESH], PATHS, (), {}), step=replace(BASE.step, device="cuda"))
+    assert with_what_runs(finding(category="compute"), case, general=True) == finding(category="compute")
+    assert with_what_runs(finding(category="python"), case, general=True).evidence
+
+
+def test_what_each_step_needs_is_not_advised_to_be_done_less_often() -> None:
+    case = replace(BASE, runs=run_uses([REFRESH], PATHS, (), {}))
+    needed = finding(advice="The loss goes through it, so each step needs it: compile it.")
+    found = with_what_runs(needed, case, general=False)
+    assert found.advice == needed.advice
+    assert "linalg_eigh" in found.summary
+
+
+def test_nesting_that_became_deeper_is_what_grows() -> None:
+    run = RunUse(EIGH, "torch.utils.data.dataset.__getitem__", 0.9, 4 * MS, 128.0, depth=41.0, shallow=7.0)
+    assert "40 more and to 6 earlier in the run: each step wraps it once more" in advice_on(run)

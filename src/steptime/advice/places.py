@@ -9,7 +9,7 @@ from steptime.advice.evidence import Case, PathUse, RunUse
 from steptime.advice.kernels import elements, plain_name, shapes_of
 from steptime.advice.line_evidence import function_of
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight
-from steptime.advice.savings import ratio
+from steptime.advice.savings import WORKING, ratio
 from steptime.advice.verdict import GROWTH
 from steptime.quantities import SourceLine, format_share, format_source
 
@@ -83,7 +83,8 @@ WRAPPERS = re.compile(r"__(?:getitem|call|len|iter|next|getattr)__|forward|wrapp
 def with_what_runs(finding: Finding, case: Case, *, general: bool) -> Finding:
     """Finding with what runs at its place. general: its own advice holds for any code."""
     place = finding.spent_at
-    if place is None or finding.weight is Weight.CAVEAT:
+    on_device = finding.category in WORKING and case.step.device != "cpu"  # where the CPU's time says nothing
+    if place is None or finding.weight is Weight.CAVEAT or on_device:
         return finding
     # What grows was timed while it was short.
     saved = finding.savings.value if finding.savings is not None and finding.name != GROWTH else 0.0

@@ -606,7 +606,7 @@ LEAST_BEYOND = 0.05
 """Fraction of the length behind the longest row of a batch: from there on rows are filled up to a fixed length."""
 
 
-@rule("ST109", "padding", at_setting=True)
+@rule("ST109", "padding", supersedes=("unstable-steps",), at_setting=True)
 def padded_tokens(
     categories: tuple[CategoryUse, ...], phases: tuple[CategoryUse, ...], padding: PaddingFacts, case: Case
 ) -> Finding | None:
