@@ -97,7 +97,7 @@ def test_what_takes_little_of_a_finding_is_evidence_only() -> None:
 
 def test_wrapped_again_and_again() -> None:
     run = RunUse(EIGH, "torch.utils.data.dataset.__getitem__", 0.9, 4 * MS, 128.0, depth=21.0)
-    assert advice_on(run).startswith("Each __getitem__ leads to 20 more")
+    assert advice_on(run).startswith("each call leads to 20 more")
     assert advice_on(RunUse(EIGH, "odd.thing", 0.9, 4 * MS, 1.0)) == ""
 
 
@@ -130,4 +130,19 @@ def test_what_each_step_needs_is_not_advised_to_be_done_less_often() -> None:
 
 def test_nesting_that_became_deeper_is_what_grows() -> None:
     run = RunUse(EIGH, "torch.utils.data.dataset.__getitem__", 0.9, 4 * MS, 128.0, depth=41.0, shallow=7.0)
-    assert "40 more and to 6 earlier in the run: each step wraps it once more" in advice_on(run)
+    assert "40 more and to 6 earlier in the run; each step wraps it once more" in advice_on(run)
+
+
+def test_a_line_that_calls_a_function_of_the_jobs_own_has_what_runs_below() -> None:
+    calling = SourceLine("/job/train.py", 80, "main", "side.refresh()")
+    paths = tuple(replace(path, lines=(*path.lines, calling)) for path in PATHS)
+    case = replace(BASE, paths=paths, runs=run_uses([REFRESH], paths, (), {}))
+    found = with_what_runs(finding(source=calling), case, general=True)
+    assert found.evidence[0].startswith("There runs linalg_eigh (80 % of train.py:80, 12 times per step")
+
+
+def test_operators_are_not_what_python_mostly_does() -> None:
+    case = replace(BASE, runs=run_uses([REFRESH], PATHS, (), {}))
+    found = with_what_runs(finding(category="python"), case, general=True)
+    assert found.summary == "It takes 5 ms"
+    assert "linalg_eigh" in found.evidence[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 
 from steptime.advice.evidence import Case, PathUse, RunUse
@@ -11,6 +12,7 @@ from steptime.advice.line_evidence import function_of
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight
 from steptime.advice.savings import WORKING, ratio
 from steptime.advice.verdict import GROWTH
+from steptime.advice.what_runs import LEAST_SHARE, OTHER_NAMES
 from steptime.quantities import SourceLine, format_share, format_source
 
 MOST, MOST_OF_FINDING = 0.5, 0.4
@@ -88,8 +90,9 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool) -> Finding:
         return finding
     # What grows was timed while it was short.
     saved = finding.savings.value if finding.savings is not None and finding.name != GROWTH else 0.0
-    levels = [runs for runs in (_at_line(place, case), _in_function(place, case)) if runs]
-    most = next((found for found in map(_most_of, levels) if found and _sum(found) >= MOST_OF_FINDING * saved), [])
+    levels = [runs for runs in (_at_line(place, case), _below(place, case), _in_function(place, case)) if runs]
+    enough = (found for found in map(_most_of, levels) if found and _sum(found) >= MOST_OF_FINDING * saved)
+    most = next((found for found in enough if finding.category != "python" or not any(map(_is_operator, found))), [])
     runs = most or next(iter(levels), [])
     if not runs:
         return finding
@@ -102,15 +105,18 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool) -> Finding:
         if not all(re.search(rf"\b{re.escape(name)}\b", summary) for name in names):
             summary = next((each for each in (often, mostly) if len(each) <= LONGEST_SUMMARY), summary)
         unsaid = [run for run in most if short_name(run.name) not in advice and (general or NEEDED not in advice)]
-        about = " ".join(dict.fromkeys(filter(None, map(advice_on, unsaid))))
+        about = _about(unsaid)
         advice = about if general and about else " ".join(filter(None, (advice, about)))
     return replace(finding, summary=summary, advice=advice, evidence=evidence)
 
 
 def _most_of(runs: list[RunUse]) -> list[RunUse]:
     """The one or two that take most of a place; [] if they do not."""
-    few = next((runs[:count] for count in (1, 2) if sum(run.share for run in runs[:count]) >= MOST), [])
-    return few
+    return next((runs[:count] for count in (1, 2) if sum(run.share for run in runs[:count]) >= MOST), [])
+
+
+def _is_operator(run: RunUse) -> bool:
+    return "::" in run.name or run.name in OTHER_NAMES.values()
 
 
 def _sum(runs: list[RunUse]) -> float:
@@ -120,6 +126,22 @@ def _sum(runs: list[RunUse]) -> float:
 def _at_line(place: SourceLine, case: Case) -> list[RunUse]:
     """What runs at a line, the longest first."""
     return [run for run in case.runs if not run.whole and _same(run.source, place)]
+
+
+def _below(place: SourceLine, case: Case) -> list[RunUse]:
+    """What runs at the lines that a line leads to, the longest first."""
+    through = [path for path in case.paths if any(_same(line, place) for line in path.lines[1:])]
+    whole, leaves = (
+        sum(path.duration for path in through),
+        {(path.lines[0].file, path.lines[0].line) for path in through},
+    )
+    found: dict[str, RunUse] = {}
+    for run in case.runs:
+        if not run.whole and (run.source.file, run.source.line) in leaves:
+            known = found.get(run.name, replace(run, source=place, duration=0.0, calls=0.0))
+            spent = min(whole, known.duration + run.duration)
+            found[run.name] = replace(known, duration=spent, share=ratio(spent, whole), calls=known.calls + run.calls)
+    return sorted((run for run in found.values() if run.share >= LEAST_SHARE), key=lambda run: -run.duration)
 
 
 def _in_function(place: SourceLine, case: Case) -> list[RunUse]:
@@ -143,18 +165,30 @@ def short_name(name: str) -> str:
     return (f"{first}.{last}" if first != "torch" else last) if private else name
 
 
+def _about(runs: Iterable[RunUse]) -> str:
+    """What helps where these run most of the time: "cat and stack: …"."""
+    names: dict[str, list[str]] = {}
+    for run in runs:
+        names.setdefault(advice_on(run), []).append(_last(run))
+    return " ".join(f"{' and '.join(dict.fromkeys(each))}: {advice}" for advice, each in names.items() if advice)
+
+
+def _last(run: RunUse) -> str:
+    return short_name(run.name).rpartition(".")[2]
+
+
 def advice_on(run: RunUse) -> str:
     """What helps where this runs most of the time; "" for what no more is known of."""
-    last = short_name(run.name).rpartition(".")[2]
+    last = _last(run)
     if run.depth >= NESTED and WRAPPERS.fullmatch(last):
         grows = run.depth >= DEEPER * run.shallow
         more = f"{run.depth - 1:.0f} more" + (f" and to {run.shallow - 1:.0f} earlier in the run" if grows else "")
         wrapped = "each step wraps it once more, so that steps grow: " if grows else ""
-        return f"Each {last} leads to {more}: {wrapped}unwrap it, or keep plain arrays."
+        return f"each call leads to {more}; {wrapped}unwrap it, or keep plain arrays."
     known = next((advice for names, advice in KINDS if names.fullmatch(last)), "")
     if not known and run.calls >= MANY:
         known = "call it once, for all of them."
-    return f"{last}: {known}" if known else ""
+    return known
 
 
 def _words(run: RunUse, case: Case) -> str:

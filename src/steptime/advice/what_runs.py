@@ -41,6 +41,14 @@ OTHER_PHASES = re.compile(r"\.(?:backward|step)\(")
 """A line whose time is that of the backward pass or of an update."""
 NOBODYS = ("steptime.", "nn.Module: ")
 """Starts of names that are no call of the job's."""
+OF_TORCH = (
+    "torch.optim.",
+    "torch.nn.modules.",
+    "torch.autograd.",
+    "torch._tensor.Tensor.backward",
+    "torch.utils.data.",
+)
+"""Starts of names of calls that the rest of a report is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,7 @@ def _alone(
     for line in own:
         place = line.file, line.line
         names = [name for name in called.get(place, ()) if not name.startswith(("builtins.", "__main__."))]
-        if place not in known and len(names) == 1:
+        if place not in known and len(names) == 1 and not names[0].startswith(OF_TORCH):
             yield RunUse(line, names[0], 1.0, spent[place], 0.0)
 
 

@@ -95,15 +95,18 @@ def extra_calls(windows: Iterable[StepContext], longer: float) -> tuple[tuple[Ca
             steps += zip(durations, *_by_step(window), strict=True)
     least = min((duration for duration, _, _ in steps), default=0) + longer / 2
     slow, others = ([step[1:] for step in steps if (step[0] > least) is which] for which in (True, False))
+    lasted = [[step[0] for step in steps if (step[0] > least) is which] for which in (True, False)]
     if not slow or not others:
         return (), ()
+    profiled = sum(lasted[0]) / len(slow) - sum(lasted[1]) / len(others)
+    scale = min(1.0, longer / profiled)  # profiled steps are longer than others
     own, usual = (sum((counts for _, counts in each), Counter[str]()) for each in (slow, others))
     alone = [name for name, count in own.items() if count / len(slow) >= SLOW_STEPS_OWN * usual[name] / len(others)]
     extra = []
     for name in {name for uses, _ in slow for name in uses}:
         first, second = (_mean_of(name, [uses for uses, _ in each]) for each in (slow, others))
         known = max((uses[name] for uses, _ in slow if name in uses), key=lambda use: use.duration)
-        extra.append(replace(known, calls=first[0] - second[0], duration=first[1] - second[1]))
+        extra.append(replace(known, calls=first[0] - second[0], duration=scale * (first[1] - second[1])))
     extra = [use for use in extra if use.duration >= LEAST_EXTRA * longer and use.calls > 0]
     return tuple(sorted(extra, key=lambda use: -use.duration)[:MOST_EXTRA]), tuple(sorted(alone))
 
