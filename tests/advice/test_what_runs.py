@@ -68,6 +68,9 @@ def test_without_stacks_the_only_function_that_a_line_calls_is_known() -> None:
     called = {("/job/train.py", 25): ("torch._C._linalg.linalg_eigh",)}
     assert at(EIGH, run_uses([], PATHS, (), called)) == ["torch._C._linalg.linalg_eigh"]
     assert run_uses([], PATHS, (), {("/job/train.py", 25): ("torch.mm", "torch.cat")}) == ()
+    assert at(EIGH, run_uses([], PATHS, (), {})) == ["torch.linalg.eigh"], "a line that is one call"
+    own = PathUse(3 * MS, "", (replace(ROOT, line=40, function="eigh"),))
+    assert run_uses([], (PATHS[0], own), (), {}) == (), "a function of the job's own has lines of its own"
 
 
 def finding(**more: object) -> Finding:

@@ -37,6 +37,8 @@ OTHER_NAMES = {
 }
 """Starts of operators' names, and the functions that call them."""
 
+CALL_ALONE = re.compile(r"(?:return\s+|[\w\s.,*\[\]'\"]+=\s*)?(?P<name>[A-Za-z_][\w.]*)\([^()]*\)")
+"""A line that is one call, and what it binds to its result."""
 OTHER_PHASES = re.compile(r"\.(?:backward|step)\(")
 """A line whose time is that of the backward pass or of an update."""
 NOBODYS = ("steptime.", "nn.Module: ")
@@ -106,9 +108,14 @@ def _alone(
     called: Mapping[tuple[str, int], Iterable[str]],
     known: Container[tuple[str, int]],
 ) -> Iterator[RunUse]:
-    """The only function that a line was seen to call, where no step with stacks shows what it calls."""
+    """The only function that a line was seen to call, or by its text calls, where no step with stacks shows any: the
+    time that is a line's own is in no function of the job's."""
+    jobs = {function_of(line)[1] for line in own}
     for line in own:
         place = line.file, line.line
+        alone = CALL_ALONE.fullmatch(line.text) if place not in known and place not in called else None
+        if alone is not None and alone["name"].rpartition(".")[2] not in jobs:
+            yield RunUse(line, alone["name"], 1.0, spent[place], 0.0)
         names = [name for name in called.get(place, ()) if not name.startswith(("builtins.", "__main__."))]
         if place not in known and len(names) == 1 and not names[0].startswith(OF_TORCH):
             yield RunUse(line, names[0], 1.0, spent[place], 0.0)

@@ -171,6 +171,10 @@ def unstable_steps(contention: Contention, lengths: LengthUse | None = None) -> 
 
     When to ignore it: When batches differ in size by design.
     """
+    if lengths is not None and contention.spread > SPREAD:
+        sizes = f"{lengths.shortest:,} to {lengths.longest:,} in {lengths.steps} profiled steps"
+        summary = f"Steps vary by {format_share(contention.spread)}, with the size of their batches: {sizes}"
+        return unstable_steps.finding(summary, ALIKE)
     if others_took_cpus(contention):  # ST802 shows how far the steps vary, with what is behind it
         return None
     if contention.drift > DRIFT:
@@ -178,10 +182,6 @@ def unstable_steps(contention: Contention, lengths: LengthUse | None = None) -> 
         return unstable_steps.finding(summary, "Look for what grows with each step: lists, graphs, logs, buffers.")
     if contention.spread > SPREAD:
         summary = f"Steps vary by {format_share(contention.spread)} (interquartile range over median)"
-        if lengths is not None:
-            sizes = f"{lengths.shortest:,} to {lengths.longest:,} in {lengths.steps} profiled steps"
-            summary = f"Steps vary by {format_share(contention.spread)}, with the size of their batches: {sizes}"
-            return unstable_steps.finding(summary, ALIKE)
         return unstable_steps.finding(summary, "Look at the series of steps in the report before trusting averages.")
     return None
 
