@@ -156,9 +156,11 @@ COVERED = 0.15
 Equals the least fraction of a category that the verdict names."""
 AT_A_PLACE = OF_A_PLACE - {"dominant-operator"} | {
     "optimizer-share", "steps-changed", "too-few-workers", "slow-collate", "large-part",
-    "list-conversion", "metrics-in-step", "work-without-gradient",
+    "list-conversion", "metrics-in-step",
 }  # fmt: skip
-"""Names of rules whose finding says what runs at its place."""
+"""Names of rules whose finding says what runs at its place, and speaks about what takes most of it."""
+BY_OPERATORS = frozenset({"memory-bound-pointwise", "copies-and-casts", "work-without-gradient"})
+"""Names of rules about operators of a kind, whose finding says what runs at their place."""
 GENERAL = ("Look ", "Ask ", "Move this out ", "Prepare batches ahead ")
 """Starts of advice that holds for any code."""
 OF_A_PLACE_FROM = 0.15
@@ -314,8 +316,8 @@ def _with_container(finding: Finding, longer: Sequence[HolderUse]) -> Finding:
 def _with_what_runs(findings: Findings, case: Case, rules: Rules) -> Findings:
     """Findings about a place with what runs there."""
     return tuple(
-        with_what_runs(each, case, general=each.advice.startswith(GENERAL))
-        if each.name in AT_A_PLACE and _is_at_place(each)
+        with_what_runs(each, case, general=each.advice.startswith(GENERAL), speaks=each.name not in BY_OPERATORS)
+        if each.name in AT_A_PLACE | BY_OPERATORS and _is_at_place(each)
         else each
         for each in findings
     )

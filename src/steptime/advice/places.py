@@ -82,8 +82,9 @@ KINDS = tuple(
 WRAPPERS = re.compile(r"__(?:getitem|call|len|iter|next|getattr)__|forward|wrapper")
 
 
-def with_what_runs(finding: Finding, case: Case, *, general: bool) -> Finding:
-    """Finding with what runs at its place. general: its own advice holds for any code."""
+def with_what_runs(finding: Finding, case: Case, *, general: bool, speaks: bool = True) -> Finding:
+    """Finding with what runs at its place. general: its own advice holds for any code. speaks: its summary and advice
+    speak about what takes most of the place, too."""
     place = finding.spent_at
     on_device = finding.category in WORKING and case.step.device != "cpu"  # where the CPU's time says nothing
     if place is None or finding.weight is Weight.CAVEAT or on_device:
@@ -98,7 +99,7 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool) -> Finding:
         return finding
     evidence = (f"There runs {' and '.join(_words(run, case) for run in runs[:2])}.", *finding.evidence)
     summary, advice = finding.summary, finding.advice
-    if most:
+    if most and speaks:
         names = [short_name(run.name) for run in most]
         mostly = f"{summary}; mostly {' and '.join(names)}"
         often = f"{mostly}, {_times(most[0].calls)}" if len(most) == 1 and most[0].calls else mostly
