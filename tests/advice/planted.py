@@ -42,6 +42,7 @@ from steptime.advice.run_uses import (
     CaughtUse,
     GarbageUse,
     HolderUse,
+    LengthUse,
     MemoryUse,
     NormUse,
     OutlierUse,
@@ -57,7 +58,7 @@ from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.step_patterns import LastingChange
 from steptime.analysis.unused import PickedUse, UnreadUse, UnusedPass
-from steptime.analysis.user_code import FunctionUse
+from steptime.analysis.user_code import CallUse, FunctionUse
 from steptime.quantities import Estimate, SourceLine
 from steptime.recording.recording import PaddingFacts, PassFacts, PickedFacts, UnreadFacts
 
@@ -1114,6 +1115,11 @@ PLANTED: dict[str, dict[str, Case]] = {
             BASE,
             operators=(*BASE.operators, operator("mm", 4, 5 * MS, "compute", differentiated=False, unreached=4.8 * MS)),
         ),
+        "clean-every-so-many-steps": replace(
+            BASE,
+            operators=(*BASE.operators, operator("histc", 4, 5 * MS, "unmodelled", differentiated=False)),
+            period=PeriodUse(5, 20, 20 * MS, about(4 * MS), "forward", ITEM, alone=("aten::histc",)),
+        ),
         "clean-a-mask": replace(
             BASE, operators=(*BASE.operators, operator("triu", 1, 0.2 * MS, "memory", differentiated=False))
         ),
@@ -1375,6 +1381,7 @@ PLANTED: dict[str, dict[str, Case]] = {
     "unstable-steps": {
         "fires": replace(BASE, contention=contention(spread=0.5)),
         "fires-drift": replace(BASE, contention=contention(drift=0.4)),
+        "fires-with-the-lengths": replace(BASE, contention=contention(spread=0.5), lengths=LengthUse(32, 320, 7)),
         "clean": BASE,
         "clean-beside-other-load": replace(
             BASE, contention=contention(other=0.9, job=1.1, cpus=2, pressure=45.0, spread=0.5)
@@ -1516,6 +1523,17 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires": replace(BASE, period=PeriodUse(25, 12, 250 * MS, about(10 * MS), "rest", ITEM)),
         "fires-with-the-part-of-a-line": replace(
             BASE, period=PeriodUse(4, 80, 40 * MS, about(10 * MS), "rest", ITEM, line_share=0.6)
+        ),
+        "fires-with-what-slow-steps-alone-run": replace(
+            BASE,
+            period=PeriodUse(
+                4, 80, 40 * MS, about(10 * MS), "backward", ITEM, extras=(CallUse("aten::histc", 12.0, 30 * MS),)
+            ),
+        ),
+        "fires-once-per-epoch": replace(
+            BASE,
+            period=PeriodUse(25, 12, 250 * MS, about(10 * MS), "rest"),
+            loader=loader(0.1 * MS, 30 * US, batches=25),
         ),
         "clean when it hardly matters": replace(BASE, period=PeriodUse(25, 12, 2 * MS, about(0.08 * MS), "rest")),
     },

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from traces import Event, annotation, operator, python
 
 from steptime.analysis.step_context import step_context
 from steptime.analysis.timeline import Phase
-from steptime.analysis.user_code import FunctionUse, function_uses
+from steptime.analysis.user_code import CallUse, FunctionUse, called_name, extra_calls, function_uses
 from steptime.intervals import union
 from steptime.trace.reader import read
 
@@ -61,3 +62,74 @@ def test_no_function_gets_what_torch_does_and_all_stay_within_the_step(tmp_path:
 
 def test_a_step_without_stacks_tells_no_functions(tmp_path: Path) -> None:
     assert uses(tmp_path, job(), stacks=False) == {}
+
+
+def test_a_function_lists_what_it_calls_by_the_outermost_operator_or_library_function(tmp_path: Path) -> None:
+    dims: dict[str, Any] = {"Input Dims": [[96, 96]]}
+    events = [
+        python("train.py(8): refresh", 10, 400),
+        python("torch/functional.py(3): wrapped", 20, 200),
+        operator("aten::linalg_eigh", 30, 110, **dims),
+        operator("aten::_linalg_eigh", 40, 100),
+        operator("aten::linalg_eigh", 120, 190),
+        python("copy.py(1): deepcopy", 210, 390),
+        python("copy.py(1): deepcopy", 220, 300),
+        operator("aten::clone", 230, 290),
+        python("train.py(30): hook", 310, 380),
+        operator("aten::histc", 320, 370),
+    ]
+    found = uses(tmp_path, events)
+    calls = {call.name: call for call in found["refresh", "forward"].called}
+    assert calls["aten::linalg_eigh"] == CallUse("aten::linalg_eigh", 2.0, 150 * US, "[[96, 96]]")
+    assert calls["copy.deepcopy"].calls == 1, "what it calls itself is part of one call"
+    assert calls["copy.deepcopy"].depth == 2
+    assert calls["copy.deepcopy"].duration == 110 * US, "a user function that is called back has its own"
+    assert found["hook", "forward"].called[0].name == "aten::histc"
+
+
+def test_what_autograd_runs_is_called_by_no_function(tmp_path: Path) -> None:
+    events = [
+        python("train.py(8): train", 10, 400),
+        operator("autograd::engine::evaluate_function: MmBackward0", 20, 390),
+        operator("aten::mm", 30, 200),
+        python("train.py(30): hook", 210, 380),
+        operator("aten::histc", 220, 370),
+    ]
+    found = uses(tmp_path, events)
+    assert [call.name for call in found["train", "forward"].called] == [""]
+    assert found["hook", "forward"].called[0].name == "aten::histc"
+
+
+def test_calls_have_the_names_that_a_reader_knows() -> None:
+    assert called_name("/opt/lib/python3.11/site-packages/PIL/Image.py(2200): resize") == "PIL.Image.resize"
+    assert called_name("json/__init__.py(183): dumps") == "json.dumps"
+    assert called_name("<built-in method sort of list object at 0x7f>") == "list.sort"
+    assert called_name("aten::sort") == "aten::sort"
+
+
+def test_slow_steps_show_what_they_alone_run(tmp_path: Path) -> None:
+    events = [
+        each
+        for number in range(5)
+        for each in (
+            operator("aten::mm", 1000 * number + 10, 1000 * number + 110),
+            *(
+                [
+                    operator("aten::histc", 1000 * number + 200, 1000 * number + 500),
+                    operator("aten::_histc", 1000 * number + 210, 1000 * number + 490),
+                ]
+                if number == 2
+                else []
+            ),
+        )
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events, "baseTimeNanoseconds": 0}))
+    trace = read(path)
+    start = trace.events.start.min() - 10 * US + 1000 * US * np.arange(5)
+    length = np.array([500, 500, 900, 500, 500]) * US
+    window = step_context(trace, np.stack((start, start + length), axis=1))
+    extras, alone = extra_calls([window], 400 * US)
+    assert [(use.name, use.calls, use.duration) for use in extras] == [("aten::histc", 1.0, 300 * US)]
+    assert alone == ("aten::_histc", "aten::histc")
+    assert extra_calls([window.only(np.array([0, 1, 3]))], 400 * US) == ((), ()), "no profiled step was slow"

@@ -21,6 +21,7 @@ from steptime.advice.evidence import (
     TopModuleUse,
     record_of,
 )
+from steptime.advice.length_evidence import length_use, padding_use
 from steptime.advice.line_evidence import (
     at_calling_lines,
     forwards_without_gradients,
@@ -34,7 +35,7 @@ from steptime.advice.models import changing_work, gradient_use
 from steptime.advice.outliers import outliers_of, usual_steps
 from steptime.advice.pattern_evidence import caught_use, change_use, pass_use, period_use, with_passes
 from steptime.advice.repeat_evidence import looked_at, repeat_uses, work_uses
-from steptime.advice.run_uses import CategoryUse, GarbageUse, LoaderUse, SettingsUse
+from steptime.advice.run_uses import CategoryUse, GarbageUse, LoaderUse, PeriodUse, SettingsUse
 from steptime.advice.savings import ratio
 from steptime.advice.segment_evidence import segment_uses
 from steptime.advice.step_evidence import (
@@ -46,6 +47,7 @@ from steptime.advice.step_evidence import (
     phase_uses,
     step_summary,
 )
+from steptime.advice.what_runs import run_uses
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import CategoryName
 from steptime.analysis.graph_launches import graph_use
@@ -57,6 +59,7 @@ from steptime.analysis.steps import UPDATES
 from steptime.analysis.timeline import Phase, Steps
 from steptime.analysis.tracer import without_tracer
 from steptime.analysis.unused import picked_uses, unread_uses, unused_passes
+from steptime.analysis.user_code import extra_calls
 from steptime.arrays import Int64, unique
 from steptime.intervals import EMPTY, contains, intersect, join, measure, subtract, union
 from steptime.journal import Flag, Kind
@@ -147,12 +150,19 @@ def with_profile(
     bare traces share this one place, so that no rule sees only one of them. process: None for a bare trace; kept: as in
     `assemble`."""
     steps = recorded.profiled
+    called = {(fact.file, fact.line): fact.names for fact in process.called} if process is not None else {}
+    functions = recorded.functions
+    runs = run_uses(functions, case.paths, case.lines, called)
     case = replace(
         case,
+        runs=runs,
         recompute=RecomputeUse(mean_of_series(recorded.recompute)) if recorded.recompute.any() else None,
         backward_again=mean_of_series(recorded.backward_again) if recorded.backward_again.any() else None,
-        functions=recorded.functions,
+        functions=functions,
         second_order=recorded.second_order,
+        period=_with_extras(case.period, recorded),
+        lengths=length_use(recorded.windows),
+        padding=case.padding or padding_use(recorded.windows, runs),
     )
     if steps is None:
         return case
@@ -177,6 +187,14 @@ def with_profile(
         return with_processor(case, steps)
     traced = recorded.breakdown if case.step.mode == "trace" else breakdown_of(steps)
     return with_device(case, steps, traced, recorded.sources)
+
+
+def _with_extras(period: PeriodUse | None, recorded: RecordedBreakdown) -> PeriodUse | None:
+    """Period with the operators of its slow steps, where a profiled step was one."""
+    if period is None:
+        return None
+    extras, alone = extra_calls(recorded.windows, period.extra)
+    return replace(period, extras=extras, alone=alone)
 
 
 NEARLY = 0.05

@@ -26,6 +26,7 @@ from types import FrameType
 
 from steptime.advice.evidence import Case
 from steptime.advice.hottest_line import at_hottest_line
+from steptime.advice.places import with_what_runs
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.run_uses import HolderUse
@@ -33,7 +34,7 @@ from steptime.advice.savings import WORKING, as_decided, capped, named, ratio
 from steptime.advice.unclaimed import MOST_UNCLAIMED, notes
 from steptime.advice.verdict import GROWTH, LARGE_PART, MOST_OF_THE_RUN, OUTLIERS, first_note, worsening
 from steptime.analysis.what_if.calibrated import HOST
-from steptime.quantities import Estimate, SourceLine, format_duration
+from steptime.quantities import Estimate, SourceLine, format_duration, format_source
 
 Place = tuple[str, int]
 
@@ -165,6 +166,15 @@ OF_A_PLACE = frozenset(
 COVERED = 0.15
 """Fraction of the step: if no finding saves as much, a fallback finding reports what most of the step consists of.
 Equals the least fraction of a category that the verdict names."""
+AT_A_PLACE = OF_A_PLACE - {"dominant-operator"} | {
+    "optimizer-share", "steps-changed", "too-few-workers", "slow-collate", "large-part",
+    "list-conversion", "metrics-in-step",
+}  # fmt: skip
+"""Names of rules whose finding says what runs at its place, and speaks about what takes most of it."""
+BY_OPERATORS = frozenset({"memory-bound-pointwise", "copies-and-casts", "work-without-gradient"})
+"""Names of rules about operators of a kind, whose finding says what runs at their place."""
+GENERAL = ("Look ", "Ask ", "Move this out ", "Prepare batches ahead ")
+"""Starts of advice that holds for any code."""
 OF_A_PLACE_FROM = 0.15
 """Fraction of a place's savings from which on a cause in that place comes before it: a place promises all of its time,
 and nobody knows how much of that is needed."""
@@ -313,6 +323,22 @@ def _with_container(finding: Finding, longer: Sequence[HolderUse]) -> Finding:
             advice = f"{finding.advice} Empty {each.name} once it has served, bound it, or keep a sum of it."
             return replace(finding, advice=advice, evidence=(grows, *finding.evidence))
     return finding
+
+
+def _with_what_runs(findings: Findings, case: Case, rules: Rules) -> Findings:
+    """Findings about a place with what runs there."""
+    return tuple(
+        with_what_runs(each, case, general=each.advice.startswith(GENERAL), speaks=each.name not in BY_OPERATORS)
+        if each.name in AT_A_PLACE | BY_OPERATORS and _is_at_place(each)
+        else each
+        for each in findings
+    )
+
+
+def _is_at_place(finding: Finding) -> bool:
+    """False for a note on an operator: it has said what runs."""
+    place = format_source(finding.source) if finding.source is not None else ""
+    return finding.name != LARGE_PART or (place != "" and place in finding.summary)
 
 
 def _without_named_parts(findings: Findings, case: Case, rules: Rules) -> Findings:
@@ -512,6 +538,7 @@ PASSES: tuple[Callable[[Findings, Case, Rules], Findings], ...] = (
     _material,  # first: all that follows compares savings, or goes by what is worth a finding
     _without_covered,  # before the lines: what makes up a category is reported by no line, and none is looked for
     _at_lines,  # before findings replace one another, as those about lines do so by their lines
+    _with_what_runs,  # behind the lines, and before all that adds to a summary or to advice
     _with_containers,  # behind the lines, which say what they read
     _without_generalities,  # before the sharing: what is reported better elsewhere takes no time from another finding
     _without_named_parts,  # before the sharing: what another finding names needs no note

@@ -33,6 +33,7 @@ from steptime.advice.run_uses import (
     Contention,
     GarbageUse,
     InputUse,
+    LengthUse,
     LoaderUse,
     MemoryUse,
     OutlierUse,
@@ -192,6 +193,23 @@ class PathUse:
     lines: tuple[SourceLine, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RunUse:
+    """Operator or function that runs at a line, or in a function as a whole (`whole`; source: its first line). share:
+    fraction of the time there; duration: ns per step, as the lines were timed. calls: per step. shapes: of the inputs
+    of most of them, as a trace has them; depth, shallow: as of `CallUse`."""
+
+    source: SourceLine
+    name: str
+    share: float
+    duration: float
+    calls: float
+    shapes: str = ""
+    depth: float = 1.0
+    shallow: float = 1.0
+    whole: bool = False
+
+
 Record = TypeVar("Record")
 
 
@@ -309,6 +327,7 @@ class Case:
         (), "the functions below the training loop were not timed", "a trace does not time lines (steptime run does)"
     )
     functions: tuple[FunctionUse, ...] = absent((), "no step was profiled with Python stacks")
+    runs: tuple[RunUse, ...] = absent((), "no step was profiled with Python stacks")
     repeated: RepeatedForward | None = absent(None, "no model that trains ran without gradients in the steps")
     frozen: RepeatedForward | None = absent(None, "no model that never has gradients ran in the steps")
     works: tuple[WorkUse, ...] = absent((), "no line was seen to go through all of a container, a folder or a file")
@@ -318,6 +337,7 @@ class Case:
         "a trace does not hold what lines give (steptime run looks at it)",
     )
     padding: PaddingFacts | None = absent(None, "no batch of tokens was seen")
+    lengths: LengthUse | None = absent(None, "the profiled steps do not last as long as their batches are large")
     change: LastingChange | None = absent(None, "the steps did not change for good within the run")
     period: PeriodUse | None = absent(None, "no step is slow every so many steps")
     changing_work: bool | None = absent(None, "fewer than two steps were profiled")

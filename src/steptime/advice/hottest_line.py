@@ -20,6 +20,8 @@ OF_MODELS = ("forward", "backward", "optimizer")
 """Parts of the step that are never input."""
 ON_HOST = (INPUT, "python", "overhead", "rest")
 """Categories of host time, whatever device the job uses; for others, operators have already determined the function."""
+PERIODIC = "periodic-steps"
+"""Rule of lines that run in some steps only."""
 LEAST_SHARE = 0.3
 """Least fraction of the finding's savings, and of all lines below its own, that a hotter line must hold to replace it.
 If the finding's line does not run in steps (a function's first line, the construction of a loader), any line replaces
@@ -37,13 +39,15 @@ def at_hottest_line(finding: Finding, case: Case) -> Finding:
     if case.straggler is not None and known is not None and known == case.straggler.source:
         return finding
     saved = finding.savings.value if finding.savings is not None else 0.0
+    if finding.name == PERIODIC and known is not None and not _runs_through(known, case):
+        return finding  # it was seen in slow steps only, and what is below it in none of the steps that were looked at
     on_host = finding.savings is not None and not finding.category and case.step.device == "cpu"
     line = hottest_line(known, "rest" if on_host else finding.category, saved, case)
     if line is None or line == known:
         return finding
     if known is None:
         return replace(finding, source=line)
-    called = any(_same_line(each, known) for path in case.paths for each in path.lines)
+    called = _runs_through(known, case)
     about = f"It is reached through {format_source(known)}." if called else f"It is about {format_source(known)}."
     return replace(finding, source=line, evidence=(*finding.evidence, about))
 
@@ -100,6 +104,10 @@ def _runs(known: SourceLine, case: Case) -> bool:
     """True if a line was timed in the steps."""
     timed = (*(line.source for line in case.lines), *(line for path in case.paths for line in path.lines))
     return any(_same_line(line, known) for line in timed)
+
+
+def _runs_through(known: SourceLine, case: Case) -> bool:
+    return any(_same_line(each, known) for path in case.paths for each in path.lines)
 
 
 def _below(known: SourceLine | None, category: str, case: Case) -> list[PathUse]:

@@ -13,6 +13,7 @@ from steptime.advice.line_evidence import grown_line
 from steptime.advice.run_uses import CaughtUse, OutlierUse, PassUse, PeriodUse
 from steptime.advice.savings import modelled
 from steptime.advice.segment_evidence import segment_lines
+from steptime.advice.what_runs import OTHER_PHASES
 from steptime.analysis.layout import Layout
 from steptime.analysis.lines import LineRole, identity_of
 from steptime.analysis.step_patterns import LastingChange, find_change, find_period
@@ -31,8 +32,6 @@ LEAST_OF_GROWTH = 0.3
 """Least fraction of the lines' total growth for a line to be named."""
 REGISTERS = re.compile(r"\.register_\w*hook\w*$")
 """Functions of torch's that add a hook."""
-OTHER_PHASES = re.compile(r"\.(?:backward|step)\(")
-"""A line of the loop whose time is that of the backward pass or of an update."""
 LEAST_READ = 0.1
 """Least fraction of a phase that lines around a container take for it to be what makes the phase grow."""
 LEAST_SLOW = 1.5

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from steptime.analysis.categories import CategoryName
 from steptime.analysis.graph_launches import GraphUse
 from steptime.analysis.timeline import PhaseName
+from steptime.analysis.user_code import CallUse
 from steptime.quantities import Estimate, SourceLine
 from steptime.recording.recording import ItemFacts
 
@@ -274,7 +275,8 @@ class WorkUse:
 class PeriodUse:
     """Periodically slow steps. every: steps per period; count: number of slow steps; extra: ns of one above a usual
     step; cost: ns per step. phase: the one with most of it. line: line that counts the steps, or takes most of that
-    time; line_share: its fraction of it then."""
+    time; line_share: its fraction of it then. extras: operators that a slow step runs beyond
+    others; alone: names of those that it alone runs, inner ones too."""
 
     every: int
     count: int
@@ -283,6 +285,18 @@ class PeriodUse:
     phase: PhaseName
     line: SourceLine | None = None
     line_share: float = 1.0
+    extras: tuple[CallUse, ...] = ()
+    alone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LengthUse:
+    """Sizes, apart from the number of rows, that the model is given in `steps` profiled steps, whose time follows from
+    them: the smallest and the largest product."""
+
+    shortest: int
+    longest: int
+    steps: int
 
 
 LONGER = 1.2

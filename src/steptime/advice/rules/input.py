@@ -606,7 +606,7 @@ LEAST_BEYOND = 0.05
 """Fraction of the length behind the longest row of a batch: from there on rows are filled up to a fixed length."""
 
 
-@rule("ST109", "padding", at_setting=True)
+@rule("ST109", "padding", supersedes=("unstable-steps",), at_setting=True)
 def padded_tokens(
     categories: tuple[CategoryUse, ...], phases: tuple[CategoryUse, ...], padding: PaddingFacts, case: Case
 ) -> Finding | None:
@@ -616,10 +616,11 @@ def padded_tokens(
     words, and its gradients are computed: all for nothing.
 
     How we know: The first steps' batches are looked at: the share of the numbers at the ends (or fronts) of rows that
-    are nowhere else in them. The rule fires from a quarter on. The savings are that share of the computing in forward
-    and backward; an update costs the same. Sorting by length leaves some of the padding, and attention grows with the
-    square of the length, so the interval is wide. A batch that is packed (pack_padded_sequence) computes none of it.
-    The line is the one of the loader's code that fills rows up, where it runs in this process.
+    are nowhere else in them. Where none are of tokens, pad_sequence shows in profiled steps which rows it fills up. The
+    rule fires from a quarter on. The savings are that share of the computing in forward and backward; an update costs
+    the same. Sorting by length leaves some of the padding, and attention grows with the square of the length, so the
+    interval is wide. A batch that is packed (pack_padded_sequence) computes none of it. The line is the one of the
+    loader's code that fills rows up, where it runs in this process.
 
     What helps: Pad to the longest row of the batch, not to a fixed length; draw rows of like length together (RM111;
     Hugging Face's Trainer by group_by_length=True, from version 5 on by train_sampling_strategy="group_by_length"); or
@@ -640,7 +641,7 @@ def padded_tokens(
     looked_at = "the one batch that was" if use.batches == 1 else f"the {use.batches} batches that were"
     summary = f"{format_share(use.share)} of the tokens are padding (in {looked_at} looked at)"
     loader = case.loader.site if case.loader is not None else None
-    site, advice = loader, "Draw rows of like length together: rows of a batch differ that much."
+    site, advice = loader or use.site, "Draw rows of like length together: rows of a batch differ that much."
     if use.beyond >= LEAST_BEYOND:
         summary += f", {format_share(use.beyond)} of the length behind every row"
         site = use.site or loader

@@ -635,7 +635,7 @@ def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...],
     """
     alone = [use for use in operators if not use.differentiated]
     spent = steady_time(alone, operators, case.categories, case.machine)
-    if ratio(spent, step.duration.value) < LEAST_WITHOUT_GRADIENT:
+    if ratio(spent, step.duration.value) < LEAST_WITHOUT_GRADIENT or _is_periodic(case, alone):
         return None
     longest_first = sorted(alone, key=_duration, reverse=True)
     source = next((use.place for use in longest_first if use.place is not None), None)
@@ -655,6 +655,12 @@ def work_without_gradient(step: StepSummary, operators: tuple[OperatorUse, ...],
         "What does not depend on the batch: compute it once (register_buffer). Else: once a sample, in the dataset."
     )
     return work_without_gradient.finding(summary, advice, saving, category="compute", source=source)
+
+
+def _is_periodic(case: Case, alone: Sequence[OperatorUse]) -> bool:
+    """True if most of it runs every so many steps only: ST905 says what and where."""
+    periodic = sum(use.duration for use in alone if case.period is not None and use.name in case.period.alone)
+    return 2 * periodic > sum(use.duration for use in alone)
 
 
 def _called_besides(case: Case, alone: Sequence[OperatorUse]) -> ModuleUse | None:

@@ -10,7 +10,7 @@ from steptime.advice.line_evidence import profile_scale
 from steptime.advice.loader_model import production
 from steptime.advice.models import at_once, fitting_threads, how_to_record, idle_cpus
 from steptime.advice.rule import Finding, Weight, rule
-from steptime.advice.run_uses import CategoryUse, Contention, LoaderUse, SettingsUse, StepSummary
+from steptime.advice.run_uses import CategoryUse, Contention, LengthUse, LoaderUse, SettingsUse, StepSummary
 from steptime.advice.savings import in_step, named, partly, ratio, scaled
 from steptime.advice.step_evidence import others_took_cpus
 from steptime.analysis.operators import OperatorUse
@@ -148,15 +148,22 @@ def background_load(contention: Contention) -> Finding | None:
     return background_load.finding(summary, "Measure again on a quiet machine or on CPUs of its own.")
 
 
+ALIKE = (
+    "Draw items of like size together (sort a pool by length, then batch neighbours): each is filled up to the longest "
+    "of its batch."
+)
+
+
 @rule("ST803", "unstable-steps", weight=Weight.NOTE)
-def unstable_steps(contention: Contention) -> Finding | None:
+def unstable_steps(contention: Contention, lengths: LengthUse | None = None) -> Finding | None:
     """Steps vary more than equal work explains
 
     What it means: Some steps take much longer than others, or they grow from the beginning of the run to its end.
     Averages hide both.
 
     How we know: The spread is the interquartile range of the steady steps over their median; the drift compares the
-    ends of the run.
+    ends of the run. What the model is given in each profiled step is held against the step's time: where one follows
+    from the other (correlation from 0.8 on), the rule says so.
 
     What helps: For spread: look at the series of steps in the report; variable shapes, a loader that delivers in
     bursts, and other load on the machine are the usual causes. For drift: something grows (a list of losses that keeps
@@ -164,6 +171,10 @@ def unstable_steps(contention: Contention) -> Finding | None:
 
     When to ignore it: When batches differ in size by design.
     """
+    if lengths is not None and contention.spread > SPREAD:
+        sizes = f"{lengths.shortest:,} to {lengths.longest:,} in {lengths.steps} profiled steps"
+        summary = f"Steps vary by {format_share(contention.spread)}, with the size of their batches: {sizes}"
+        return unstable_steps.finding(summary, ALIKE)
     if others_took_cpus(contention):  # ST802 shows how far the steps vary, with what is behind it
         return None
     if contention.drift > DRIFT:

@@ -105,7 +105,7 @@ def optimizer_share(step: StepSummary, optimizers: tuple[OptimizerUse, ...], cas
     advice = f"Use fused=True, or {rarely}." if fusable else f"No faster implementation is left to switch on: {rarely}."
     own = _own_line(optimizers, case.paths)
     if own is not None:
-        advice = f"Make this line cheaper, or do it every n-th step; else {rarely}."
+        advice = "Make this line cheaper, or do it every n-th step."
     saving = _above_lower_bound(duration, optimizers, case.machine)
     return optimizer_share.finding(summary, advice, saving, category=_category(top), source=own or top.site)
 

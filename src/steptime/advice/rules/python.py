@@ -247,7 +247,7 @@ def _finding(step: StepSummary, group: list[LineTime], saving: Estimate, unprofi
     where = format_source(source) + _behind(group)
     inside = "outside of forward, backward and optimizer" if unprofiled else "in Python"
     summary = f"{where}: {in_step(saving.value, step)} {inside}"
-    named_function = summary.replace(inside, _in_what(group[0], inside))
+    named_function = summary.replace(inside, _in_what(group[0], inside) if len(group) == 1 else inside)
     summary = named_function if len(named_function) <= LONGEST_SUMMARY else summary
     advice = "Move this out of the step, do it less often, or do it on whole arrays."
     if any(line_kind(each.line.calls) is LineKind.GRADIENTS for each in group):

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from steptime.advice.device_uses import MachineUse, RooflineUse
-from steptime.advice.evidence import Case, LineUse, SiteUse
+from steptime.advice.evidence import Case, LineUse, RunUse, SiteUse
 from steptime.advice.kernels import first_source, plain_name, short_kernel
 from steptime.advice.line_evidence import line_times, steady_time
 from steptime.advice.models import AT_ONCE, check_time, checks
+from steptime.advice.places import short_name
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Weight, rule
 from steptime.advice.rules.python import OFTEN
 from steptime.advice.rules.switches import CHECKS_OFF
@@ -200,7 +201,9 @@ COPIES = re.compile(r"\.(?:copy|clone|tolist)\(|\b(?:concatenate|concat|cat|[hv]
 
 
 @rule("ST904", "steps-changed", supersedes=("unstable-steps",))
-def steps_changed(step: StepSummary, change: LastingChange, contention: Contention | None = None) -> Finding:
+def steps_changed(
+    step: StepSummary, change: LastingChange, contention: Contention | None = None, runs: tuple[RunUse, ...] = ()
+) -> Finding:
     """Steps become longer within the run
 
     What it means: The job was faster, and one of its parts became slower for good: a later stage of a curriculum,
@@ -251,7 +254,8 @@ def steps_changed(step: StepSummary, change: LastingChange, contention: Contenti
             "pass over the new entries only. A deque is slow to index, a list slow to search: use a list by index, "
             "a set or a dictionary."
         )
-    if change.line is not None and COPIES.search(change.line.text):
+    known = any(run.source == change.line for run in runs)  # else its text has to do
+    if change.line is not None and not known and COPIES.search(change.line.text):
         summary += ", and the line copies what it reads"
         advice = (
             "Copy only the entries that are used (index first), take a view, or write into one preallocated array: a "
@@ -288,7 +292,8 @@ def periodic_steps(step: StepSummary, period: PeriodUse, loader: LoaderUse | Non
 
     How we know: Of the steps that are far longer than usual, three in four lie k steps apart, and three in four of
     those steps are slow. Their extra time is spread over all steps. Where lines were timed in slow steps and in others,
-    the line is the one that takes most of it, and its part is what can be saved there; else the only one of the loop
+    the line is the one that takes most of it, and its part is what can be saved there; the operators are those of
+    slow steps that were profiled. Else the line is the only one of the loop
     that takes a count modulo something, else the only one that calls anything but torch.
 
     What helps: Do it less often, on a part of the data, or in another thread or process.
@@ -307,8 +312,23 @@ def periodic_steps(step: StepSummary, period: PeriodUse, loader: LoaderUse | Non
         summary = f"{longer}; {format_source(period.line)} makes up {in_step(cost.value, step)} on average"
     where = part_words(period.phase)
     advice = f"Most of it is {where}: do it less often, on less, or outside of the training thread."
+    evidence: tuple[str, ...] = ()
+    if period.extras:
+        names = " and ".join(short_name(use.name) for use in period.extras[:2])
+        longest = [f"{summary}: {names}", f"{summary}: {short_name(period.extras[0].name)}"]
+        summary = next((each for each in longest if len(each) <= LONGEST_SUMMARY), summary)
+        advice = f"These steps alone run {names}: do it less often, on less, or outside of the training thread."
+        evidence = tuple(
+            f"{short_name(use.name)}: {format_duration(use.duration)} and {format_count(use.calls, 'call')} more in "
+            "such a step."
+            for use in period.extras
+        )
+    elif period.line is None and loader is not None and loader.batches == period.every:
+        place = loader.iterated_at or loader.site
+        at = f", at {format_source(place)}" if place is not None else ""
+        advice = f"It is one step of each epoch: look at what starts or ends one{at}, such as a new loader or dataset."
     category = CATEGORY.get(period.phase, "")
-    return periodic_steps.finding(summary, advice, cost, category=category, source=period.line)
+    return periodic_steps.finding(summary, advice, cost, category=category, source=period.line, evidence=evidence)
 
 
 LEAST_OUTLYING = 0.05
