@@ -529,6 +529,18 @@ def test_where_two_rounds_are_too_long_one_shows_how_long_steps_take(tmp_path: P
     assert judgements[0].step_ns is not None
 
 
+@pytest.mark.parametrize(("turns", "at_once", "seconds"), [(False, 2, 36.0), (True, 1, 36.0), (True, 2, 26.0)])
+def test_a_round_takes_as_long_as_starts_at_the_same_time_and_steps_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: bool, at_once: int, seconds: float
+) -> None:
+    trial, (variant, *_) = clock(tmp_path, 300, 1)
+    monkeypatch.setattr(trial._executor, "at_once", at_once)
+    monkeypatch.setattr(trial, "_alternating", lambda _: turns)
+    timed = [replace(run(name, 0, [100_000_000] * 20), seconds=12.0) for name in (BASELINE, variant.name, CONTROL)]
+    trial.runs += timed
+    assert trial._round_seconds(0, [variant]) == pytest.approx(seconds)
+
+
 def test_a_budget_leaves_something_for_the_patch(tmp_path: Path) -> None:
     trial, variants = clock(tmp_path, 400, 6)
     trial.conduct(0, variants, later=9)

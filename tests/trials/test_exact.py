@@ -6,6 +6,7 @@ import json
 
 from steptime.recording.recording import StepWork
 from steptime.trials.exact import (
+    carried_less,
     exactness,
     left_out,
     other_buffers,
@@ -65,6 +66,17 @@ def test_an_average_in_one_piece_is_the_average_and_none_is_none() -> None:
     assert left_out(flat, [job]) == ""
     gone = run(StepWork(weights=weights), rehearsal=True)
     assert "an average of the weights" in left_out(gone, [job])
+
+
+def test_an_average_that_stands_still_from_some_step_on_is_less_work_where_the_job_goes_on() -> None:
+    def timed(*moving: int) -> Run:
+        weights = StepWork(weights=(("weight", 100, tuple(FIRST)),))
+        return run(weights, *(StepWork(moving=each) for each in moving))
+
+    job = [timed(300, 300, 300)]
+    assert "In step 3, it does not update 100 numbers" in carried_less(timed(300, 200, 200), job)
+    assert carried_less(timed(200, 200, 200), job) == ""  # kept in another form, as the rehearsals show
+    assert carried_less(timed(300, 200, 300), [timed(300, 200, 300)]) == ""  # an update was left out in both
 
 
 def test_what_its_rehearsal_refuses_is_not_rehearsed_in_float64() -> None:

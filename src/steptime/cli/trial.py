@@ -426,7 +426,7 @@ def trial_runner(folder: Path, options: TrialOptions, forks: ForkServer | None =
             if busy := crowded():
                 say(busy)
             if plan.metric is None:
-                _say_what_it_takes(plan, options.budget, forking=executor.forking)
+                _say_what_it_takes(plan, options.budget, forking=executor.forking, at_once=executor.at_once)
         notify = (lambda _: None) if options.quiet else TrialAnnouncer(say).show
         one = recording is not None and not options.separate and _one_process(recording) and options.executor != "ray"
         runner = TrialRunner(workspace, plan, known.runs, budget=options.budget, executor=executor, notify=notify)
@@ -469,16 +469,17 @@ def _executor(recording: Recording | None, options: TrialOptions, goal: Goal, fo
     return executor
 
 
-def _say_what_it_takes(plan: Plan, budget: Budget, *, forking: bool) -> None:
+def _say_what_it_takes(plan: Plan, budget: Budget, *, forking: bool, at_once: int = 1) -> None:
     """Warns if the budget pays for too few processes to prove a change, or to time all of the user's own changes.
-    forking: processes are forks."""
-    needed = seconds_for(plan, PROOF_REHEARSALS, PROOF - PROOF_REHEARSALS, MIN_ROUNDS, forking=forking)
+    forking, at_once: as in `seconds_for`."""
+    seconds = partial(seconds_for, plan, rounds=MIN_ROUNDS, forking=forking, at_once=at_once)
+    needed = seconds(PROOF_REHEARSALS, PROOF - PROOF_REHEARSALS)
     if budget.left() < needed:
         takes = f"two rounds take {PROOF} processes, about {format_duration(needed * 1e9)} in all"
         return say(f"The budget is too short to prove a change: {takes}. Give --budget {longer(budget, needed)}m.")
     handed = sum(variant.foreign for variant in plan.variants)
     rehearsals, timed = 2 * (1 + handed), MIN_ROUNDS * processes_of(handed, alternating=True)
-    needed = seconds_for(plan, rehearsals, timed, MIN_ROUNDS, forking=forking)
+    needed = seconds(rehearsals, timed)
     if handed and plan.compared is None and budget.left() < needed:
         say(
             f"The budget may be too short to decide all {handed}: rehearsals and {MIN_ROUNDS} rounds take "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
+from math import ceil, inf
 from statistics import fmean
 
 from steptime.advice.fix import Goal, Promise
@@ -389,11 +389,23 @@ class TrialRunner:
         return self._seconds(stage) if variant != BASELINE else self.plan.start_seconds
 
     def _round_seconds(self, stage: int, variants: Sequence[Variant]) -> float:
-        """Expected seconds of a round of these variants."""
+        """Expected seconds of a round of these variants. Processes that take turns start some at a time, but step one
+        by one."""
         alternating = self._alternating(len(variants))
         others = processes_of(len(variants), alternating=alternating) - len(variants)
-        own = sum(self._seconds(stage, variant.name) for variant in variants)
-        return (own + others * self._seconds(stage)) / self._executor.width
+        names = [*(variant.name for variant in variants), *[BASELINE] * others]
+        seconds = [self._seconds(stage, name) for name in names]
+        at_once = self._executor.at_once if alternating else 1
+        starting = [max(0.0, each - self._stepping(stage, name)) for each, name in zip(seconds, names, strict=True)]
+        overlapping = (len(names) - ceil(len(names) / at_once)) * fmean(starting)
+        return (sum(seconds) - overlapping) / self._executor.width
+
+    def _stepping(self, stage: int, variant: str) -> float:
+        """Expected seconds of the steady steps of a timed process, out of its `_seconds`."""
+        timed = [run for run in self.of(stage) if run.variant == variant and not run.rehearsal]
+        if timed:
+            return sum(timed[-1].step_ns) / 1e9
+        return timed_steps(self._usual(), self.plan.start_seconds, self._alternating(1)) * self._usual()
 
     def _left(self, stage: int, later: int) -> float:
         return self.budget.left() - min(later * self._seconds(stage), SHARE * self.budget.seconds)
@@ -474,15 +486,15 @@ def timed_steps(usual: float, start: float, among: int = 0) -> int:
     return max(FEWEST, min(worth, MOST_SLICED, round((SECONDS_IN_TURNS if among else SECONDS) / usual)))
 
 
-def seconds_for(plan: Plan, rehearsals: int, timed: int, rounds: int, *, forking: bool) -> float:
+def seconds_for(plan: Plan, rehearsals: int, timed: int, rounds: int, *, forking: bool, at_once: int = 1) -> float:
     """Expected seconds of a number of rehearsals and timed processes before any has run. forking: they are forks of a
-    process that imports torch once for each round."""
+    process that imports torch once for each round. at_once: number of them that start at the same time."""
     importing = plan.importing_seconds if forking else 0.0
     start = plan.start_seconds - importing
     steps = timed_steps(plan.step_seconds, start, among=forking) + plan.warm_up
     rehearsed = (REHEARSED_STEPS + FINGERPRINTS) * plan.step_seconds
     of_steps = rehearsals * rehearsed + timed * steps * plan.step_seconds
-    return (rehearsals + timed) * start + of_steps + rounds * importing
+    return (rehearsals + timed) * start / at_once + of_steps + rounds * importing
 
 
 def _checked(run: Run, workspace: Workspace, plan: Plan) -> None:

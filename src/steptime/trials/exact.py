@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import isfinite, prod
-from operator import itemgetter
 
 import numpy as np
 
@@ -203,23 +202,19 @@ def left_out(run: Run, references: Sequence[Run]) -> str:
 
 
 def carried_less(run: Run, references: Sequence[Run]) -> str:
-    """Sentence on a step of the timed runs that updates less carried state than others, unlike in the job; "" for
+    """Sentence on a step of the timed runs that updates less carried state than others, and in the job does not; "" for
     none."""
-    mine, theirs = ([(n, step.moving) for n, step in enumerate(each.work, 1)] for each in (run, references[0]))
-    own, usual = ([(n, count) for n, count in each if count is not None] for each in (mine, theirs))
-    slack = CARRIED * _trained(run)
-    if not own or not usual or not slack or max(usual, key=_second)[1] - min(usual, key=_second)[1] > slack / 4:
-        return ""
-    (number, least), most = min(own, key=_second), max(own, key=_second)[1]
-    if most - least < slack:
+    works = run.work, references[0].work
+    own, usual = ({n: each.moving for n, each in enumerate(work, 1) if each.moving is not None} for work in works)
+    slack, whole = CARRIED * _trained(run), max(usual.values(), default=0)
+    known = {n: count for n, count in own.items() if n in usual and usual[n] >= whole - slack / 4}
+    number = min(known, key=known.__getitem__, default=0)
+    if not slack or not known or (missing := max(known.values()) - known[number]) < slack:
         return ""
     return (
-        f"In step {number}, it does not update {most - least:,} numbers in tensors shaped like parameters, and "
-        "the job does in each step: an average of the weights?"
+        f"In step {number}, it does not update {missing:,} numbers in tensors shaped like parameters, and "
+        "the job does: an average of the weights?"
     )
-
-
-_second = itemgetter(1)
 
 
 Carried = Sequence[tuple[str, tuple[float, ...]]]

@@ -33,9 +33,6 @@ from steptime.probe.recorder import Recorder, json_number
 
 NORM_PERIOD = 16
 """Steps between two gradient norms, and writes, after the warm-up: each makes a step untimed."""
-LAST_SCAN = 128
-"""Last step before which modules that average the weights are searched for, at each power of two: they exist before the
-first steps or soon after, and a search reads all objects (0.1 s)."""
 ROOTS = 0
 """Owner of norms over the top modules' parameters; others are an optimizer's id."""
 
@@ -162,10 +159,6 @@ class ParityRecorder:
         self.work.looking, self.work.in_full = self._is_due(), self._steps + 1 <= self._fingerprints
         if self.work.looking:
             self._replaced.update(replaced())
-            if 0 < self._steps < LAST_SCAN and not self._steps & (self._steps + 1):
-                start = time.perf_counter_ns()
-                self.work.find_others()
-                self.work.pause(start)
 
     def restart(self) -> None:
         """Discards all rows: they were no steps, and step 1 comes again."""

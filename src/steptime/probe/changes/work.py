@@ -6,7 +6,6 @@ Tensors are stored as sketches. They are taken in untimed steps, stay on the dev
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import time
@@ -20,6 +19,7 @@ import torch
 from steptime.probe.changes.applier import wrap_top_module
 from steptime.probe.changes.carried import (
     CarriedState,
+    LivingObjects,
     active_dropout,
     computes_low,
     random_state,
@@ -33,9 +33,11 @@ from steptime.probe.ours import pass_on
 
 AS_THEY_ARE = ("dropout", "training", "low", "drew", "options", "moving", "kernels", "launches", "operators")
 """Fields of a row that need no conversion."""
-CARRIED_AT = (17, 34, 51, 68)
-"""Steps after which a timed run compares its carried state. At least one of them shows work that is skipped in some
-steps of four, eight or 16."""
+LOOKS = (1, 5, 17, 34, 67, 134)
+"""Steps after which all objects are read: modules that average the weights are searched for, and a timed run compares
+its carried state with that after the next step. The first looks are at steps that are rehearsed, too, so a later one
+shows work that is skipped from some step on; no number divides the distances of all the later ones, so one of them
+shows work that is skipped in some steps of two, four or ten."""
 REPLACED = "replaced: "
 """Start of notes about functions that are no longer Python's or torch's own."""
 CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
@@ -77,7 +79,7 @@ class WorkRecorder:
         self._others.keep(module, True)
         wrap_top_module(module, self._around)
 
-    def find_others(self) -> None:
+    def _find_others(self, living: LivingObjects) -> None:
         """Finds modules of a trained top module's class, and modules that hold one (averages of weights), to count
         their evaluations, too."""
         top_modules = [each for reference in self._top_modules if (each := reference()) is not None]
@@ -85,8 +87,8 @@ class WorkRecorder:
             {type(each) for each in top_modules},
             {id(part) for top_module in top_modules for part in modules_of(top_module)},
         )
-        for each in gc.get_objects():
-            if not issubclass(type(each), torch.nn.Module) or id(each) in inside or self._others.of(each):
+        for each in living.modules:
+            if id(each) in inside or self._others.of(each):
                 continue
             if any(type(part) in kinds for part in (each, *each.__dict__.get("_modules", {}).values())):
                 self._others.keep(each, True)
@@ -159,19 +161,20 @@ class WorkRecorder:
     def carried_state(self, steps: int, last: int | None) -> dict[str, Any]:
         """Returns fields about the carried state, between two steps. last: a rehearsal's last step, whose row has the
         changes since the first one; None for a timed run, which counts changed numbers in some steps."""
-        looks = steps in CARRIED_AT if last is None else steps == 1
-        ends = steps - 1 in CARRIED_AT if last is None else steps == last
+        looks, ends = steps in LOOKS, steps == last if last is not None else steps - 1 in LOOKS
         if not (looks or ends):
             return {}
         start = time.perf_counter_ns()
+        row: dict[str, Any] = {}
         with torch.no_grad():
+            if ends:
+                carried, own = self.carried, self._parameters
+                row = carried.moved(own) if last is not None else {"moving": carried.moving(own)}
             if looks:
-                self.carried.look(self._parameters)
-                row = {}
-            elif last is None:
-                row = {"moving": self.carried.moving(self._parameters)}
-            else:
-                row = self.carried.moved(self._parameters)
+                living = LivingObjects()
+                self._find_others(living)
+                if last is None or steps == 1:
+                    self.carried.look(self._parameters, living)
         self.pause(start)
         return row
 
