@@ -394,11 +394,8 @@ class TrialRunner:
         alternating = self._alternating(len(variants))
         others = processes_of(len(variants), alternating=alternating) - len(variants)
         names = [*(variant.name for variant in variants), *[BASELINE] * others]
-        seconds = [self._seconds(stage, name) for name in names]
-        at_once = self._executor.at_once if alternating else 1
-        starting = [max(0.0, each - self._stepping(stage, name)) for each, name in zip(seconds, names, strict=True)]
-        overlapping = (len(names) - ceil(len(names) / at_once)) * fmean(starting)
-        return (sum(seconds) - overlapping) / self._executor.width
+        processes = [(self._seconds(stage, name), self._stepping(stage, name)) for name in names]
+        return _overlapping(processes, self._executor.at_once if alternating else 1) / self._executor.width
 
     def _stepping(self, stage: int, variant: str) -> float:
         """Expected seconds of the steady steps of a timed process, out of its `_seconds`."""
@@ -475,6 +472,12 @@ def keep(runner: TrialRunner, stage: int, judgements: tuple[Judgement, ...]) -> 
     for each in judgements:
         append_result(runner.workspace.folder, judgement=each, stage=stage)
     return judgements
+
+
+def _overlapping(processes: Sequence[tuple[float, float]], at_once: int) -> float:
+    """Seconds of processes of which `at_once` start at the same time, each by its (seconds, those of its steps)."""
+    starting = fmean(max(0.0, whole - steps) for whole, steps in processes)
+    return sum(whole for whole, _ in processes) - (len(processes) - ceil(len(processes) / at_once)) * starting
 
 
 def timed_steps(usual: float, start: float, among: int = 0) -> int:

@@ -41,7 +41,8 @@ class LivingObjects:
 def _classes_of(kind: type) -> Iterator[type]:
     """Yields a class and all that derive from it."""
     yield kind
-    for each in type.__subclasses__(kind):
+    subclasses: list[type] = type.__subclasses__(kind)
+    for each in subclasses:
         yield from _classes_of(each)
 
 
