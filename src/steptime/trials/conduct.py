@@ -252,7 +252,7 @@ class TrialRunner:
 
     def _rounds(self, stage: int, tried: Sequence[Variant], baseline: Variant, after: tuple[int, bool]) -> None:
         later, anyway = after
-        while (round_ := self._rounds_done(stage)) < MAX_ROUNDS:
+        while (round_ := _rounds_done(self.of(stage))) < MAX_ROUNDS:
             judged = [self._proved(stage, variant) for variant in tried]
             settled = [each for each in judged if self._settled(stage, each.variant)]
             open_ = [each for each in judged if not (each in settled or overtaken(each, settled, self.plan.goal))]
@@ -371,9 +371,6 @@ class TrialRunner:
         known, plan, least = self.of(stage), self.plan, self.plan.least_step_ns
         return judge(variant, known, min_gain=plan.min_gain, goal=plan.goal, metric=plan.compared, least_ns=least)
 
-    def _rounds_done(self, stage: int) -> int:
-        return len({run.round for run in self.of(stage) if run.variant == CONTROL and not run.rehearsal})
-
     def _seconds(self, stage: int, variant: str = BASELINE) -> float:
         """Expected seconds of a variant's timed process: as its last one, else extrapolated from its rehearsal, else as
         the unchanged job."""
@@ -394,15 +391,9 @@ class TrialRunner:
         alternating = self._alternating(len(variants))
         others = processes_of(len(variants), alternating=alternating) - len(variants)
         names = [*(variant.name for variant in variants), *[BASELINE] * others]
-        processes = [(self._seconds(stage, name), self._stepping(stage, name)) for name in names]
+        steps = timed_steps(self._usual(), self.plan.start_seconds, self._alternating(1)) * self._usual()
+        processes = [(self._seconds(stage, name), _stepping(self.of(stage), name, steps)) for name in names]
         return _overlapping(processes, self._executor.at_once if alternating else 1) / self._executor.width
-
-    def _stepping(self, stage: int, variant: str) -> float:
-        """Expected seconds of the steady steps of a timed process, out of its `_seconds`."""
-        timed = [run for run in self.of(stage) if run.variant == variant and not run.rehearsal]
-        if timed:
-            return sum(timed[-1].step_ns) / 1e9
-        return timed_steps(self._usual(), self.plan.start_seconds, self._alternating(1)) * self._usual()
 
     def _left(self, stage: int, later: int) -> float:
         return self.budget.left() - min(later * self._seconds(stage), SHARE * self.budget.seconds)
@@ -472,6 +463,16 @@ def keep(runner: TrialRunner, stage: int, judgements: tuple[Judgement, ...]) -> 
     for each in judgements:
         append_result(runner.workspace.folder, judgement=each, stage=stage)
     return judgements
+
+
+def _rounds_done(runs: Sequence[Run]) -> int:
+    return len({run.round for run in runs if run.variant == CONTROL and not run.rehearsal})
+
+
+def _stepping(runs: Sequence[Run], variant: str, otherwise: float) -> float:
+    """Seconds of the steady steps of a variant's last timed process; otherwise: of one that has not run."""
+    timed = [run for run in runs if run.variant == variant and not run.rehearsal]
+    return sum(timed[-1].step_ns) / 1e9 if timed else otherwise
 
 
 def _overlapping(processes: Sequence[tuple[float, float]], at_once: int) -> float:
