@@ -426,6 +426,18 @@ def test_outliers_are_counted_once(tmp_path: Path) -> None:
     assert (outliers.count, outliers.left_out, outliers.numbers) == (2, 2, (41, 61))
 
 
+@pytest.mark.parametrize(("times", "count"), [(200, 0), (800, 1)])
+def test_a_step_whose_lines_are_timed_is_long_for_that(tmp_path: Path, times: int, count: int) -> None:
+    job = JournalBuilder()
+    for number in range(60):
+        start = job.now
+        job.next(MS * (times if number == 9 else 1)).forward(MS).backward(MS).step(MS)
+        if number == 9:
+            job.record(Kind.LINES, start, job.now, 0)
+    outliers = case_of(job.process(tmp_path / "recording")).outliers
+    assert (outliers.count if outliers is not None else 0) == count
+
+
 def test_settings_see_switches_that_a_backward_saw(tmp_path: Path) -> None:
     job = JournalBuilder().fact("settings", **SETTINGS)
     for number in range(10):

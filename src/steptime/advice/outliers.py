@@ -33,9 +33,10 @@ something else. (Varying shapes widen the interquartile range.)"""
 MOST_OF_THEM = 0.5
 """Fraction of the outliers' time, in the steps of one optimizer: a phase of the training that is its own."""
 NO_OPTIMIZERS: Mapping[int, str] = MappingProxyType({})
-SLOWED = 20.0
-"""Times the usual step; a judgement: no look of the probe's slows a step so much. Profiling with stacks, the slowest,
-costs some 10 µs per operator, of which the smallest takes 2."""
+SLOWED, SLOWED_BY_LINES = 20.0, 100.0
+"""Times the usual step; a judgement: no look of the probe's slows a step so much. Profiling with stacks costs some 10 µs
+per operator, of which the smallest takes 2; timing lines 0.8 µs per line, of which the smallest takes 20 ns (rows that
+are decoded in a comprehension took 21 times as long; EPYC, Python 3.11)."""
 MOST_NUMBERS = 8
 """Most outliers whose numbers are reported."""
 
@@ -89,7 +90,9 @@ def outliers_of(layout: Layout, usual: Int64, optimizers: Mapping[int, str] = NO
     names = tuple(phase.name.lower() for phase in Phase)
     use = _use(steady, steps.duration[steady], steps.phases[steady], names, usual)
     unsteady = np.flatnonzero(~steps.steady & ~steps.warm_up)
-    far = unsteady[steps.duration[unsteady] > SLOWED * np.median(steps.duration[usual])]
+    by_lines = measure(layout.records.of(Kind.LINES).intervals, steps.start, steps.end) > 0
+    limits = np.where(by_lines, SLOWED_BY_LINES, SLOWED) * np.median(steps.duration[usual])
+    far = unsteady[(steps.duration > limits)[unsteady]]
     if len(far) and steps.duration[far].sum() > (use.count * use.duration if use is not None else 0.0):
         # A phase of the training that met a look of the probe's.
         use, steady = _left_out(layout, far, usual, names), far
