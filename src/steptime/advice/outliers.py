@@ -34,9 +34,9 @@ MOST_OF_THEM = 0.5
 """Fraction of the outliers' time, in the steps of one optimizer: a phase of the training that is its own."""
 NO_OPTIMIZERS: Mapping[int, str] = MappingProxyType({})
 SLOWED, SLOWED_BY_LINES = 20.0, 100.0
-"""Times the usual step; a judgement: no look of the probe's slows a step so much. Profiling with stacks costs some 10 µs
-per operator, of which the smallest takes 2; timing lines 0.8 µs per line, of which the smallest takes 20 ns (rows that
-are decoded in a comprehension took 21 times as long; EPYC, Python 3.11)."""
+"""Times the usual step; a judgement: no look of the probe's slows a step so much. Profiling with stacks costs some
+10 µs per operator, of which the smallest takes 2; timing lines 0.8 µs per line, of which the smallest takes 20 ns (rows
+that are decoded in a comprehension took 21 times as long; EPYC, Python 3.11)."""
 MOST_NUMBERS = 8
 """Most outliers whose numbers are reported."""
 
