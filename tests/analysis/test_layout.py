@@ -461,6 +461,18 @@ def test_what_ends_a_window_is_none_of_the_step_behind_it_however_long_it_takes(
     assert steps.steady.tolist() == [False, True, True, False, True, True, True, True]
 
 
+def test_a_short_step_is_profiled_however_long_its_window_takes_to_start(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(20):
+        if number == 10:
+            job.span(Kind.PAUSE, 1000 * MS)
+        start = job.now
+        usual_step(job)
+        if number == 10:
+            job.record(Kind.PROFILED, start, job.now, 1)
+    assert np.flatnonzero(laid_out(job, tmp_path).steps.profiled).tolist() == [10]
+
+
 def test_a_step_stays_in_the_mean_where_the_probe_paused_for_a_moment(tmp_path: Path) -> None:
     job = JournalBuilder()
     for number in range(20):

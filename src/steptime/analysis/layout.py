@@ -113,12 +113,12 @@ def _steps(
     length, slack = end - start, PART * (end - start)
     lined = (inside(Kind.LINES) >= length - slack) & (end - slack <= lines.times.end.max(initial=0))
     _name_gaps(phases, start, end, lined, claims.all, work, lines)
-    # What ends a window holds the job, on a busy machine for more than the slack: none of the step behind it.
-    pauses = probe.of(Kind.PAUSE).intervals
-    profiled = inside(Kind.PROFILED, pauses) > slack
+    # What starts and ends a window holds the job, for longer than a short step takes: it is no part of either.
+    pauses, touching = probe.of(Kind.PAUSE).intervals, PART * duration
+    profiled = inside(Kind.PROFILED, pauses) > touching
     forwards = activity.forwards.start
     untimed = end <= forwards[0] if len(forwards) else np.zeros(len(end), np.bool_)  # before the first timed forward
-    looked = (inside(Kind.DISCOVERY, pauses) > slack) | untimed
+    looked = (inside(Kind.DISCOVERY, pauses) > touching) | untimed
     excluded = profiled | looked | (measure(claims.excluding, start, end) > 0) | _kept_for_slowness(probe, start)
     paused = measure(claims.sets[SegmentKind.PAUSE], start, end) > SHORT_PAUSE * length
     timed = inside(Kind.UNTIMED) * 2 <= length
