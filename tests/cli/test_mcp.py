@@ -21,7 +21,7 @@ from preloading import python
 from steptime.advice.engine import examine
 from steptime.advice.evidence import PathUse
 from steptime.answer.answer import Answer
-from steptime.answer.brief import MOST_BYTES, as_brief, fitted, place_of
+from steptime.answer.brief import as_brief, fitted, place_of
 from steptime.cli import answers
 from steptime.cli.main import main
 from steptime.cli.mcp import answered, judged_diff
@@ -178,11 +178,13 @@ def test_every_report_and_page_is_answered_in_short_with_a_next_call(ask: Ask) -
     assert not any(document["next"]["tool"] == "judge" for document in documents)
 
 
-def test_an_answer_is_cut_but_for_what_a_call_needs() -> None:
+# Words, paths full of signs and digits (by bytes such a text has twice the tokens of prose), and another script.
+@pytest.mark.parametrize("sign", ["é", "word ", "a1_/", "-1.", "日本"])
+def test_an_answer_is_cut_but_for_what_a_call_needs(sign: str) -> None:
     next_ = answers.call("judge", command=["python", "train.py", "--name", "x" * 900], recording="/runs/a")
-    findings = [{"code": f"ST{number}", "why": "é" * 3000} for number in range(100)]
+    findings = [{"code": f"ST{number}", "why": sign * 3000} for number in range(100)]
     text = fitted(as_brief(Answer("", "y" * 5000, "z" * 5000), next_, line="l" * 5000, found=findings))
-    assert len(text.encode()) <= MOST_BYTES
+    assert len(TOKEN.findall(text)) < 1500
     assert json.loads(text)["next"] == next_
 
 

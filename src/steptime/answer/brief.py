@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,10 @@ from steptime.answer.printable import one_line, shorten
 from steptime.answer.tables import Table
 from steptime.quantities import SourceLine, format_duration, format_share
 
-MOST_BYTES = 3700
-"""Most bytes of a document: 1,500 tokens of 2.5 bytes, which is little for JSON."""
+MOST_TOKENS = 1500
+"""A document has fewer: what docs/agents.md promises."""
+TOKEN = re.compile(r"[A-Za-z]{1,4}|[^\W\d_]|\d{1,2}|[^\w\s]{1,4}|_+")
+"""Smaller than those of most language models: four letters of a word, a letter of another script, two digits, signs."""
 SIZES = ((8, 1600), (6, 800), (5, 400), (4, 240), (3, 160), (2, 120), (1, 80))
 """(entries of a list, characters of a sentence), tried in order until the document fits."""
 WHOLE = frozenset({"next", "recording", "folder", "apply", "patch_file", "code", "fixes"})
@@ -83,11 +86,11 @@ def place_of(source: SourceLine | None) -> str:
 
 
 def fitted(document: Mapping[str, Any]) -> str:
-    """Document as one line of JSON, cut to MOST_BYTES."""
+    """Document as one line of JSON, cut to fewer than MOST_TOKENS."""
     text = ""
     for most, length in SIZES:
         text = json.dumps(_cut(document, most, length), ensure_ascii=False)
-        if len(text.encode("utf-8", "backslashreplace")) <= MOST_BYTES:
+        if sum(1 for _ in TOKEN.finditer(text)) < MOST_TOKENS:
             return text
     kept = {key: value for key, value in document.items() if key in ("answer", "confidence", *WHOLE)}
     return json.dumps(_cut(kept, *SIZES[-1]), ensure_ascii=False)
