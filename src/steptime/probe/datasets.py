@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
 from steptime.probe import sites
+from steptime.probe.objects import attributes, unasked
 from steptime.probe.ours import pass_on
 
 INDEXING = frozenset(
@@ -58,7 +59,7 @@ def iterator_facts(iterator: Any, number: int, site: dict[str, Any] | None) -> d
     size = getattr(iterator._index_sampler, "batch_size", None) if iterator._auto_collation else None
     settings = {
         "dataset": _dataset_name(dataset),
-        "dataset_length": _length(dataset),
+        "dataset_length": None if isinstance(dataset, IterableDataset) else counted_length(dataset),
         "iterable": isinstance(dataset, IterableDataset),
         "in_memory_tensors": _in_memory(dataset),
         "batched_fetch": bool(iterator._auto_collation) and _fetches_batches(dataset),
@@ -87,15 +88,70 @@ def _dataset_name(dataset: Any) -> str:
     return f"{name}({_dataset_name(dataset.dataset)})" if isinstance(dataset, Subset) else name
 
 
-def _length(dataset: Any) -> int | None:
-    """Returns the dataset's length, only if torch's samplers ask for it too; else None."""
-    if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__len__"):
+COUNTING = INDEXING | {
+    "LOAD_GLOBAL",
+    "PUSH_NULL",
+    "PRECALL",
+    "CALL",
+    "CALL_FUNCTION",
+    "LOAD_METHOD",
+    "CALL_METHOD",
+    "BINARY_OP",
+    "BINARY_ADD",
+    "BINARY_SUBTRACT",
+    "BINARY_MULTIPLY",
+    "BINARY_FLOOR_DIVIDE",
+    "COMPARE_OP",
+    "IS_OP",
+    "TO_BOOL",
+    "UNARY_NOT",
+    "NOT_TAKEN",
+}
+"""Instructions of a function that only counts what its object holds (Python 3.10 to 3.14)."""
+COUNTS = frozenset({"len", "min", "max", "int"})
+"""Builtin functions that it may call."""
+SIZES = frozenset({"shape", "size", "numel"})
+"""What it may ask tensors and arrays for."""
+NUMBERS = (int, float, bool, type(None))
+
+
+def counted_length(held: Any) -> int | None:
+    """Returns the length of a dataset or sampler if no code of the user's runs for it but arithmetic on what it holds;
+    else None: a __len__ may print, count its calls or read files."""
+    if not hasattr(type(held), "__len__") or not _only_counts(held, DEEPEST):
         return None
     try:
-        return len(dataset)
-    except Exception as error:  # noqa: BLE001 - the probe's boundary: the user's __len__ may raise anything
+        with unasked():
+            return len(held)
+    except Exception as error:  # noqa: BLE001 - the probe's boundary: a __len__ may raise anything
         pass_on(error)
         return None
+
+
+DEEPEST = 8
+"""Depth of samplers, wrappers and datasets that hold one another."""
+
+
+def _only_counts(held: Any, depth: int) -> bool:
+    """True if `len` of what is held runs no code of the user's but arithmetic on what that holds in turn; numbers
+    count, too. A library's or torch's may ask what it holds."""
+    kind = type(held)
+    function, own = getattr(kind, "__len__", None), attributes(held)
+    if function is None or not depth:
+        return kind in NUMBERS
+    code = getattr(function, "__code__", None)
+    if code is None or not (code.co_filename.startswith("<") or sites.whose(code.co_filename) == sites.USER):
+        return all(_only_counts(each, depth - 1) for _, each in own if hasattr(type(each), "__len__"))
+    named = dict(function.__globals__)
+    for each in reversed(kind.__mro__):
+        named |= vars(each)
+    named |= dict(own)
+    asked = {name for name in code.co_names if name not in SIZES and not (name in COUNTS and name not in named)}
+    return (
+        not any("__getattribute__" in vars(each) for each in kind.__mro__[:-1])
+        and all(each.opname in COUNTING or "JUMP" in each.opname for each in dis.get_instructions(code))
+        and all(name in named and _only_counts(named[name], depth - 1) for name in asked)
+    )
 
 
 def _fetches_batches(dataset: Any) -> bool:

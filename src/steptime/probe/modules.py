@@ -34,6 +34,16 @@ def named_modules(top_modules: Iterable[torch.nn.Module]) -> Iterator[tuple[str,
             yield path, module
 
 
+def named_parameters(top_module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yields the parameters of a tree with torch's names ("layer1.0.weight"), read from its tables, too."""
+    for path, module in _tree("", top_module):
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        own = module.named_parameters() if scripted else module.__dict__.get("_parameters", {}).items()
+        for name, parameter in list(own):
+            if parameter is not None:
+                yield f"{path}.{name}".removeprefix("."), parameter
+
+
 def _tree(path: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
     seen, waiting = {id(module)}, [(path, module)]
     while waiting:

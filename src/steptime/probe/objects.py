@@ -21,6 +21,19 @@ T = TypeVar("T")
 
 unasked = torch._C.DisableTorchFunction
 """Context in which reading a tensor's properties runs no torch function mode and no class of the job's."""
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """Context in which our operators on tensors reach no mode of the job's, neither of functions nor of dispatch."""
+    with unasked():
+        if not torch._C._len_torch_dispatch_stack():
+            yield
+            return
+        with torch.utils._python_dispatch._disable_current_modes():
+            yield
+
+
 being_traced = torch._C._get_tracing_state
 """True if torch.jit.trace runs in this thread: it would write every property that we read, even a shape, into a
 graph."""

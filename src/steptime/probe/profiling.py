@@ -33,6 +33,7 @@ from steptime.probe.identity import clock_pair, process_group
 from steptime.probe.inlay import Inlay
 from steptime.probe.memory import allocations
 from steptime.probe.modules import ModuleRanges
+from steptime.probe.objects import unseen
 from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.recorder import Recorder
 
@@ -77,8 +78,9 @@ class OpenRanges:
         if packet._op is self:
             packet._op = self._original
             torch.jit._builtins._get_builtin_table().pop(id(self), None)
-        for opened in self._ranges:
-            torch.ops.profiler._record_function_exit._RecordFunction(opened)
+        with unseen():
+            for opened in self._ranges:
+                torch.ops.profiler._record_function_exit._RecordFunction(opened)
         self._ranges = []
 
 

@@ -28,6 +28,7 @@ from steptime.journal import EARLY_WINDOW, Kind
 from steptime.probe import device, identity
 from steptime.probe.allowance import DISCOVERED_CALL, LEAST, SECOND, SHARE, Form, graph_nodes
 from steptime.probe.catching import LookingThread, Occurrences, SlowStepObserver, written_once
+from steptime.probe.datasets import counted_length
 from steptime.probe.deadline import Deadline
 from steptime.probe.discovery import Discovery, Found
 from steptime.probe.gradients import GradientNorm
@@ -696,12 +697,8 @@ def _batches_left(iterators: Iterable[Any]) -> int | None:
     """Returns the most batches that a loader in use still has in its epoch; None if unknown."""
     left = []
     for iterator in iterators:
-        try:
-            taken, total = int(iterator._num_yielded), len(iterator)
-        except Exception as error:  # noqa: BLE001 - the probe's boundary: a stream without a length, a sampler of the job's own
-            pass_on(error)
-            continue
-        if 0 < taken <= total:
+        taken, total = getattr(iterator, "_num_yielded", 0), counted_length(getattr(iterator, "_index_sampler", None))
+        if total is not None and 0 < taken <= total:
             left.append(total - taken)
     return max(left, default=None)
 

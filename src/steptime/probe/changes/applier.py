@@ -16,7 +16,7 @@ import torch
 
 from steptime.probe import calls
 from steptime.probe.inlay import THROUGH, Inlay
-from steptime.probe.objects import SideTable, being_traced, parameters_of
+from steptime.probe.objects import SideTable, being_traced, parameters_of, unasked, unseen
 from steptime.probe.ours import pass_on
 
 
@@ -128,7 +128,8 @@ def keep_unscaled(seen: Callable[[Any], None] | None = None) -> None:
 
     def returned(scaler: Any, outputs: Any, result: Any) -> Any:
         if isinstance(outputs, torch.Tensor) and result is not outputs:
-            unscaled.keep(result, outputs.detach())
+            with unseen():
+                unscaled.keep(result, outputs.detach())
             if seen is not None:
                 seen(scaler)
         return result
@@ -159,10 +160,12 @@ class TopModuleObserver(calls.CallObserver):
         depth = self._depth[thread] = self._depth.get(thread, 0) + 1
         if depth > 1 or self.in_backward or torch.utils.data.get_worker_info() is not None:
             return thread
-        unknown = torch.is_grad_enabled() and not being_traced() and not self._seen.of(module)
-        if unknown and any(parameter.requires_grad for parameter in parameters_of(module)):
-            self._seen.keep(module, True)
-            self._found(module)
+        if torch.is_grad_enabled() and not being_traced() and not self._seen.of(module):
+            with unasked():
+                trained = any(parameter.requires_grad for parameter in parameters_of(module))
+            if trained:
+                self._seen.keep(module, True)
+                self._found(module)
         return thread
 
     def ends(self, begun: int) -> None:

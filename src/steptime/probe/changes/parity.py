@@ -28,6 +28,7 @@ from steptime.probe.changes.loss_course import LossCourse
 from steptime.probe.changes.sketches import sketch
 from steptime.probe.changes.variant import ProcessVariant
 from steptime.probe.changes.work import REPLACED, WorkRecorder, numbers, replaced
+from steptime.probe.modules import named_parameters
 from steptime.probe.objects import each_once, local_values, parameters_of
 from steptime.probe.recorder import Recorder, json_number
 
@@ -84,7 +85,7 @@ class ParityRecorder:
 
     def top_module(self, module: torch.nn.Module) -> None:
         taken = set(self._names.values())
-        for name, parameter in module.named_parameters():
+        for name, parameter in named_parameters(module):
             # Without what wrappers put before a name (DistributedDataParallel, torch.compile).
             name = name.removeprefix("module.").replace("_orig_mod.", "")
             alike = next(each for n in count(1) if (each := f"{name} ({n})" if n > 1 else name) not in taken)

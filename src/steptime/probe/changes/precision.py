@@ -11,7 +11,7 @@ import torch
 
 from steptime.probe.changes import traceable
 from steptime.probe.changes.applier import Applier, count, wrap_top_module
-from steptime.probe.objects import parameters_of
+from steptime.probe.objects import modules_of, parameters_of
 from steptime.probe.ours import pass_on
 
 FIRST_SCALE, LARGEST_SCALE = 2.0**16, 2.0**24
@@ -225,6 +225,6 @@ def switch_off() -> None:
 
 def switch_off_in(top_module: torch.nn.Module) -> None:
     """Removes the dropout of recurrent layers, which is inside their kernels."""
-    for module in top_module.modules():
+    for module in modules_of(top_module):
         if isinstance(module, torch.nn.RNNBase):
             module.dropout = 0.0

@@ -19,7 +19,7 @@ from steptime.probe.changes.applier import Applier, TopModuleObserver
 from steptime.probe.changes.outside import OutsideWrites
 from steptime.probe.changes.parity import ParityRecorder
 from steptime.probe.changes.variant import ProcessVariant
-from steptime.probe.objects import ConstructionObserver
+from steptime.probe.objects import ConstructionObserver, unseen
 from steptime.probe.ours import pass_on
 from steptime.probe.patches import Follower
 from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER
@@ -166,9 +166,8 @@ class Trial(Follower):
             self._guard(precision.switch_off_in, module)
         if self.variant is not None and self.variant.exact:
             self._guard(exact.top_module, module)
-        self._keep(
-            "top_module", module
-        )  # beneath the session's own wrapper, which would not know itself under another one
+        # Beneath the session's own wrapper, which would not know itself under another one.
+        self._keep("top_module", module)
         self._guard(self._session.add_top_module, module)
 
     def boundary(self, steps: int) -> None:
@@ -255,7 +254,8 @@ class Trial(Follower):
 
     def _guard(self, method: Callable[..., Any], *arguments: Any) -> None:
         try:
-            method(*arguments)
+            with unseen():
+                method(*arguments)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: the recording is poorer, the job goes on
             text = f"the variant of a trial: {type(error).__name__}: {error}"
             if text not in self._message:

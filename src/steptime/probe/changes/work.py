@@ -28,7 +28,7 @@ from steptime.probe.changes.carried import (
 )
 from steptime.probe.changes.sketches import sketch
 from steptime.probe.changes.traceable import dropped
-from steptime.probe.objects import SideTable, being_traced, modules_of, parameters_of, tensors_in
+from steptime.probe.objects import SideTable, being_traced, modules_of, parameters_of, tensors_in, unseen
 from steptime.probe.ours import pass_on
 
 AS_THEY_ARE = ("dropout", "training", "low", "drew", "options", "moving", "kernels", "launches", "operators")
@@ -106,7 +106,8 @@ class WorkRecorder:
         def called(*args: Any, **kwargs: Any) -> Any:
             if self._depth or torch.compiler.is_compiling() or being_traced():  # a graph would have our operators
                 return call(*args, **kwargs)
-            self._see(args, kwargs)
+            with unseen():
+                self._see(args, kwargs)
             self._depth += 1
             try:
                 return call(*args, **kwargs)

@@ -15,7 +15,7 @@ from typing import Any
 from torch.utils.data import dataloader as torch_dataloader
 
 from steptime.probe.numerics.values import is_finite, is_floating, largest_by_row, range_of, rows_not_finite, storage_of
-from steptime.probe.objects import SideTable, tensors_in
+from steptime.probe.objects import SideTable, tensors_in, unseen
 from steptime.probe.ours import pass_on
 
 MOST_PENDING = 4096
@@ -61,7 +61,8 @@ class Batches:
             finally:
                 self.loading = False
             try:
-                self._arrived(iterator, batch)
+                with unseen():
+                    self._arrived(iterator, batch)
             except Exception as error:  # noqa: BLE001 - the probe's boundary: a batch that cannot be looked at has no samples to name
                 self.indices = []
                 pass_on(error)

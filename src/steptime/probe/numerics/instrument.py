@@ -18,7 +18,7 @@ from steptime.probe.numerics.job import GrowingNumerics, Role
 from steptime.probe.numerics.monitor import gradient_norm
 from steptime.probe.numerics.operators import FirstNonFinite, OperatorObserver
 from steptime.probe.numerics.values import ModuleNames, is_finite, is_floating, storage_of
-from steptime.probe.objects import local_values
+from steptime.probe.objects import local_values, modules_of
 from steptime.probe.recorder import json_number
 
 LOSS, GRADIENT, SKIPPED, READ = "loss", "gradient", "skipped", "read"
@@ -54,7 +54,7 @@ class Instrument(Role):
         if not self._entered:
             self._entered = True
             _uncompiled(self._numerics)
-            self._observer.__enter__()
+            self._observer.__enter__()  # below the job's modes, which are away while a role is called (`unseen`)
         self._observer.active = True
         self._learn_parameters()
 
@@ -66,7 +66,7 @@ class Instrument(Role):
 
     def top_module(self, module: torch.nn.Module) -> None:
         self._names.top_module(module)
-        for part in module.modules():
+        for part in modules_of(module):
             for name, each in part._parameters.items():
                 if each is not None:
                     self._parameters[id(each)] = (f"{self._names.of(part)}.{name}", weakref.ref(each))
@@ -118,9 +118,7 @@ class Instrument(Role):
         self._numerics.forget()
 
     def _measure(self, step: int, optimizer: Any) -> None:
-        active, self._observer.active = self._observer.active, False  # our own operators are none of the job's
         norm = gradient_norm([each.grad for group in optimizer.param_groups for each in group["params"]])
-        self._observer.active = active
         if norm is not None:
             self._history.append((step, float(norm)))
             del self._history[: -4 * HISTORY]

@@ -20,7 +20,7 @@ from steptime.probe.backwards import BackwardObserver
 from steptime.probe.changes.applier import TopModuleObserver, keep_unscaled, losses_of, unscaled
 from steptime.probe.inlay import Inlay
 from steptime.probe.messages import switched_off
-from steptime.probe.objects import ConstructionObserver, ObjectNumbers, torch_optimizer
+from steptime.probe.objects import ConstructionObserver, ObjectNumbers, torch_optimizer, unseen
 from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.patches import OPENED_WITH_OPTIMIZER
 from steptime.probe.recorder import finish_as_child, write_whole
@@ -171,7 +171,8 @@ class Job(BackwardObserver):
         if not self._active:
             return
         try:
-            method(*arguments)
+            with unseen():
+                method(*arguments)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
             self._active = False
             self.role.failed(error)

@@ -21,7 +21,7 @@ from steptime.probe.inlay import THROUGH, Inlay
 from steptime.probe.numerics.job import GrowingNumerics, Role
 from steptime.probe.numerics.updates import UpdateObserver
 from steptime.probe.numerics.values import ModuleNames, is_floating
-from steptime.probe.objects import being_traced, local_values
+from steptime.probe.objects import being_traced, local_values, unseen
 from steptime.probe.ours import pass_on
 from steptime.probe.recorder import json_number
 
@@ -400,7 +400,8 @@ class Monitor(Role):
 
     def _guarded(self, method: Callable[..., None], *arguments: Any) -> None:
         try:
-            method(*arguments)
+            with unseen():
+                method(*arguments)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: without this look the others go on
             self._outputs.stride = 0
             self._numerics.note(f"module outputs were not looked at: {type(error).__name__}: {error}")

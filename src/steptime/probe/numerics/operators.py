@@ -29,7 +29,7 @@ from steptime.probe.numerics.values import (
     rows_not_finite,
     storage_of,
 )
-from steptime.probe.objects import tensors_in
+from steptime.probe.objects import tensors_in, unasked
 from steptime.probe.ours import pass_on
 from steptime.probe.recorder import json_number
 
@@ -141,14 +141,16 @@ class OperatorObserver(TorchDispatchMode):  # type: ignore[misc]
         kind, before = None, []
         try:
             kind = self._kinds.get(func) or self._kind(func)
-            before = [_before(tensor) for tensor in _written(kind, args)] if not kind.skipped else []
+            with unasked():
+                before = [_before(tensor) for tensor in _written(kind, args)] if not kind.skipped else []
         except Exception as error:  # noqa: BLE001 - the probe's boundary: the job goes on unchecked
             self._fail(error)
             pass_on(error)
         output = func(*args, **kwargs)
         try:
             if kind is not None and self.active:
-                self._look(kind, args, kwargs, output, before)
+                with unasked():  # this mode is below the job's, none of which is asked here: functions' modes would be
+                    self._look(kind, args, kwargs, output, before)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: the job goes on unchecked
             self._fail(error)
             pass_on(error)

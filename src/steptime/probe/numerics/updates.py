@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from steptime.probe.objects import local_values
+from steptime.probe.objects import local_values, modules_of
 
 MOST_WEIGHTS = 8
 """Weights that are looked at, spread over the model."""
@@ -30,7 +30,7 @@ class UpdateObserver:
         """Chooses matrices of a model, those that lie far apart in it."""
         found = [
             (f"{name_of(part)}.{name}", weakref.ref(each))
-            for part in module.modules()
+            for part in modules_of(module)
             for name, each in part._parameters.items()
             if each is not None and each.dim() > 1 and each.requires_grad
         ]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from steptime.probe import sites
+from steptime.probe.modules import named_modules
 from steptime.probe.ours import pass_on
 
 MOST_ROWS = 64
@@ -179,8 +180,8 @@ class ModuleNames:
         return self._names.get(id(module), type(module).__name__)
 
     def _learn(self, top_module: torch.nn.Module) -> None:
-        for name, module in top_module.named_modules():
-            parts = [part for part in name.split(".") if part and part not in WRAPPERS]
+        for path, module in named_modules([top_module]):
+            parts = [part for part in path.split(".")[1:] if part not in WRAPPERS]
             if type(top_module).__name__ in PARALLEL and parts[:1] == ["module"]:
                 del parts[0]
             self._names.setdefault(id(module), ".".join((_class_of(top_module), *parts)))
