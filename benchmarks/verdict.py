@@ -2,9 +2,14 @@
 
     python -m benchmarks.verdict --out benchmarks/results/verdict.md
     python -m benchmarks.verdict --steptime before=OLD/src --steptime now=src --out RESULTS
+    python -m benchmarks.verdict --programs FOLDER --python ENVIRONMENT/bin/python --out RESULTS
 
 Three programs of examples/, each with an honest change that pays: one batch of indices for a loader, a decoder in numpy
-for one in Python, one operator for seven. Each round runs every steptime once on each program.
+for one in Python, one operator for seven; besides, those of a folder of one's own. Each round runs every steptime once
+on each program.
+
+A folder of programs has for each NAME a folder NAME/job, its change as NAME/change.diff, and in NAME/command.txt the
+words behind `python`.
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ import difflib
 import json
 import os
 import resource
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -73,13 +80,17 @@ def main() -> None:
     parser.add_argument("--steptime", action="append", metavar="NAME=SRC", help="a steptime's src; by default this one")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--budget", default="5m")
+    parser.add_argument("--programs", type=Path, metavar="FOLDER", help="programs of your own, besides")
+    parser.add_argument("--python", default=sys.executable, help="that runs the programs; by default this one")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
+    own = sorted(each.parent for each in given.programs.glob("*/command.txt")) if given.programs else []
+    programs: list[str | Path] = [*PROGRAMS, *own]
     sources = dict(each.split("=", 1) for each in given.steptime or (f"this={EXAMPLES.parent / 'src'}",))
     found = [
-        judged(name, source, program, given.budget)
+        judged(name, source, program, given.budget, given.python)
         for _ in range(given.rounds)
-        for program in PROGRAMS
+        for program in programs
         for name, source in sources.items()
     ]
     text = table(found)
@@ -87,12 +98,18 @@ def main() -> None:
     print(text)
 
 
-def judged(name: str, source: str, program: str, budget: str) -> Verdict:
-    """Judges a program's change with a steptime, in a folder of its own."""
-    arguments, changes = PROGRAMS[program]
+def judged(name: str, source: str, program: str | Path, budget: str, python: str) -> Verdict:
+    """Judges a program's change with a steptime, in a folder of its own. program: of PROGRAMS, or its folder."""
     with tempfile.TemporaryDirectory(prefix="verdict-") as folder:
-        write_job(Path(folder), program, changes)
-        job = (sys.executable, "train.py", *arguments)
+        if isinstance(program, Path):
+            shutil.copytree(program / "job", folder, dirs_exist_ok=True)
+            shutil.copy(program / "change.diff", folder)
+            words, program = shlex.split((program / "command.txt").read_text(encoding="utf-8")), program.name
+        else:
+            given, changes = PROGRAMS[program]
+            write_job(Path(folder), program, changes)
+            words = ["train.py", *given]
+        job = (python, *words)
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         done = subprocess.run(
             [*STEPTIME, "judge", "--diff", "change.diff", "--budget", budget, "--json", "--", *job],
