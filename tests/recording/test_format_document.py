@@ -13,6 +13,7 @@ from steptime.quantities import SourceLine
 from steptime.recording import recording
 from steptime.recording.documents import FACT_TYPES
 from steptime.recording.packed import LAYOUT
+from steptime.recording.parity import Parity
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recording-format.md").read_text(encoding="utf-8")
 TYPES = (
@@ -22,7 +23,7 @@ TYPES = (
     recording.TelemetrySample,
     recording.DeviceSample,
     recording.CodeLine,
-    recording.Parity,
+    Parity,
     SourceLine,
 )
 

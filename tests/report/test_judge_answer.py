@@ -12,7 +12,7 @@ from printed import sound
 from steptime.answer.markdown import as_markdown
 from steptime.answer.text import as_text
 from steptime.quantities import Estimate
-from steptime.recording.recording import StepWork
+from steptime.recording.parity import StepWork
 from steptime.report.judge_answer import answer_of, as_document
 from steptime.report.verdict_words import power_of, seconds_to_decide
 from steptime.trials.plan import batch_variant

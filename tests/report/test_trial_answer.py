@@ -13,7 +13,7 @@ from steptime.answer.tables import Table
 from steptime.answer.text import as_text
 from steptime.changes import Change
 from steptime.quantities import Estimate
-from steptime.recording.recording import StepWork
+from steptime.recording.parity import StepWork
 from steptime.report import judge_answer, lab_answer, trial_answer
 from steptime.report.tables import trial_table
 from steptime.report.trial_answer import FIRST

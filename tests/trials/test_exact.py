@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from steptime.recording.recording import StepWork
+from steptime.recording.parity import StepWork
 from steptime.trials.exact import (
     carried_less,
     exactness,

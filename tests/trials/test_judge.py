@@ -10,7 +10,7 @@ from trials.shared_machine import LOSSES, SharedMachine, run, trial
 from steptime.advice.fix import Goal, Promise
 from steptime.changes import Change
 from steptime.quantities import Estimate
-from steptime.recording.recording import StepWork
+from steptime.recording.parity import StepWork
 from steptime.trials.judge import asks_for_rehearsal, cannot_win, judge, overtaken
 from steptime.trials.trial import (
     BASELINE,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from steptime.errors import RecordingError, UsageError
-from steptime.recording.recording import StepWork
+from steptime.recording.parity import StepWork
 from steptime.trials.results import NAME, Plan, append_result, read_results
 from steptime.trials.trial import Run
 

@@ -17,7 +17,7 @@ from steptime.launcher.outcome import ProbeOptions
 from steptime.launcher.variant import VariantPlace, run_variant
 from steptime.probe.changes.loss_course import LossCourse
 from steptime.recording.load import load
-from steptime.recording.recording import StepWork
+from steptime.recording.parity import StepWork
 from steptime.trials.execute import ScheduledRun, read_run
 from steptime.trials.judge import judge
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, Run, TrialVerdict, Variant

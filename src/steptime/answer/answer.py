@@ -54,8 +54,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The big number. number: "36.5 → 16.4 ms/step". word: "possible" or "measured". times: "2.2×". interval: of what
-    is left, a sentence. cause: what does most of it, a sentence."""
+    """The big number. number: "36.5 → 16.4 ms/step". word: "possible" or "measured". times: "2.2×". interval: sentence
+    with the interval of the new step time or of the speed-up. cause: sentence with what gains most."""
 
     number: str
     word: str

@@ -267,7 +267,7 @@ def by_size(found: MemoryTriage) -> list[tuple[Owner, int]]:
 
 
 def _data(report: MemoryReport) -> dict[str, Any]:
-    """All data for a program; owners by their names."""
+    """The report as plain data, for programs. Owners are the labels that users see."""
     plain: dict[str, Any] = {"schema_version": SCHEMA_VERSION, **msgspec.to_builtins(report)}
     for breakdown in (device["breakdown"] for device in plain["devices"]):
         breakdown["entries"] = {LABELS[owner]: size for owner, size in breakdown["entries"]}

@@ -148,7 +148,7 @@ def _by_module(frames: tuple[SourceLine, ...]) -> Policy:
 
 
 def _casts(stacks: Stacks) -> Bool:
-    """Mask of the stacks of autocast's casts: by its C++ function, in a trace by a conversion that a product calls."""
+    """Mask of the stacks in a cast by autocast: of its C++ function, or in a trace of a conversion inside a matmul."""
     by_function = _anywhere(stacks, lambda frame: CAST.match(frame.function))
     operators = _operators(stacks, tuple(map(operator_name, stacks.frames)))
     converted = [

@@ -125,7 +125,7 @@ def local_values(gradient: Any) -> Any:
 
 
 class Gone:
-    """Weak references to the user's objects, of which the dead ones are collected.
+    """Weak references to the user's objects, and a list of those whose object has died.
 
     The callback of a dead object is C from end to end. A signal handler that runs in a Python callback of the garbage
     collector would raise where Python can only print and drop the exception.

@@ -30,7 +30,7 @@ from steptime.recording.documents import (
 )
 from steptime.recording.newest import listed
 from steptime.recording.packed import ASIDE, CLOCK_SLACK, LONGEST_LIFE, SUFFIX, Decoded, Life, decode, unpack
-from steptime.recording.recording import Parity, StepWork
+from steptime.recording.parity import Parity, StepWork
 
 SKETCH = 16
 """Numbers of a sketch: BUCKETS of probe/changes/sketches."""

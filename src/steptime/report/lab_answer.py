@@ -11,7 +11,7 @@ from steptime.answer.answer import Answer
 from steptime.answer.page.curves import curve_figures
 from steptime.answer.tables import Cell, Column, Table, duration, integer, number, size, table_of, word
 from steptime.quantities import format_bytes, format_count, format_share
-from steptime.recording.recording import StepWork
+from steptime.recording.parity import StepWork
 from steptime.report.judge_answer import as_document
 from steptime.report.sweep import throughput_chart
 from steptime.report.trial_answer import format_rate_of

@@ -8,7 +8,7 @@ from statistics import median
 
 from steptime.advice.fix import Goal
 from steptime.quantities import Estimate, format_bytes, format_change, format_count, format_duration
-from steptime.recording.recording import StepWork
+from steptime.recording.parity import StepWork
 from steptime.report.trials import TrialReport, Tried
 from steptime.trials import parity
 from steptime.trials.judge import KEPT, LEAST_ROUNDS

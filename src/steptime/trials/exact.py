@@ -18,7 +18,7 @@ from math import isfinite, prod
 import numpy as np
 
 from steptime.arrays import Float64
-from steptime.recording.recording import StepWork
+from steptime.recording.parity import StepWork
 from steptime.trials.trial import BASELINE, Run, Variant
 
 FLOAT64 = "torch.float64"

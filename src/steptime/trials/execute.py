@@ -34,7 +34,8 @@ from steptime.machine.fork_script import UNSOUND
 from steptime.recording.documents import read_bytes
 from steptime.recording.inventory import BLOCKS, CLOCKS, RESTS, VARIANTS
 from steptime.recording.load import load
-from steptime.recording.recording import Parity, Process, Recording, TelemetrySample
+from steptime.recording.parity import Parity
+from steptime.recording.recording import Process, Recording, TelemetrySample
 from steptime.trials.blocks import read_blocks
 from steptime.trials.containment import Layer, Workspace, contained, ground_of
 from steptime.trials.names import own_folder

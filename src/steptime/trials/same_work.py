@@ -18,7 +18,7 @@ import numpy as np
 
 from steptime.arrays import Float64
 from steptime.quantities import format_duration
-from steptime.recording.recording import StepWork
+from steptime.recording.parity import StepWork
 from steptime.trials.exact import (
     carried_less,
     exactness,

@@ -13,7 +13,7 @@ from math import inf, isfinite
 from steptime.advice.fix import Goal, Promise
 from steptime.changes import Change
 from steptime.quantities import Estimate
-from steptime.recording.recording import StepWork
+from steptime.recording.parity import StepWork
 from steptime.trials.blocks import NO_BLOCKS, BlockRecord
 from steptime.trials.names import check_name, check_source
 

@@ -19,7 +19,8 @@ from steptime.errors import NothingMeasuredError
 from steptime.intervals import measure, union
 from steptime.probe.changes.loss_course import LossCourse
 from steptime.quantities import format_duration
-from steptime.recording.recording import Parity, Process
+from steptime.recording.parity import Parity
+from steptime.recording.recording import Process
 from steptime.trials.same_work import (
     SLACK,
     Precision,

@@ -407,14 +407,15 @@ def file_system_sharing(step: StepSummary, loader: LoaderUse, case: Case) -> Opt
     """Batches shared by file name
 
     What it changes: torch.multiprocessing.set_sharing_strategy("file_system") before training: a loader's worker sends
-    the training process the name of each tensor's shared memory. By default, on Linux, it passes an open file for each
-    of them, through a connection that it must answer itself; where it makes the next item in pure Python meanwhile, it
-    holds the interpreter's lock and answers late, five milliseconds at a time (sys.getswitchinterval).
+    the training process the name of each tensor's shared memory. By default, on Linux, a thread of the worker
+    sends an open file for each of them when the training process asks. If the worker makes the next item in pure Python
+    meanwhile, that holds the interpreter's lock, and the thread answers late, five milliseconds at a time
+    (sys.getswitchinterval).
 
     What it promises: Equal losses: the batches are the same.
 
-    What it should gain: About half of what the training still waits although batches are made quickly enough: what is
-    left of the wait next to the making of batches by so many workers. Less where the items let the lock go.
+    What it should gain: About half of the wait that remains although the workers make batches quickly enough. Less
+    where the making of items releases the lock.
 
     When to leave it: Where jobs are often killed: torch's manager process (torch_shm_manager) frees what a dead process
     shared, and where that is killed too, the memory stays in /dev/shm.

@@ -90,12 +90,12 @@ def input_wait(step: StepSummary, categories: tuple[CategoryUse, ...], case: Cas
     How we know: The wait inside the training loader's next() is timed in every step; the time per item and per collated
     batch is timed where it happens, in the workers if there are any, with the CPU time that it takes: the rest is
     waiting (disk, network, sleep), which needs no CPU. The savings are the wait, without the time that it takes to
-    receive a batch that is ready from a worker (measured once on a machine, else a millisecond). Where the training
-    thread reads a batch at once already, only a worker could hide that: the same is left out, but for your own code in
-    there. A bare trace shows the loader's next() as an annotation: there the breakdown's input category can be saved,
-    on an accelerator the time that it idled meanwhile.
+    receive a batch that is ready from a worker (measured once on a machine, else a millisecond). Without workers, a
+    dataset that returns whole batches gains only from a worker, which costs that time, too: it is left out as well,
+    but for the part of your own code. A bare trace shows the loader's next() as an annotation. There the savings are
+    the breakdown's input category: on an accelerator, the time that it idled meanwhile.
 
-    What helps: First whatever is the largest part: the reading of an item (decode less, cache what never changes, store
+    What helps: Shorten the largest part first: the reading of an item (decode less, cache what never changes, store
     the data in the form that training needs: `steptime bench-loader --formats` times your samples as files, tar,
     Parquet, Arrow, LMDB and mapped arrays), the collating (stack once, not item by item), or the number of workers.
     What comes from disks far away is read in long pieces: tarred or streaming sets (WebDataset, MosaicML Streaming),
@@ -467,10 +467,11 @@ def slow_transfer(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
     What it means: The copy of each batch from the CPU's to the device's memory is in the way of training: it is
     blocking, it comes from pageable memory, or it carries more bytes than the model needs.
 
-    How we know: The lines that move the batch are timed in the steps; where a device trace exists, the copies that no
-    kernel hides can be saved, and the time that the device idles while the CPU stages pageable memory for it: of
-    the breakdown's copy and sync categories the share that they have in the traced steps, and never more. The line is
-    one that moves the batch, else one that was seen to move a tensor from the CPU. On a CPU there is nothing to move.
+    How we know: The lines that move the batch are timed in the steps. With a device trace, the savings have two parts:
+    copies to the device that no kernel hides, and the time that the device idles while the CPU stages pageable memory.
+    Their shares of all exposed copies and of all waits in the traced steps are taken of the breakdown's copy and sync
+    categories. The line is one that moves the batch, else one that was seen to move a tensor from the CPU. On a CPU
+    there is nothing to move.
 
     What helps: Pinned memory in the loader together with non_blocking=True; sending bytes (uint8 pixels, int32 tokens)
     and converting on the device; one copy per batch in place of one per tensor.

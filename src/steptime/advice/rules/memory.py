@@ -71,12 +71,12 @@ def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
 
     How we know: Memory is sampled about twice a second. Its slope over the steps is the median of all pairs'
     (Theil and Sen), with an interval from a bootstrap of blocks; the first quarter of the run and the windows of our
-    own profiler are left out. The rule fires when the interval is above zero, a megabyte has come together, and the
-    series keeps rising: a sawtooth does not, nor does a cache that fills up. Who keeps it is asked of Python's garbage
-    collector at three boundaries of steps, a few steps apart; of graphs that nothing holds, the line is named that
-    calls backward(create_graph=True), whose gradient and graph hold each other. In a run that was too short for a
-    slope, what is found so is reported if it keeps graphs of autograd. How long the memory lasts is what is left of it,
-    divided by the growth.
+    own profiler are left out. The rule fires when the interval is above zero, memory has grown by a megabyte, and the
+    series keeps rising: a sawtooth does not, nor does a cache that fills up. Python's garbage collector shows what
+    holds the new objects, at three step boundaries, a few steps apart. Graphs that nothing else holds come from
+    backward(create_graph=True), whose gradient and graph hold each other: the line of that call is named. In a run that
+    is too short for a slope, the rule fires if something holds more graphs of autograd at each boundary. The time until
+    memory is full is the free memory divided by the growth.
 
     What helps: Keep numbers, not tensors: `total += loss.detach()`, `losses.append(loss.item())` now and then. Remove
     hooks when they have served; empty what is collected.

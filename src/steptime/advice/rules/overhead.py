@@ -703,11 +703,11 @@ def indexing_in_loop(step: StepSummary, operators: tuple[OperatorUse, ...], case
     slice is a tensor as large as x, all zeros but for the slice, and these are added up one by one: with T rounds, T
     times the memory traffic of x, where one pass would do.
 
-    How we know: The profile counts the derivatives of slices in backward, and as many operators there that fill with
-    zeros and that add (one fewer), and times them. Their part of all operators in backward is the part of the measured
-    backward that can be saved, but for one pass; on a CPU, where operators are timed one by one. The interval is from
-    none to all of the filling: new memory may take far longer in the profiled steps than in the others. Slices that
-    torch's own recurrent layers take (of a packed batch) are not counted.
+    How we know: The rule looks at jobs on a CPU, where operators are timed one by one. The profile counts and times the
+    derivatives of slices in backward, and one fewer of the operators that fill with zeros and of those that add. The
+    savings are their share of the operators in backward, taken of the measured backward, without the one pass that
+    remains. The interval goes from none of the filling to all of it: new memory may take far longer in the profiled
+    steps than in the others. Slices that torch's own recurrent layers take (of a packed batch) are not counted.
 
     What helps: Take the tensor apart once, before the loop: `parts = x.unbind(1)` (or x.split(size)), and use parts[t].
     Its derivative is one stack. The results are the same.
@@ -727,7 +727,7 @@ def indexing_in_loop(step: StepSummary, operators: tuple[OperatorUse, ...], case
     least = most - scale * filled
     taken, once = (least + most) / 2, 1 - 1 / count
     return indexing_in_loop.finding(
-        f"{count:.0f} slices a step are taken of tensors; backward fills and adds up a whole tensor for each: "
+        f"{count:.0f} slices per step are taken of tensors; backward fills and adds up a whole tensor for each: "
         f"{format_duration(taken)} ({share_of_step(taken, step)})",
         "Take the tensor apart once before the loop, by unbind() or split(), and index what that returns.",
         modelled(once * taken, once * least, once * most, step.steady),

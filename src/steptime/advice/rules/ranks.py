@@ -161,13 +161,13 @@ def straggler_rank(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Str
     like slow communication; the rank that waits least is the one that is late. Where all ranks of one host are late
     together, it is the node.
 
-    How we know: The collectives are matched across all ranks, one by one within each process group. In each collective
-    a rank waits as much longer as it lasts there than on the last rank to come; clocks of different hosts need not
-    agree for that. A rank that came last because it had waited elsewhere itself is not counted: the one that it waited
-    for is. The excess is the straggler's own time beyond the median of the others'. The gain is a replay of the job
-    from its collectives, with the straggler's own times at the median of the others'.
+    How we know: The collectives are matched across all ranks, one by one within each process group. The wait
+    of a rank is the length of the collective there, without its length on the last rank to arrive: the clocks of
+    different hosts need not agree for that. Where a rank is last because it waited for another one before, the other
+    one is the straggler. The excess is the straggler's own time beyond the median of the others'. The gain is a replay
+    of the job from its collectives, with the straggler's own times at the median of the others'.
 
-    What helps: What helps the straggler alone: the line that is named, its input, its share of the work (uneven
+    What helps: Look at what the straggler alone has: the line that is named, its input, its share of the work (uneven
     batches, an embedding table), its own host or device (thermal limits, another job).
 
     When to ignore it: When the work is uneven by design (pipeline stages) and balanced elsewhere.
@@ -327,7 +327,8 @@ def rank_imbalance(step: StepSummary, ranks: tuple[RankUse, ...], straggler: Str
     share = ratio(waiting, sum(rank.step for rank in ranks) / len(ranks))
     if share < LEAST_SHARE_IN_TURNS or max(rank.last for rank in ranks) > MOST_OF_ONE:
         return None
-    summary = f"The ranks wait {format_duration(waiting)} per step ({format_share(share)}) in turns"
+    waits = f"{format_duration(waiting)} per step ({format_share(share)})"
+    summary = f"The ranks wait {waits} for one another, and the late one changes"
     advice = "Give all ranks batches of one cost: sort by length, or fill them by tokens."
     return rank_imbalance.finding(summary, advice, _waiting(waiting, ranks, step))
 

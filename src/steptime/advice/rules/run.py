@@ -292,9 +292,9 @@ def periodic_steps(step: StepSummary, period: PeriodUse, loader: LoaderUse | Non
 
     How we know: Of the steps that are far longer than usual, three in four lie k steps apart, and three in four of
     those steps are slow. Their extra time is spread over all steps. Where lines were timed in slow steps and in others,
-    the line is the one that takes most of it, and its part is what can be saved there; the operators are those of
-    slow steps that were profiled. Else the line is the only one of the loop
-    that takes a count modulo something, else the only one that calls anything but torch.
+    the line with most of the extra time is named, and the savings are its part. The operators are those of profiled
+    slow steps. Without such times, the line is the only one of the loop that takes a count modulo something, else the
+    only one that calls anything but torch.
 
     What helps: Do it less often, on a part of the data, or in another thread or process.
 
