@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from steptime.advice.better_ways import better_way
 from steptime.advice.evidence import Case, PathUse, RunUse
 from steptime.advice.kernels import elements, plain_name, shapes_of
 from steptime.advice.line_evidence import function_of
@@ -95,8 +96,9 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool, speaks: bool 
     enough = (found for found in map(_most_of, levels) if found and _sum(found) >= MOST_OF_FINDING * saved)
     most = next((found for found in enough if finding.category != "python" or not any(map(_is_operator, found))), [])
     runs = most or next(iter(levels), [])
+    way = _way(place, case) if speaks else ""
     if not runs:
-        return finding
+        return _with_way(finding, way, general=general)
     evidence = (f"There runs {' and '.join(_words(run, case) for run in runs[:2])}.", *finding.evidence)
     summary, advice = finding.summary, finding.advice
     if most and speaks:
@@ -106,9 +108,24 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool, speaks: bool 
         if not all(re.search(rf"\b{re.escape(name)}\b", summary) for name in names):
             summary = next((each for each in (often, mostly) if len(each) <= LONGEST_SUMMARY), summary)
         unsaid = [run for run in most if short_name(run.name) not in advice and (general or NEEDED not in advice)]
-        about = _about(unsaid)
+        about = _about(unsaid) if not way else ""
         advice = about if general and about else " ".join(filter(None, (advice, about)))
-    return replace(finding, summary=summary, advice=advice, evidence=evidence)
+    return _with_way(replace(finding, summary=summary, advice=advice, evidence=evidence), way, general=general)
+
+
+def with_better_way(finding: Finding, case: Case) -> Finding:
+    """Finding whose advice is a better way to write its line, where one is known."""
+    way = _way(finding.spent_at, case) if finding.spent_at is not None else ""
+    return _with_way(finding, way, general=True)
+
+
+def _way(place: SourceLine, case: Case) -> str:
+    return better_way(place, case, [_last(run) for run in _most_of(_at_line(place, case))])
+
+
+def _with_way(finding: Finding, way: str, *, general: bool) -> Finding:
+    """Finding that advises a better way first, and its own advice behind it unless that is general."""
+    return replace(finding, advice=way if general else f"{way} {finding.advice}") if way else finding
 
 
 def _most_of(runs: list[RunUse]) -> list[RunUse]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from steptime.advice.better_ways import UNLOGGED, joins_itself
 from steptime.advice.loader_model import production
 from steptime.advice.run_uses import CategoryUse, LoaderUse, RepeatUse, WorkUse
 from steptime.advice.savings import modelled, ratio
@@ -23,8 +24,6 @@ CONVERTS = re.compile(r"(?P<name>\btorch\.(?:as_tensor|tensor|\w*Tensor))\(\s*(?
 torch 2.13 reads it number by number."""
 OFF = 0.3
 """Of a time that was taken in a few traced steps."""
-MOSTLY = 0.5
-"""Of the evaluations of a line: what it gives then is what it gives."""
 MOST_OF_A_LINE = 0.3
 """Of the time of a line: a function that takes so much is what the line does."""
 PER_ENTRY = 3.0
@@ -42,6 +41,9 @@ READING = re.compile(r"(?:.*\.)?(?:load\w*|read\w*|open\w*|File|genfromtxt|fromf
 """Functions that read a file."""
 READS = re.compile(r"\b(?:load\w*|read\w*|open\w*|parse\w*|genfromtxt|fromfile|fromstring|decode\w*)\(")
 """A line that reads a file or text by its words: compiled functions of packages are not seen to be called."""
+LOGS, SILENT = re.compile(r"logging\.(?:Logger\.)?(?:debug|info|log)"), 20_000
+"""Logging of what may be below the level, and ns per call of a traced line up to which it writes nothing: below its
+level it took 5 microseconds, one that writes to a file 100 and more (torch 2.13, CPython 3.11)."""
 WRITES = re.compile(r"""open\([^)]*["'][rb+]*[wax]""")
 """A line that opens a file to write it."""
 
@@ -158,8 +160,12 @@ def work_uses(
 def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tuple[str, str, float]]:
     """(kind, what, ns) of what a line goes through, or makes for nothing."""
     yield from _gone_through(line, names)
+    logged = [call.duration for call in line.calls if LOGS.fullmatch(call.name)]
+    if logged and sum(logged) <= min(SILENT * line.evaluations, (1 - NEARLY_ALL) * line.duration):
+        yield UNLOGGED, "", line.own
     reads = READS.search(line.site.text) or any(map(READING.fullmatch, (*names, *(call.name for call in line.calls))))
-    if line.double and looked.facts.single and line.part in ("", "input") and not reads:
+    grows = joins_itself(line.site.text)  # it copies all, of whatever precision
+    if line.double and looked.facts.single and line.part in ("", "input") and not reads and not grows:
         yield "double", "", line.own
     if line.dropped and line.part == "input":
         yield "rows", f"{format_share(min(1.0, line.unread))} of them", looked.fits * line.dropped
@@ -177,8 +183,6 @@ def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tup
 def _gone_through(line: LineWork, names: Iterable[str]) -> Iterable[tuple[str, str, float]]:
     """(kind, what, ns per step) of what a line goes through. names: functions that it was seen to call, C functions
     too, whose time is the line's."""
-    if line.double >= MOSTLY:
-        yield "double", "", line.own
     if line.one_hot:
         yield "one-hot", " × ".join(map(str, line.one_hot)), line.own
     files = [read for read in line.read if read.kind == "file"]

@@ -1,0 +1,403 @@
+"""Better ways to write a line that takes long: what it does in vain or again, by its syntax and what runs there.
+
+The text of a line says in which form it was written, the measurement that this form is what costs: a way counts only
+if nothing else takes most of the line, and a search of a list only where the line was seen to read all of one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from steptime.advice.evidence import Case
+from steptime.quantities import SourceLine
+
+CONTAINER = re.compile(r"the (?P<kind>list|tuple|deque) (?P<name>.+) \([\d,]+ entries\)")
+"""What a line goes through, as evidence has it."""
+BRACKETS = {"(": ")", "[": "]", "{": "}"}
+TEXTS = frozenset({"str", "repr", "format", "join", "dumps"})
+"""Functions that give a text."""
+JOINS = frozenset({"append", "concatenate", "concat", "cat", "vstack", "hstack", "stack", "row_stack", "column_stack"})
+"""Functions that make a new array of all that they are given."""
+DUMPS = frozenset({"dump", "dumps", "save", "savetxt", "write", "writelines", "writerows", "to_csv", "to_json"})
+SORTS = frozenset({"sorted", "argsort"})
+LEVELS = frozenset({"debug", "info", "log"})
+ROWS = frozenset({"iloc", "loc"})
+DRAWS = frozenset({"sample", "choice", "choices"})
+UNLOGGED = "unlogged"
+"""Kind of a line with a logger's call that writes nothing."""
+TOKENS = re.compile(r"token|vocab|encode|stoi|word2i", re.IGNORECASE)
+ISO_8601 = re.compile(r"%Y-%m-%d(?:.%H:%M(?::%S(?:\.%f)?)?)?")
+"""Formats that datetime.fromisoformat reads (Python 3.10 and newer)."""
+FEW = r"\[\s*(?::\s*\w+|-\s*\w+\s*:|0|-\s*1)\s*\]"
+"""A few of the first or the last are taken, or one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line as it is written. read: containers that it goes through, by name, with their kinds; around: texts of the
+    other lines of its function; kinds: what it was seen to do in vain; loads: True for a line of the loader's."""
+
+    tree: ast.Module
+    text: str
+    read: dict[str, str]
+    around: tuple[str, ...]
+    kinds: frozenset[str]
+    loads: bool
+
+    def kind(self, name: ast.AST) -> str:
+        """Kind of a container that the line goes through; "" if it does not."""
+        return self.read.get(ast.unparse(name), "")
+
+    def read_in(self, nodes: Iterable[ast.AST]) -> str:
+        """The first container that the line goes through and that these nodes name; "" without one."""
+        parts = (part for node in nodes for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute)))
+        return next((ast.unparse(part) for part in parts if self.kind(part)), "")
+
+    def calls(self, *names: str) -> Iterator[tuple[ast.Call, ast.expr | None, str]]:
+        """Calls of functions with these last names: (call, what the function belongs to, name)."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call) and (name := _last(node.func)) in names:
+                yield node, node.func.value if isinstance(node.func, ast.Attribute) else None, name
+
+
+def better_way(place: SourceLine, case: Case, mostly: Collection[str]) -> str:
+    """A sentence on how to write this line so that it takes less; "" where none is known. mostly: last names of the
+    functions that take most of it, () if unknown."""
+    tree = _parsed(place.text)
+    if tree is None:
+        return ""
+    works = [use for use in case.works if (use.source.file, use.source.line) == (place.file, place.line)]
+    found = (CONTAINER.fullmatch(use.what) for use in works if use.kind == "container")
+    near = (*(use.source for use in case.lines), *(use.source for use in case.works))
+    line = _Line(
+        tree,
+        place.text,
+        {each["name"]: each["kind"] for each in found if each is not None},
+        tuple(
+            {each.text: None for each in near if _body(each) == _body(place) and each.line != place.line}
+        ),
+        frozenset(use.kind for use in works),
+        any(path.part == "input" and place in path.lines for path in case.paths)
+        or any(use.role == "input" and use.source == place for use in case.lines),
+    )
+    ways = (way(line) for way, names in WAYS if not mostly or not names or not names.isdisjoint(mostly))
+    return next(filter(None, ways), "")
+
+
+def _body(place: SourceLine) -> tuple[str, str]:
+    """(file, function) that a line stands in: a comprehension and a lambda are functions of their own to Python."""
+    return place.file, re.sub(r"\.<locals>\.<\w+>$", "", place.function)
+
+
+def joins_itself(text: str) -> bool:
+    """True for a line that binds a name to an array of all that it held and something new."""
+    tree = _parsed(text)
+    return tree is not None and _grown(tree) is not None
+
+
+def _parsed(text: str) -> ast.Module | None:
+    """Syntax of one line of a statement that may go on below it, or be the head of a block; None if it has none."""
+    text = text.strip().removeprefix("el") if text.strip().startswith("elif ") else text.strip()
+    left = []
+    for sign in re.sub(r"""(["']).*?\1""", "", text):
+        if sign in BRACKETS:
+            left.append(BRACKETS[sign])
+        elif left and sign == left[-1]:
+            left.pop()
+    for end in ("", " pass", "".join(reversed(left))):
+        try:
+            return ast.parse(text + end)
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            continue
+    return None
+
+
+def _last(function: ast.expr) -> str:
+    """Last name of a function: "append" of numpy.append."""
+    return (
+        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    )
+
+
+def _is(node: ast.expr | None, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value == value and type(node.value) is type(value)
+
+
+def _first(line: _Line) -> str:
+    for call, owner, name in line.calls("insert", "pop"):
+        if (
+            owner is not None
+            and call.args
+            and _is(call.args[0], 0)
+            and len(call.args) == (2 if name == "insert" else 1)
+        ):
+            new = "appendleft" if name == "insert" else "popleft"
+            whole = ast.unparse(owner)
+            return (
+                f"{name}(0) moves every entry of {whole}: make it a collections.deque and use {new} "
+                "(maxlen=… drops what is too old by itself)."
+            )
+    return ""
+
+
+def _searched(line: _Line) -> str:
+    for node in ast.walk(line.tree):
+        if (
+            isinstance(node, ast.Compare)
+            and isinstance(node.ops[0], (ast.In, ast.NotIn))
+            and line.read_in(node.comparators)
+        ):
+            whole = line.read_in(node.comparators)
+            return f"Keep a set of what is in {whole}, add to it what is added to {whole}, and ask the set."
+    return ""
+
+
+def _place_searched(line: _Line) -> str:
+    for _, owner, _ in line.calls("index"):
+        if owner is not None:
+            whole = ast.unparse(owner)
+            return f"index() searches {whole}: keep a dictionary of entry and number, made once, and look it up there."
+    return ""
+
+
+def _built(line: _Line) -> str:
+    for node in ast.walk(line.tree):
+        kind, made = "", list[ast.expr]()
+        if isinstance(node, (ast.DictComp, ast.SetComp)):
+            kind, made = type(node).__name__, [each.iter for each in node.generators]
+        elif isinstance(node, ast.Call) and _last(node.func) in ("dict", "set", "frozenset"):
+            kind, made = _last(node.func), node.args
+        if whole := line.read_in(made):
+            named = "dictionary" if kind.lower().startswith("dict") else "set"
+            return (
+                f"It makes a {named} of all of {whole} each time: make that once, in __init__ or before the loop, keep it, "
+                "and add to it only what is new."
+            )
+    return ""
+
+
+def _drawn(line: _Line) -> str:
+    for call, _, name in line.calls(*DRAWS):
+        if not call.args:
+            continue
+        population, made = call.args[0], None
+        if isinstance(population, ast.Call) and _last(population.func) in ("list", "tuple") and population.args:
+            made = population.args[0]
+        whole = ast.unparse(made or population)
+        if line.kind(made or population) == "deque":
+            return (
+                f"A deque is slow to index, and to convert: keep {whole} as a list that is written in a ring "
+                f"(rows[count % size] = new, once it is full), and give {name}() that list."
+            )
+        if isinstance(made, ast.Call) and _last(made.func) in ("keys", "values", "items"):
+            return f"It copies all of {whole} for one draw: keep a list next to the dictionary, and draw from that."
+    return ""
+
+
+def _rewritten(line: _Line) -> str:
+    for call, _, name in line.calls(*DUMPS):
+        if whole := line.read_in(call.args):
+            return (
+                f"{name}() writes all of {whole} each time: write the new entry only, to a file that is kept open to append "
+                '(open(path, "a"), one JSON object or row per line), or all of it every n-th step.'
+            )
+    return ""
+
+
+def _added_text(line: _Line) -> str:
+    for node in ast.walk(line.tree):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and not isinstance(node.target, ast.Name):
+            texts = [each for each in ast.walk(node.value) if isinstance(each, ast.JoinedStr) or _is_text(each)]
+            if texts:
+                whole = ast.unparse(node.target)
+                return (
+                    f'Each += copies all of the text {whole}: append the pieces to a list and "".join() them where it is '
+                    "read, or write them to a file or io.StringIO."
+                )
+    return ""
+
+
+def _is_text(node: ast.AST) -> bool:
+    constant = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return constant or (isinstance(node, ast.Call) and _last(node.func) in TEXTS)
+
+
+def _grown(tree: ast.Module) -> tuple[str, str] | None:
+    """(what, function) of an assignment that makes a longer array of what it binds; None for others."""
+    for node in tree.body:
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.value, ast.Call):
+            continue
+        whole, call = ast.unparse(node.targets[0]), node.value
+        given = [
+            part for each in call.args for part in (each.elts if isinstance(each, (ast.List, ast.Tuple)) else [each])
+        ]
+        if _last(call.func) in JOINS and whole in map(ast.unparse, given):
+            return whole, _last(call.func)
+    return None
+
+
+def _longer(line: _Line) -> str:
+    if found := _grown(line.tree):
+        whole, name = found
+        return (
+            f"{name}() copies all of {whole} to add a little: append the new rows to a list and join them once, where they "
+            "are read; or write them into an array that was made large enough (numpy.empty, torch.empty)."
+        )
+    return ""
+
+
+def _best(line: _Line) -> str:
+    for node in line.tree.body:
+        value = node.value if isinstance(node, (ast.Assign, ast.Return, ast.Expr)) else None
+        taken = isinstance(value, ast.Subscript) and re.fullmatch(rf".*{FEW}", ast.unparse(value)) is not None
+        call = value.value if isinstance(value, ast.Subscript) and taken else value
+        if not isinstance(call, ast.Call) or _last(call.func) not in SORTS:
+            continue
+        if isinstance(node, ast.Assign) and not taken:
+            name = rf"(?<![.\w]){re.escape(ast.unparse(node.targets[0]))}\b"
+            reading = "\n".join(line.around)
+            taken = 0 < len(re.findall(name, reading)) == len(re.findall(name + FEW, reading))
+        if taken:
+            return (
+                "It sorts all, and a few are taken: heapq.nlargest or nsmallest of a list; with the values in one array, "
+                "numpy.argpartition (torch.topk of a tensor) takes a tenth of that."
+            )
+    return ""
+
+
+def _permuted(line: _Line) -> str:
+    for call, owner, _ in line.calls("choice"):
+        given = {each.arg: each.value for each in call.keywords}
+        if owner is None or ast.unparse(owner) not in ("np.random", "numpy.random"):
+            continue
+        if "p" in given:
+            return (
+                "choice() checks and sums p of the whole population in each draw: keep numpy.cumsum(p), renewed when the "
+                "weights have changed, and draw with numpy.searchsorted(sums, generator.random(count) * sums[-1]), which "
+                "may draw one twice; where few weights change per step, keep them in a sum tree."
+            )
+        if _is(given.get("replace"), False):
+            return (
+                "np.random.choice orders the whole population for each draw: make generator = np.random.default_rng() "
+                "once, and use generator.choice(…, replace=False), which draws only what is taken."
+            )
+    for node in ast.walk(line.tree):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and isinstance(node.value, ast.Call):
+            name = _last(node.value.func)
+            if name in ("randperm", "permutation"):
+                return (
+                    f"{name}() orders all for the few that are taken: draw those, with generator.choice(n, count, "
+                    "replace=False) of generator = np.random.default_rng(), or with torch.randint where one may come twice."
+                )
+    return ""
+
+
+def _copied(line: _Line) -> str:
+    for call, _, _ in line.calls("deepcopy"):
+        whole = ast.unparse(call.args[0]) if call.args else ""
+        if "state_dict()" in whole:
+            return (
+                "Copy the state only when it is kept (a new best, every n-th step), and into the same tensors: "
+                "kept[name].copy_(value) for each, under torch.no_grad()."
+            )
+    return ""
+
+
+def _unlogged(line: _Line) -> str:
+    for call, owner, name in line.calls(*LEVELS):
+        if owner is not None and UNLOGGED in line.kinds:
+            logger = "logging.getLogger()" if ast.unparse(owner) == "logging" else ast.unparse(owner)
+            level = ast.unparse(call.args[0]) if name == "log" and call.args else f"logging.{name.upper()}"
+            return (
+                "The logger drops it, and its arguments are made all the same: put "
+                f"`if {logger}.isEnabledFor({level}):` in front of it."
+            )
+    return ""
+
+
+def _dates(line: _Line) -> str:
+    for call, _, _ in line.calls("strptime"):
+        text = call.args[1].value if len(call.args) == 2 and isinstance(call.args[1], ast.Constant) else ""
+        once = "Parse each text once, before training, and keep the numbers"
+        iso = isinstance(text, str) and ISO_8601.fullmatch(text) is not None
+        return f"{once}; datetime.fromisoformat reads this format some forty times as fast." if iso else f"{once}."
+    return ""
+
+
+def _decoded(line: _Line) -> str:
+    whole = "\n".join((line.text, *line.around))
+    if line.loads and re.search(r"Image\.open\(", whole) and re.search(r"\.(?:resize|thumbnail)\(|Resize\(", whole):
+        return (
+            "It decodes the whole image and keeps a small one. Store the images once in the size that training needs; "
+            'or, for JPEG, call image.draft("RGB", (width, height)) behind Image.open and before anything reads pixels: it '
+            "decodes an image of a half, a quarter or an eighth of the size, at least as large as that."
+        )
+    return ""
+
+
+def _tokens(line: _Line) -> str:
+    if line.loads and TOKENS.search(line.text):
+        return (
+            "Turn each text into its numbers once, before training, keep those (one array), and let an item slice them."
+        )
+    return ""
+
+
+def _frame_rows(line: _Line) -> str:
+    for node in ast.walk(line.tree):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr in ROWS:
+            whole = ast.unparse(node.value.value)
+            return (
+                f"A row of a data frame is made as an object of its own each time: take the columns as arrays once "
+                f"({whole}[column].to_numpy()), in __init__, and index those."
+            )
+    for _, owner, name in line.calls("iterrows", "itertuples"):
+        whole = ast.unparse(owner) if owner is not None else "the frame"
+        return f"{name}() makes an object of each row: work on the columns as arrays ({whole}[column].to_numpy())."
+    return ""
+
+
+def _viewed(line: _Line) -> str:
+    for call, owner, _ in line.calls("save"):
+        if owner is None or ast.unparse(owner) != "torch" or not call.args:
+            continue
+        saved = call.args[0]
+        if isinstance(saved, ast.Name):
+            bound = (each for text in line.around if (tree := _parsed(text)) is not None for each in tree.body)
+            saved = next(
+                (
+                    each.value
+                    for each in bound
+                    if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == ast.unparse(call.args[0])
+                ),
+                saved,
+            )
+        if isinstance(saved, ast.Subscript) and isinstance(saved.slice, ast.Slice):
+            whole, part = ast.unparse(saved.value), ast.unparse(call.args[0])
+            return f"torch.save writes all of {whole}, of which this is a view: save {part}.clone()."
+    return ""
+
+
+WAYS: tuple[tuple[Callable[[_Line], str], frozenset[str]], ...] = (
+    (_unlogged, frozenset()),
+    (_first, frozenset({"insert", "pop"})),
+    (_searched, frozenset({"__contains__", "__eq__"})),
+    (_place_searched, frozenset({"index"})),
+    (_built, frozenset({"dict", "set", "frozenset", "enumerate", "zip", "range"})),
+    (_drawn, DRAWS | {"list", "tuple"}),
+    (_rewritten, frozenset()),
+    (_added_text, TEXTS),
+    (_longer, JOINS),
+    (_best, SORTS),
+    (_permuted, frozenset({"choice", "cumsum", "permutation", "randperm"})),
+    (_copied, frozenset({"deepcopy"})),
+    (_dates, frozenset({"strptime", "_strptime_datetime", "_strptime"})),
+    (_decoded, frozenset({"resize", "convert", "open", "load", "thumbnail", "decode"})),
+    (_frame_rows, frozenset({"__getitem__", "iterrows", "itertuples"})),
+    (_viewed, frozenset({"save"})),
+    (_tokens, frozenset()),
+)
+"""Ways, and the last names of the functions that must take most of a line for each; none where other evidence says that
+it is the cost."""
