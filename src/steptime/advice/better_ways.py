@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from steptime.advice.evidence import Case
@@ -18,17 +19,23 @@ CONTAINER = re.compile(r"the (?P<kind>list|tuple|deque) (?P<name>.+) \([\d,]+ en
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
 TEXTS = frozenset({"str", "repr", "format", "join", "dumps"})
 """Functions that give a text."""
-JOINS = frozenset({"append", "concatenate", "concat", "cat", "vstack", "hstack", "stack", "row_stack", "column_stack"})
+JOINS = frozenset({"append", "concatenate", "concat", "cat", "vstack", "hstack", "row_stack", "column_stack"})
 """Functions that make a new array of all that they are given."""
 DUMPS = frozenset({"dump", "dumps", "save", "savetxt", "write", "writelines", "writerows", "to_csv", "to_json"})
 SORTS = frozenset({"sorted", "argsort"})
 LEVELS = frozenset({"debug", "info", "log"})
 ROWS = frozenset({"iloc", "loc"})
 DRAWS = frozenset({"sample", "choice", "choices"})
+CHEAP = re.compile(r"builtins\.(?!sorted|dict|list|set|tuple|str)\w+")
+"""Functions that take no time worth a word."""
 UNLOGGED = "unlogged"
 """Kind of a line with a logger's call that writes nothing."""
-TOKENS = re.compile(r"token|vocab|encode|stoi|word2i", re.IGNORECASE)
-ISO_8601 = re.compile(r"%Y-%m-%d(?:.%H:%M(?::%S(?:\.%f)?)?)?")
+VOCABULARY = r"vocab|stoi|word_?(?:to|2)_?(?:id|index|ix)"
+TOKENIZERS = re.compile(
+    rf"(?i).*\btokeni[sz]e\w*|.*(?:token|bpe|{VOCABULARY})\w*\.(?:encode\w*|get|__call__)|(?:.*\.)?(?:\w+_)?tokenizer"
+)
+"""Functions that turn text into numbers."""
+ISO_8601 = re.compile(r"%Y-%m-%d(?:.%H:%M(?::%S)?)?")
 """Formats that datetime.fromisoformat reads (Python 3.10 and newer)."""
 FEW = r"\[\s*(?::\s*\w+|-\s*\w+\s*:|0|-\s*1)\s*\]"
 """A few of the first or the last are taken, or one of them."""
@@ -36,13 +43,16 @@ FEW = r"\[\s*(?::\s*\w+|-\s*\w+\s*:|0|-\s*1)\s*\]"
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line as it is written. read: containers that it goes through, by name, with their kinds; around: texts of the
-    other lines of its function; kinds: what it was seen to do in vain; loads: True for a line of the loader's."""
+    """A line as it is written. called: functions that it was seen to call; hits: per step; read: containers that it
+    goes through, by name, with their kinds; around: the other lines of its function that were timed, with their hits;
+    kinds: of what it does in vain; loads: True for a line of the loader's."""
 
     tree: ast.Module
     text: str
+    called: tuple[str, ...]
+    hits: float
     read: dict[str, str]
-    around: tuple[str, ...]
+    around: dict[str, float]
     kinds: frozenset[str]
     loads: bool
 
@@ -68,21 +78,24 @@ def better_way(place: SourceLine, case: Case, mostly: Collection[str]) -> str:
     tree = _parsed(place.text)
     if tree is None:
         return ""
+    here = [use for use in case.lines if (use.source.file, use.source.line) == (place.file, place.line)]
     works = [use for use in case.works if (use.source.file, use.source.line) == (place.file, place.line)]
     found = (CONTAINER.fullmatch(use.what) for use in works if use.kind == "container")
-    near = (*(use.source for use in case.lines), *(use.source for use in case.works))
+    near = (use for use in case.lines if _body(use.source) == _body(place) and use.source.line != place.line)
     line = _Line(
         tree,
         place.text,
+        tuple(name for use in here for name in use.calls),
+        max((use.hits for use in here), default=1.0),
         {each["name"]: each["kind"] for each in found if each is not None},
-        tuple(
-            {each.text: None for each in near if _body(each) == _body(place) and each.line != place.line}
-        ),
+        {use.source.text: use.hits for use in near},
         frozenset(use.kind for use in works),
-        any(path.part == "input" and place in path.lines for path in case.paths)
-        or any(use.role == "input" and use.source == place for use in case.lines),
+        any(use.role == "input" for use in here)
+        or any(path.part == "input" and place in path.lines for path in case.paths),
     )
-    ways = (way(line) for way, names in WAYS if not mostly or not names or not names.isdisjoint(mostly))
+    seen = {name.rpartition(".")[2] for name in line.called if not CHEAP.fullmatch(name)}
+    known = frozenset(mostly or seen)
+    ways = (way(line) for way, names in WAYS if not known or not names or names & known)
     return next(filter(None, ways), "")
 
 
@@ -107,10 +120,8 @@ def _parsed(text: str) -> ast.Module | None:
         elif left and sign == left[-1]:
             left.pop()
     for end in ("", " pass", "".join(reversed(left))):
-        try:
+        with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
             return ast.parse(text + end)
-        except (SyntaxError, ValueError, MemoryError, RecursionError):
-            continue
     return None
 
 
@@ -156,7 +167,7 @@ def _searched(line: _Line) -> str:
 
 def _place_searched(line: _Line) -> str:
     for _, owner, _ in line.calls("index"):
-        if owner is not None:
+        if owner is not None and any(name.endswith((".list.index", ".tuple.index")) for name in line.called):
             whole = ast.unparse(owner)
             return f"index() searches {whole}: keep a dictionary of entry and number, made once, and look it up there."
     return ""
@@ -172,8 +183,8 @@ def _built(line: _Line) -> str:
         if whole := line.read_in(made):
             named = "dictionary" if kind.lower().startswith("dict") else "set"
             return (
-                f"It makes a {named} of all of {whole} each time: make that once, in __init__ or before the loop, keep it, "
-                "and add to it only what is new."
+                f"It makes a {named} of all of {whole} each time: make it once, in __init__ or before the loop, and "
+                "add to it only what is new."
             )
     return ""
 
@@ -200,50 +211,72 @@ def _rewritten(line: _Line) -> str:
     for call, _, name in line.calls(*DUMPS):
         if whole := line.read_in(call.args):
             return (
-                f"{name}() writes all of {whole} each time: write the new entry only, to a file that is kept open to append "
-                '(open(path, "a"), one JSON object or row per line), or all of it every n-th step.'
+                f"{name}() writes all of {whole} each time: append the new entry only to a file that is kept open "
+                '(open(path, "a"), one JSON object or row per line), or write all of it every n-th step.'
             )
     return ""
 
 
 def _added_text(line: _Line) -> str:
-    for node in ast.walk(line.tree):
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and not isinstance(node.target, ast.Name):
-            texts = [each for each in ast.walk(node.value) if isinstance(each, ast.JoinedStr) or _is_text(each)]
-            if texts:
-                whole = ast.unparse(node.target)
-                return (
-                    f'Each += copies all of the text {whole}: append the pieces to a list and "".join() them where it is '
-                    "read, or write them to a file or io.StringIO."
-                )
+    for node in line.tree.body:
+        adds = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and _is_text(node.value)
+        if (
+            isinstance(node, ast.AugAssign) and adds and not isinstance(node.target, ast.Name)
+        ):  # CPython extends a local
+            return (
+                f'Each += copies all of the text {ast.unparse(node.target)}: append the pieces to a list and "".join() '
+                "them where it is read, or write them to a file or io.StringIO."
+            )
     return ""
 
 
 def _is_text(node: ast.AST) -> bool:
-    constant = isinstance(node, ast.Constant) and isinstance(node.value, str)
-    return constant or (isinstance(node, ast.Call) and _last(node.func) in TEXTS)
+    if isinstance(node, ast.BinOp):
+        return _is_text(node.left) or _is_text(node.right)
+    written = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return written or (isinstance(node, ast.Call) and _last(node.func) in TEXTS)
 
 
-def _grown(tree: ast.Module) -> tuple[str, str] | None:
-    """(what, function) of an assignment that makes a longer array of what it binds; None for others."""
+def _grown(tree: ast.Module) -> tuple[str, str, bool] | None:
+    """(what, function, True if it drops as much) of an assignment that makes an array of what it binds and something
+    new; None for others."""
     for node in tree.body:
         if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.value, ast.Call):
             continue
         whole, call = ast.unparse(node.targets[0]), node.value
-        given = [
-            part for each in call.args for part in (each.elts if isinstance(each, (ast.List, ast.Tuple)) else [each])
-        ]
-        if _last(call.func) in JOINS and whole in map(ast.unparse, given):
-            return whole, _last(call.func)
+        name, given = _last(call.func), list[ast.expr]()
+        for each in call.args:
+            given += each.elts if isinstance(each, (ast.List, ast.Tuple)) else [each]
+        ways = (*call.args[1:], *(each.value for each in call.keywords if each.arg in ("dim", "axis")))
+        if name in JOINS and not (name == "cat" and any(not _is(each, 0) for each in ways)):
+            for part in given:
+                if ast.unparse(part) == whole or _is_part(part, whole):
+                    return whole, name, _is_part(part, whole)
     return None
+
+
+def _is_part(node: ast.expr, whole: str) -> bool:
+    sliced = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
+    return isinstance(node, ast.Subscript) and sliced and ast.unparse(node.value) == whole
 
 
 def _longer(line: _Line) -> str:
     if found := _grown(line.tree):
-        whole, name = found
+        whole, name, drops = found
+        own = rf"(?<![.\w]){re.escape(whole)}(?!\w)"
+        binds = re.compile(rf"(?:for\b|.*,)?\s*{own}[^=]*?(?:=(?!=)|\bin\b)(?P<value>.*)")
+        bound = [(match, hits) for text, hits in line.around.items() if (match := binds.match(text))]
+        again = [hits for match, hits in bound if not re.search(own, match["value"])]
+        if line.hits < 2 * max(again, default=0.0):
+            return ""  # it is joined once to what each step or round has made anew
+        if drops or any(re.match(rf"\s*{own}\[.*:.*\]\s*$", match["value"]) for match, _ in bound):
+            return (
+                f"{name}() copies all of {whole} to put a little in: keep one array, and write the new rows over the "
+                f"oldest ({whole}[at : at + count] = new)."
+            )
         return (
-            f"{name}() copies all of {whole} to add a little: append the new rows to a list and join them once, where they "
-            "are read; or write them into an array that was made large enough (numpy.empty, torch.empty)."
+            f"{name}() copies all of {whole} to add a little: append the new rows to a list and join them once, "
+            "where they are read; or write them into an array that is made large enough (numpy.empty, torch.empty)."
         )
     return ""
 
@@ -261,8 +294,8 @@ def _best(line: _Line) -> str:
             taken = 0 < len(re.findall(name, reading)) == len(re.findall(name + FEW, reading))
         if taken:
             return (
-                "It sorts all, and a few are taken: heapq.nlargest or nsmallest of a list; with the values in one array, "
-                "numpy.argpartition (torch.topk of a tensor) takes a tenth of that."
+                "It sorts all, and a few are taken: use heapq.nlargest or nsmallest; with the values in one array, "
+                "numpy.argpartition (torch.topk of a tensor) takes less than a tenth of the time."
             )
     return ""
 
@@ -274,9 +307,9 @@ def _permuted(line: _Line) -> str:
             continue
         if "p" in given:
             return (
-                "choice() checks and sums p of the whole population in each draw: keep numpy.cumsum(p), renewed when the "
-                "weights have changed, and draw with numpy.searchsorted(sums, generator.random(count) * sums[-1]), which "
-                "may draw one twice; where few weights change per step, keep them in a sum tree."
+                "choice() checks and sums p of the whole population in each draw: make sums = numpy.cumsum(p) when the "
+                "weights have changed, and draw with numpy.searchsorted(sums, generator.random(count) * sums[-1]) "
+                "(it may draw one twice); where few weights change per step, keep them in a sum tree."
             )
         if _is(given.get("replace"), False):
             return (
@@ -289,7 +322,7 @@ def _permuted(line: _Line) -> str:
             if name in ("randperm", "permutation"):
                 return (
                     f"{name}() orders all for the few that are taken: draw those, with generator.choice(n, count, "
-                    "replace=False) of generator = np.random.default_rng(), or with torch.randint where one may come twice."
+                    "replace=False) of generator = np.random.default_rng(), or torch.randint where one may come twice."
                 )
     return ""
 
@@ -318,11 +351,17 @@ def _unlogged(line: _Line) -> str:
 
 
 def _dates(line: _Line) -> str:
-    for call, _, _ in line.calls("strptime"):
+    for call, owner, _ in line.calls("strptime"):
         text = call.args[1].value if len(call.args) == 2 and isinstance(call.args[1], ast.Constant) else ""
-        once = "Parse each text once, before training, and keep the numbers"
-        iso = isinstance(text, str) and ISO_8601.fullmatch(text) is not None
-        return f"{once}; datetime.fromisoformat reads this format some forty times as fast." if iso else f"{once}."
+        iso = isinstance(text, str) and ISO_8601.fullmatch(text) and owner and ast.unparse(owner).endswith("datetime")
+        faster = "; datetime.fromisoformat reads this format some forty times as fast" if iso else ""
+        return f"Parse each text once, before training, and keep the numbers{faster}."
+    return ""
+
+
+def _rows(line: _Line) -> str:
+    if line.loads and any(line.calls("loads")):
+        return "Parse each row once, before training, and keep what is used of it in arrays, or store it in that form."
     return ""
 
 
@@ -330,32 +369,38 @@ def _decoded(line: _Line) -> str:
     whole = "\n".join((line.text, *line.around))
     if line.loads and re.search(r"Image\.open\(", whole) and re.search(r"\.(?:resize|thumbnail)\(|Resize\(", whole):
         return (
-            "It decodes the whole image and keeps a small one. Store the images once in the size that training needs; "
-            'or, for JPEG, call image.draft("RGB", (width, height)) behind Image.open and before anything reads pixels: it '
-            "decodes an image of a half, a quarter or an eighth of the size, at least as large as that."
+            "It decodes the whole image and keeps a small one. Store the images once in the size that training needs. "
+            'Or call image.draft("RGB", (width, height)) right behind Image.open: a JPEG is then decoded at a half, a '
+            "quarter or an eighth of its size, and no smaller than that."
         )
     return ""
 
 
 def _tokens(line: _Line) -> str:
-    if line.loads and TOKENS.search(line.text):
-        return (
-            "Turn each text into its numbers once, before training, keep those (one array), and let an item slice them."
-        )
+    for node in ast.walk(line.tree):
+        turns = isinstance(node, ast.Call) and TOKENIZERS.fullmatch(ast.unparse(node.func))
+        looks_up = isinstance(node, ast.Subscript) and re.search(VOCABULARY, ast.unparse(node.value), re.IGNORECASE)
+        if line.loads and (turns or looks_up):
+            return (
+                "Where the text of an item is always the same, turn it into numbers once, before training, keep those "
+                "(one array), and let an item slice them."
+            )
     return ""
 
 
 def _frame_rows(line: _Line) -> str:
+    if not any(name.startswith("pandas.") for name in line.called):
+        return ""
     for node in ast.walk(line.tree):
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr in ROWS:
             whole = ast.unparse(node.value.value)
             return (
-                f"A row of a data frame is made as an object of its own each time: take the columns as arrays once "
-                f"({whole}[column].to_numpy()), in __init__, and index those."
+                "Each row of a data frame is made as an object of its own: take the columns as arrays once "
+                f"({whole}[columns].to_numpy()), in __init__, and index those."
             )
     for _, owner, name in line.calls("iterrows", "itertuples"):
         whole = ast.unparse(owner) if owner is not None else "the frame"
-        return f"{name}() makes an object of each row: work on the columns as arrays ({whole}[column].to_numpy())."
+        return f"{name}() makes an object of each row: work on the columns as arrays ({whole}[columns].to_numpy())."
     return ""
 
 
@@ -376,26 +421,27 @@ def _viewed(line: _Line) -> str:
             )
         if isinstance(saved, ast.Subscript) and isinstance(saved.slice, ast.Slice):
             whole, part = ast.unparse(saved.value), ast.unparse(call.args[0])
-            return f"torch.save writes all of {whole}, of which this is a view: save {part}.clone()."
+            return f"{part} is a view, with which torch.save writes all of the tensor {whole}: save {part}.clone()."
     return ""
 
 
 WAYS: tuple[tuple[Callable[[_Line], str], frozenset[str]], ...] = (
     (_unlogged, frozenset()),
     (_first, frozenset({"insert", "pop"})),
-    (_searched, frozenset({"__contains__", "__eq__"})),
+    (_searched, frozenset()),
     (_place_searched, frozenset({"index"})),
-    (_built, frozenset({"dict", "set", "frozenset", "enumerate", "zip", "range"})),
-    (_drawn, DRAWS | {"list", "tuple"}),
+    (_built, frozenset()),
+    (_drawn, frozenset()),
     (_rewritten, frozenset()),
     (_added_text, TEXTS),
     (_longer, JOINS),
     (_best, SORTS),
-    (_permuted, frozenset({"choice", "cumsum", "permutation", "randperm"})),
+    (_permuted, frozenset({"choice", "cumsum", "prod", "permutation", "randperm"})),  # choice is C, and calls two
     (_copied, frozenset({"deepcopy"})),
     (_dates, frozenset({"strptime", "_strptime_datetime", "_strptime"})),
     (_decoded, frozenset({"resize", "convert", "open", "load", "thumbnail", "decode"})),
-    (_frame_rows, frozenset({"__getitem__", "iterrows", "itertuples"})),
+    (_rows, frozenset({"loads"})),
+    (_frame_rows, frozenset()),
     (_viewed, frozenset({"save"})),
     (_tokens, frozenset()),
 )
