@@ -14,7 +14,7 @@ from steptime.advice.engine import examine
 from steptime.advice.evidence import Case, LineUse, PathUse
 from steptime.advice.repeat_evidence import Looked, work_uses
 from steptime.advice.rules import CATALOGUE
-from steptime.advice.run_uses import WorkUse
+from steptime.advice.run_uses import RepeatUse, WorkUse
 from steptime.quantities import SourceLine
 from steptime.recording.recording import LineWork, OutsideCall, RepeatFacts
 
@@ -155,3 +155,29 @@ def test_a_better_way_comes_before_the_advice_on_a_place() -> None:
     found = next(each for each in examine(in_python(made), CATALOGUE).findings if each.source == source)
     assert "appendleft" in found.advice
     assert "Move this out" not in found.advice
+
+
+def test_what_a_line_goes_through_takes_no_longer_than_the_line_did_when_it_was_timed() -> None:
+    source, below = at("copied = copy.deepcopy(state)"), at("return clone(state)", 9, "Copier.__call__")
+    work = LineWork(source, 1.0, 19 * MS, own=19 * MS, calls=(OutsideCall("copy.deepcopy", 19 * MS),))
+    looked = [Looked(RepeatFacts(0, 1, 0, 4, works=(work,)))]
+    timed = [replace(line(source.text, 8 * MS), source=source)]
+    comprehension = PathUse(8 * MS, "", (replace(source, function="main.<locals>.<listcomp>"), source))
+    assert work_uses(looked, (), (), 20 * MS, timed, [comprehension])[0].duration.value == 8 * MS
+    calls_the_jobs_own = [PathUse(11 * MS, "", (below, source))]
+    assert work_uses(looked, (), (), 20 * MS, timed, calls_the_jobs_own)[0].duration.value == 19 * MS
+
+
+def test_what_a_loader_gives_again_is_at_the_line_of_its_dataset() -> None:
+    takes, makes = at("for x, y in loader:"), at("pixels = decode(self.paths[i])", 12, "Images.__getitem__")
+    calls = "torch.utils.data.dataloader._BaseDataLoaderIter.__next__"
+    case = replace(
+        in_python(replace(line(takes.text, 9 * MS, role="input", calls=calls), source=takes)),
+        paths=(PathUse(9 * MS, "input", (makes, takes)),),
+        repeats=(RepeatUse(takes, about(9 * MS), 32.0, 30.0, 8, 4, "input"),),
+    )
+    found = next(each for each in examine(case, CATALOGUE).findings if each.name == "computed-again")
+    assert found.source == makes
+    rows = replace(case.lines[0], calls=("__main__.rows",))
+    elsewhere = examine(replace(case, lines=(rows,)), CATALOGUE).findings
+    assert next(each for each in elsewhere if each.name == "computed-again").source == takes

@@ -80,6 +80,8 @@ KINDS = tuple(
     )
 )
 """Last names of what runs, and what helps where it takes most of a place."""
+OF_THE_LOADER = ("Make an item ", "More workers ", "Set num_workers=")
+"""Starts of advice that stays true when the line is written better."""
 WRAPPERS = re.compile(r"__(?:getitem|call|len|iter|next|getattr)__|forward|wrapper")
 
 
@@ -98,7 +100,7 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool, speaks: bool 
     runs = most or next(iter(levels), [])
     way = _way(place, case) if speaks else ""
     if not runs:
-        return _with_way(finding, way, general=general)
+        return _with_way(finding, way)
     evidence = (f"There runs {' and '.join(_words(run, case) for run in runs[:2])}.", *finding.evidence)
     summary, advice = finding.summary, finding.advice
     if most and speaks:
@@ -110,22 +112,24 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool, speaks: bool 
         unsaid = [run for run in most if short_name(run.name) not in advice and (general or NEEDED not in advice)]
         about = _about(unsaid) if not way else ""
         advice = about if general and about else " ".join(filter(None, (advice, about)))
-    return _with_way(replace(finding, summary=summary, advice=advice, evidence=evidence), way, general=general)
+    return _with_way(replace(finding, summary=summary, advice=advice, evidence=evidence), way)
 
 
 def with_better_way(finding: Finding, case: Case) -> Finding:
     """Finding whose advice is a better way to write its line, where one is known."""
     way = _way(finding.spent_at, case) if finding.spent_at is not None else ""
-    return _with_way(finding, way, general=True)
+    return _with_way(finding, way)
 
 
 def _way(place: SourceLine, case: Case) -> str:
     return better_way(place, case, [_last(run) for run in _most_of(_at_line(place, case))])
 
 
-def _with_way(finding: Finding, way: str, *, general: bool) -> Finding:
-    """Finding that advises a better way first, and its own advice behind it unless that is general."""
-    return replace(finding, advice=way if general else f"{way} {finding.advice}") if way else finding
+def _with_way(finding: Finding, way: str) -> Finding:
+    """Finding that advises a better way: in place of its own advice, or before it where that is about the loader."""
+    if not way:
+        return finding
+    return replace(finding, advice=f"{way} {finding.advice}" if finding.advice.startswith(OF_THE_LOADER) else way)
 
 
 def _most_of(runs: list[RunUse]) -> list[RunUse]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from steptime.advice.better_ways import UNLOGGED, joins_itself
+from steptime.advice.evidence import LineUse, PathUse
 from steptime.advice.loader_model import production
 from steptime.advice.run_uses import CategoryUse, LoaderUse, RepeatUse, WorkUse
 from steptime.advice.savings import modelled, ratio
 from steptime.analysis.layout import Layout
-from steptime.quantities import Estimate, format_share
+from steptime.quantities import Estimate, SourceLine, format_share
 from steptime.recording.recording import CalledFacts, LineWork, Process, RepeatedLine, RepeatFacts
 
 NEARLY_ALL = 0.9
@@ -141,20 +143,37 @@ def _is_below(line: RepeatedLine, top: RepeatedLine, lines: list[RepeatedLine]) 
 
 
 def work_uses(
-    looked: Iterable[Looked], called: Iterable[CalledFacts], phases: tuple[CategoryUse, ...], usual: float
+    looked: Iterable[Looked],
+    called: Iterable[CalledFacts],
+    phases: tuple[CategoryUse, ...],
+    usual: float,
+    lines: Iterable[LineUse] = (),
+    paths: Iterable[PathUse] = (),
 ) -> tuple[WorkUse, ...]:
     """Lines that go through more than they need, the longest first. A comprehension is a function of its own on its
-    line: the longer of the two counts."""
+    line: the longer of the two counts. lines: as they were timed; whose functions of Python's library are looked at
+    takes longer meanwhile, so that a line that calls no function of the user's has that time at most. paths: of these
+    functions."""
+    timed: Counter[tuple[str, int]] = Counter()
+    for use in lines:
+        timed[_place(use.source)] += round(use.duration.value)
+    calling = {_place(below) for path in paths for below in path.lines[1:] if _place(below) != _place(path.lines[0])}
     whole = {phase.name: phase.duration.value for phase in phases}
     names = {(fact.file, fact.line): fact.names for fact in called}
     found: dict[tuple[str, int, str], WorkUse] = {}
     for each in looked:
         for line in sorted(each.facts.works, key=lambda line: -line.duration):
             for kind, what, spent in _found(line, each, names.get((line.site.file, line.site.line), ())):
-                amount = min(whole.get(line.part, usual), each.share * spent)
+                place = _place(line.site)
+                most = timed[place] if place in timed and place not in calling else usual
+                amount = min(whole.get(line.part, usual), each.share * spent, most)
                 use = WorkUse(line.site, kind, what, _about(amount), line.evaluations * each.often, line.part)
                 found.setdefault((line.site.file, line.site.line, kind), use)
     return tuple(sorted(found.values(), key=lambda use: -use.duration.value))
+
+
+def _place(source: SourceLine) -> tuple[str, int]:
+    return source.file, source.line
 
 
 def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tuple[str, str, float]]:
