@@ -24,7 +24,6 @@ JOINS = frozenset({"append", "concatenate", "concat", "cat", "vstack", "hstack",
 DUMPS = frozenset({"dump", "dumps", "save", "savetxt", "write", "writelines", "writerows", "to_csv", "to_json"})
 SORTS = frozenset({"sorted", "argsort"})
 LEVELS = frozenset({"debug", "info", "log"})
-ROWS = frozenset({"iloc", "loc"})
 DRAWS = frozenset({"sample", "choice", "choices"})
 CHEAP = re.compile(r"builtins\.(?!sorted|dict|list|set|tuple|str)\w+")
 """Functions that take no time worth a word."""
@@ -391,16 +390,18 @@ def _tokens(line: _Line) -> str:
 def _frame_rows(line: _Line) -> str:
     if not any(name.startswith("pandas.") for name in line.called):
         return ""
-    for node in ast.walk(line.tree):
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr in ROWS:
-            whole = ast.unparse(node.value.value)
+    one_row = any(name.startswith("pandas.core.series.") for name in line.called)  # as another line has taken it
+    near = [tree for text in line.around if one_row and (tree := _parsed(text)) is not None]
+    for node in (node for tree in (line.tree, *near) for node in ast.walk(tree)):
+        indexed = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value
+        walked = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func
+        if (indexed and indexed.attr in ("iloc", "loc")) or (walked and walked.attr in ("iterrows", "itertuples")):
+            owner = indexed or walked
+            whole = ast.unparse(owner.value) if owner else "frame"
             return (
                 "Each row of a data frame is made as an object of its own: take the columns as arrays once "
-                f"({whole}[columns].to_numpy()), in __init__, and index those."
+                f"({whole}[columns].to_numpy()), in __init__ or before the loop, and index those."
             )
-    for _, owner, name in line.calls("iterrows", "itertuples"):
-        whole = ast.unparse(owner) if owner is not None else "the frame"
-        return f"{name}() makes an object of each row: work on the columns as arrays ({whole}[columns].to_numpy())."
     return ""
 
 
