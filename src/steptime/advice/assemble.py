@@ -38,6 +38,7 @@ from steptime.advice.repeat_evidence import looked_at, repeat_uses, work_uses
 from steptime.advice.run_uses import CategoryUse, GarbageUse, LoaderUse, PeriodUse, SettingsUse
 from steptime.advice.savings import ratio
 from steptime.advice.segment_evidence import segment_uses
+from steptime.advice.seldom_read import seldom_uses
 from steptime.advice.step_evidence import (
     category_uses,
     contention_use,
@@ -125,6 +126,7 @@ def assemble(
         repeated=repeated,
         frozen=frozen,
         repeats=repeat_uses(looked, phases, step.duration.value),
+        seldom=seldom_uses(process.codes, lines),
         works=work_uses(looked, process.called, phases, step.duration.value, lines, paths),
         garbage=_garbage(layout),
         segments=segment_uses(process, layout),

@@ -12,6 +12,7 @@ from steptime.advice.kernels import elements, plain_name, shapes_of
 from steptime.advice.line_evidence import function_of
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight
 from steptime.advice.savings import WORKING, ratio
+from steptime.advice.seldom_read import made_in_vain
 from steptime.advice.verdict import GROWTH
 from steptime.advice.what_runs import LEAST_SHARE, OTHER_NAMES
 from steptime.quantities import SourceLine, format_share, format_source
@@ -122,7 +123,8 @@ def with_better_way(finding: Finding, case: Case) -> Finding:
 
 
 def _way(place: SourceLine, case: Case) -> str:
-    return better_way(place, case, [_last(run) for run in _most_of(_at_line(place, case))])
+    mostly = [_last(run) for run in _most_of(_at_line(place, case))]
+    return made_in_vain(place, case) or better_way(place, case, mostly)
 
 
 def _with_way(finding: Finding, way: str) -> Finding:
