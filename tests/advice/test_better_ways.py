@@ -82,7 +82,7 @@ def way(
         ("for at, row in frame.iterrows():", [], {"calls": "pandas.core.frame.DataFrame.iterrows"}, "frame[columns]"),
         ("image = image.resize((64, 64))", ["resize"], {"loads": True, "around": {"x = Image.open(p)": 1.0}}, "draft"),
         ("torch.save(part, path)", ["save"], {"around": {"part = features[low:high]": 1.0}}, "save part.clone()"),
-        ("rows = np.random.choice(", ["choice"], {}, ""),
+        ('torch.save({"step": step, "part": features[low:high]}, path)', ["save"], {}, "features[low:high].clone()"),
         ("if each not in seen:", [], {"read": "list seen"}, "ask the set"),
     ],
 )  # fmt: skip
@@ -119,6 +119,7 @@ def test_the_form_of_a_line_says_how_to_write_it_better(
         ("torch.save(part, path)", ["save"], {"around": {"part = features[low:high].clone()": 1.0}}),
         ("torch.save(net.state_dict(), path)", ["save"], {}),
         ("log.debug(summary(x))", [], {}),
+        ("rows = np.random.choice(", ["choice"], {}),
         ("replace=False)", [], {}),
         ("", [], {}),
     ],
@@ -127,6 +128,12 @@ def test_nothing_is_said_of_what_is_needed_or_of_what_something_else_costs(
     text: str, mostly: list[str], more: dict[str, object]
 ) -> None:
     assert way(text, mostly, **more) == ""  # type: ignore[arg-type]
+
+
+def test_a_statement_goes_on_behind_its_line() -> None:
+    texts = ("rows = np.random.choice(", "size, 64,", "replace=False,", ")")
+    uses = [replace(line(each, MS), source=at(each, 30 + number)) for number, each in enumerate(texts)]
+    assert "default_rng()" in better_way(at(texts[0]), replace(BASE, lines=tuple(uses)), ())
 
 
 def in_python(made: LineUse) -> Case:

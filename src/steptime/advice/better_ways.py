@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from steptime.advice.evidence import Case
 from steptime.quantities import SourceLine
@@ -17,6 +18,8 @@ from steptime.quantities import SourceLine
 CONTAINER = re.compile(r"the (?P<kind>list|tuple|deque) (?P<name>.+) \([\d,]+ entries\)")
 """What a line goes through, as evidence has it."""
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
+MOST_LINES = 8
+"""Lines of a statement that are looked for."""
 TEXTS = frozenset({"str", "repr", "format", "join", "dumps"})
 """Functions that give a text."""
 JOINS = frozenset({"append", "concatenate", "concat", "cat", "vstack", "hstack", "row_stack", "column_stack"})
@@ -74,13 +77,13 @@ class _Line:
 def better_way(place: SourceLine, case: Case, mostly: Collection[str]) -> str:
     """A sentence on how to write this line so that it takes less; "" where none is known. mostly: last names of the
     functions that take most of it, () if unknown."""
-    tree = _parsed(place.text)
+    near = [use for use in case.lines if _body(use.source) == _body(place) and use.source.line != place.line]
+    tree = _parsed(place.text, {use.source.line - place.line: use.source.text for use in near})
     if tree is None:
         return ""
     here = [use for use in case.lines if (use.source.file, use.source.line) == (place.file, place.line)]
     works = [use for use in case.works if (use.source.file, use.source.line) == (place.file, place.line)]
     found = (CONTAINER.fullmatch(use.what) for use in works if use.kind == "container")
-    near = (use for use in case.lines if _body(use.source) == _body(place) and use.source.line != place.line)
     line = _Line(
         tree,
         place.text,
@@ -109,19 +112,29 @@ def joins_itself(text: str) -> bool:
     return tree is not None and _grown(tree) is not None
 
 
-def _parsed(text: str) -> ast.Module | None:
-    """Syntax of one line of a statement that may go on below it, or be the head of a block; None if it has none."""
+def _parsed(text: str, behind: Mapping[int, str] = MappingProxyType({})) -> ast.Module | None:
+    """Syntax of a line, which may be the head of a block; None if it has none. behind: lines behind it, by their
+    distance, on which its statement may go on."""
     text = text.strip().removeprefix("el") if text.strip().startswith("elif ") else text.strip()
+    for distance in range(1, MOST_LINES):
+        if not _open(text):
+            break
+        text += "\n" + behind.get(distance, "")
+    for end in ("", " pass", _open(text)):
+        with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
+            return ast.parse(text + end)
+    return None
+
+
+def _open(text: str) -> str:
+    """Brackets that close what a text has opened."""
     left = []
     for sign in re.sub(r"""(["']).*?\1""", "", text):
         if sign in BRACKETS:
             left.append(BRACKETS[sign])
         elif left and sign == left[-1]:
             left.pop()
-    for end in ("", " pass", "".join(reversed(left))):
-        with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
-            return ast.parse(text + end)
-    return None
+    return "".join(reversed(left))
 
 
 def _last(function: ast.expr) -> str:
@@ -406,23 +419,20 @@ def _frame_rows(line: _Line) -> str:
 
 
 def _viewed(line: _Line) -> str:
+    trees = [tree for text in line.around if (tree := _parsed(text)) is not None]
+    bound = {
+        ast.unparse(node.targets[0]): node.value for tree in trees for node in tree.body if isinstance(node, ast.Assign)
+    }
     for call, owner, _ in line.calls("save"):
         if owner is None or ast.unparse(owner) != "torch" or not call.args:
             continue
         saved = call.args[0]
-        if isinstance(saved, ast.Name):
-            bound = (each for text in line.around if (tree := _parsed(text)) is not None for each in tree.body)
-            saved = next(
-                (
-                    each.value
-                    for each in bound
-                    if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == ast.unparse(call.args[0])
-                ),
-                saved,
-            )
-        if isinstance(saved, ast.Subscript) and isinstance(saved.slice, ast.Slice):
-            whole, part = ast.unparse(saved.value), ast.unparse(call.args[0])
-            return f"{part} is a view, with which torch.save writes all of the tensor {whole}: save {part}.clone()."
+        parts = saved.values if isinstance(saved, ast.Dict) else saved.elts if isinstance(saved, ast.List) else [saved]
+        for part in parts:
+            value = bound.get(ast.unparse(part), part)
+            if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice):
+                whole, name = ast.unparse(value.value), ast.unparse(part)
+                return f"{name} is a view, with which torch.save writes all of the tensor {whole}: save {name}.clone()."
     return ""
 
 

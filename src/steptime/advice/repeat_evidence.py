@@ -155,8 +155,8 @@ def work_uses(
     takes longer meanwhile, so that a line that calls no function of the user's has that time at most. paths: of these
     functions."""
     timed: Counter[tuple[str, int]] = Counter()
-    for use in lines:
-        timed[_place(use.source)] += round(use.duration.value)
+    for its in lines:
+        timed[_place(its.source)] += round(its.duration.value)
     calling = {_place(below) for path in paths for below in path.lines[1:] if _place(below) != _place(path.lines[0])}
     whole = {phase.name: phase.duration.value for phase in phases}
     names = {(fact.file, fact.line): fact.names for fact in called}
