@@ -82,7 +82,7 @@ def way(
         ("for at, row in frame.iterrows():", [], {"calls": "pandas.core.frame.DataFrame.iterrows"}, "frame[columns]"),
         ("image = image.resize((64, 64))", ["resize"], {"loads": True, "around": {"x = Image.open(p)": 1.0}}, "draft"),
         ("torch.save(part, path)", ["save"], {"around": {"part = features[low:high]": 1.0}}, "save part.clone()"),
-        ('torch.save({"step": step, "part": features[low:high]}, path)', ["save"], {}, "features[low:high].clone()"),
+        ('torch.save({"step": step, "part": features[low:high]}, path)', ["save"], {}, "features[…].clone()"),
         ("if each not in seen:", [], {"read": "list seen"}, "ask the set"),
     ],
 )  # fmt: skip
@@ -130,10 +130,13 @@ def test_nothing_is_said_of_what_is_needed_or_of_what_something_else_costs(
     assert way(text, mostly, **more) == ""  # type: ignore[arg-type]
 
 
-def test_a_statement_goes_on_behind_its_line() -> None:
-    texts = ("rows = np.random.choice(", "size, 64,", "replace=False,", ")")
+def test_a_statement_may_have_many_lines() -> None:
+    texts = ("x = make(size)", "rows = np.random.choice(", "size, 64,", "replace=False,")
     uses = [replace(line(each, MS), source=at(each, 30 + number)) for number, each in enumerate(texts)]
-    assert "default_rng()" in better_way(at(texts[0]), replace(BASE, lines=tuple(uses)), ())
+    case = replace(BASE, lines=(*uses, replace(uses[0], source=at("best = top(", 35))))
+    for number in (1, 2, 3):
+        assert "default_rng()" in better_way(at(texts[number], 30 + number), case, ())
+    assert better_way(at(texts[0]), case, ()) == ""
 
 
 def in_python(made: LineUse) -> Case:

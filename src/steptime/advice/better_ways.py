@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from steptime.advice.evidence import Case
 from steptime.quantities import SourceLine
@@ -77,20 +76,21 @@ class _Line:
 def better_way(place: SourceLine, case: Case, mostly: Collection[str]) -> str:
     """A sentence on how to write this line so that it takes less; "" where none is known. mostly: last names of the
     functions that take most of it, () if unknown."""
-    near = [use for use in case.lines if _body(use.source) == _body(place) and use.source.line != place.line]
-    tree = _parsed(place.text, {use.source.line - place.line: use.source.text for use in near})
+    inside = [use for use in case.lines if _body(use.source) == _body(place)]
+    text, numbers = _statement(place, {use.source.line: use.source.text for use in inside})
+    tree = _parsed(text)
     if tree is None:
         return ""
-    here = [use for use in case.lines if (use.source.file, use.source.line) == (place.file, place.line)]
-    works = [use for use in case.works if (use.source.file, use.source.line) == (place.file, place.line)]
+    here = [use for use in case.lines if use.source.file == place.file and use.source.line in numbers]
+    works = [use for use in case.works if use.source.file == place.file and use.source.line in numbers]
     found = (CONTAINER.fullmatch(use.what) for use in works if use.kind == "container")
     line = _Line(
         tree,
-        place.text,
+        text,
         tuple(name for use in here for name in use.calls),
         max((use.hits for use in here), default=1.0),
         {each["name"]: each["kind"] for each in found if each is not None},
-        {use.source.text: use.hits for use in near},
+        {use.source.text: use.hits for use in inside if use.source.line not in numbers},
         frozenset(use.kind for use in works),
         any(use.role == "input" for use in here)
         or any(path.part == "input" and place in path.lines for path in case.paths),
@@ -112,14 +112,24 @@ def joins_itself(text: str) -> bool:
     return tree is not None and _grown(tree) is not None
 
 
-def _parsed(text: str, behind: Mapping[int, str] = MappingProxyType({})) -> ast.Module | None:
-    """Syntax of a line, which may be the head of a block; None if it has none. behind: lines behind it, by their
-    distance, on which its statement may go on."""
-    text = text.strip().removeprefix("el") if text.strip().startswith("elif ") else text.strip()
-    for distance in range(1, MOST_LINES):
-        if not _open(text):
+def _statement(place: SourceLine, lines: Mapping[int, str]) -> tuple[str, range]:
+    """Text of the statement that a line is part of, and its lines. lines: the texts of its function, by number."""
+    first = place.line
+    for start in range(place.line - 1, place.line - MOST_LINES, -1):
+        if start not in lines:
             break
-        text += "\n" + behind.get(distance, "")
+        if all(_open("\n".join(lines[each] for each in range(start, end))) for end in range(start + 1, place.line + 1)):
+            first = start
+    text, last = lines.get(first, place.text), first
+    while _open(text) and last - first < MOST_LINES and last + 1 in lines:
+        last += 1
+        text += "\n" + lines[last]
+    return text, range(first, last + 1)
+
+
+def _parsed(text: str) -> ast.Module | None:
+    """Syntax of a line, which may be the head of a block or go on below; None if it has none."""
+    text = text.strip().removeprefix("el") if text.strip().startswith("elif ") else text.strip()
     for end in ("", " pass", _open(text)):
         with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
             return ast.parse(text + end)
@@ -144,6 +154,11 @@ def _last(function: ast.expr) -> str:
     )
 
 
+def _name(node: ast.expr) -> str:
+    """Names of an expression alone: a report without source lines has them, too."""
+    return re.sub(r"\(.+\)", "(…)", re.sub(r"\[.*\]", "[…]", ast.unparse(node)))
+
+
 def _is(node: ast.expr | None, value: object) -> bool:
     return isinstance(node, ast.Constant) and node.value == value and type(node.value) is type(value)
 
@@ -157,7 +172,7 @@ def _first(line: _Line) -> str:
             and len(call.args) == (2 if name == "insert" else 1)
         ):
             new = "appendleft" if name == "insert" else "popleft"
-            whole = ast.unparse(owner)
+            whole = _name(owner)
             return (
                 f"{name}(0) moves every entry of {whole}: make it a collections.deque and use {new} "
                 "(maxlen=… drops what is too old by itself)."
@@ -180,7 +195,7 @@ def _searched(line: _Line) -> str:
 def _place_searched(line: _Line) -> str:
     for _, owner, _ in line.calls("index"):
         if owner is not None and any(name.endswith((".list.index", ".tuple.index")) for name in line.called):
-            whole = ast.unparse(owner)
+            whole = _name(owner)
             return f"index() searches {whole}: keep a dictionary of entry and number, made once, and look it up there."
     return ""
 
@@ -208,7 +223,7 @@ def _drawn(line: _Line) -> str:
         population, made = call.args[0], None
         if isinstance(population, ast.Call) and _last(population.func) in ("list", "tuple") and population.args:
             made = population.args[0]
-        whole = ast.unparse(made or population)
+        whole = _name(made or population)
         if line.kind(made or population) == "deque":
             return (
                 f"A deque is slow to index, and to convert: keep {whole} as a list that is written in a ring "
@@ -236,7 +251,7 @@ def _added_text(line: _Line) -> str:
             isinstance(node, ast.AugAssign) and adds and not isinstance(node.target, ast.Name)
         ):  # CPython extends a local
             return (
-                f'Each += copies all of the text {ast.unparse(node.target)}: append the pieces to a list and "".join() '
+                f'Each += copies all of the text {_name(node.target)}: append the pieces to a list and "".join() '
                 "them where it is read, or write them to a file or io.StringIO."
             )
     return ""
@@ -262,7 +277,7 @@ def _grown(tree: ast.Module) -> tuple[str, str, bool] | None:
         ways = (*call.args[1:], *(each.value for each in call.keywords if each.arg in ("dim", "axis")))
         if name in JOINS and not (name == "cat" and any(not _is(each, 0) for each in ways)):
             for part in given:
-                if ast.unparse(part) == whole or _is_part(part, whole):
+                if re.fullmatch(r"[\w.]+", whole) and (ast.unparse(part) == whole or _is_part(part, whole)):
                     return whole, name, _is_part(part, whole)
     return None
 
@@ -305,9 +320,13 @@ def _best(line: _Line) -> str:
             reading = "\n".join(line.around)
             taken = 0 < len(re.findall(name, reading)) == len(re.findall(name + FEW, reading))
         if taken:
+            of_tensors = any(name.startswith("torch.") and name.endswith(".argsort") for name in line.called)
+            array = (
+                "with the values in one array, numpy.argpartition" if _last(call.func) == "sorted" else "argpartition"
+            )
+            fewer = f"heapq.nlargest or nsmallest; {array}" if _last(call.func) == "sorted" else f"numpy.{array}"
             return (
-                "It sorts all, and a few are taken: use heapq.nlargest or nsmallest; with the values in one array, "
-                "numpy.argpartition (torch.topk of a tensor) takes less than a tenth of the time."
+                f"It sorts all, and a few are taken: {'torch.topk' if of_tensors else fewer} takes a tenth of the time."
             )
     return ""
 
@@ -353,8 +372,8 @@ def _copied(line: _Line) -> str:
 def _unlogged(line: _Line) -> str:
     for call, owner, name in line.calls(*LEVELS):
         if owner is not None and UNLOGGED in line.kinds:
-            logger = "logging.getLogger()" if ast.unparse(owner) == "logging" else ast.unparse(owner)
-            level = ast.unparse(call.args[0]) if name == "log" and call.args else f"logging.{name.upper()}"
+            logger = "logging.getLogger()" if ast.unparse(owner) == "logging" else _name(owner)
+            level = _name(call.args[0]) if name == "log" and call.args else f"logging.{name.upper()}"
             return (
                 "The logger drops it, and its arguments are made all the same: put "
                 f"`if {logger}.isEnabledFor({level}):` in front of it."
@@ -410,7 +429,7 @@ def _frame_rows(line: _Line) -> str:
         walked = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func
         if (indexed and indexed.attr in ("iloc", "loc")) or (walked and walked.attr in ("iterrows", "itertuples")):
             owner = indexed or walked
-            whole = ast.unparse(owner.value) if owner else "frame"
+            whole = _name(owner.value) if owner else "frame"
             return (
                 "Each row of a data frame is made as an object of its own: take the columns as arrays once "
                 f"({whole}[columns].to_numpy()), in __init__ or before the loop, and index those."
@@ -431,7 +450,7 @@ def _viewed(line: _Line) -> str:
         for part in parts:
             value = bound.get(ast.unparse(part), part)
             if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice):
-                whole, name = ast.unparse(value.value), ast.unparse(part)
+                whole, name = _name(value.value), _name(part)
                 return f"{name} is a view, with which torch.save writes all of the tensor {whole}: save {name}.clone()."
     return ""
 

@@ -151,12 +151,11 @@ def work_uses(
     paths: Iterable[PathUse] = (),
 ) -> tuple[WorkUse, ...]:
     """Lines that go through more than they need, the longest first. A comprehension is a function of its own on its
-    line: the longer of the two counts. lines: as they were timed; whose functions of Python's library are looked at
-    takes longer meanwhile, so that a line that calls no function of the user's has that time at most. paths: of these
-    functions."""
+    line: the longer of the two counts. lines, paths: as they were timed, when nothing looked at functions of Python's
+    library, which slows these: a line that calls no function of the user's takes no longer than that."""
     timed: Counter[tuple[str, int]] = Counter()
-    for its in lines:
-        timed[_place(its.source)] += round(its.duration.value)
+    for line_use in lines:
+        timed[_place(line_use.source)] += round(line_use.duration.value)
     calling = {_place(below) for path in paths for below in path.lines[1:] if _place(below) != _place(path.lines[0])}
     whole = {phase.name: phase.duration.value for phase in phases}
     names = {(fact.file, fact.line): fact.names for fact in called}
@@ -180,7 +179,7 @@ def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tup
     """(kind, what, ns) of what a line goes through, or makes for nothing."""
     yield from _gone_through(line, names)
     logged = [call.duration for call in line.calls if LOGS.fullmatch(call.name)]
-    if logged and sum(logged) <= min(SILENT * line.evaluations, (1 - NEARLY_ALL) * line.duration):
+    if logged and sum(logged) <= SILENT * line.evaluations:
         yield UNLOGGED, "", line.own
     reads = READS.search(line.site.text) or any(map(READING.fullmatch, (*names, *(call.name for call in line.calls))))
     grows = joins_itself(line.site.text)  # it copies all, of whatever precision
