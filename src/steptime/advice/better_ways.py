@@ -321,13 +321,10 @@ def _best(line: _Line) -> str:
             taken = 0 < len(re.findall(name, reading)) == len(re.findall(name + FEW, reading))
         if taken:
             of_tensors = any(name.startswith("torch.") and name.endswith(".argsort") for name in line.called)
-            array = (
-                "with the values in one array, numpy.argpartition" if _last(call.func) == "sorted" else "argpartition"
-            )
-            fewer = f"heapq.nlargest or nsmallest; {array}" if _last(call.func) == "sorted" else f"numpy.{array}"
-            return (
-                f"It sorts all, and a few are taken: {'torch.topk' if of_tensors else fewer} takes a tenth of the time."
-            )
+            fewer = "torch.topk" if of_tensors else "numpy.argpartition"
+            if _last(call.func) == "sorted":
+                fewer = "heapq.nlargest (nsmallest), or numpy.argpartition of one array,"
+            return f"It sorts all, and a few are taken: {fewer} takes a fraction of the time."
     return ""
 
 
