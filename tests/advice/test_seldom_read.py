@@ -19,11 +19,13 @@ HELPER = SourceLine(FILE, 9, "summary", "lines.append(repr(weight))")
 FORWARD = SourceLine(FILE, 14, "Net.forward", "return self.layers(x)")
 
 
-def found(made: CodeLine, hits: float = 0.0, role: str = "python", other: str = "") -> tuple[SeldomUse, ...]:
+def found(
+    made: CodeLine, hits: float = 0.0, role: str = "python", other: str = "", line_of_other: str = "return x"
+) -> tuple[SeldomUse, ...]:
     """A loop with a line that makes something, and one that reads `text`, `hits` times per step. other: a name that
-    another function reads."""
+    the function report() reads, in its line `line_of_other`."""
     loop = CodeFacts(0, FILE, "main", 20, True, (made, CodeLine(33, READS.text, (), ("print", "text"))))
-    report = CodeFacts(100, FILE, "report", 50, False, (CodeLine(51, "return x", (), (other,)),))
+    report = CodeFacts(100, FILE, "report", 50, False, (CodeLine(51, line_of_other, (), (other,)),))
     timed = replace(line(made.text, 5 * MS, role=role), source=replace(MAKES, text=made.text))  # type: ignore[arg-type]
     reads = (replace(line(READS.text, MS), source=READS, hits=hits),) if hits else ()
     return seldom_uses((loop, report), (timed, *reads))
@@ -34,6 +36,8 @@ SUMMARY = CodeLine(31, MAKES.text, ("text",), ("net", "summary"))
 
 def test_a_text_that_few_steps_print_is_made_in_each() -> None:
     assert found(SUMMARY) == (SeldomUse(MAKES, "text", READS),)
+    made = replace(SUMMARY, text="text = str(loss.item()) + json.dumps(sizes)")
+    assert [use.name for use in found(made)] == ["text"]
     assert found(SUMMARY, hits=0.2) == (SeldomUse(MAKES, "text", READS),)
 
 
@@ -45,7 +49,13 @@ def test_a_text_that_few_steps_print_is_made_in_each() -> None:
         (SUMMARY, {"role": "forward"}),
         (replace(SUMMARY, text="text = text + str(loss)", loads=("loss", "str", "text")), {}),
         (replace(SUMMARY, text="text = clip_grad_norm_(weights)"), {}),
-        (replace(SUMMARY, text="text = environment.step(action)"), {}),
+        (replace(SUMMARY, text="text = environment.act(action)"), {}),
+        (replace(SUMMARY, text="text = str(environment.act(action))"), {}),
+        (replace(SUMMARY, text="text = str(np.random.rand(9))"), {}),
+        (
+            replace(SUMMARY, text="text = report(net)", loads=("net", "report")),
+            {"other": "net", "line_of_other": "self.count = 1"},
+        ),
         (replace(SUMMARY, text="for text in rows:"), {}),
         (replace(SUMMARY, stores=("unread",)), {}),
         (replace(SUMMARY, stores=()), {}),

@@ -69,7 +69,7 @@ class _Line:
     def calls(self, *names: str) -> Iterator[tuple[ast.Call, ast.expr | None, str]]:
         """Calls of functions with these last names: (call, what the function belongs to, name)."""
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call) and (name := _last(node.func)) in names:
+            if isinstance(node, ast.Call) and (name := last_name(node.func)) in names:
                 yield node, node.func.value if isinstance(node.func, ast.Attribute) else None, name
 
 
@@ -78,7 +78,7 @@ def better_way(place: SourceLine, case: Case, mostly: Collection[str]) -> str:
     functions that take most of it, () if unknown."""
     inside = [use for use in case.lines if _body(use.source) == _body(place)]
     text, numbers = _statement(place, {use.source.line: use.source.text for use in inside})
-    tree = _parsed(text)
+    tree = parsed(text)
     if tree is None:
         return ""
     here = [use for use in case.lines if use.source.file == place.file and use.source.line in numbers]
@@ -108,7 +108,7 @@ def _body(place: SourceLine) -> tuple[str, str]:
 
 def joins_itself(text: str) -> bool:
     """True for a line that binds a name to an array of all that it held and something new."""
-    tree = _parsed(text)
+    tree = parsed(text)
     return tree is not None and _grown(tree) is not None
 
 
@@ -127,7 +127,7 @@ def _statement(place: SourceLine, lines: Mapping[int, str]) -> tuple[str, range]
     return text, range(first, last + 1)
 
 
-def _parsed(text: str) -> ast.Module | None:
+def parsed(text: str) -> ast.Module | None:
     """Syntax of a line, which may be the head of a block or go on below; None if it has none."""
     text = text.strip().removeprefix("el") if text.strip().startswith("elif ") else text.strip()
     for end in ("", " pass", _open(text)):
@@ -147,7 +147,7 @@ def _open(text: str) -> str:
     return "".join(reversed(left))
 
 
-def _last(function: ast.expr) -> str:
+def last_name(function: ast.expr) -> str:
     """Last name of a function: "append" of numpy.append."""
     return (
         function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
@@ -205,8 +205,8 @@ def _built(line: _Line) -> str:
         kind, made = "", list[ast.expr]()
         if isinstance(node, (ast.DictComp, ast.SetComp)):
             kind, made = type(node).__name__, [each.iter for each in node.generators]
-        elif isinstance(node, ast.Call) and _last(node.func) in ("dict", "set", "frozenset"):
-            kind, made = _last(node.func), node.args
+        elif isinstance(node, ast.Call) and last_name(node.func) in ("dict", "set", "frozenset"):
+            kind, made = last_name(node.func), node.args
         if whole := line.read_in(made):
             named = "dictionary" if kind.lower().startswith("dict") else "set"
             return (
@@ -221,7 +221,7 @@ def _drawn(line: _Line) -> str:
         if not call.args:
             continue
         population, made = call.args[0], None
-        if isinstance(population, ast.Call) and _last(population.func) in ("list", "tuple") and population.args:
+        if isinstance(population, ast.Call) and last_name(population.func) in ("list", "tuple") and population.args:
             made = population.args[0]
         whole = _name(made or population)
         if line.kind(made or population) == "deque":
@@ -229,7 +229,7 @@ def _drawn(line: _Line) -> str:
                 f"A deque is slow to index, and to convert: keep {whole} as a list that is written in a ring "
                 f"(rows[count % size] = new, once it is full), and give {name}() that list."
             )
-        if isinstance(made, ast.Call) and _last(made.func) in ("keys", "values", "items"):
+        if isinstance(made, ast.Call) and last_name(made.func) in ("keys", "values", "items"):
             return f"It copies all of {whole} for one draw: keep a list next to the dictionary, and draw from that."
     return ""
 
@@ -261,7 +261,7 @@ def _is_text(node: ast.AST) -> bool:
     if isinstance(node, ast.BinOp):
         return _is_text(node.left) or _is_text(node.right)
     written = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-    return written or (isinstance(node, ast.Call) and _last(node.func) in TEXTS)
+    return written or (isinstance(node, ast.Call) and last_name(node.func) in TEXTS)
 
 
 def _grown(tree: ast.Module) -> tuple[str, str, bool] | None:
@@ -271,7 +271,7 @@ def _grown(tree: ast.Module) -> tuple[str, str, bool] | None:
         if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.value, ast.Call):
             continue
         whole, call = ast.unparse(node.targets[0]), node.value
-        name, given = _last(call.func), list[ast.expr]()
+        name, given = last_name(call.func), list[ast.expr]()
         for each in call.args:
             given += each.elts if isinstance(each, (ast.List, ast.Tuple)) else [each]
         ways = (*call.args[1:], *(each.value for each in call.keywords if each.arg in ("dim", "axis")))
@@ -313,7 +313,7 @@ def _best(line: _Line) -> str:
         value = node.value if isinstance(node, (ast.Assign, ast.Return, ast.Expr)) else None
         taken = isinstance(value, ast.Subscript) and re.fullmatch(rf".*{FEW}", ast.unparse(value)) is not None
         call = value.value if isinstance(value, ast.Subscript) and taken else value
-        if not isinstance(call, ast.Call) or _last(call.func) not in SORTS:
+        if not isinstance(call, ast.Call) or last_name(call.func) not in SORTS:
             continue
         if isinstance(node, ast.Assign) and not taken:
             name = rf"(?<![.\w]){re.escape(ast.unparse(node.targets[0]))}\b"
@@ -322,7 +322,7 @@ def _best(line: _Line) -> str:
         if taken:
             of_tensors = any(name.startswith("torch.") and name.endswith(".argsort") for name in line.called)
             fewer = "torch.topk" if of_tensors else "numpy.argpartition"
-            if _last(call.func) == "sorted":
+            if last_name(call.func) == "sorted":
                 fewer = "heapq.nlargest (nsmallest), or numpy.argpartition of one array,"
             return f"It sorts all, and a few are taken: {fewer} takes a fraction of the time."
     return ""
@@ -346,7 +346,7 @@ def _permuted(line: _Line) -> str:
             )
     for node in ast.walk(line.tree):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and isinstance(node.value, ast.Call):
-            name = _last(node.value.func)
+            name = last_name(node.value.func)
             if name in ("randperm", "permutation"):
                 return (
                     f"{name}() orders all for the few that are taken: draw those, with generator.choice(n, count, "
@@ -420,7 +420,7 @@ def _frame_rows(line: _Line) -> str:
     if not any(name.startswith("pandas.") for name in line.called):
         return ""
     one_row = any(name.startswith("pandas.core.series.") for name in line.called)  # as another line has taken it
-    near = [tree for text in line.around if one_row and (tree := _parsed(text)) is not None]
+    near = [tree for text in line.around if one_row and (tree := parsed(text)) is not None]
     for node in (node for tree in (line.tree, *near) for node in ast.walk(tree)):
         indexed = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value
         walked = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func
@@ -435,7 +435,7 @@ def _frame_rows(line: _Line) -> str:
 
 
 def _viewed(line: _Line) -> str:
-    trees = [tree for text in line.around if (tree := _parsed(text)) is not None]
+    trees = [tree for text in line.around if (tree := parsed(text)) is not None]
     bound = {
         ast.unparse(node.targets[0]): node.value for tree in trees for node in tree.body if isinstance(node, ast.Assign)
     }

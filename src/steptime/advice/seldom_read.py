@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator
 
+from steptime.advice.better_ways import last_name, parsed
 from steptime.advice.evidence import Case, LineUse, SeldomUse
 from steptime.quantities import SourceLine, format_source
 from steptime.recording.recording import CodeFacts, CodeLine
@@ -13,13 +15,20 @@ EACH, SELDOM = 0.9, 0.5
 """Executions per step of a line that makes something, at least, and of those that read it, below."""
 MOSTLY = 0.9
 """Fraction of a line's time below the one that makes something."""
-HEADS = ("for ", "with ", "import ", "from ", "def ", "class ", "async ")
-"""Starts of lines whose names are no result."""
-EFFECTS = re.compile(
-    r"(?:_|\b(?:step|update|backward|next|pop\w*|append|send\w*|recv|put|write\w*|save\w*|load\w*|train\w*|fit|reset"
-    r"|read\w*|seed|sample|clip\w*|sync\w*|barrier|all_reduce|reduce|broadcast))\("
-)
-"""A call that does more than give a result, by its name."""
+MODULES = frozenset({"torch", "nn", "np", "numpy", "json", "copy", "math", "statistics", "pprint"})
+"""Names of modules whose functions only give a result."""
+GIVES = frozenset(
+    {
+        "item", "tolist", "numpy", "cpu", "detach", "clone", "copy", "float", "int", "mean", "std", "var", "sum", "min",
+        "max", "norm", "abs", "argmax", "count", "softmax", "log", "exp", "sqrt", "round", "size", "format", "join", "items",
+        "keys", "values", "state_dict", "named_parameters", "parameters",
+    }
+)  # fmt: skip
+"""Methods that only give a result; others may change their object."""
+EFFECTS = re.compile(r"_\(|\brandom\b|\b(?:step|update|backward|next|pop|append|save|load|seed|rand\w*|normal)\(")
+"""A call that does more, by its name."""
+CHANGES = re.compile(r"\s*(?:global\b|nonlocal\b|\w+(?:\.\w+)+(?:\[.*\])?\s*(?:[-+*/|&@%]|//|\*\*)?=(?!=))")
+"""A line of a function that changes what is not its own."""
 
 
 def seldom_uses(codes: tuple[CodeFacts, ...], lines: Iterable[LineUse]) -> tuple[SeldomUse, ...]:
@@ -36,12 +45,27 @@ def _of_loop(code: CodeFacts, codes: Iterable[CodeFacts], timed: dict[tuple[str,
         own = set(line.stores)
         if use is None or use.role != "python" or use.hits < EACH or not own or own & {*line.loads, *elsewhere}:
             continue
-        if line.text.startswith(HEADS) or EFFECTS.search(line.text):
+        if not _only_gives(line.text, codes):
             continue
         reading = [each for each in code.lines if each is not line and own & set(each.loads)]
         often = [timed[code.file, each.line].hits if (code.file, each.line) in timed else 0.0 for each in reading]
         if reading and max(often) < SELDOM:
             yield SeldomUse(use.source, line.stores[0], _source(code, reading[0]))
+
+
+def _only_gives(text: str, codes: tuple[CodeFacts, ...]) -> bool:
+    """True for an assignment whose calls change nothing, as far as their names and the lines of the job's own functions
+    say."""
+    tree = parsed(text)
+    if tree is None or EFFECTS.search(text) or not all(isinstance(each, ast.Assign) for each in tree.body):
+        return False
+    functions = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    of_objects = (each for each in functions if isinstance(each, ast.Attribute))
+    called = {last_name(each) for each in functions if isinstance(each, ast.Name)}
+    changing = {code.function for code in codes if any(CHANGES.match(line.text) for line in code.lines)}
+    return not called & changing and all(
+        each.attr in GIVES or ast.unparse(each).partition(".")[0] in MODULES for each in of_objects
+    )
 
 
 def _unbound(code: CodeFacts) -> set[str]:
