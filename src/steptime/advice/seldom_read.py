@@ -20,8 +20,8 @@ MODULES = frozenset({"torch", "nn", "np", "numpy", "json", "copy", "math", "stat
 GIVES = frozenset(
     {
         "item", "tolist", "numpy", "cpu", "detach", "clone", "copy", "float", "int", "mean", "std", "var", "sum", "min",
-        "max", "norm", "abs", "argmax", "count", "softmax", "log", "exp", "sqrt", "round", "size", "format", "join", "items",
-        "keys", "values", "state_dict", "named_parameters", "parameters",
+        "max", "norm", "abs", "argmax", "count", "softmax", "log", "exp", "sqrt", "round", "size", "format", "join",
+        "items", "keys", "values", "state_dict", "named_parameters", "parameters",
     }
 )  # fmt: skip
 """Methods that only give a result; others may change their object."""
@@ -38,7 +38,9 @@ def seldom_uses(codes: tuple[CodeFacts, ...], lines: Iterable[LineUse]) -> tuple
     return tuple(use for code in codes if code.loop for use in _of_loop(code, codes, timed))
 
 
-def _of_loop(code: CodeFacts, codes: Iterable[CodeFacts], timed: dict[tuple[str, int], LineUse]) -> Iterator[SeldomUse]:
+def _of_loop(
+    code: CodeFacts, codes: tuple[CodeFacts, ...], timed: dict[tuple[str, int], LineUse]
+) -> Iterator[SeldomUse]:
     elsewhere = {name for other in codes if other is not code and other.file == code.file for name in _unbound(other)}
     for line in code.lines:
         use = timed.get((code.file, line.line))
