@@ -661,7 +661,7 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-in-every-step-which-makes-no-segment": replace(
             _lines(line("torch.save(model.state_dict(), path)", 14 * MS, checkpoint=13.8 * MS)),
             categories=categories(python=14.5 * MS),
-            segments=(SegmentUse("pause", 11, 200_000_000, 0.1),),
+            segments=(),
         ),
         "clean": replace(
             _lines(line("torch.save(model.state_dict(), path)", 0.01 * MS)),

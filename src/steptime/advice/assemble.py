@@ -38,6 +38,7 @@ from steptime.advice.repeat_evidence import looked_at, repeat_uses, work_uses
 from steptime.advice.run_uses import CategoryUse, GarbageUse, LoaderUse, PeriodUse, SettingsUse
 from steptime.advice.savings import ratio
 from steptime.advice.segment_evidence import segment_uses
+from steptime.advice.seldom_read import seldom_uses
 from steptime.advice.step_evidence import (
     category_uses,
     contention_use,
@@ -100,6 +101,7 @@ def assemble(
     top_modules = tuple(record_of(TopModuleUse, model) for model in process.top_modules)
     step = step_summary(process, layout.timeline, usual, len(with_tracer) - len(usual))
     looked = looked_at(process, layout, loader, step.duration.value)
+    lines = line_uses(process, layout, usual, operator_time(recorded) if recorded is not None else EMPTY)
     compiling, run = _compiling(process, steps)
     repeated, frozen = forwards_without_gradients(process, layout, usual)
     busy = gpu_busy(steps, usual, telemetry, process.devices)
@@ -113,7 +115,7 @@ def assemble(
         phases=phases,
         loader=loader,
         inputs=input_use(process, layout, usual),
-        lines=line_uses(process, layout, usual, operator_time(recorded) if recorded is not None else EMPTY),
+        lines=lines,
         operators=operators,
         settings=_settings(process, layout, usual, trainers_on_host),
         optimizers=_optimizers(process, layout, usual, operators),
@@ -124,7 +126,8 @@ def assemble(
         repeated=repeated,
         frozen=frozen,
         repeats=repeat_uses(looked, phases, step.duration.value),
-        works=work_uses(looked, process.called, phases, step.duration.value),
+        seldom=seldom_uses(process.codes, lines),
+        works=work_uses(looked, process.called, phases, step.duration.value, lines, paths),
         garbage=_garbage(layout),
         segments=segment_uses(process, layout),
         contention=contention,

@@ -26,7 +26,7 @@ from types import FrameType
 
 from steptime.advice.evidence import Case
 from steptime.advice.hottest_line import at_hottest_line
-from steptime.advice.places import with_what_runs
+from steptime.advice.places import with_better_way, with_what_runs
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.run_uses import HolderUse
@@ -173,6 +173,8 @@ AT_A_PLACE = OF_A_PLACE - {"dominant-operator"} | {
 """Names of rules whose finding says what runs at its place, and speaks about what takes most of it."""
 BY_OPERATORS = frozenset({"memory-bound-pointwise", "copies-and-casts", "work-without-gradient"})
 """Names of rules about operators of a kind, whose finding says what runs at their place."""
+BY_THE_LINE = frozenset({"goes-through-all", "logging-in-step", "checkpoint-in-step"})
+"""Names of rules whose advice is for all lines of a kind: a better way to write the very line replaces it."""
 GENERAL = ("Look ", "Ask ", "Move this out ", "Prepare batches ahead ")
 """Starts of advice that holds for any code."""
 OF_A_PLACE_FROM = 0.15
@@ -326,9 +328,11 @@ def _with_container(finding: Finding, longer: Sequence[HolderUse]) -> Finding:
 
 
 def _with_what_runs(findings: Findings, case: Case, rules: Rules) -> Findings:
-    """Findings about a place with what runs there."""
+    """Findings about a place with what runs there, and a better way to write it."""
     return tuple(
-        with_what_runs(each, case, general=each.advice.startswith(GENERAL), speaks=each.name not in BY_OPERATORS)
+        with_better_way(each, case)
+        if each.name in BY_THE_LINE
+        else with_what_runs(each, case, general=each.advice.startswith(GENERAL), speaks=each.name not in BY_OPERATORS)
         if each.name in AT_A_PLACE | BY_OPERATORS and _is_at_place(each)
         else each
         for each in findings

@@ -78,6 +78,15 @@ class LineUse:
 
 
 @dataclass(frozen=True, slots=True)
+class SeldomUse:
+    """Line of the training loop that makes a result of this name in each step, and the line that reads it in few."""
+
+    source: SourceLine
+    name: str
+    reader: SourceLine
+
+
+@dataclass(frozen=True, slots=True)
 class RepeatedForward:
     """Forwards without gradients, in training steps, of models that are trained in them, or that never are. duration,
     calls: per step. steps: fraction of the steps that have one. parameters, parameter_bytes: tensors and bytes of
@@ -331,6 +340,7 @@ class Case:
     repeated: RepeatedForward | None = absent(None, "no model that trains ran without gradients in the steps")
     frozen: RepeatedForward | None = absent(None, "no model that never has gradients ran in the steps")
     works: tuple[WorkUse, ...] = absent((), "no line was seen to go through all of a container, a folder or a file")
+    seldom: tuple[SeldomUse, ...] = absent((), "every result of the timed lines is read in most of their steps")
     repeats: tuple[RepeatUse, ...] = absent(
         (),
         "no line computed again what it had computed before",

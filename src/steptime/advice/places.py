@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from steptime.advice.better_ways import better_way
 from steptime.advice.evidence import Case, PathUse, RunUse
 from steptime.advice.kernels import elements, plain_name, shapes_of
 from steptime.advice.line_evidence import function_of
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight
 from steptime.advice.savings import WORKING, ratio
+from steptime.advice.seldom_read import made_in_vain
 from steptime.advice.verdict import GROWTH
 from steptime.advice.what_runs import LEAST_SHARE, OTHER_NAMES
 from steptime.quantities import SourceLine, format_share, format_source
@@ -79,6 +81,8 @@ KINDS = tuple(
     )
 )
 """Last names of what runs, and what helps where it takes most of a place."""
+OF_THE_LOADER = ("Make an item ", "More workers ", "Set num_workers=")
+"""Starts of advice that stays true when the line is written better."""
 WRAPPERS = re.compile(r"__(?:getitem|call|len|iter|next|getattr)__|forward|wrapper")
 
 
@@ -95,8 +99,9 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool, speaks: bool 
     enough = (found for found in map(_most_of, levels) if found and _sum(found) >= MOST_OF_FINDING * saved)
     most = next((found for found in enough if finding.category != "python" or not any(map(_is_operator, found))), [])
     runs = most or next(iter(levels), [])
+    way = _way(place, case) if speaks else ""
     if not runs:
-        return finding
+        return _with_way(finding, way)
     evidence = (f"There runs {' and '.join(_words(run, case) for run in runs[:2])}.", *finding.evidence)
     summary, advice = finding.summary, finding.advice
     if most and speaks:
@@ -106,9 +111,27 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool, speaks: bool 
         if not all(re.search(rf"\b{re.escape(name)}\b", summary) for name in names):
             summary = next((each for each in (often, mostly) if len(each) <= LONGEST_SUMMARY), summary)
         unsaid = [run for run in most if short_name(run.name) not in advice and (general or NEEDED not in advice)]
-        about = _about(unsaid)
+        about = _about(unsaid) if not way else ""
         advice = about if general and about else " ".join(filter(None, (advice, about)))
-    return replace(finding, summary=summary, advice=advice, evidence=evidence)
+    return _with_way(replace(finding, summary=summary, advice=advice, evidence=evidence), way)
+
+
+def with_better_way(finding: Finding, case: Case) -> Finding:
+    """Finding whose advice is a better way to write its line, where one is known."""
+    way = _way(finding.spent_at, case) if finding.spent_at is not None else ""
+    return _with_way(finding, way)
+
+
+def _way(place: SourceLine, case: Case) -> str:
+    mostly = [_last(run) for run in _most_of(_at_line(place, case))]
+    return made_in_vain(place, case) or better_way(place, case, mostly)
+
+
+def _with_way(finding: Finding, way: str) -> Finding:
+    """Finding that advises a better way: in place of its own advice, or before it where that is about the loader."""
+    if not way:
+        return finding
+    return replace(finding, advice=f"{way} {finding.advice}" if finding.advice.startswith(OF_THE_LOADER) else way)
 
 
 def _most_of(runs: list[RunUse]) -> list[RunUse]:

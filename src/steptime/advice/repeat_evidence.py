@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from steptime.advice.better_ways import UNLOGGED, joins_itself
+from steptime.advice.evidence import LineUse, PathUse
 from steptime.advice.loader_model import production
 from steptime.advice.run_uses import CategoryUse, LoaderUse, RepeatUse, WorkUse
 from steptime.advice.savings import modelled, ratio
 from steptime.analysis.layout import Layout
-from steptime.quantities import Estimate, format_share
+from steptime.quantities import Estimate, SourceLine, format_share
 from steptime.recording.recording import CalledFacts, LineWork, Process, RepeatedLine, RepeatFacts
 
 NEARLY_ALL = 0.9
@@ -23,8 +26,6 @@ CONVERTS = re.compile(r"(?P<name>\btorch\.(?:as_tensor|tensor|\w*Tensor))\(\s*(?
 torch 2.13 reads it number by number."""
 OFF = 0.3
 """Of a time that was taken in a few traced steps."""
-MOSTLY = 0.5
-"""Of the evaluations of a line: what it gives then is what it gives."""
 MOST_OF_A_LINE = 0.3
 """Of the time of a line: a function that takes so much is what the line does."""
 PER_ENTRY = 3.0
@@ -42,6 +43,9 @@ READING = re.compile(r"(?:.*\.)?(?:load\w*|read\w*|open\w*|File|genfromtxt|fromf
 """Functions that read a file."""
 READS = re.compile(r"\b(?:load\w*|read\w*|open\w*|parse\w*|genfromtxt|fromfile|fromstring|decode\w*)\(")
 """A line that reads a file or text by its words: compiled functions of packages are not seen to be called."""
+LOGS, SILENT = re.compile(r"logging\.(?:Logger\.)?(?:debug|info|log)"), 20_000
+"""Logging of what may be below the level, and ns per call of a traced line up to which it writes nothing: below its
+level it took 5 microseconds, one that writes to a file 100 and more (torch 2.13, CPython 3.11)."""
 WRITES = re.compile(r"""open\([^)]*["'][rb+]*[wax]""")
 """A line that opens a file to write it."""
 
@@ -139,27 +143,47 @@ def _is_below(line: RepeatedLine, top: RepeatedLine, lines: list[RepeatedLine]) 
 
 
 def work_uses(
-    looked: Iterable[Looked], called: Iterable[CalledFacts], phases: tuple[CategoryUse, ...], usual: float
+    looked: Iterable[Looked],
+    called: Iterable[CalledFacts],
+    phases: tuple[CategoryUse, ...],
+    usual: float,
+    lines: Iterable[LineUse] = (),
+    paths: Iterable[PathUse] = (),
 ) -> tuple[WorkUse, ...]:
     """Lines that go through more than they need, the longest first. A comprehension is a function of its own on its
-    line: the longer of the two counts."""
+    line: the longer of the two counts. lines, paths: as they were timed, when nothing looked at functions of Python's
+    library, which slows these: a line that calls no function of the user's takes no longer than that."""
+    timed: Counter[tuple[str, int]] = Counter()
+    for line_use in lines:
+        timed[_place(line_use.source)] += round(line_use.duration.value)
+    calling = {_place(below) for path in paths for below in path.lines[1:] if _place(below) != _place(path.lines[0])}
     whole = {phase.name: phase.duration.value for phase in phases}
     names = {(fact.file, fact.line): fact.names for fact in called}
     found: dict[tuple[str, int, str], WorkUse] = {}
     for each in looked:
         for line in sorted(each.facts.works, key=lambda line: -line.duration):
             for kind, what, spent in _found(line, each, names.get((line.site.file, line.site.line), ())):
-                amount = min(whole.get(line.part, usual), each.share * spent)
+                place = _place(line.site)
+                most = timed[place] if place in timed and place not in calling else usual
+                amount = min(whole.get(line.part, usual), each.share * spent, most)
                 use = WorkUse(line.site, kind, what, _about(amount), line.evaluations * each.often, line.part)
                 found.setdefault((line.site.file, line.site.line, kind), use)
     return tuple(sorted(found.values(), key=lambda use: -use.duration.value))
 
 
+def _place(source: SourceLine) -> tuple[str, int]:
+    return source.file, source.line
+
+
 def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tuple[str, str, float]]:
     """(kind, what, ns) of what a line goes through, or makes for nothing."""
     yield from _gone_through(line, names)
+    logged = [call.duration for call in line.calls if LOGS.fullmatch(call.name)]
+    if logged and sum(logged) <= SILENT * line.evaluations:
+        yield UNLOGGED, "", line.own
     reads = READS.search(line.site.text) or any(map(READING.fullmatch, (*names, *(call.name for call in line.calls))))
-    if line.double and looked.facts.single and line.part in ("", "input") and not reads:
+    grows = joins_itself(line.site.text)  # it copies all, of whatever precision
+    if line.double and looked.facts.single and line.part in ("", "input") and not reads and not grows:
         yield "double", "", line.own
     if line.dropped and line.part == "input":
         yield "rows", f"{format_share(min(1.0, line.unread))} of them", looked.fits * line.dropped
@@ -177,8 +201,6 @@ def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tup
 def _gone_through(line: LineWork, names: Iterable[str]) -> Iterable[tuple[str, str, float]]:
     """(kind, what, ns per step) of what a line goes through. names: functions that it was seen to call, C functions
     too, whose time is the line's."""
-    if line.double >= MOSTLY:
-        yield "double", "", line.own
     if line.one_hot:
         yield "one-hot", " × ".join(map(str, line.one_hot)), line.own
     files = [read for read in line.read if read.kind == "file"]

@@ -259,9 +259,9 @@ class RepeatUse:
 class WorkUse:
     """A line that goes through more than it needs. kind: "container" (read whole), "folder" (listed), "copy" (of an
     object and all below it), "file" (the same one, read again), "stack" (of Python, with its source), "list" (converted
-    number by number), "rows" (made and not taken), "double" (arrays of that precision) or "one-hot" (gives such
-    vectors). what: the container with its kind and entries, the shape of the vectors, what is taken of rows, else the
-    function that it calls. evaluations, duration (ns): per step."""
+    number by number), "rows" (made and not taken), "unlogged" (made for a logger that drops it), "double" (arrays of
+    that precision) or "one-hot" (gives such vectors). what: the container with its kind and entries, the shape of the
+    vectors, what is taken of rows, else the function that it calls. evaluations, duration (ns): per step."""
 
     source: SourceLine
     kind: str

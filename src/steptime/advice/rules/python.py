@@ -365,7 +365,7 @@ def _line(made: Rule, line: LineUse, does: str, advice: str, saving: Estimate, c
 
 
 @rule("ST204", "checkpoint-in-step", supersedes=("outside-model",))
-def checkpoint_in_step(step: StepSummary, segments: tuple[SegmentUse, ...], case: Case) -> Finding | None:
+def checkpoint_in_step(step: StepSummary, case: Case, segments: tuple[SegmentUse, ...] = ()) -> Finding | None:
     """A checkpoint is written every few steps
 
     What it means: torch.save serialises parameters and optimizer state in the training thread and writes them to disk,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from steptime.advice.evidence import RepeatedForward
+from steptime.advice.evidence import Case, RepeatedForward
+from steptime.advice.hottest_line import main_line
 from steptime.advice.line_evidence import UPDATED
 from steptime.advice.loader_model import production
 from steptime.advice.rule import Finding, rule
@@ -12,8 +14,10 @@ from steptime.advice.run_uses import LoaderUse, RepeatUse, StepSummary, WorkUse
 from steptime.advice.savings import in_step, less, modelled, ratio, total
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.unused import ATTENTION, PickedUse, UnreadUse
-from steptime.quantities import format_count, format_duration, format_share, format_source
+from steptime.quantities import SourceLine, format_count, format_duration, format_share, format_source
 
+TAKES_BATCH = re.compile(r"torch\.utils\.data\..*__next__")
+"""Functions by which a line takes the next batch."""
 LEAST_REPEATED = 0.03
 """Fraction of the step: less is no matter."""
 TWICE = 1.5
@@ -66,7 +70,7 @@ SURE_GONE_THROUGH = 0.5
     by_line=True,
     at_setting=True,
 )  # fmt: skip
-def computed_again(step: StepSummary, repeats: tuple[RepeatUse, ...]) -> Iterator[Finding]:
+def computed_again(step: StepSummary, repeats: tuple[RepeatUse, ...], case: Case) -> Iterator[Finding]:
     """A line computes what it has computed before
 
     What it means: What the line computes depends on nothing that changes: a filter, a mask, a position table, a
@@ -77,7 +81,8 @@ def computed_again(step: StepSummary, repeats: tuple[RepeatUse, ...]) -> Iterato
     each array whose evaluation takes more than 20 microseconds, by its bytes. A result that was there before counts
     with the time that it took. Buffers of one number do not count, nor do copies that are changed afterwards; nor what
     is on a device. Of lines that call each other the innermost one is named that takes nearly all of the time; where
-    two lines of a function ask for the same result, one after the other, the second of these.
+    two lines of a function ask for the same result, one after the other, the second of these. What the loop gets from
+    its loader is at the dataset's line that takes most.
 
     What helps: Compute it once: before the loop, in __init__ (register_buffer), or by what it depends on
     (functools.cache, a dictionary). What belongs to a sample: once for each sample, kept or written to disk. What
@@ -97,15 +102,24 @@ def computed_again(step: StepSummary, repeats: tuple[RepeatUse, ...]) -> Iterato
         )
         as_before = f"as at {format_source(use.first)}" if use.first is not None else "as before"
         summary = f"Computed again with the same result {as_before}, {often}: {in_step(spent, step)}"
+        made = _in_dataset(use, case)
         yield computed_again.finding(
             summary,
             _keep(use),
             use.duration,
             category="input" if use.part == "input" else "",
-            source=use.asker or use.source,
+            source=use.asker or made or use.source,
             evidence=tuple(_evidence(use)),
-            below=use.source,
+            below=made or use.source,
         )
+
+
+def _in_dataset(use: RepeatUse, case: Case) -> SourceLine | None:
+    """For a line that takes batches of a loader, the line that takes most of the time of making them; None for
+    others."""
+    takes = any(line.source == use.source and any(map(TAKES_BATCH.fullmatch, line.calls)) for line in case.lines)
+    inside = [path for path in case.paths if path.part == "input" and path.lines and path.lines[0] != use.source]
+    return main_line(inside, case)[0] if takes and inside else None
 
 
 def _keep(use: RepeatUse) -> str:

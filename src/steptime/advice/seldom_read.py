@@ -1,0 +1,99 @@
+"""Results that each step makes and few steps read, such as a text of a message for every hundredth step."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+
+from steptime.advice.better_ways import last_name, parsed
+from steptime.advice.evidence import Case, LineUse, SeldomUse
+from steptime.quantities import SourceLine, format_source
+from steptime.recording.recording import CodeFacts, CodeLine
+
+EACH, SELDOM = 0.9, 0.5
+"""Executions per step of a line that makes something, at least, and of those that read it, below."""
+MOSTLY = 0.9
+"""Fraction of a line's time below the one that makes something."""
+MODULES = frozenset({"torch", "nn", "np", "numpy", "json", "copy", "math", "statistics", "pprint"})
+"""Names of modules whose functions only give a result."""
+GIVES = frozenset(
+    {
+        "item", "tolist", "numpy", "cpu", "detach", "clone", "copy", "float", "int", "mean", "std", "var", "sum", "min",
+        "max", "norm", "abs", "argmax", "count", "softmax", "log", "exp", "sqrt", "round", "size", "format", "join",
+        "items", "keys", "values", "state_dict", "named_parameters", "parameters",
+    }
+)  # fmt: skip
+"""Methods that only give a result; others may change their object."""
+EFFECTS = re.compile(r"_\(|\brandom\b|\b(?:step|update|backward|next|pop|append|save|load|seed|rand\w*|normal)\(")
+"""A call that does more, by its name."""
+CHANGES = re.compile(r"\s*(?:global\b|nonlocal\b|\w+(?:\.\w+)+(?:\[.*\])?\s*(?:[-+*/|&@%]|//|\*\*)?=(?!=))")
+"""A line of a function that changes what is not its own."""
+
+
+def seldom_uses(codes: tuple[CodeFacts, ...], lines: Iterable[LineUse]) -> tuple[SeldomUse, ...]:
+    """Lines of the training loop that bind names in each step which nothing reads in most of them. lines: as they were
+    timed in a few steps."""
+    timed = {(use.source.file, use.source.line): use for use in lines}
+    return tuple(use for code in codes if code.loop for use in _of_loop(code, codes, timed))
+
+
+def _of_loop(
+    code: CodeFacts, codes: tuple[CodeFacts, ...], timed: dict[tuple[str, int], LineUse]
+) -> Iterator[SeldomUse]:
+    elsewhere = {name for other in codes if other is not code and other.file == code.file for name in _unbound(other)}
+    for line in code.lines:
+        use = timed.get((code.file, line.line))
+        own = set(line.stores)
+        if use is None or use.role != "python" or use.hits < EACH or not own or own & {*line.loads, *elsewhere}:
+            continue
+        if not _only_gives(line.text, codes):
+            continue
+        reading = [each for each in code.lines if each is not line and own & set(each.loads)]
+        often = [timed[code.file, each.line].hits if (code.file, each.line) in timed else 0.0 for each in reading]
+        if reading and max(often) < SELDOM:
+            yield SeldomUse(use.source, line.stores[0], _source(code, reading[0]))
+
+
+def _only_gives(text: str, codes: tuple[CodeFacts, ...]) -> bool:
+    """True for an assignment whose calls change nothing, as far as their names and the lines of the job's own functions
+    say."""
+    tree = parsed(text)
+    if tree is None or EFFECTS.search(text) or not all(isinstance(each, ast.Assign) for each in tree.body):
+        return False
+    functions = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    of_objects = (each for each in functions if isinstance(each, ast.Attribute))
+    called = {last_name(each) for each in functions if isinstance(each, ast.Name)}
+    changing = {code.function for code in codes if any(CHANGES.match(line.text) for line in code.lines)}
+    return not called & changing and all(
+        each.attr in GIVES or ast.unparse(each).partition(".")[0] in MODULES for each in of_objects
+    )
+
+
+def _unbound(code: CodeFacts) -> set[str]:
+    """Names that a function reads and does not bind: they may be the loop's."""
+    return {name for line in code.lines for name in line.loads} - {name for line in code.lines for name in line.stores}
+
+
+def _source(code: CodeFacts, line: CodeLine) -> SourceLine:
+    return SourceLine(code.file, line.line, code.function, line.text)
+
+
+def made_in_vain(place: SourceLine, case: Case) -> str:
+    """A sentence for a line that makes what few steps read, or that runs below one; "" for others."""
+    through = [path for path in case.paths if any(_place(line) == _place(place) for line in path.lines)]
+    spent = sum(path.duration for path in through)
+    for use in case.seldom:
+        below = [path for path in case.paths if any(_place(line) == _place(use.source) for line in path.lines)]
+        inside = sum(path.duration for path in below if path in through)
+        is_made = _place(place) == _place(use.source) or (through and inside >= MOSTLY * spent)
+        if is_made and not any(path.part for path in below):
+            return (
+                f"Only {format_source(use.reader)} reads {use.name}, and in few steps: move "
+                f"{format_source(use.source)} there, unless it does more than make {use.name}."
+            )
+    return ""
+
+
+def _place(line: SourceLine) -> tuple[str, int]:
+    return line.file, line.line
