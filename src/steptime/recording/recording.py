@@ -196,6 +196,17 @@ class CalledFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionText:
+    """Text of a user's function that takes a good part of the time, or that trains; of `<module>`, of its file. The
+    text is indented as it is in the file, and has 1,000 lines at most."""
+
+    file: str
+    function: str
+    first_line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class SampledPath:
     """Path of calls. duration: ns of the first line, of all steps together, without called user functions. part: of the
     step that calls it, "input", "forward", "backward", "optimizer" or "". lines: the user's, innermost first."""
@@ -765,6 +776,7 @@ class Process:
     repeats: RepeatFacts | None = None
     use: UseFacts | None = None
     called: tuple[CalledFacts, ...] = ()
+    texts: tuple[FunctionText, ...] = ()
     pass_sites: tuple[PassSiteFacts, ...] = ()
     modules: tuple[tuple[str, str, int, int], ...] = ()
     without_update: tuple[tuple[str, int], ...] = ()
