@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from steptime.recording.recording import FunctionText
@@ -31,9 +31,9 @@ UPDATING = frozenset({"backward", "step"})
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Slow way. what: in words. better: advice, with the patterns' letters in braces. seen: last names of functions, one
-    of which a line of it was seen to call. operators: plain names of those that the other way saves; all of its lines'
-    if empty. sure, likely, most: fractions of their time, with what autograd runs for them where `trained`. patterns:
+    """Slow way. what: in words. better: advice, with the patterns' letters in braces. seen: last names of functions,
+    one of which a line of it was seen to call. operators: plain names of those that the other way saves; all of its
+    lines' if empty. sure, likely, most: fractions of their time, with what autograd runs for them where `trained`. patterns:
     expressions, in which a capital letter is any expression and `...` any further arguments."""
 
     what: str
@@ -46,16 +46,23 @@ class Way:
     patterns: tuple[str, ...] = ()
     trained: bool = True
 
+    @property
+    def fills(self) -> bool:
+        """True if a diagonal matrix is made of a vector."""
+        return self.seen is FILLING
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Slow way in a function. lines: of the file, that compute it, the longest expression's last. better: advice. taken,
-    axis: of a sorted tensor, how many of its numbers are taken at most (0 if unknown), along the axis of this number; it
-    sorts along the last one where `last`."""
+    """Slow way in a function, which starts at `first_line`. lines: of the file, that compute it, the innermost
+    expression's last. better: advice. Of a sorted tensor: taken: how many of its numbers are read (0 if unknown), along
+    the axis of this number (None: the last); last: it is sorted along the last one, whatever its number."""
 
     way: Way
     lines: tuple[int, ...]
     better: str
+    function: str = ""
+    first_line: int = 0
     taken: int = 0
     axis: int | None = None
     last: bool = False
@@ -74,7 +81,6 @@ class Passes:
 INVERTING = frozenset({"inverse", "linalg_inv", "linalg_inv_ex", "inv"})
 PRODUCTS = frozenset({"matmul", "mm", "bmm", "mv"})
 FILLING = frozenset({"diag_embed", "diag", "eye"})
-COVARIANCE = frozenset({"linalg_cholesky", "linalg_cholesky_ex", "linalg_solve_triangular", "diag_embed", "diag"})
 NORMAL = "torch.distributions.Independent(torch.distributions.Normal({A}, %s), 1) is the same distribution."
 INVERSE, FILLED, ROW = (
     "An inverse is computed to be multiplied",
@@ -87,8 +93,8 @@ WAYS = (
         0.35, 0.65, 0.85, ("inverse(A) @ B",),
     ),
     Way(
-        INVERSE, "torch.linalg.solve({A}, {B}, left=False) gives the product without the inverse.", INVERTING, INVERTING,
-        0.35, 0.65, 0.85, ("B @ inverse(A)",),
+        INVERSE, "torch.linalg.solve({A}, {B}, left=False) gives the product without the inverse.", INVERTING,
+        INVERTING, 0.35, 0.65, 0.85, ("B @ inverse(A)",),
     ),
     Way(
         FILLED, "{A}.unsqueeze(-1) * {B} is the same product ({A} * {B} for a vector), without the matrix.", FILLING,
@@ -99,12 +105,12 @@ WAYS = (
         FILLING | PRODUCTS, 0.8, 0.9, 0.99, ("B @ diag_embed(A)", "B @ diag(A)", "B @ (eye(N, ...) * A)"),
     ),
     Way(
-        "A diagonal covariance is factored as a matrix", NORMAL % "{B}.sqrt()", FILLING, COVARIANCE, 0.6, 0.95, 0.99,
+        "A diagonal covariance is factored as a matrix", NORMAL % "{B}.sqrt()", FILLING, frozenset(), 0.6, 0.9, 0.99,
         ("MultivariateNormal(A, diag_embed(B))", "MultivariateNormal(A, diag(B))",
          "MultivariateNormal(A, covariance_matrix=diag_embed(B))", "MultivariateNormal(A, covariance_matrix=diag(B))"),
     ),
     Way(
-        "A diagonal covariance is factored as a matrix", NORMAL % "{B}", FILLING, COVARIANCE, 0.6, 0.95, 0.99,
+        "A diagonal covariance is factored as a matrix", NORMAL % "{B}", FILLING, frozenset(), 0.6, 0.9, 0.99,
         ("MultivariateNormal(A, scale_tril=diag_embed(B))", "MultivariateNormal(A, scale_tril=diag(B))"),
     ),
     Way(
@@ -122,9 +128,20 @@ WAYS = (
     ),
 )  # fmt: skip
 """Fractions as measured (torch 2.13, one thread, forward and backward): the inverse 39 to 81 % (six shapes, 16 to 512
-rows), the filled diagonal 87 to 99 % (four, 32 to 512), the diagonal covariance 61 to 99 % (three), equal rows 41 to
-99 % (four, 32 to 1,024 rows); below topk for sort 43 to 98 % (seven, 64 to 100,000 numbers, half of them to few), one
-join for many 44 to 76 % (32 to 1,000), one operator for Python's functions 82 to 100 %."""
+rows), with a determinant 28 to 54 %, the filled diagonal 87 to 99 % (four, 32 to 512), the diagonal covariance 61 to
+99 % (three), equal rows 41 to 99 % (four, 32 to 1,024 rows); topk for a sort 43 to 98 % (seven, 64 to 100,000 numbers,
+half of them to few), one join for many 44 to 76 % (32 to 1,000), one operator for Python's functions 82 to 100 %."""
+FACTORED = Way(
+    "A matrix is inverted and has its determinant taken",
+    "If {A} is symmetric and positive definite, one factor gives both: L = torch.linalg.cholesky({A}), then "
+    "torch.cholesky_solve(B, L) for the product with B and 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1) for the "
+    "logarithm of the determinant.",
+    INVERTING,
+    INVERTING | {"logdet", "det", "slogdet", "linalg_slogdet", "_linalg_slogdet", "_linalg_det"},
+    0.25,
+    0.45,
+    0.6,
+)
 TOP = Way(
     "A tensor is sorted for a few of its numbers", "", frozenset({"sort", "argsort", "msort"}),
     frozenset({"sort", "argsort", "msort"}), 0.4, 0.75, 0.97, trained=False,
@@ -136,7 +153,9 @@ GROWN = Way(
 )  # fmt: skip
 PICKED = Way("All of them run, and one result is picked", "Run the one that is picked: {A}.", frozenset(), frozenset(),
              0.5, 0.6, 0.95)  # fmt: skip
-ONE_BY_ONE = Way("Python goes through a tensor number by number", "", frozenset({"__iter__"}), frozenset(), 0.8, 0.95, 1.0)
+ONE_BY_ONE = Way(
+    "Python goes through a tensor number by number", "", frozenset({"__iter__"}), frozenset(), 0.8, 0.95, 1.0
+)
 BUILT_IN = {
     "sum": "{A}.sum(0)", "max": "{A}.max()", "min": "{A}.min()", "any": "{A}.any()", "all": "{A}.all()",
     "sorted": "{A}.sort().values", "list": "{A}.tolist()", "set": "{A}.unique()", "tuple": "{A}.tolist()",
@@ -145,9 +164,12 @@ BUILT_IN = {
 
 
 class _Scope:
-    """Function, or a module's own statements. around: parent of each node; a name's stores and reads."""
+    """Function, or a module's own statements. around: parent of each node; reads: of each name."""
 
     def __init__(self, top: ast.AST) -> None:
+        self.function: str = getattr(top, "name", "<module>")
+        decorators: list[ast.expr] = getattr(top, "decorator_list", [])
+        self.first_line: int = min([getattr(top, "lineno", 1), *(each.lineno for each in decorators)])
         self.around: dict[ast.AST, ast.AST] = {}
         self.nodes: list[ast.AST] = []
         self._collect(top)
@@ -187,7 +209,7 @@ class _Scope:
 
     def rounds(self, node: ast.AST) -> list[ast.AST]:
         """What runs a node again, from the inside."""
-        found = []
+        found: list[ast.AST] = []
         while (outer := self.around.get(node)) is not None:
             first = isinstance(outer, ast.For | ast.AsyncFor) and node is outer.iter  # it runs once
             found += [outer] if isinstance(outer, ROUNDS) and not first else []
@@ -296,11 +318,15 @@ def scopes_of(text: str, first_line: int) -> tuple[_Scope, ...]:
 
 def written_ways(function: FunctionText) -> tuple[Written, ...]:
     """Slow ways in a function, by line."""
+    looks = (_factored, _expressions, _sorted, _grown, _picked, _one_by_one)
     found = [
-        each
+        replace(each, function=scope.function, first_line=scope.first_line)
         for scope in scopes_of(function.text, function.first_line)
-        for each in (*_expressions(scope), *_sorted(scope), *_grown(scope), *_picked(scope), *_one_by_one(scope))
+        for look in looks
+        for each in look(scope)
     ]
+    factored = {line for each in found if each.way is FACTORED for line in each.lines}
+    found = [each for each in found if each.way.what != INVERSE or factored.isdisjoint(each.lines)]
     return tuple(sorted(found, key=lambda each: each.lines))
 
 
@@ -313,13 +339,23 @@ def _words(node: ast.expr) -> str:
 
 def _expressions(scope: _Scope) -> Iterator[Written]:
     for node in scope.nodes:
-        for way in WAYS if _called(node) is not None and isinstance(node, ast.expr) else ():
+        for way in WAYS if isinstance(node, ast.expr) and _called(node) is not None else ():
             for text in way.patterns:
                 match = _Match(scope, {}, [])
                 if match.fits(_pattern(text), node):
                     letters = {letter: _words(value) for letter, value in match.letters.items()}
                     yield Written(way, tuple(match.lines), way.better.format(**letters))
                     break
+
+
+def _factored(scope: _Scope) -> Iterator[Written]:
+    """Inverses and determinants of the same expression."""
+    calls = [(called, node) for node in scope.nodes if (called := _called(node)) and called[1]]
+    for (name, given, _), node in calls:
+        for (other, its, _), at in calls if name == "inverse" else ():
+            if other in ("det", "logdet", "slogdet") and ast.dump(its[0]) == ast.dump(given[0]):
+                lines = (getattr(node, "lineno", 0), getattr(at, "lineno", 0))
+                yield Written(FACTORED, lines, FACTORED.better.format(A=_words(given[0])))
 
 
 def _constant(node: ast.expr | None) -> int | None:
@@ -357,7 +393,7 @@ def _sorted(scope: _Scope) -> Iterator[Written]:
         better = f"torch.topk({_words(call[1][0])}, {count}{dim}{largest}){part or '[1]'} finds these alone"
         better += "." if first else ", in reverse order."
         number = int(count) if count.isdigit() else 0
-        yield Written(TOP, (result.lineno,), better, number, axis, along == -1)
+        yield Written(TOP, (result.lineno,), better, taken=number, axis=axis, last=along == -1)
 
 
 def _is_true(node: ast.expr) -> bool:
@@ -371,7 +407,8 @@ def _along(given: list[ast.expr], keywords: list[ast.keyword]) -> int | None:
 
 
 def _taken(part: ast.expr) -> tuple[int | None, str, bool] | None:
-    """(axis, None for the last; how many, as written; whether they are the first) of `[:k]`, `[..., :k]`, `[:, -k:]`."""
+    """(axis, None for the last; how many, as written; whether they are the first) of `[:k]`, `[..., :k]`, `[:, -k:]`,
+    None for other parts."""
     axes = part.elts if isinstance(part, ast.Tuple) else [part]
     whole = [isinstance(each, ast.Slice) and (each.lower, each.upper, each.step) == (None, None, None) for each in axes]
     last, before = axes[-1], axes[:-1]
@@ -414,7 +451,7 @@ class _Replaced(ast.NodeTransformer):
     def __init__(self, name: str, by: ast.expr) -> None:
         self._name, self._by = name, by
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 - as ast calls it
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         return self._by if node.id == self._name else node
 
 
@@ -528,3 +565,78 @@ def _comprehended(statement: ast.stmt) -> Iterator[Passes]:
         names = {each.id for each in ast.walk(node.elt.func) if isinstance(each, ast.Name)}
         if isinstance(turn, ast.Name) and turn.id not in names and node.elt.args and not node.generators[0].ifs:
             yield Passes(function, (node.lineno,), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Loop over parts of a tensor. line: its own. carried: a name whose value each round takes from the one before; ""
+    if no round reads what another has written."""
+
+    line: int
+    carried: str
+
+
+def loop_around(function: FunctionText, line: int) -> Loop | None:
+    """The innermost loop around a line that goes through a tensor by an index; None where its rounds differ in what
+    they run, or in the sizes of what they take, as far as the text shows."""
+    inside = [
+        node
+        for scope in scopes_of(function.text, function.first_line)
+        for node in scope.nodes
+        if isinstance(node, ast.For) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    loop = max(inside, key=lambda node: node.lineno, default=None)
+    if loop is None or not isinstance(loop.target, ast.Name):
+        return None
+    parts, nodes = [], [node for statement in loop.body for node in ast.walk(statement)]
+    for node in nodes:
+        if isinstance(node, ast.If | ast.IfExp | ast.Break | ast.Continue | ast.Return | ast.Try | ast.Yield):
+            return None
+        method = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+        if method in UPDATING or (isinstance(node, ast.Call) and loop.target.id in _names(node.func)):
+            return None
+        if isinstance(node, ast.Slice) and loop.target.id in _names(node):
+            return None
+        if isinstance(node, ast.Subscript) and loop.target.id in _names(node.slice):
+            parts.append(node)
+    return Loop(loop.lineno, _carried(loop.body)) if parts else None
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def _carried(body: list[ast.stmt]) -> str:
+    """Name that a statement reads before the round has bound it, and that the round binds; "" for none. A name that
+    only adds up, or that parts are written into, is none."""
+    written = {
+        ast.unparse(node)
+        for statement in body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    bound: set[str] = set()
+    for statement in body:
+        own = [*statement.targets] if isinstance(statement, ast.Assign) else []
+        reads = [
+            ast.unparse(node)
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
+        ]
+        if len(own) == 1 and _adds_up(ast.unparse(own[0]), statement):
+            reads.remove(ast.unparse(own[0]))
+        carried = [name for name in reads if name in written and name not in bound]
+        if carried:
+            return carried[0]
+        bound |= {ast.unparse(each) for target in own for each in ast.walk(target) if isinstance(each, ast.Name)}
+    return ""
+
+
+def _adds_up(name: str, statement: ast.stmt) -> bool:
+    """True for `x = x + …` and `x = torch.cat([x, …])`."""
+    value = getattr(statement, "value", None)
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        return name in (ast.unparse(value.left), ast.unparse(value.right))
+    call = _called(value) if value is not None else None
+    given = call[1][:1] if call is not None and call[0] in GROWN.seen else []
+    return any(isinstance(each, ast.List | ast.Tuple) and name in map(ast.unparse, each.elts) for each in given)

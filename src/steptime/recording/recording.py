@@ -205,6 +205,10 @@ class FunctionText:
     first_line: int
     text: str
 
+    def holds(self, line: int) -> bool:
+        """True for a line of the file that the text has."""
+        return self.first_line <= line <= self.first_line + self.text.count("\n")
+
 
 @dataclass(frozen=True, slots=True)
 class SampledPath:
