@@ -81,14 +81,14 @@ def _parametrized(calls: float, of_model: float = 1.0) -> tuple[ModuleUse, ...]:
 
 AGAIN = RepeatUse(ITEM, about(8 * MS), 1.0, 1.0, 1, 4)
 DOUBLE = WorkUse(ITEM, "double", "", about(6 * MS), 32.0, "input")
-SORTING = SourceLine("/job/train.py", 21, "Net.nearest", "return x.argsort()[:, :5]")
+NEAREST = SourceLine("/job/train.py", 21, "Net.nearest", "return x.argsort()[:, :5]")
 SORTS = replace(operator("argsort", 1, 5 * MS, "memory"), source=SourceLine("train.py", 20, "nearest"))
 SORTED_FOR_FEW = replace(
     BASE,
-    texts=(FunctionText("/job/train.py", "Net.nearest", 20, f"def nearest(x):\n    {SORTING.text}\n"),),
+    texts=(FunctionText("/job/train.py", "Net.nearest", 20, f"def nearest(x):\n    {NEAREST.text}\n"),),
     called=(CalledFacts("/job/train.py", 21, ("torch.Tensor.argsort",)),),
-    paths=(PathUse(5 * MS, "forward", (SORTING,)),),
-    runs=(RunUse(SORTING, "aten::argsort", 1.0, 5 * MS, 1.0, "[[256, 256], [], []]"),),
+    paths=(PathUse(5 * MS, "forward", (NEAREST,)),),
+    runs=(RunUse(NEAREST, "aten::argsort", 1.0, 5 * MS, 1.0, "[[256, 256], [], []]"),),
 )
 """A part of a sort is a slow way of its own: the first five of 256 in each row."""
 ENCODER = ModuleUse("Net.encoder", "Encoder", 1, 3.0, 6 * MS, 8 * MS, 0.7, None, 4096, 16384)
@@ -1597,7 +1597,7 @@ PLANTED: dict[str, dict[str, Case]] = {
             SORTED_FOR_FEW, runs=tuple(replace(each, shapes="[[8, 64, 64], []]") for each in SORTED_FOR_FEW.runs)
         ),
         "clean-of-a-list": replace(SORTED_FOR_FEW, called=()),
-        "clean-short": replace(SORTED_FOR_FEW, paths=(PathUse(0.1 * MS, "forward", (SORTING,)),)),
+        "clean-short": replace(SORTED_FOR_FEW, paths=(PathUse(0.1 * MS, "forward", (NEAREST,)),)),
     },
     "passes-apart": {
         "fires": PASSES_APART,

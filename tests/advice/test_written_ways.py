@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
+import pytest
+from advice.planted import PLANTED
+
+from steptime.advice.rules import CATALOGUE
 from steptime.advice.written_ways import Loop, Passes, loop_around, passes_of, written_ways
 from steptime.recording.recording import FunctionText
 
@@ -124,3 +128,20 @@ def test_a_loop_carries_a_name_or_nothing() -> None:
 )
 def test_of_a_loop_whose_rounds_differ_nothing_is_said(body: str) -> None:
     assert loop_around(function("for i in range(k):", f"    {body}"), 12) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "advice"),
+    [
+        ("out[i] = (x[i] @ keys).tanh()", "No round of the loop reads what another wrote"),
+        ("h = (x[i] @ keys + h).tanh()", "Each round takes h from the one before"),
+        ("h = cells[i](h)", "Replace the loop by one operator"),
+    ],
+)
+def test_a_dispatch_loop_is_advised_by_whether_its_rounds_need_each_other(body: str, advice: str) -> None:
+    case = PLANTED["dispatch-loop"]["fires"]
+    place = next(use.source for use in case.operators if use.source is not None)
+    text = f"def f(x):\n    for i in range(64):\n        {body}\n"
+    case = replace(case, texts=(FunctionText(place.file, "f", place.line - 2, text),))
+    (found,) = (each for rule in CATALOGUE if rule.name == "dispatch-loop" for each in rule(case))
+    assert found.advice.startswith(advice)

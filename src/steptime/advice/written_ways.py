@@ -33,7 +33,7 @@ UPDATING = frozenset({"backward", "step"})
 class Way:
     """Slow way. what: in words. better: advice, with the patterns' letters in braces. seen: last names of functions,
     one of which a line of it was seen to call. operators: plain names of those that the other way saves; all of its
-    lines' if empty. sure, likely, most: fractions of their time, with what autograd runs for them where `trained`. patterns:
+    lines' if empty. sure, likely, most: fractions of their time, with what autograd runs for them. patterns:
     expressions, in which a capital letter is any expression and `...` any further arguments."""
 
     what: str
@@ -44,7 +44,6 @@ class Way:
     likely: float
     most: float
     patterns: tuple[str, ...] = ()
-    trained: bool = True
 
     @property
     def fills(self) -> bool:
@@ -54,15 +53,16 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Slow way in a function, which starts at `first_line`. lines: of the file, that compute it, the innermost
-    expression's last. better: advice. Of a sorted tensor: taken: how many of its numbers are read (0 if unknown), along
-    the axis of this number (None: the last); last: it is sorted along the last one, whatever its number."""
+    """Slow way in a function, which is in the lines from `first_line` to `last_line`. lines: of the file, that compute
+    it. better: advice. Of a sorted tensor: taken: how many of its numbers are read (0 if unknown), along the axis of
+    this number (None: the last); last: it is sorted along the last one, whatever its number."""
 
     way: Way
     lines: tuple[int, ...]
     better: str
     function: str = ""
     first_line: int = 0
+    last_line: int = 0
     taken: int = 0
     axis: int | None = None
     last: bool = False
@@ -144,7 +144,7 @@ FACTORED = Way(
 )
 TOP = Way(
     "A tensor is sorted for a few of its numbers", "", frozenset({"sort", "argsort", "msort"}),
-    frozenset({"sort", "argsort", "msort"}), 0.4, 0.75, 0.97, trained=False,
+    frozenset({"sort", "argsort", "msort"}), 0.4, 0.75, 0.97,
 )  # fmt: skip
 GROWN = Way(
     "A tensor grows by torch.cat in a loop", "Append to a list, and join it once behind the loop: torch.cat({A}).",
@@ -170,6 +170,7 @@ class _Scope:
         self.function: str = getattr(top, "name", "<module>")
         decorators: list[ast.expr] = getattr(top, "decorator_list", [])
         self.first_line: int = min([getattr(top, "lineno", 1), *(each.lineno for each in decorators)])
+        self.last_line: int = getattr(top, "end_lineno", None) or 0
         self.around: dict[ast.AST, ast.AST] = {}
         self.nodes: list[ast.AST] = []
         self._collect(top)
@@ -320,7 +321,7 @@ def written_ways(function: FunctionText) -> tuple[Written, ...]:
     """Slow ways in a function, by line."""
     looks = (_factored, _expressions, _sorted, _grown, _picked, _one_by_one)
     found = [
-        replace(each, function=scope.function, first_line=scope.first_line)
+        replace(each, function=scope.function, first_line=scope.first_line, last_line=scope.last_line)
         for scope in scopes_of(function.text, function.first_line)
         for look in looks
         for each in look(scope)
@@ -338,8 +339,8 @@ def _words(node: ast.expr) -> str:
 
 
 def _expressions(scope: _Scope) -> Iterator[Written]:
-    for node in scope.nodes:
-        for way in WAYS if isinstance(node, ast.expr) and _called(node) is not None else ():
+    for node in (each for each in scope.nodes if isinstance(each, ast.expr) and _called(each) is not None):
+        for way in WAYS:
             for text in way.patterns:
                 match = _Match(scope, {}, [])
                 if match.fits(_pattern(text), node):
@@ -374,8 +375,8 @@ def _sorted(scope: _Scope) -> Iterator[Written]:
         result, part = scope.meant(node.value), ""
         if isinstance(result, ast.Subscript) and (place := _constant(result.slice)) in (0, 1):
             result, part = scope.meant(result.value), f"[{place}]"
-        elif isinstance(result, ast.Attribute) and result.attr in ("values", "indices"):
-            result, part = scope.meant(result.value), f".{result.attr}"
+        elif isinstance(result, ast.Attribute) and (name := result.attr) in ("values", "indices"):
+            result, part = scope.meant(result.value), f".{name}"
         call = _called(result)
         if call is None or call[0] not in TOP.seen or (call[0] == "argsort") != (not part):
             continue

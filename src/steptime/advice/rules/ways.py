@@ -84,8 +84,10 @@ def _spent(written: Written, text: FunctionText, case: Case) -> float:
         part = ratio(sum(spent.get(line, 0.0) for line in lines), sum(spent.get(line, 0.0) for line in calling)) or 1.0
         return part * steady_time(chosen, case.operators, case.categories, case.machine)
     forward = sum(spent.get(line, 0.0) * _share(way, text, line, called.get(line, ()), case) for line in lines)
-    behind = sum(use.duration for use in own if use.phase == "backward") if way.trained else 0.0
-    return forward * (1 + ratio(behind, sum(use.duration for use in own if use.phase != "backward")))
+    if way.operators or not own:
+        return forward
+    whole = sum(duration for line, duration in spent.items() if written.first_line <= line <= written.last_line)
+    return max(forward, ratio(forward, whole) * steady_time(own, case.operators, case.categories, case.machine))
 
 
 def _share(way: Way, text: FunctionText, line: int, names: Collection[str], case: Case) -> float:
