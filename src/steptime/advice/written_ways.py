@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from steptime.recording.recording import FunctionText
+from steptime.quantities import SourceLine
+from steptime.recording.recording import CalledFacts, FunctionText
 
 LONGEST_WORDS = 60
 """Characters of an expression that advice holds."""
@@ -317,6 +318,12 @@ def scopes_of(text: str, first_line: int) -> tuple[_Scope, ...]:
     return tuple(_Scope(each) for each in ast.walk(tree) if isinstance(each, (ast.Module, *SCOPES[:2])))
 
 
+def is_in(place: SourceLine | CalledFacts, function: FunctionText) -> bool:
+    """True for a line of a function's text."""
+    end = function.first_line + function.text.count("\n")
+    return place.file == function.file and function.first_line <= place.line <= end
+
+
 def written_ways(function: FunctionText) -> tuple[Written, ...]:
     """Slow ways in a function, by line."""
     looks = (_factored, _expressions, _sorted, _grown, _picked, _one_by_one)
@@ -594,7 +601,8 @@ def loop_around(function: FunctionText, line: int) -> Loop | None:
         if isinstance(node, ast.If | ast.IfExp | ast.Break | ast.Continue | ast.Return | ast.Try | ast.Yield):
             return None
         method = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
-        if method in UPDATING or (isinstance(node, ast.Call) and loop.target.id in _names(node.func)):
+        called = node.func if isinstance(node, ast.Call) and not method else None
+        if method in UPDATING or (called is not None and loop.target.id in _names(called)):  # another function each
             return None
         if isinstance(node, ast.Slice) and loop.target.id in _names(node):
             return None

@@ -197,17 +197,12 @@ class CalledFacts:
 
 @dataclass(frozen=True, slots=True)
 class FunctionText:
-    """Text of a user's function that takes a good part of the time, or that trains; of `<module>`, of its file. The
-    text is indented as it is in the file, and has 1,000 lines at most."""
+    """Text, as in its file, of a user's function that takes a good part of the time or trains: 1,000 lines at most."""
 
     file: str
     function: str
     first_line: int
     text: str
-
-    def holds(self, line: int) -> bool:
-        """True for a line of the file that the text has."""
-        return self.first_line <= line <= self.first_line + self.text.count("\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +248,7 @@ class RepeatedLine:
 
 @dataclass(frozen=True, slots=True)
 class WholeRead:
-    """What a line reads whole in each evaluation: the container of this name, or the file ("file") whose name is that
-    variable's."""
+    """What a line reads whole in each evaluation: the container of this name, or the file ("file") that it names."""
 
     name: str
     kind: str
@@ -274,10 +268,10 @@ class OutsideCall:
 @dataclass(frozen=True, slots=True)
 class LineWork:
     """A line that calls or reads such things. evaluations, duration (ns): per step; own: ns of that outside of watched
-    functions. double: it gives arrays of double precision; one_hot: shape of the
-    one-hot vectors that it gives; dropped: ns of what it bound in a generator and nobody read,
-    a fraction `unread` of it; made: rows that a loader, or what drops some on their way to it, took from there in
-    `taken` ns; kept: fraction of a batch's items that are rows of what this function made of them."""
+    functions. double: it gives arrays of double precision; one_hot: shape of the one-hot vectors that it gives;
+    dropped: ns of what it bound in a generator and nobody read, a fraction `unread` of it; made: rows that a loader, or
+    what drops some on their way to it, took from there in `taken` ns; kept: fraction of a batch's items that are rows
+    of what this function made of them."""
 
     site: SourceLine
     evaluations: float

@@ -27,7 +27,7 @@ from steptime.advice.savings import (
     share_of_step,
     total,
 )
-from steptime.advice.written_ways import loop_around
+from steptime.advice.written_ways import is_in, loop_around
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.analysis.what_if.calibrated import HOST
@@ -184,7 +184,7 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
 
 def _of_rounds(case: Case, source: SourceLine, compiled: str = "") -> str:
     """Advice by whether a round of the loop around a line needs another's result; "" where that is not known."""
-    text = next((each for each in case.texts if each.file == source.file and each.holds(source.line)), None)
+    text = next((each for each in case.texts if is_in(source, each)), None)
     loop = loop_around(text, source.line) if text is not None else None
     if loop is None:
         return ""

@@ -11,7 +11,7 @@ from steptime.advice.rule import Finding, rule
 from steptime.advice.rules.overhead import LARGEST_OPERATOR
 from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import in_step, modelled, ratio
-from steptime.advice.written_ways import TOP, Passes, Way, Written, passes_of, written_ways
+from steptime.advice.written_ways import TOP, Passes, Way, Written, is_in, passes_of, written_ways
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
 from steptime.quantities import SourceLine, format_source
@@ -71,7 +71,7 @@ def better_way(step: StepSummary, texts: tuple[FunctionText, ...], case: Case) -
 
 def _spent(written: Written, text: FunctionText, case: Case) -> float:
     """ns per step of a slow way; 0 where its line was not seen to call what it does."""
-    called = {fact.line: {name.rpartition(".")[2] for name in fact.names} for fact in case.called if _is_in(fact, text)}
+    called = {fact.line: {name.rpartition(".")[2] for name in fact.names} for fact in case.called if is_in(fact, text)}
     way, lines, spent = written.way, set(written.lines), _line_spent(text, case)
     if way.seen and not any(way.seen & called.get(line, set()) for line in lines):
         return 0.0
@@ -94,7 +94,7 @@ def _share(way: Way, text: FunctionText, line: int, names: Collection[str], case
     """Fraction of a line's time in the way's operators."""
     if not way.operators:
         return 1.0
-    runs = [run for run in case.runs if not run.whole and run.source.line == line and _is_in(run.source, text)]
+    runs = [run for run in case.runs if not run.whole and run.source.line == line and is_in(run.source, text)]
     shares = [run.share for run in runs if plain_name(run.name) in way.operators]
     return min(1.0, sum(shares)) if shares else ratio(len(way.seen.intersection(names)), len(names))
 
@@ -103,10 +103,10 @@ def _holds(written: Written, text: FunctionText, case: Case) -> bool:
     """False for a part that is not taken along the sorted axis, or not small, and for diag of a matrix, which takes its
     diagonal, or where that is not known."""
     lines, place = set(written.lines), SourceLine(text.file, written.first_line, written.function)
-    runs = [run for run in case.runs if not run.whole and run.source.line in lines and _is_in(run.source, text)]
+    runs = [run for run in case.runs if not run.whole and run.source.line in lines and is_in(run.source, text)]
     runs += [run for run in case.runs if run.whole and _is_function(run.source, place)]
     if written.way.fills:
-        called = [fact.names for fact in case.called if fact.line in lines and _is_in(fact, text)]
+        called = [fact.names for fact in case.called if fact.line in lines and is_in(fact, text)]
         names = {name.rpartition(".")[2] for each in called for name in each}
         ranks = {len(shape) for run in runs if plain_name(run.name) == "diag" for shape in shapes_of(run.shapes)[:1]}
         return "diag" not in names or ranks == {1}
@@ -122,16 +122,10 @@ def _line_spent(text: FunctionText, case: Case) -> dict[int, float]:
     """ns per step of each line of a function, with what it calls outside of the user's functions."""
     found: dict[int, float] = {}
     for path in case.paths:
-        if path.lines and _is_in(path.lines[0], text):
+        if path.lines and is_in(path.lines[0], text):
             found[path.lines[0].line] = found.get(path.lines[0].line, 0.0) + path.duration
-    timed = [time for time in line_times(case.lines, case.phases) if _is_in(time.line.source, text)]
+    timed = [time for time in line_times(case.lines, case.phases) if is_in(time.line.source, text)]
     return found | {time.line.source.line: time.duration.value for time in timed}
-
-
-def _is_in(place: object, text: FunctionText) -> bool:
-    """True for a line of a function's text."""
-    file, line = getattr(place, "file", ""), getattr(place, "line", 0)
-    return file == text.file and text.holds(line)
 
 
 def _is_function(source: SourceLine, place: SourceLine) -> bool:
@@ -192,7 +186,7 @@ def passes_apart(
 
 def _module(passes: Passes, text: FunctionText, modules: tuple[ModuleUse, ...], case: Case) -> ModuleUse | None:
     """The module with parameters that these calls run; None where that is not certain."""
-    called = {fact.line: fact.names for fact in case.called if _is_in(fact, text)}
+    called = {fact.line: fact.names for fact in case.called if is_in(fact, text)}
     if not all(MODULE_CALL in called.get(line, ()) for line in passes.lines):
         return None
     owner, _, name = passes.function.rpartition(".")
