@@ -81,7 +81,7 @@ class Passes:
 
 INVERTING = frozenset({"inverse", "linalg_inv", "linalg_inv_ex", "inv"})
 PRODUCTS = frozenset({"matmul", "mm", "bmm", "mv"})
-FILLING = frozenset({"diag_embed", "diag", "eye"})
+FILLING = frozenset({"diag_embed", "diag"})
 NORMAL = "torch.distributions.Independent(torch.distributions.Normal({A}, %s), 1) is the same distribution."
 INVERSE, FILLED, ROW = (
     "An inverse is computed to be multiplied",
@@ -99,11 +99,11 @@ WAYS = (
     ),
     Way(
         FILLED, "{A}.unsqueeze(-1) * {B} is the same product ({A} * {B} for a vector), without the matrix.", FILLING,
-        FILLING | PRODUCTS, 0.8, 0.9, 0.99, ("diag_embed(A) @ B", "diag(A) @ B", "(eye(N, ...) * A) @ B"),
+        FILLING | PRODUCTS, 0.8, 0.9, 0.99, ("diag_embed(A) @ B", "diag(A) @ B"),
     ),
     Way(
         FILLED, "{B} * {A}.unsqueeze(-2) is the same product, without the matrix.", FILLING,
-        FILLING | PRODUCTS, 0.8, 0.9, 0.99, ("B @ diag_embed(A)", "B @ diag(A)", "B @ (eye(N, ...) * A)"),
+        FILLING | PRODUCTS, 0.8, 0.9, 0.99, ("B @ diag_embed(A)", "B @ diag(A)"),
     ),
     Way(
         "A diagonal covariance is factored as a matrix", NORMAL % "{B}.sqrt()", FILLING, frozenset(), 0.6, 0.9, 0.99,
@@ -149,7 +149,7 @@ TOP = Way(
 )  # fmt: skip
 GROWN = Way(
     "A tensor grows by torch.cat in a loop", "Append to a list, and join it once behind the loop: torch.cat({A}).",
-    frozenset({"cat", "concat", "stack", "vstack", "hstack"}), frozenset({"cat", "stack", "vstack", "hstack"}),
+    frozenset({"cat", "concat", "vstack", "hstack"}), frozenset({"cat", "vstack", "hstack"}),
     0.4, 0.6, 0.95,
 )  # fmt: skip
 PICKED = Way("All of them run, and one result is picked", "Run the one that is picked: {A}.", frozenset(), frozenset(),
@@ -157,9 +157,14 @@ PICKED = Way("All of them run, and one result is picked", "Run the one that is p
 ONE_BY_ONE = Way(
     "Python goes through a tensor number by number", "", frozenset({"__iter__"}), frozenset(), 0.8, 0.95, 1.0
 )
+ITERATING = frozenset(
+    {"unbind", "add", "select", "gt", "lt", "is_nonzero", "item", "_local_scalar_dense", "sum", "max", "min", "any",
+     "all", "sorted", "set", "__iter__", "__bool__", "__hash__", "__len__"}
+)  # fmt: skip
+"""What runs where Python goes through a tensor."""
 BUILT_IN = {
     "sum": "{A}.sum(0)", "max": "{A}.max()", "min": "{A}.min()", "any": "{A}.any()", "all": "{A}.all()",
-    "sorted": "{A}.sort().values", "list": "{A}.tolist()", "set": "{A}.unique()", "tuple": "{A}.tolist()",
+    "sorted": "{A}.sort().values", "set": "{A}.unique()",
 }  # fmt: skip
 """Functions of Python's that go through a tensor, and the expression that does not."""
 
@@ -274,13 +279,6 @@ class _Match:
         if wanted is not None:
             self.lines.append(node.lineno)
             return found is not None and wanted[0] == found[0] and self._arguments(wanted[1:], found[1:])
-        if isinstance(pattern, ast.BinOp) and isinstance(node, ast.BinOp) and type(pattern.op) is type(node.op):
-            before = dict(self.letters)
-            for left, right in ((node.left, node.right), (node.right, node.left)):
-                self.letters = dict(before)
-                if self.fits(pattern.left, left) and self.fits(pattern.right, right):
-                    return True
-            return False
         if isinstance(pattern, ast.Attribute) and isinstance(node, ast.Attribute):
             return pattern.attr == node.attr and self.fits(pattern.value, node.value)
         return False
@@ -392,6 +390,8 @@ def _sorted(scope: _Scope) -> Iterator[Written]:
         if taken is None or along is None:
             continue
         axis, count, first = taken
+        if any(each.arg not in ("dim", "axis") and not isinstance(each.value, ast.Constant) for each in call[2]):
+            continue
         descending = any(each.arg == "descending" and _is_true(each.value) for each in call[2])
         descending = descending or any(map(_is_true, call[1][2:]))
         if along != -1 and axis not in (None, along):

@@ -11,7 +11,17 @@ from steptime.advice.rule import Finding, rule
 from steptime.advice.rules.overhead import LARGEST_OPERATOR
 from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import in_step, modelled, ratio
-from steptime.advice.written_ways import TOP, Passes, Way, Written, is_in, passes_of, written_ways
+from steptime.advice.written_ways import (
+    ITERATING,
+    ONE_BY_ONE,
+    TOP,
+    Passes,
+    Way,
+    Written,
+    is_in,
+    passes_of,
+    written_ways,
+)
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
 from steptime.quantities import SourceLine, format_source
@@ -92,9 +102,10 @@ def _spent(written: Written, text: FunctionText, case: Case) -> float:
 
 def _share(way: Way, text: FunctionText, line: int, names: Collection[str], case: Case) -> float:
     """Fraction of a line's time in the way's operators."""
-    if not way.operators:
-        return 1.0
     runs = [run for run in case.runs if not run.whole and run.source.line == line and is_in(run.source, text)]
+    if not way.operators:
+        others = sum(run.share for run in runs if plain_name(run.name).rpartition(".")[2] not in ITERATING)
+        return 1.0 if way is not ONE_BY_ONE else max(0.0, 1 - others) if runs else ratio(1, len(names))
     shares = [run.share for run in runs if plain_name(run.name) in way.operators]
     return min(1.0, sum(shares)) if shares else ratio(len(way.seen.intersection(names)), len(names))
 
