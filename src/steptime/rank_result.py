@@ -58,7 +58,7 @@ class RankResult:
         """Report of the rank, completed with the other ranks of the job."""
         case = self.own.case if self.own.rank is None else companions(self.own.case, self.own.rank, ranks)
         found = examine(case)
-        case = with_savings(case, found.findings)
+        case = replace(with_savings(case, found.findings), texts=())  # rules have read them: a report holds no source
         return replace(
             self.own,
             case=case,

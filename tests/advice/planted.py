@@ -34,6 +34,7 @@ from steptime.advice.evidence import (
     PathUse,
     RecomputeUse,
     RepeatedForward,
+    RunUse,
     SiteUse,
     TopModuleUse,
 )
@@ -60,7 +61,7 @@ from steptime.analysis.step_patterns import LastingChange
 from steptime.analysis.unused import PickedUse, UnreadUse, UnusedPass
 from steptime.analysis.user_code import CallUse, FunctionUse
 from steptime.quantities import Estimate, SourceLine
-from steptime.recording.recording import PaddingFacts, PassFacts, PickedFacts, UnreadFacts
+from steptime.recording.recording import CalledFacts, FunctionText, PaddingFacts, PassFacts, PickedFacts, UnreadFacts
 
 _DROPOUT = SourceLine("model.py", 57, "forward")
 BASE = replace(HEALTHY, contention=contention(job=0.9))
@@ -80,6 +81,32 @@ def _parametrized(calls: float, of_model: float = 1.0) -> tuple[ModuleUse, ...]:
 
 AGAIN = RepeatUse(ITEM, about(8 * MS), 1.0, 1.0, 1, 4)
 DOUBLE = WorkUse(ITEM, "double", "", about(6 * MS), 32.0, "input")
+NEAREST = SourceLine("/job/train.py", 21, "Net.nearest", "return x.argsort()[:, :5]")
+SORTS = replace(operator("argsort", 1, 5 * MS, "memory"), source=SourceLine("train.py", 20, "nearest"))
+SORTED_FOR_FEW = replace(
+    BASE,
+    texts=(FunctionText("/job/train.py", "Net.nearest", 20, f"def nearest(x):\n    {NEAREST.text}\n"),),
+    called=(CalledFacts("/job/train.py", 21, ("torch.Tensor.argsort",)),),
+    paths=(PathUse(5 * MS, "forward", (NEAREST,)),),
+    runs=(RunUse(NEAREST, "aten::argsort", 1.0, 5 * MS, 1.0, "[[256, 256], [], []]"),),
+)
+"""A part of a sort is a slow way of its own: the first five of 256 in each row."""
+ENCODER = ModuleUse("Net.encoder", "Encoder", 1, 3.0, 6 * MS, 8 * MS, 0.7, None, 4096, 16384)
+PASSES_APART = replace(
+    BASE,
+    operators=(operator("addmm", 600, 6 * MS, "latency"), operator("relu", 600, 4 * MS, "latency")),
+    modules=(ENCODER,),
+    texts=(
+        FunctionText(
+            "/job/train.py", "Net.forward", 30,
+            "def forward(self, a, b, c):\n    a = self.encoder(a)\n    b = self.encoder(b)\n    c = self.encoder(c)\n",
+        ),
+    ),
+    called=tuple(
+        CalledFacts("/job/train.py", number, ("torch.nn.modules.module.Module._wrapped_call_impl",))
+        for number in (31, 32, 33)
+    ),
+)  # fmt: skip
 ONE_HOT = WorkUse(ITEM, "one-hot", "512 × 3000", about(2 * MS), 2.0)
 LOOKUP = OperatorUse("aten::mm", 2.0, 4 * MS, "compute", "forward", source=ITEM)
 LOOKED_UP = OperatorUse("aten::mm", 2.0, 6 * MS, "compute", "backward", source=ITEM)
@@ -1559,6 +1586,24 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires": replace(BASE, passes=PassUse(ITEM, 64.0, about(9 * MS), shared=True)),
         "clean-micro-batches": replace(BASE, passes=PassUse(ITEM, 64.0, about(9 * MS), shared=False)),
         "clean-short-ones": replace(BASE, passes=PassUse(ITEM, 64.0, about(0.2 * MS), shared=True)),
+    },
+    "better-way": {
+        "fires": SORTED_FOR_FEW,
+        "fires-in-operators": replace(SORTED_FOR_FEW, operators=(SORTS,), paths=()),
+        "clean-few-of-a-short-one": replace(
+            SORTED_FOR_FEW, runs=tuple(replace(each, shapes="[[4096, 8], [], []]") for each in SORTED_FOR_FEW.runs)
+        ),
+        "clean-rows-of-a-larger-one": replace(
+            SORTED_FOR_FEW, runs=tuple(replace(each, shapes="[[8, 64, 64], []]") for each in SORTED_FOR_FEW.runs)
+        ),
+        "clean-of-a-list": replace(SORTED_FOR_FEW, called=()),
+        "clean-short": replace(SORTED_FOR_FEW, paths=(PathUse(0.1 * MS, "forward", (NEAREST,)),)),
+    },
+    "passes-apart": {
+        "fires": PASSES_APART,
+        "clean-large-operators": replace(PASSES_APART, operators=(operator("addmm", 12, 18 * MS, "compute"),)),
+        "clean-no-module": replace(PASSES_APART, called=()),
+        "clean-once": replace(PASSES_APART, modules=(replace(ENCODER, calls=1.0),)),
     },
     "one-hot-product": {
         "fires": replace(BASE, works=(ONE_HOT,), operators=(LOOKUP, LOOKED_UP)),

@@ -218,3 +218,15 @@ def test_reading_variables_in_a_trace_function_keeps_nothing_alive_and_writes_no
     script = f"SOURCE = {str(SOURCE)!r}\n{LIVES}"
     done = subprocess.run([python, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_text_of_a_function_is_its_own_as_in_the_file() -> None:
+    def inner(number: int) -> int:
+        return number + 1
+
+    facts = sites.text_facts(inner.__code__)
+    assert facts is not None
+    assert facts["text"] == "    def inner(number: int) -> int:\n        return number + 1\n"
+    assert facts["first_line"] == inner.__code__.co_firstlineno
+    assert facts["function"].endswith("inner")
+    assert sites.text_facts(compile("1", "<string>", "exec")) is None

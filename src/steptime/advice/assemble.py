@@ -123,6 +123,8 @@ def assemble(
         compiler=_compiler(process),
         sites=_site_uses(process),
         paths=paths,
+        texts=process.texts,
+        called=process.called,
         repeated=repeated,
         frozen=frozen,
         repeats=repeat_uses(looked, phases, step.duration.value),
@@ -153,7 +155,7 @@ def with_profile(
     bare traces share this one place, so that no rule sees only one of them. process: None for a bare trace; kept: as in
     `assemble`."""
     steps = recorded.profiled
-    called = {(fact.file, fact.line): fact.names for fact in process.called} if process is not None else {}
+    called = {(fact.file, fact.line): fact.names for fact in case.called}
     functions = recorded.functions
     runs = run_uses(functions, case.paths, case.lines, called)
     case = replace(

@@ -54,7 +54,7 @@ from steptime.analysis.stragglers.comparison import Straggler
 from steptime.analysis.unused import PickedUse, UnreadUse, UnusedPass
 from steptime.analysis.user_code import FunctionUse
 from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine, mean_of_series
-from steptime.recording.recording import PaddingFacts
+from steptime.recording.recording import CalledFacts, FunctionText, PaddingFacts
 from steptime.trace.compile_logs import CompilerEvent
 
 
@@ -335,6 +335,10 @@ class Case:
     paths: tuple[PathUse, ...] = absent(
         (), "the functions below the training loop were not timed", "a trace does not time lines (steptime run does)"
     )
+    texts: tuple[FunctionText, ...] = absent(
+        (), "no function's text was recorded", "a trace does not hold the text of functions (steptime run records it)"
+    )
+    called: tuple[CalledFacts, ...] = absent((), "no line was seen to call anything")
     functions: tuple[FunctionUse, ...] = absent((), "no step was profiled with Python stacks")
     runs: tuple[RunUse, ...] = absent((), "no step was profiled with Python stacks")
     repeated: RepeatedForward | None = absent(None, "no model that trains ran without gradients in the steps")

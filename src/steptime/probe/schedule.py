@@ -45,6 +45,7 @@ from steptime.probe.profiling import ProfilerWindow
 from steptime.probe.repeats import RepeatObserver
 from steptime.probe.sampling import LineSampler
 from steptime.probe.session import Session, Stage, desertion, leave
+from steptime.probe.sites import text_facts
 from steptime.probe.step_metrics import StepMetrics
 from steptime.probe.steps import OPTIMIZER, Slower
 from steptime.probe.used import MOST_STEPS, UseObserver
@@ -305,6 +306,8 @@ def _followed(session: Session, frames: LoopFrame, hot: tuple[CodeType, ...]) ->
     uses = UseObserver(islice(named_modules(_modules(session)), MOST), budget)
     collates = (getattr(each, "_collate_fn", None) for each in session.iterators.living())
     codes = {*hot, *((frames.code,) if frames.code else ()), *chain.from_iterable(map(code_of, collates))}
+    for text in filter(None, map(text_facts, codes)):
+        session.recorder.fact("function", **text)
     repeats = RepeatObserver(codes, budget, lambda: session.recorder.held + uses.ours)
     yield from _together(_repeats(session, repeats, budget), _used(session, uses, budget))
 

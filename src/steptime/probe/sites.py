@@ -6,6 +6,7 @@ No frame and no object of the user is kept; construction sites are stored in wea
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dis
 import inspect
@@ -13,6 +14,7 @@ import linecache
 import os
 import sys
 import sysconfig
+import tokenize
 from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType, ModuleType
 from typing import Any
@@ -201,6 +203,19 @@ def code_facts(code: CodeType, loop: bool) -> dict[str, Any]:
         "lines": lines,
         "span": max([code.co_firstlineno, *names]) - first + 1,
     }
+
+
+LONGEST_TEXT = 1_000
+"""Most lines of a function whose text is recorded; of a longer one, the first."""
+
+
+def text_facts(code: CodeType) -> dict[str, Any] | None:
+    """Returns the fields of `FunctionText`; None for code without a file that can be read."""
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :][:LONGEST_TEXT]
+    with contextlib.suppress(SyntaxError, IndentationError, tokenize.TokenError):  # of a file that has changed since
+        lines = lines if code.co_name == "<module>" else inspect.getblock(lines)
+    place = {"file": os.path.abspath(code.co_filename), "function": getattr(code, "co_qualname", code.co_name)}
+    return {**place, "first_line": code.co_firstlineno, "text": "".join(lines)} if lines else None
 
 
 def line_that_calls(name: str) -> dict[str, Any] | None:

@@ -36,6 +36,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "code": rec.CodeFacts,
     "site": rec.SiteFacts,
     "called": rec.CalledFacts,
+    "function": rec.FunctionText,
     "settings": rec.SettingsFacts,
     "compilation": rec.CompilationFacts,
     "graph_break": rec.GraphBreakFacts,

@@ -304,6 +304,7 @@ def assemble_process(
         repeats_in_workers=of_iterators(rec.RepeatFacts),
         use=next(reversed(_of(found, rec.UseFacts)), None),
         pass_sites=tuple(_of(found, rec.PassSiteFacts)),
+        texts=_newest(_of(found, rec.FunctionText), "file", "first_line"),
         called=_newest(_of(found, rec.CalledFacts), "file", "line"),
         modules=next((fact.modules for fact in reversed(_of(found, rec.ModuleFacts))), ()),
         without_update=next((fact.without_update for fact in reversed(_of(found, rec.ModuleFacts))), ()),

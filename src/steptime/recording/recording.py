@@ -197,6 +197,16 @@ class CalledFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionText:
+    """Text, as in its file, of a user's function that takes a good part of the time or trains: 1,000 lines at most."""
+
+    file: str
+    function: str
+    first_line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class SampledPath:
     """Path of calls. duration: ns of the first line, of all steps together, without called user functions. part: of the
     step that calls it, "input", "forward", "backward", "optimizer" or "". lines: the user's, innermost first."""
@@ -239,8 +249,7 @@ class RepeatedLine:
 
 @dataclass(frozen=True, slots=True)
 class WholeRead:
-    """What a line reads whole in each evaluation: the container of this name, or the file ("file") whose name is that
-    variable's."""
+    """What a line reads whole in each evaluation: the container of this name, or the file ("file") that it names."""
 
     name: str
     kind: str
@@ -260,10 +269,10 @@ class OutsideCall:
 @dataclass(frozen=True, slots=True)
 class LineWork:
     """A line that calls or reads such things. evaluations, duration (ns): per step; own: ns of that outside of watched
-    functions. double: it gives arrays of double precision; one_hot: shape of the
-    one-hot vectors that it gives; dropped: ns of what it bound in a generator and nobody read,
-    a fraction `unread` of it; made: rows that a loader, or what drops some on their way to it, took from there in
-    `taken` ns; kept: fraction of a batch's items that are rows of what this function made of them."""
+    functions. double: it gives arrays of double precision; one_hot: shape of the one-hot vectors that it gives;
+    dropped: ns of what it bound in a generator and nobody read, a fraction `unread` of it; made: rows that a loader, or
+    what drops some on their way to it, took from there in `taken` ns; kept: fraction of a batch's items that are rows
+    of what this function made of them."""
 
     site: SourceLine
     evaluations: float
@@ -696,6 +705,7 @@ class Process:
     repeats: RepeatFacts | None = None
     use: UseFacts | None = None
     called: tuple[CalledFacts, ...] = ()
+    texts: tuple[FunctionText, ...] = ()
     pass_sites: tuple[PassSiteFacts, ...] = ()
     modules: tuple[tuple[str, str, int, int], ...] = ()
     without_update: tuple[tuple[str, int], ...] = ()

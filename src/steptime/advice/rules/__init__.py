@@ -17,10 +17,11 @@ from steptime.advice.rules import (
     run,
     shapes,
     switches,
+    ways,
 )
 
 _FAMILIES = (
-    input, kernels, machine, memory, optimizer, overhead, precision, python, ranks, repeats, run, shapes, switches
+    input, kernels, machine, memory, optimizer, overhead, precision, python, ranks, repeats, run, shapes, switches, ways
 )  # fmt: skip
 _MADE = {made for family in _FAMILIES for made in vars(family).values() if isinstance(made, Rule)}
 CATALOGUE: tuple[Rule, ...] = tuple(sorted(_MADE, key=lambda made: made.code))

@@ -27,6 +27,7 @@ from steptime.advice.savings import (
     share_of_step,
     total,
 )
+from steptime.advice.written_ways import is_in, loop_around
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.analysis.what_if.calibrated import HOST
@@ -175,9 +176,27 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
         companions = any(line.role == "python" for line in timed)
         on_a_list = ON_A_LIST.format(or_compile(case.second_order, "the function"))
         reported = on_a_list if companions and not (case.compilations or step.compiled) else advice
+        reported = _of_rounds(case, source, compiled) or reported
         yield dispatch_loop.finding(
             summary, reported, saving, category="overhead" if on_device else "", source=source, evidence=text
         )
+
+
+def _of_rounds(case: Case, source: SourceLine, compiled: str = "") -> str:
+    """Advice by whether a round of the loop around a line needs another's result; "" where that is not known."""
+    text = next((each for each in case.texts if is_in(source, each)), None)
+    loop = loop_around(text, source.line) if text is not None else None
+    if loop is None:
+        return ""
+    if loop.carried:
+        return (
+            f"Each round takes {loop.carried} from the one before: do all that does not depend on it once, for all "
+            f"rounds, before the loop{compiled}."
+        )
+    return (
+        "No round of the loop reads what another wrote: run its operators once for all rounds, on tensors with one "
+        f"more dimension (torch.func.vmap makes that of the loop's body){compiled}."
+    )
 
 
 def _with_the_loop(dispatch: Estimate, site: _Site) -> Estimate:
@@ -725,14 +744,15 @@ def indexing_in_loop(step: StepSummary, operators: tuple[OperatorUse, ...], case
     own = sum(use.duration * (1 - ratio(use.recurrent, use.calls)) for use in slices)
     most = scale * (own + filled + added)
     least = most - scale * filled
-    taken, once = (least + most) / 2, 1 - 1 / count
+    taken, once, source = (least + most) / 2, 1 - 1 / count, _slicing_line(case, slices)
     return indexing_in_loop.finding(
         f"{count:.0f} slices per step are taken of tensors; backward fills and adds up a whole tensor for each: "
         f"{format_duration(taken)} ({share_of_step(taken, step)})",
-        "Take the tensor apart once before the loop, by unbind() or split(), and index what that returns.",
+        (_of_rounds(case, source) if source is not None else "")
+        or "Take the tensor apart once before the loop, by unbind() or split(), and index what that returns.",
         modelled(once * taken, once * least, once * most, step.steady),
         category="compute",
-        source=_slicing_line(case, slices),
+        source=source,
     )
 
 

@@ -1,0 +1,209 @@
+"""ST42x: slow ways to a result that the text of a function shows, with the expression that is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from steptime.advice.evidence import Case
+from steptime.advice.kernels import plain_name, shapes_of
+from steptime.advice.line_evidence import function_of, line_times, steady_time
+from steptime.advice.rule import Finding, rule
+from steptime.advice.rules.overhead import LARGEST_OPERATOR
+from steptime.advice.run_uses import StepSummary
+from steptime.advice.savings import in_step, modelled, ratio
+from steptime.advice.written_ways import (
+    ITERATING,
+    ONE_BY_ONE,
+    TOP,
+    Passes,
+    Way,
+    Written,
+    is_in,
+    passes_of,
+    written_ways,
+)
+from steptime.analysis.modules import ModuleUse
+from steptime.analysis.operators import OperatorUse
+from steptime.quantities import SourceLine, format_source
+from steptime.recording.recording import FunctionText
+
+LEAST = 0.03
+"""Fraction of the step in a slow way, from which on it is reported."""
+GENERAL = (
+    "dominant-operator", "memory-bound-pointwise", "dispatch-loop", "outside-model", "python-time", "metrics-in-step",
+    "overhead-bound", "large-part",
+)  # fmt: skip
+"""Rules that say where the time goes, and not what is faster."""
+MOST_TAKEN = 0.5
+"""Fraction of a tensor's numbers from which on sorting it is no slow way to them."""
+MODULE_CALL = "torch.nn.modules.module.Module._wrapped_call_impl"
+FEWER, SURELY_FEWER = 0.65, 0.3
+"""Fractions that one pass likely and surely saves of what small operators take in all passes but one. Measured: 61 to
+87 % (multi-layer perceptrons of 32 to 128 numbers, two or three passes of 32 to 128 rows, a convolution of 16 by 16
+pixels; torch 2.13, one thread). Large operators save nothing, and may take longer."""
+
+
+@rule("ST421", "better-way", supersedes=GENERAL, by_line=True, at_setting=True)
+def better_way(step: StepSummary, texts: tuple[FunctionText, ...], case: Case) -> Iterator[Finding]:
+    """An expression has a faster one for the same result
+
+    What it means: The inverse of a matrix that is only multiplied, a matrix filled with zeros around its diagonal, a
+    normal distribution that factors such a matrix, a sort of which a few numbers are taken, all products or distances
+    for those of equal rows, a tensor that a loop joins to itself again and again, a list of calls of which one result
+    is picked, and Python's own sum, max or sorted of a tensor compute far more than the result needs.
+
+    How we know: The text of the functions that take most of the time is recorded, and its expressions are compared as
+    trees. A name that is bound once and read once stands for its expression, so that a result that is needed elsewhere
+    is left alone. The line was seen to call the function, or Python's iteration over a tensor; its time is that of its
+    operators in the profile, or of the line. The part that is saved was measured in several sizes; the interval is as
+    wide as these differ.
+
+    What helps: The expression that the finding gives. Results are the same but for rounding.
+
+    When to ignore it: When the result is needed elsewhere in a way that the function does not show.
+    """
+    if step.device != "cpu":
+        return
+    found = {(written.lines, written.way.what): (written, text) for text in texts for written in written_ways(text)}
+    for written, text in found.values():
+        spent, way = _spent(written, text, case), written.way
+        if ratio(spent, step.duration.value) >= LEAST and _holds(written, text, case):
+            lines = sorted(set(written.lines), key=lambda line: -_line_spent(text, case).get(line, 0.0))
+            source = _source(text, lines[0], written.function)
+            yield better_way.finding(
+                f"{way.what}: {in_step(spent, step)}",
+                written.better,
+                modelled(way.likely * spent, way.sure * spent, way.most * spent, step.steady),
+                source=source,
+                evidence=tuple(_source(text, line).text for line in lines),
+            )
+
+
+def _spent(written: Written, text: FunctionText, case: Case) -> float:
+    """ns per step of a slow way; 0 where its line was not seen to call what it does."""
+    called = {fact.line: {name.rpartition(".")[2] for name in fact.names} for fact in case.called if is_in(fact, text)}
+    way, lines, spent = written.way, set(written.lines), _line_spent(text, case)
+    if way.seen and not any(way.seen & called.get(line, set()) for line in lines):
+        return 0.0
+    place = SourceLine(text.file, written.first_line, written.function)
+    own = [use for use in case.operators if use.source is not None and _is_function(use.source, place)]
+    chosen = [use for use in own if plain_name(use.name) in way.operators]
+    if chosen:
+        calling = {line for line, names in called.items() if names & (way.seen | way.operators)} | lines
+        calling = {line for line in calling if line in spent} or lines
+        part = ratio(sum(spent.get(line, 0.0) for line in lines), sum(spent.get(line, 0.0) for line in calling)) or 1.0
+        return part * steady_time(chosen, case.operators, case.categories, case.machine)
+    forward = sum(spent.get(line, 0.0) * _share(way, text, line, called.get(line, ()), case) for line in lines)
+    if way.operators or not own:
+        return forward
+    whole = sum(duration for line, duration in spent.items() if written.first_line <= line <= written.last_line)
+    return max(forward, ratio(forward, whole) * steady_time(own, case.operators, case.categories, case.machine))
+
+
+def _share(way: Way, text: FunctionText, line: int, names: Collection[str], case: Case) -> float:
+    """Fraction of a line's time in the way's operators."""
+    runs = [run for run in case.runs if not run.whole and run.source.line == line and is_in(run.source, text)]
+    if not way.operators:
+        others = sum(run.share for run in runs if plain_name(run.name).rpartition(".")[2] not in ITERATING)
+        return 1.0 if way is not ONE_BY_ONE else max(0.0, 1 - others) if runs else ratio(1, len(names))
+    shares = [run.share for run in runs if plain_name(run.name) in way.operators]
+    return min(1.0, sum(shares)) if shares else ratio(len(way.seen.intersection(names)), len(names))
+
+
+def _holds(written: Written, text: FunctionText, case: Case) -> bool:
+    """False for a part that is not taken along the sorted axis, or not small, and for diag of a matrix, which takes its
+    diagonal, or where that is not known."""
+    lines, place = set(written.lines), SourceLine(text.file, written.first_line, written.function)
+    runs = [run for run in case.runs if not run.whole and run.source.line in lines and is_in(run.source, text)]
+    runs += [run for run in case.runs if run.whole and _is_function(run.source, place)]
+    if written.way.fills:
+        called = [fact.names for fact in case.called if fact.line in lines and is_in(fact, text)]
+        names = {name.rpartition(".")[2] for each in called for name in each}
+        ranks = {len(shape) for run in runs if plain_name(run.name) == "diag" for shape in shapes_of(run.shapes)[:1]}
+        return "diag" not in names or ranks == {1}
+    if not written.last:
+        return True
+    shapes = [shape for run in runs if plain_name(run.name) in TOP.operators for shape in shapes_of(run.shapes)[:1]]
+    fits = written.axis is None or {len(shape) for shape in shapes} == {written.axis + 1}
+    sizes = [shape[-1] for shape in shapes if shape]
+    return fits and (not written.taken or not sizes or written.taken <= MOST_TAKEN * min(sizes))
+
+
+def _line_spent(text: FunctionText, case: Case) -> dict[int, float]:
+    """ns per step of each line of a function, with what it calls outside of the user's functions."""
+    found: dict[int, float] = {}
+    for path in case.paths:
+        if path.lines and is_in(path.lines[0], text):
+            found[path.lines[0].line] = found.get(path.lines[0].line, 0.0) + path.duration
+    timed = [time for time in line_times(case.lines, case.phases) if is_in(time.line.source, text)]
+    return found | {time.line.source.line: time.duration.value for time in timed}
+
+
+def _is_function(source: SourceLine, place: SourceLine) -> bool:
+    """True if a trace's function, whose path is shortened, is the one that starts at a place."""
+    return function_of(source) == function_of(place) and source.line == place.line
+
+
+def _source(text: FunctionText, line: int, function: str = "") -> SourceLine:
+    words = text.text.splitlines()[line - text.first_line : line - text.first_line + 1]
+    return SourceLine(text.file, line, function or text.function, words[0].strip() if words else "")
+
+
+@rule("ST422", "passes-apart", supersedes=("overhead-bound",), at_setting=True)
+def passes_apart(
+    step: StepSummary,
+    texts: tuple[FunctionText, ...],
+    modules: tuple[ModuleUse, ...],
+    operators: tuple[OperatorUse, ...],
+    case: Case,
+) -> Iterator[Finding]:
+    """A module runs several times in a step, and no pass needs another's result
+
+    What it means: Anchor, positive and negative, the views of an image or the sides of a pair go through the same
+    module one after the other. Each pass dispatches all its operators, forward and backward; one pass over all of them
+    dispatches them once.
+
+    How we know: The text of the function that calls the module shows that no call takes what another gave, and that no
+    backward pass and no update is between them. The lines were seen to call a module, and the profile has its passes
+    and its parameters. Of its time counts what is not in large operators (more than 15 µs): these take as long in one
+    pass.
+
+    What helps: torch.cat of the inputs, one pass, and split of the result.
+
+    When to ignore it: When the module has batch norm, whose statistics would be those of all inputs, or when the inputs
+    differ in size.
+    """
+    if step.device != "cpu":
+        return
+    large = sum(use.duration for use in operators if use.duration > LARGEST_OPERATOR * use.calls)
+    found = {passes.lines: (passes, text) for text in texts for passes in passes_of(text)}
+    for passes, text in found.values():
+        module = _module(passes, text, modules, case)
+        if module is None:
+            continue
+        count, spent = passes.count or module.calls, module.share * step.duration.value
+        saved = max(0.0, spent - large) * (1 - 1 / count)
+        if ratio(FEWER * saved, step.duration.value) >= LEAST:
+            sources = [_source(text, line) for line in passes.lines]
+            yield passes_apart.finding(
+                f"{passes.function} runs {count:.0f} times apart ({format_source(sources[0])}): {in_step(spent, step)}",
+                f"Join the inputs with torch.cat, call {passes.function} once, and split the result (not with batch "
+                "norm, whose statistics would change).",
+                modelled(FEWER * saved, SURELY_FEWER * saved, saved, step.steady),
+                source=sources[0],
+                evidence=tuple(dict.fromkeys(each.text for each in sources)),
+            )
+
+
+def _module(passes: Passes, text: FunctionText, modules: tuple[ModuleUse, ...], case: Case) -> ModuleUse | None:
+    """The module with parameters that these calls run; None where that is not certain."""
+    called = {fact.line: fact.names for fact in case.called if is_in(fact, text)}
+    if not all(MODULE_CALL in called.get(line, ()) for line in passes.lines):
+        return None
+    owner, _, name = passes.function.rpartition(".")
+    known = [use for use in modules if use.parameters and use.calls >= max(2, passes.count)]
+    if owner:
+        known = [use for use in known if use.path.rpartition(".")[2] == name]
+    else:
+        known = [use for use in known if use.depth == min(each.depth for each in known)]
+    return known[0] if len(known) == 1 else None

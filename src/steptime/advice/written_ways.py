@@ -1,0 +1,651 @@
+"""Slow ways to a result that the text of a function shows, and what is written in the place of each.
+
+Expressions are compared as trees: a method and the function of its name are the same, and a name that is bound once and
+read once, in the same loop, stands for its expression."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from steptime.quantities import SourceLine
+from steptime.recording.recording import CalledFacts, FunctionText
+
+LONGEST_WORDS = 60
+"""Characters of an expression that advice holds."""
+SAME = {
+    "inv": "inverse", "mm": "matmul", "bmm": "matmul", "mv": "matmul", "concat": "cat", "concatenate": "cat",
+    "diagonal": "diag",
+}  # fmt: skip
+"""Functions of torch's that do what another does, as far as it is looked for here."""
+MODULES = frozenset({"torch", "linalg", "F", "functional", "nn", "D", "dist", "distributions", "td"})
+"""First names of what is no tensor: the arguments of their functions are."""
+ROUNDS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp, ast.Lambda)
+"""What runs a part of a function again, or not at all."""
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+UPDATING = frozenset({"backward", "step"})
+"""Methods of a training loop; the weights on both sides of a call differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Slow way. what: in words. better: advice, with the patterns' letters in braces. seen: last names of functions,
+    one of which a line of it was seen to call. operators: plain names of those that the other way saves; all of its
+    lines' if empty. sure, likely, most: fractions of their time, with what autograd runs for them. patterns:
+    expressions, in which a capital letter is any expression and `...` any further arguments."""
+
+    what: str
+    better: str
+    seen: frozenset[str]
+    operators: frozenset[str]
+    sure: float
+    likely: float
+    most: float
+    patterns: tuple[str, ...] = ()
+
+    @property
+    def fills(self) -> bool:
+        """True if a diagonal matrix is made of a vector."""
+        return self.seen is FILLING
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Slow way in a function, which is in the lines from `first_line` to `last_line`. lines: of the file, that compute
+    it. better: advice. Of a sorted tensor: taken: how many of its numbers are read (0 if unknown), along the axis of
+    this number (None: the last); last: it is sorted along the last one, whatever its number."""
+
+    way: Way
+    lines: tuple[int, ...]
+    better: str
+    function: str = ""
+    first_line: int = 0
+    last_line: int = 0
+    taken: int = 0
+    axis: int | None = None
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Calls of one function of which none depends on another's result. function: as it is written. lines: of the file.
+    count: of the calls; 0 for those of a comprehension."""
+
+    function: str
+    lines: tuple[int, ...]
+    count: int
+
+
+INVERTING = frozenset({"inverse", "linalg_inv", "linalg_inv_ex", "inv"})
+PRODUCTS = frozenset({"matmul", "mm", "bmm", "mv"})
+FILLING = frozenset({"diag_embed", "diag"})
+NORMAL = "torch.distributions.Independent(torch.distributions.Normal({A}, %s), 1) is the same distribution."
+INVERSE, FILLED, ROW = (
+    "An inverse is computed to be multiplied",
+    "A diagonal matrix is filled to be multiplied",
+    "All products are computed for those of equal rows",
+)
+WAYS = (
+    Way(
+        INVERSE, "torch.linalg.solve({A}, {B}) gives the product without the inverse.", INVERTING, INVERTING,
+        0.35, 0.65, 0.85, ("inverse(A) @ B",),
+    ),
+    Way(
+        INVERSE, "torch.linalg.solve({A}, {B}, left=False) gives the product without the inverse.", INVERTING,
+        INVERTING, 0.35, 0.65, 0.85, ("B @ inverse(A)",),
+    ),
+    Way(
+        FILLED, "{A}.unsqueeze(-1) * {B} is the same product ({A} * {B} for a vector), without the matrix.", FILLING,
+        FILLING | PRODUCTS, 0.8, 0.9, 0.99, ("diag_embed(A) @ B", "diag(A) @ B"),
+    ),
+    Way(
+        FILLED, "{B} * {A}.unsqueeze(-2) is the same product, without the matrix.", FILLING,
+        FILLING | PRODUCTS, 0.8, 0.9, 0.99, ("B @ diag_embed(A)", "B @ diag(A)"),
+    ),
+    Way(
+        "A diagonal covariance is factored as a matrix", NORMAL % "{B}.sqrt()", FILLING, frozenset(), 0.6, 0.9, 0.99,
+        ("MultivariateNormal(A, diag_embed(B))", "MultivariateNormal(A, diag(B))",
+         "MultivariateNormal(A, covariance_matrix=diag_embed(B))", "MultivariateNormal(A, covariance_matrix=diag(B))"),
+    ),
+    Way(
+        "A diagonal covariance is factored as a matrix", NORMAL % "{B}", FILLING, frozenset(), 0.6, 0.9, 0.99,
+        ("MultivariateNormal(A, scale_tril=diag_embed(B))", "MultivariateNormal(A, scale_tril=diag(B))"),
+    ),
+    Way(
+        ROW, "({A} * {B}).sum(-1) gives these alone.", PRODUCTS | {"diag", "diagonal"}, PRODUCTS, 0.4, 0.85, 0.99,
+        ("diag(A @ B.T)", "diag(A @ t(B))", "diag(A @ B.mT)", "diag(A @ transpose(B, ...), ...)"),
+    ),
+    Way(
+        ROW, "({A} * {B}).sum() gives it.", PRODUCTS | {"trace"}, PRODUCTS, 0.4, 0.85, 0.99,
+        ("trace(A @ B.T)", "trace(A @ t(B))", "trace(A @ B.mT)", "sum(diag(A @ B.T))"),
+    ),
+    Way(
+        "All distances are computed for those of equal rows", "({A} - {B}).norm(dim=-1) gives these alone.",
+        frozenset({"cdist"}), frozenset({"cdist", "_cdist_forward", "_euclidean_dist"}), 0.5, 0.85, 0.98,
+        ("diag(cdist(A, B, ...), ...)",),
+    ),
+)  # fmt: skip
+"""Fractions as measured (torch 2.13, one thread, forward and backward): the inverse 39 to 81 % (six shapes, 16 to 512
+rows), with a determinant 28 to 54 %, the filled diagonal 87 to 99 % (four, 32 to 512), the diagonal covariance 61 to
+99 % (three), equal rows 41 to 99 % (four, 32 to 1,024 rows); topk for a sort 43 to 98 % (seven, 64 to 100,000 numbers,
+half of them to few), one join for many 44 to 76 % (32 to 1,000), one operator for Python's functions 82 to 100 %."""
+FACTORED = Way(
+    "A matrix is inverted and has its determinant taken",
+    "If {A} is symmetric and positive definite, one factor gives both: L = torch.linalg.cholesky({A}), then "
+    "torch.cholesky_solve(B, L) for the product with B and 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1) for the "
+    "logarithm of the determinant.",
+    INVERTING,
+    INVERTING | {"logdet", "det", "slogdet", "linalg_slogdet", "_linalg_slogdet", "_linalg_det"},
+    0.25,
+    0.45,
+    0.6,
+)
+TOP = Way(
+    "A tensor is sorted for a few of its numbers", "", frozenset({"sort", "argsort", "msort"}),
+    frozenset({"sort", "argsort", "msort"}), 0.4, 0.75, 0.97,
+)  # fmt: skip
+GROWN = Way(
+    "A tensor grows by torch.cat in a loop", "Append to a list, and join it once behind the loop: torch.cat({A}).",
+    frozenset({"cat", "concat", "vstack", "hstack"}), frozenset({"cat", "vstack", "hstack"}),
+    0.4, 0.6, 0.95,
+)  # fmt: skip
+PICKED = Way("All of them run, and one result is picked", "Run the one that is picked: {A}.", frozenset(), frozenset(),
+             0.5, 0.6, 0.95)  # fmt: skip
+ONE_BY_ONE = Way(
+    "Python goes through a tensor number by number", "", frozenset({"__iter__"}), frozenset(), 0.8, 0.95, 1.0
+)
+ITERATING = frozenset(
+    {"unbind", "add", "select", "gt", "lt", "is_nonzero", "item", "_local_scalar_dense", "sum", "max", "min", "any",
+     "all", "sorted", "set", "__iter__", "__bool__", "__hash__", "__len__"}
+)  # fmt: skip
+"""What runs where Python goes through a tensor."""
+BUILT_IN = {
+    "sum": "{A}.sum(0)", "max": "{A}.max()", "min": "{A}.min()", "any": "{A}.any()", "all": "{A}.all()",
+    "sorted": "{A}.sort().values", "set": "{A}.unique()",
+}  # fmt: skip
+"""Functions of Python's that go through a tensor, and the expression that does not."""
+
+
+class _Scope:
+    """Function, or a module's own statements. around: parent of each node; reads: of each name."""
+
+    def __init__(self, top: ast.AST) -> None:
+        self.function: str = getattr(top, "name", "<module>")
+        decorators: list[ast.expr] = getattr(top, "decorator_list", [])
+        self.first_line: int = min([getattr(top, "lineno", 1), *(each.lineno for each in decorators)])
+        self.last_line: int = getattr(top, "end_lineno", None) or 0
+        self.around: dict[ast.AST, ast.AST] = {}
+        self.nodes: list[ast.AST] = []
+        self._collect(top)
+        self.reads: dict[str, list[ast.Name]] = defaultdict(list)
+        self._stores: dict[str, int] = defaultdict(int)
+        arguments = getattr(top, "args", None)
+        for each in ast.walk(arguments) if isinstance(arguments, ast.arguments) else ():
+            if isinstance(each, ast.arg):
+                self._stores[each.arg] += 1
+        for node in self.nodes:
+            if isinstance(node, ast.Name):
+                if isinstance(node.ctx, ast.Load):
+                    self.reads[node.id].append(node)
+                else:
+                    self._stores[node.id] += 1
+        self._bound = dict(self._bindings())
+
+    def _collect(self, node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, SCOPES):
+                self.around[child] = node
+                self.nodes.append(child)
+                self._collect(child)
+
+    def _bindings(self) -> Iterator[tuple[str, tuple[ast.Assign, ast.expr]]]:
+        for node in self.nodes:
+            if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+                continue
+            target = node.targets[0]
+            if isinstance(target, ast.Name):
+                yield target.id, (node, node.value)
+            elif isinstance(target, ast.Tuple):
+                for place, each in enumerate(target.elts):
+                    if isinstance(each, ast.Name):
+                        item = ast.Subscript(node.value, ast.Constant(place), ast.Load())
+                        yield each.id, (node, ast.copy_location(item, node.value))
+
+    def rounds(self, node: ast.AST) -> list[ast.AST]:
+        """What runs a node again, from the inside."""
+        found: list[ast.AST] = []
+        while (outer := self.around.get(node)) is not None:
+            first = isinstance(outer, ast.For | ast.AsyncFor) and node is outer.iter  # it runs once
+            found += [outer] if isinstance(outer, ROUNDS) and not first else []
+            node = outer
+        return found
+
+    def meant(self, node: ast.expr) -> ast.expr:
+        """Expression that a name stands for; the node itself where that is not certain."""
+        if not isinstance(node, ast.Name) or len(self.reads[node.id]) != 1 or self._stores[node.id] != 1:
+            return node
+        statement, value = self._bound.get(node.id, (None, node))
+        if statement is None or statement.lineno >= node.lineno or self.rounds(statement) != self.rounds(node):
+            return node
+        others = {each.id for each in ast.walk(statement.targets[0]) if isinstance(each, ast.Name)} - {node.id}
+        if any(self.reads[each] for each in others) and not self._are_taken(others | {node.id}):
+            return node
+        return value
+
+    def _are_taken(self, names: Iterable[str]) -> bool:
+        """True if a part is taken of each of these at all its reads: of both results of a sort."""
+        taken = [_part_of(self.around.get(read), read) for name in names for read in self.reads[name]]
+        return None not in taken and len({ast.dump(each) for each in taken if each is not None}) == 1
+
+
+def _part_of(node: ast.AST | None, whole: ast.AST) -> ast.expr | None:
+    return node.slice if isinstance(node, ast.Subscript) and node.value is whole else None
+
+
+def _called(node: ast.AST) -> tuple[str, list[ast.expr], list[ast.keyword]] | None:
+    """(name, arguments, keywords) of a call, of a method with its tensor first; a product is one of matmul."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+        return "matmul", [node.left, node.right], []
+    if not isinstance(node, ast.Call):
+        return None
+    name, given = "", list(node.args)
+    if isinstance(node.func, ast.Name):
+        name = node.func.id
+    elif isinstance(node.func, ast.Attribute):
+        name, root = node.func.attr, node.func.value
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if not (isinstance(root, ast.Name) and root.id in MODULES):
+            given.insert(0, node.func.value)
+    return SAME.get(name, name), given, node.keywords
+
+
+@dataclass(slots=True)
+class _Match:
+    """Match of a pattern. letters: expressions by letter; lines: of what was compared, the innermost last."""
+
+    scope: _Scope
+    letters: dict[str, ast.expr]
+    lines: list[int]
+
+    def fits(self, pattern: ast.expr, node: ast.expr) -> bool:
+        if isinstance(pattern, ast.Name) and pattern.id.isupper():
+            return ast.dump(self.letters.setdefault(pattern.id, node)) == ast.dump(node)
+        node = self.scope.meant(node)
+        wanted, found = _called(pattern), _called(node)
+        if wanted is not None:
+            self.lines.append(node.lineno)
+            return found is not None and wanted[0] == found[0] and self._arguments(wanted[1:], found[1:])
+        if isinstance(pattern, ast.Attribute) and isinstance(node, ast.Attribute):
+            return pattern.attr == node.attr and self.fits(pattern.value, node.value)
+        return False
+
+    def _arguments(
+        self,
+        wanted: tuple[list[ast.expr], list[ast.keyword]],
+        found: tuple[list[ast.expr], list[ast.keyword]],
+    ) -> bool:
+        (patterns, keywords), (given, named) = wanted, found
+        further = bool(patterns) and isinstance(patterns[-1], ast.Constant) and patterns[-1].value is ...
+        patterns = patterns[:-1] if further else patterns
+        by_name = {each.arg: each.value for each in named}
+        pairs = [(each.value, by_name.pop(each.arg, None)) for each in keywords]
+        if len(given) < len(patterns) or (not further and (len(given) > len(patterns) or by_name)):
+            return False
+        pairs += zip(patterns, given, strict=False)
+        return all(value is not None and self.fits(pattern, value) for pattern, value in pairs)
+
+
+@lru_cache(maxsize=256)
+def _pattern(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+@lru_cache(maxsize=256)
+def scopes_of(text: str, first_line: int) -> tuple[_Scope, ...]:
+    """Functions of a text and its own statements; () for a text that is no Python."""
+    indented = text[:1].isspace()
+    try:
+        tree = ast.parse(f"if True:\n{text}" if indented else text)
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
+    ast.increment_lineno(tree, first_line - 1 - indented)
+    return tuple(_Scope(each) for each in ast.walk(tree) if isinstance(each, (ast.Module, *SCOPES[:2])))
+
+
+def is_in(place: SourceLine | CalledFacts, function: FunctionText) -> bool:
+    """True for a line of a function's text."""
+    end = function.first_line + function.text.count("\n")
+    return place.file == function.file and function.first_line <= place.line <= end
+
+
+def written_ways(function: FunctionText) -> tuple[Written, ...]:
+    """Slow ways in a function, by line."""
+    looks = (_factored, _expressions, _sorted, _grown, _picked, _one_by_one)
+    found = [
+        replace(each, function=scope.function, first_line=scope.first_line, last_line=scope.last_line)
+        for scope in scopes_of(function.text, function.first_line)
+        for look in looks
+        for each in look(scope)
+    ]
+    factored = {line for each in found if each.way is FACTORED for line in each.lines}
+    found = [each for each in found if each.way.what != INVERSE or factored.isdisjoint(each.lines)]
+    return tuple(sorted(found, key=lambda each: each.lines))
+
+
+def _words(node: ast.expr) -> str:
+    text = ast.unparse(node)
+    if not isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
+        text = f"({text})"
+    return text if len(text) <= LONGEST_WORDS else "…"
+
+
+def _expressions(scope: _Scope) -> Iterator[Written]:
+    for node in (each for each in scope.nodes if isinstance(each, ast.expr) and _called(each) is not None):
+        for way in WAYS:
+            for text in way.patterns:
+                match = _Match(scope, {}, [])
+                if match.fits(_pattern(text), node):
+                    letters = {letter: _words(value) for letter, value in match.letters.items()}
+                    yield Written(way, tuple(match.lines), way.better.format(**letters))
+                    break
+
+
+def _factored(scope: _Scope) -> Iterator[Written]:
+    """Inverses and determinants of the same expression."""
+    calls = [(called, node) for node in scope.nodes if (called := _called(node)) and called[1]]
+    for (name, given, _), node in calls:
+        for (other, its, _), at in calls if name == "inverse" else ():
+            if other in ("det", "logdet", "slogdet") and ast.dump(its[0]) == ast.dump(given[0]):
+                lines = (getattr(node, "lineno", 0), getattr(at, "lineno", 0))
+                yield Written(FACTORED, lines, FACTORED.better.format(A=_words(given[0])))
+
+
+def _constant(node: ast.expr | None) -> int | None:
+    """Number that is written."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _constant(node.operand)
+        return -inner if inner is not None else None
+    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
+
+
+def _sorted(scope: _Scope) -> Iterator[Written]:
+    """Results of a sort of which only the first or the last are read."""
+    for node in scope.nodes:
+        if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
+            continue
+        result, part = scope.meant(node.value), ""
+        if isinstance(result, ast.Subscript) and (place := _constant(result.slice)) in (0, 1):
+            result, part = scope.meant(result.value), f"[{place}]"
+        elif isinstance(result, ast.Attribute) and (name := result.attr) in ("values", "indices"):
+            result, part = scope.meant(result.value), f".{name}"
+        call = _called(result)
+        if call is None or call[0] not in TOP.seen or (call[0] == "argsort") != (not part):
+            continue
+        taken = _taken(node.slice)
+        along = _along(call[1][1:2], call[2])
+        if taken is None or along is None:
+            continue
+        axis, count, first = taken
+        if any(each.arg not in ("dim", "axis") and not isinstance(each.value, ast.Constant) for each in call[2]):
+            continue
+        descending = any(each.arg == "descending" and _is_true(each.value) for each in call[2])
+        descending = descending or any(map(_is_true, call[1][2:]))
+        if along != -1 and axis not in (None, along):
+            continue
+        largest = "" if descending == first else ", largest=False"
+        dim = f", dim={along}" if along != -1 else ""
+        better = f"torch.topk({_words(call[1][0])}, {count}{dim}{largest}){part or '[1]'} finds these alone"
+        better += "." if first else ", in reverse order."
+        number = int(count) if count.isdigit() else 0
+        yield Written(TOP, (result.lineno,), better, taken=number, axis=axis, last=along == -1)
+
+
+def _is_true(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def _along(given: list[ast.expr], keywords: list[ast.keyword]) -> int | None:
+    """Dimension that a sort goes along; None where that is not written as a number."""
+    named = [each.value for each in keywords if each.arg in ("dim", "axis")]
+    return _constant((given + named)[0]) if given or named else -1
+
+
+def _taken(part: ast.expr) -> tuple[int | None, str, bool] | None:
+    """(axis, None for the last; how many, as written; whether they are the first) of `[:k]`, `[..., :k]`, `[:, -k:]`,
+    None for other parts."""
+    axes = part.elts if isinstance(part, ast.Tuple) else [part]
+    whole = [isinstance(each, ast.Slice) and (each.lower, each.upper, each.step) == (None, None, None) for each in axes]
+    last, before = axes[-1], axes[:-1]
+    leading = len(before) == 1 and isinstance(before[0], ast.Constant) and before[0].value is ...
+    if not leading and not all(whole[:-1]):
+        return None
+    axis = None if leading else len(before)
+    if (number := _constant(last)) in (0, -1):
+        return axis, "1", number == 0
+    if not isinstance(last, ast.Slice) or last.step is not None or (last.lower is None) == (last.upper is None):
+        return None
+    if last.upper is not None:
+        number = _constant(last.upper)
+        known = isinstance(last.upper, ast.Name | ast.Attribute)
+        return (axis, ast.unparse(last.upper), True) if known or (number or 0) > 0 else None
+    lower = last.lower
+    if isinstance(lower, ast.UnaryOp) and isinstance(lower.op, ast.USub):
+        return axis, ast.unparse(lower.operand), False
+    return None
+
+
+def _grown(scope: _Scope) -> Iterator[Written]:
+    """Tensors that a loop joins to themselves, and does not read otherwise."""
+    for node in scope.nodes:
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+            continue
+        call, name = _called(node.value), node.targets[0].id
+        if call is None or call[0] not in GROWN.seen or not call[1] or not isinstance(call[1][0], ast.List | ast.Tuple):
+            continue
+        own = [each for each in call[1][0].elts if isinstance(each, ast.Name) and each.id == name]
+        loop = next((each for each in scope.rounds(node) if isinstance(each, ast.For | ast.While)), None)
+        if len(own) != 1 or loop is None:
+            continue
+        inside = [read for read in scope.reads[name] if loop in scope.rounds(read)]
+        if len(inside) == 1:
+            yield Written(GROWN, (node.lineno,), GROWN.better.format(A="the list"))
+
+
+class _Replaced(ast.NodeTransformer):
+    def __init__(self, name: str, by: ast.expr) -> None:
+        self._name, self._by = name, by
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._by if node.id == self._name else node
+
+
+def _picked(scope: _Scope) -> Iterator[Written]:
+    """Lists of calls of which one is read."""
+    for node in scope.nodes:
+        if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
+            continue
+        made, index = scope.meant(node.value), node.slice
+        if isinstance(index, ast.Slice | ast.Tuple) or not isinstance(made, ast.ListComp) or len(made.generators) != 1:
+            continue
+        turn = made.generators[0]
+        if turn.ifs or not isinstance(turn.target, ast.Name) or not isinstance(made.elt, ast.Call):
+            continue
+        item = ast.Subscript(turn.iter, index, ast.Load())
+        one = _Replaced(turn.target.id, item).visit(ast.parse(ast.unparse(made.elt), mode="eval").body)
+        yield Written(PICKED, (made.lineno,), PICKED.better.format(A=ast.unparse(one)))
+
+
+def _one_by_one(scope: _Scope) -> Iterator[Written]:
+    for node in scope.nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in BUILT_IN:
+            given = node.args
+            if len(given) == 1 and not node.keywords and not isinstance(given[0], ast.List | ast.ListComp | ast.Tuple):
+                whole = given[0]
+                if isinstance(whole, ast.GeneratorExp):
+                    better = f"Compute it of all of {_words(whole.generators[0].iter)} at once, in one operator."
+                else:
+                    better = f"{BUILT_IN[node.func.id].format(A=_words(whole))} is one operator."
+                yield Written(ONE_BY_ONE, (node.lineno,), better)
+
+
+def passes_of(function: FunctionText) -> tuple[Passes, ...]:
+    """Calls of one function in one list of statements of which none depends on another's result. Of calls inside each
+    other's arguments the inner ones."""
+    return tuple(
+        each
+        for scope in scopes_of(function.text, function.first_line)
+        for block in _blocks(scope)
+        for each in _in_block(block)
+    )
+
+
+def _blocks(scope: _Scope) -> Iterator[list[ast.stmt]]:
+    tops = {scope.around[node] for node in scope.nodes if isinstance(node, ast.stmt)}
+    for top in sorted(tops, key=lambda node: getattr(node, "lineno", 0)):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(top, name, None)
+            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
+                yield block
+
+
+def _simple(node: ast.AST) -> Iterator[ast.AST]:
+    """Nodes that run once with a statement, inner ones first."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (*ROUNDS, *SCOPES, ast.IfExp, ast.stmt)):
+            yield from _simple(child)
+            yield child
+
+
+def _in_block(block: list[ast.stmt]) -> Iterator[Passes]:
+    calls: dict[str, list[tuple[ast.Call, frozenset[str]]]] = defaultdict(list)
+    results: dict[str, frozenset[str]] = {}
+    """Functions whose results a name holds."""
+    for statement in block:
+        whole = [each for each in ast.walk(statement) if isinstance(each, ast.Call)]
+        if any(isinstance(each.func, ast.Attribute) and each.func.attr in UPDATING for each in whole):
+            yield from _apart(calls)
+            calls.clear()
+        simple = not isinstance(statement, (ast.For, ast.While, ast.If, ast.With, ast.Try, *SCOPES))
+        for node in _simple(statement) if simple else ():
+            if isinstance(node, ast.Call) and node.args and isinstance(node.func, ast.Name | ast.Attribute):
+                calls[ast.unparse(node.func)].append((node, _held(node.args, results)))
+        held = _held([statement], results)
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name | ast.Attribute) and not isinstance(node.ctx, ast.Load):
+                results[ast.unparse(node)] = held
+        if simple:
+            yield from _comprehended(statement)
+    yield from _apart(calls)
+
+
+def _held(nodes: Iterable[ast.AST], results: dict[str, frozenset[str]]) -> frozenset[str]:
+    """Functions whose results these expressions read."""
+    held: set[str] = set()
+    for node in nodes:
+        for each in ast.walk(node):
+            if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load):
+                held |= results.get(ast.unparse(each), frozenset())
+            if isinstance(each, ast.Call):
+                held.add(ast.unparse(each.func))
+    return frozenset(held)
+
+
+def _apart(calls: dict[str, list[tuple[ast.Call, frozenset[str]]]]) -> Iterator[Passes]:
+    several = {
+        name: made
+        for name, made in calls.items()
+        if len({ast.dump(call) for call, _ in made}) == len(made) >= 2 and all(name not in held for _, held in made)
+    }
+    for name, made in several.items():
+        if all(held.isdisjoint(several) for _, held in made):
+            yield Passes(name, tuple(call.lineno for call, _ in made), len(made))
+
+
+def _comprehended(statement: ast.stmt) -> Iterator[Passes]:
+    for node in ast.walk(statement):
+        if not isinstance(node, ast.ListComp | ast.GeneratorExp) or not isinstance(node.elt, ast.Call):
+            continue
+        function, turn = ast.unparse(node.elt.func), node.generators[0].target
+        names = {each.id for each in ast.walk(node.elt.func) if isinstance(each, ast.Name)}
+        if isinstance(turn, ast.Name) and turn.id not in names and node.elt.args and not node.generators[0].ifs:
+            yield Passes(function, (node.lineno,), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Loop over parts of a tensor. line: its own. carried: a name whose value each round takes from the one before; ""
+    if no round reads what another has written."""
+
+    line: int
+    carried: str
+
+
+def loop_around(function: FunctionText, line: int) -> Loop | None:
+    """The innermost loop around a line that goes through a tensor by an index; None where its rounds differ in what
+    they run, or in the sizes of what they take, as far as the text shows."""
+    inside = [
+        node
+        for scope in scopes_of(function.text, function.first_line)
+        for node in scope.nodes
+        if isinstance(node, ast.For) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    loop = max(inside, key=lambda node: node.lineno, default=None)
+    if loop is None or not isinstance(loop.target, ast.Name):
+        return None
+    parts, nodes = [], [node for statement in loop.body for node in ast.walk(statement)]
+    for node in nodes:
+        if isinstance(node, ast.If | ast.IfExp | ast.Break | ast.Continue | ast.Return | ast.Try | ast.Yield):
+            return None
+        method = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+        called = node.func if isinstance(node, ast.Call) and not method else None
+        if method in UPDATING or (called is not None and loop.target.id in _names(called)):  # another function each
+            return None
+        if isinstance(node, ast.Slice) and loop.target.id in _names(node):
+            return None
+        if isinstance(node, ast.Subscript) and loop.target.id in _names(node.slice):
+            parts.append(node)
+    return Loop(loop.lineno, _carried(loop.body)) if parts else None
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def _carried(body: list[ast.stmt]) -> str:
+    """Name that a statement reads before the round has bound it, and that the round binds; "" for none. A name that
+    only adds up, or that parts are written into, is none."""
+    written = {
+        ast.unparse(node)
+        for statement in body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    bound: set[str] = set()
+    for statement in body:
+        own = [*statement.targets] if isinstance(statement, ast.Assign) else []
+        reads = [
+            ast.unparse(node)
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
+        ]
+        if len(own) == 1 and _adds_up(ast.unparse(own[0]), statement):
+            reads.remove(ast.unparse(own[0]))
+        carried = [name for name in reads if name in written and name not in bound]
+        if carried:
+            return carried[0]
+        bound |= {ast.unparse(each) for target in own for each in ast.walk(target) if isinstance(each, ast.Name)}
+    return ""
+
+
+def _adds_up(name: str, statement: ast.stmt) -> bool:
+    """True for `x = x + …` and `x = torch.cat([x, …])`."""
+    value = getattr(statement, "value", None)
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        return name in (ast.unparse(value.left), ast.unparse(value.right))
+    call = _called(value) if value is not None else None
+    given = call[1][:1] if call is not None and call[0] in GROWN.seen else []
+    return any(isinstance(each, ast.List | ast.Tuple) and name in map(ast.unparse, each.elts) for each in given)

@@ -1,0 +1,148 @@
+"""Slow ways that the text of a function shows: what they are, what is written in their place, and what is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from advice.planted import PLANTED
+
+from steptime.advice.rules import CATALOGUE
+from steptime.advice.written_ways import Loop, Passes, loop_around, passes_of, written_ways
+from steptime.recording.recording import FunctionText
+
+
+def function(*lines: str, arguments: str = "a, b, k") -> FunctionText:
+    text = f"    def f({arguments}):\n" + "".join(f"        {line}\n" for line in lines)
+    return FunctionText("/job/train.py", "Net.f", 10, text)
+
+
+def better(*lines: str) -> list[str]:
+    return [each.better for each in written_ways(function(*lines))]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expression"),
+    [
+        (("return torch.linalg.inv(a) @ b",), "torch.linalg.solve(a, b)"),
+        (("inverted = a.inverse()", "return torch.bmm(inverted, b)"), "torch.linalg.solve(a, b)"),
+        (("return b.T @ torch.inverse(a) @ b",), "torch.linalg.solve(a, b.T, left=False)"),
+        (("return torch.diag_embed(a) @ b",), "a.unsqueeze(-1) * b"),
+        (("return torch.matmul(b, torch.diag(a))",), "b * a.unsqueeze(-2)"),
+        (("return MultivariateNormal(a, torch.diag_embed(b.exp()))",), "Normal(a, b.exp().sqrt())"),
+        (("return D.MultivariateNormal(a, scale_tril=b.diag())",), "Normal(a, b)"),
+        (("scores = a @ b.T", "return scores.diag()"), "(a * b).sum(-1)"),
+        (("return torch.diagonal(torch.cdist(a, b, p=2.0))",), "(a - b).norm(dim=-1)"),
+        (("return (a @ b.t()).trace()",), "(a * b).sum()"),
+        (("return a.argsort(dim=1)[:, :5]",), "torch.topk(a, 5, dim=1, largest=False)[1]"),
+        (("values, index = a.sort(descending=True)", "return values[:k], index[:k]"), "torch.topk(a, k)[0]"),
+        (("return torch.sort(a, -1, True).values[..., 0]",), "torch.topk(a, 1).values"),
+        (("return sum(a)",), "a.sum(0)"),
+        (("return sorted(a[:, 0])",), "a[:, 0].sort().values"),
+        (("return [m(a) for m in self.members][k]",), "self.members[k](a)"),
+        (("outs = [m(a, b) for m in self.members]", "return outs[k]"), "self.members[k](a, b)"),
+        (("out = a[:0]", "for row in b:", "    out = torch.cat([out, row])", "return out"), "torch.cat(the list)"),
+        (("return a.logdet() + b @ torch.inverse(a)",), "torch.linalg.cholesky(a)"),
+    ],
+)
+def test_a_slow_way_is_named_with_the_expression_that_is_faster(lines: tuple[str, ...], expression: str) -> None:
+    assert expression in " ".join(better(*lines))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("inverted = a.inverse()", "return inverted @ b, inverted"),  # the inverse itself is needed
+        ("inverted = a.inverse()", "for each in b:", "    use(inverted @ each)"),  # one inverse for many products
+        ("a = a.inverse()", "a = a + 1", "return a @ b"),
+        ("scores = a @ b.T", "return scores.diag() - scores.logsumexp(1)",),  # all of it is needed
+        ("values, index = a.sort()", "return values[:k], index"),
+        ("return a.argsort().argsort()",),
+        ("return a.argsort(dim=1)[:5]",),  # rows of a sorted matrix
+        ("return a.sort()[0][3:7]",),
+        ("return a.sort(descending=k)[0][:5]",),  # of which end is not known
+        ("return (torch.eye(k) * a) @ b",),  # a may be a matrix
+        ("return list(a)",),
+        ("outs = [m(a) for m in self.members]", "return torch.stack(outs).mean(0)"),
+        ("for m in b:", "    a = torch.cat([a, m(a)])", "return a"),  # each round reads it
+        ("return sum([a, b])", ),
+        ("return max(a, b)",),
+        ("return torch.diag(a) + b",),
+    ],
+)  # fmt: skip
+def test_what_is_needed_elsewhere_or_is_no_slow_way_is_left_alone(lines: tuple[str, ...]) -> None:
+    assert better(*lines) == []
+
+
+def test_the_lines_are_those_of_the_file_and_a_broken_text_says_nothing() -> None:
+    (found,) = written_ways(function("inverted = a.inverse()", "return inverted @ b"))
+    assert (set(found.lines), found.function, found.first_line) == ({11, 12}, "f", 10)
+    assert written_ways(FunctionText("/job/train.py", "f", 1, "def f(:\n")) == ()
+
+
+def test_passes_are_apart_where_none_takes_what_another_gave() -> None:
+    apart = function("one = self.net(a)", "two = self.net(b)", "return self.loss(one, two)")
+    assert passes_of(apart) == (Passes("self.net", (11, 12), 2),)
+    assert passes_of(function("return [self.net(each) for each in a]")) == (Passes("self.net", (11,), 0),)
+    inner = function("one = self.head(self.net(a))", "two = self.head(self.net(b))")
+    assert passes_of(inner) == (Passes("self.net", (11, 12), 2),), "the head takes what the net gave"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("a = self.act(self.one(a))", "return self.act(self.two(a))"),
+        ("return self.net(self.net(a))",),
+        ("one = net(a)", "loss(one).backward()", "optimizer.step()", "two = net(b)"),
+        ("one = net(a)", "two = net(a)"),
+        ("self.state = self.cell(a, self.state)", "self.state = self.cell(b, self.state)"),
+        ("one = net(a)", "with torch.no_grad():", "    two = net(b)"),
+        ("one = net(a)", "if k:", "    two = net(b)"),
+        ("return [each(a) for each in self.members]",),
+    ],
+)
+def test_passes_that_need_each_other_or_other_weights_are_not(lines: tuple[str, ...]) -> None:
+    assert passes_of(function(*lines)) == ()
+
+
+def test_a_loop_carries_a_name_or_nothing() -> None:
+    apart = function(
+        "for i in range(len(a)):", "    row = a[i] * 2", "    out[i] = row.softmax(0)", "    s += row.sum()"
+    )
+    assert loop_around(apart, 12) == Loop(11, "")
+    scan = function(
+        "for t in range(k):", "    h = torch.tanh(self.inner(a[:, t]) + self.outer(h))", "    out.append(h)"
+    )
+    assert loop_around(scan, 12) == Loop(11, "h")
+    joined = function("for i in range(k):", "    out = torch.cat([out, a[i]])")
+    assert loop_around(joined, 12) == Loop(11, "")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "out.append(self.heads[i](a))",  # other modules
+        "out.append(a[i, : lengths[i]].mean())",  # of other sizes
+        "out.append(a[i] if k else b[i])",
+        "a[i].sum().backward()",
+        "out.append(a.sum())",  # the tensor is not taken apart
+    ],
+)
+def test_of_a_loop_whose_rounds_differ_nothing_is_said(body: str) -> None:
+    assert loop_around(function("for i in range(k):", f"    {body}"), 12) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "advice"),
+    [
+        ("out[i] = (x[i] @ keys).tanh()", "No round of the loop reads what another wrote"),
+        ("h = (x[i] @ keys + h).tanh()", "Each round takes h from the one before"),
+        ("h = cells[i](h)", "Replace the loop by one operator"),
+    ],
+)
+def test_a_dispatch_loop_is_advised_by_whether_its_rounds_need_each_other(body: str, advice: str) -> None:
+    case = PLANTED["dispatch-loop"]["fires"]
+    text = f"def f(x):\n    for i in range(64):\n        {body}\n"
+    case = replace(case, texts=(FunctionText("model.py", "forward", 29, text),))
+    (found,) = (each for rule in CATALOGUE if rule.name == "dispatch-loop" for each in rule(case))
+    assert found.advice.startswith(advice)
