@@ -118,6 +118,26 @@ _WEIGHTS = UnreadFacts(
     (1,),
     4.0,
 )
+_EXPERT = SourceLine("/home/me/train.py", 1, "main")
+
+
+def _experts(text: str) -> Case:
+    """64 modules of one class that a line calls one by one."""
+    return replace(
+        BASE,
+        phases=phases(forward=8 * MS, backward=9 * MS, optimizer=2 * MS, rest=1 * MS),
+        categories=categories(overhead=0.5 * MS),
+        lines=(line(text, 7 * MS, 0.0, role="forward", hits=64.0), line("x = self.norm(x)", 1 * MS, 0.0, "forward")),
+        operators=(
+            operator("addmm", 128, 1 * MS, "latency", flops=4e6, bytes=1.2e6, source=_EXPERT),
+            operator("mm", 256, 2 * MS, "latency", "backward", flops=8e6, bytes=2.4e6, source=_EXPERT),
+            operator("native_layer_norm_backward", 1, 0.2 * MS, "memory", "backward"),
+        ),
+        modules=tuple(ModuleUse(f"Net.experts.{i}", "Expert", 2, 1.0, 0.1 * MS, 0.1 * MS, 0.01) for i in range(64)),
+        optimizers=(optimizer(2 * MS, 256, fused=True),),
+    )
+
+
 _BY_HAND = replace(
     BASE,
     step=replace(step(), mode="backward"),
@@ -792,6 +812,8 @@ PLANTED: dict[str, dict[str, Case]] = {
                 operator("tanh", 200, 0.6 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
             ),
         ),
+        "fires-on-modules-one-by-one": _experts("out = out + self.experts[i](x[i])"),
+        "fires-on-blocks-in-a-row": _experts("x = self.blocks[i](x)"),
         "fires-on-a-loop-over-parameters": replace(
             BASE,
             lines=(
