@@ -118,6 +118,14 @@ _WEIGHTS = UnreadFacts(
     (1,),
     4.0,
 )
+_READS = SourceLine("/home/me/train.py", 1, "main")
+
+
+def _read(text: str, *operators: OperatorUse) -> Case:
+    """A line of the forward pass that indexes a tensor by another."""
+    return replace(BASE, lines=(line(text, 4 * MS, 0.0, role="forward"),), operators=(*HEALTHY.operators, *operators))
+
+
 _EXPERT = SourceLine("/home/me/train.py", 1, "main")
 
 
@@ -439,10 +447,26 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "slow-way": {
         "fires": replace(
-            BASE, operators=(*HEALTHY.operators, operator("_index_put_impl_", 2, 4 * MS, "memory", "backward"))
+            BASE,
+            operators=(
+                *HEALTHY.operators,
+                operator("index", 2, 2 * MS, "unmodelled"),
+                operator("_index_put_impl_", 2, 4 * MS, "memory", "backward"),
+            ),
         ),
         "fires-on-a-convolution": replace(
             BASE, operators=(*HEALTHY.operators, operator("_slow_conv2d_forward", 8, 5 * MS, "compute"))
+        ),
+        "fires-on-rows-that-are-read": _read(
+            "sent = h[source]", operator("index", 2, 4 * MS, "unmodelled", source=_READS)
+        ),
+        "clean-of-a-mask": _read(
+            "kept = logits[valid]",
+            operator("index", 2, 4 * MS, "unmodelled", source=_READS),
+            operator("nonzero", 2, 0.1 * MS, "latency", source=_READS),
+        ),
+        "clean-of-two-indices": _read(
+            "taken = table[row, column]", operator("index", 2, 4 * MS, "unmodelled", source=_READS)
         ),
         "clean-of-an-assignment": replace(
             BASE, operators=(*HEALTHY.operators, operator("_index_put_impl_", 2, 4 * MS, "memory", "forward"))
