@@ -89,6 +89,7 @@ CHECKED = SiteUse("__bool__", "cpu", 120.0, ITEM, 240, ("torch.distributions.nor
 IN_EACH_STEP = replace(
     loader(15 * MS, 20 * US), starts=30, steps_per_start=1.0, batches=4_688, length=600_000, iterated_at=ITEM
 )
+FEW_OF_EACH = replace(IN_EACH_STEP, steps_per_start=4.0)
 GROUPED = replace(optimizer(8 * MS), fused=True, groups=324, distinct_groups=10)
 SORTING = (*HEALTHY.operators, operator("sort", 10, 4 * MS, "memory"))
 MAKING = line("optimizer = torch.optim.AdamW(model.parameters())", 3 * MS, 3 * MS)
@@ -494,6 +495,15 @@ PLANTED: dict[str, dict[str, Case]] = {
     "iterator-in-step": {
         "fires": _waiting(15 * MS, 5 * MS, loader=IN_EACH_STEP),
         "fires-with-workers": _waiting(15 * MS, 5 * MS, loader=replace(IN_EACH_STEP, workers=2)),
+        "fires-every-few-steps": replace(
+            _waiting(15 * MS, 5 * MS, loader=FEW_OF_EACH),
+            period=PeriodUse(4, 20, 40 * MS, about(10 * MS), "input", ITEM),
+        ),
+        "clean-every-few-steps-at-no-cost": _waiting(15 * MS, 5 * MS, loader=FEW_OF_EACH),
+        "clean-slow-steps-of-another-period": replace(
+            _waiting(15 * MS, 5 * MS, loader=FEW_OF_EACH),
+            period=PeriodUse(10, 8, 40 * MS, about(4 * MS), "input", ITEM),
+        ),
         "clean-each-epoch": _waiting(15 * MS, 5 * MS, loader=replace(IN_EACH_STEP, steps_per_start=80.0)),
         "clean-a-pass-in-each-step": _waiting(15 * MS, 5 * MS, loader=replace(IN_EACH_STEP, batches=4, demand=4.0)),
     },
