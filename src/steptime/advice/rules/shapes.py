@@ -184,7 +184,7 @@ def room_for_batch(
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _SlowOperators:
     """Operators of a slow way, by their plain names. phase: theirs, "" for any. sure, likely, most: fraction of their
     time that the other way saves."""
 
@@ -200,7 +200,7 @@ class _Way:
     """Slow way to a result on a CPU. mark: of the lines that ask for it, None for any line. masks: operator that runs
     as often where the other way does not fit, "" for none."""
 
-    parts: tuple[_Part, ...]
+    parts: tuple[_SlowOperators, ...]
     mark: re.Pattern[str] | None
     masks: str
     what: str
@@ -210,8 +210,8 @@ class _Way:
 SLOW_WAYS = (
     _Way(
         (
-            _Part(frozenset({"index"}), "forward", 0.3, 0.65, 0.8),
-            _Part(frozenset({"_index_put_impl"}), "backward", 0.0, 0.2, 0.87),
+            _SlowOperators(frozenset({"index"}), "forward", 0.3, 0.65, 0.8),
+            _SlowOperators(frozenset({"_index_put_impl"}), "backward", 0.0, 0.2, 0.87),
         ),
         re.compile(r"[\w\])]\[[^\W\d][\w.]*(\[\d+\])?\]"),
         "nonzero",
@@ -220,7 +220,7 @@ SLOW_WAYS = (
     ),
     _Way(
         (
-            _Part(
+            _SlowOperators(
                 frozenset(
                     {"_slow_conv2d_forward", "_slow_conv2d_backward", "slow_conv3d_forward", "slow_conv_transpose2d",
                      "slow_conv_transpose3d", "slow_conv_dilated2d", "slow_conv_dilated3d"}
