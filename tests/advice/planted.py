@@ -147,6 +147,11 @@ def _experts(text: str) -> Case:
     )
 
 
+def _without_sources(case: Case) -> Case:
+    """A case whose operators no profile with stacks has seen."""
+    return replace(case, operators=tuple(replace(each, source=None) for each in case.operators))
+
+
 _BY_HAND = replace(
     BASE,
     step=replace(step(), mode="backward"),
@@ -847,6 +852,7 @@ PLANTED: dict[str, dict[str, Case]] = {
             ),
         ),
         "fires-on-modules-one-by-one": _experts("out = out + self.experts[i](x[i])"),
+        "fires-on-modules-of-unknown-callers": _without_sources(_experts("out = out + self.experts[i](x[i])")),
         "fires-on-blocks-in-a-row": _experts("x = self.blocks[i](x)"),
         "fires-on-a-loop-over-parameters": replace(
             BASE,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from advice.healthy import MS
+from advice.healthy import MS, about
 from advice.planted import PLANTED
 
+from steptime.advice.evidence import LineUse, PathUse
 from steptime.advice.loops import is_carried, siblings
 from steptime.advice.rule import Finding
 from steptime.advice.rules.overhead import dispatch_loop
+from steptime.quantities import SourceLine
 
 
 def found(name: str) -> Finding:
@@ -53,6 +57,20 @@ def test_modules_one_by_one_are_grouped_and_save_most_of_the_loop() -> None:
     assert saving.low == pytest.approx(dispatched)
     assert 2 * dispatched < saving.value < 12 * MS
     assert 15 * MS < saving.high < 18 * MS  # forward and backward of the loop, and the update
+
+
+def test_lines_say_which_operators_a_loop_has_where_no_profile_has_stacks() -> None:
+    assert "Group the 64 modules Expert" in found("fires-on-modules-of-unknown-callers").advice
+
+
+def test_a_body_that_a_chain_of_blocks_calls_is_not_independent() -> None:
+    case = PLANTED["dispatch-loop"]["fires-on-modules-of-unknown-callers"]
+    body = SourceLine("net.py", 5, "Block.forward", "return self.up(x).relu()")
+    chain = SourceLine("net.py", 9, "Net.forward", "x = block(x)")
+    lines = tuple(LineUse(source, "forward", about(4 * MS), about(0.0), 64.0) for source in (body, chain))
+    paths = (PathUse(4 * MS, "forward", (body, chain)),)
+    (finding,) = dispatch_loop(replace(case, lines=(*lines, *case.lines[1:]), paths=paths))
+    assert "Group" not in finding.advice
 
 
 def test_blocks_in_a_row_are_not_grouped() -> None:

@@ -77,9 +77,11 @@ def loops(case: Case) -> Iterator[Loop]:
     inside: set[SourceLine] = set()
     for source, uses in functions.items():
         if rounds := _rounds(timed[source], case.step.micro_batches):
-            below = [each for each in functions if not timed[each] and _is_called_in(case, each, rounds)]
+            free = _are_independent(case, timed[source], rounds)
+            below = [each for each in functions if free and not timed[each] and _is_called_in(case, each, rounds)]
             inside.update(below)
-            yield from _looping(case, timed[source], rounds, uses, [use for each in below for use in functions[each]])
+            below_uses = [use for each in below for use in functions[each]]
+            yield from _looping(case, timed[source], rounds, uses, below_uses, free=free)
     for source, uses in functions.items():
         if not timed[source] and source not in inside:
             yield from _untimed(case, source, uses)
@@ -88,11 +90,12 @@ def loops(case: Case) -> Iterator[Loop]:
 def _by_lines(case: Case) -> Iterator[Loop]:
     """The longest loop of a model, where the time of its lines alone says which of its operators are in it."""
     lines = [line for line in case.lines if line.role == "forward"]
-    rounds = _rounds(lines, case.step.micro_batches)
-    if rounds:
-        top = max(rounds, key=lambda line: line.duration.value).source
-        rounds = [line for line in rounds if (line.source.file, line.source.function) == (top.file, top.function)]
-        yield from _looping(case, lines, rounds, [use for use in case.operators if use.phase in OF_MODELS], [])
+    longest = max(_rounds(lines, case.step.micro_batches), key=lambda line: line.duration.value, default=None)
+    if longest is not None:
+        place = longest.source.file, longest.source.function
+        own = [line for line in lines if (line.source.file, line.source.function) == place]
+        rounds, uses = _rounds(own, case.step.micro_batches), [use for use in case.operators if use.phase in OF_MODELS]
+        yield from _looping(case, lines, rounds, uses, [], free=_are_independent(case, own, rounds))
 
 
 def siblings(case: Case) -> tuple[int, str]:
@@ -157,10 +160,17 @@ def _is_called_in(case: Case, source: SourceLine, rounds: Iterable[LineUse]) -> 
 
 
 def _looping(
-    case: Case, lines: list[LineUse], rounds: list[LineUse], own: list[OperatorUse], below: list[OperatorUse]
+    case: Case,
+    lines: list[LineUse],
+    rounds: list[LineUse],
+    own: list[OperatorUse],
+    below: list[OperatorUse],
+    *,
+    free: bool,
 ) -> Iterator[Loop]:
     """The longest line of a function that runs in a loop, with the part of the function's operators that loops take.
-    lines: of the function; rounds: those in the loop; own: its operators; below: those of functions that it calls.
+    lines: of the function; rounds: those in the loop; own: its operators; below: those of functions that
+    it calls. free: no round needs the result of another.
 
     Operators, those of backward with them, are shared out by the time of the lines that can call them: the profile
     knows their function only.
@@ -184,7 +194,7 @@ def _looping(
         lines=len(rounds),
         spent=spent,
         rounds=max(line.hits for line in rounds),
-        at_once=_at_once(case, shares, spent) if _are_independent(case, lines, rounds) else None,
+        at_once=_at_once(case, shares, spent) if free else None,
     )
 
 

@@ -268,7 +268,7 @@ def slow_way(step: StepSummary, operators: tuple[OperatorUse, ...], case: Case) 
         use = max((each for uses in groups for each in uses), key=lambda use: use.duration)
         masks = sum(e.calls for e in operators if plain_name(e.name) == way.masks and e.phase == use.phase)
         source = _asking_line(case, use, way.mark)
-        if (source is None and use.source is not None) or masks >= use.calls > 0:
+        if (source is None and use.source is not None) or 2 * masks >= use.calls:
             continue
         likely, sure, most = (
             sum(time * getattr(part, name) for part, time in zip(way.parts, times, strict=True))
