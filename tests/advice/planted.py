@@ -116,6 +116,7 @@ CHECKED = SiteUse("__bool__", "cpu", 120.0, ITEM, 240, ("torch.distributions.nor
 IN_EACH_STEP = replace(
     loader(15 * MS, 20 * US), starts=30, steps_per_start=1.0, batches=4_688, length=600_000, iterated_at=ITEM
 )
+FEW_OF_EACH = replace(IN_EACH_STEP, steps_per_start=4.0)
 GROUPED = replace(optimizer(8 * MS), fused=True, groups=324, distinct_groups=10)
 SORTING = (*HEALTHY.operators, operator("sort", 10, 4 * MS, "memory"))
 MAKING = line("optimizer = torch.optim.AdamW(model.parameters())", 3 * MS, 3 * MS)
@@ -145,6 +146,39 @@ _WEIGHTS = UnreadFacts(
     (1,),
     4.0,
 )
+_READS = SourceLine("/home/me/train.py", 1, "main")
+
+
+def _read(text: str, *operators: OperatorUse) -> Case:
+    """A line of the forward pass that indexes a tensor by another."""
+    return replace(BASE, lines=(line(text, 4 * MS, 0.0, role="forward"),), operators=(*HEALTHY.operators, *operators))
+
+
+_EXPERT = SourceLine("/home/me/train.py", 1, "main")
+
+
+def _experts(text: str) -> Case:
+    """64 modules of one class that a line calls one by one."""
+    return replace(
+        BASE,
+        phases=phases(forward=8 * MS, backward=9 * MS, optimizer=2 * MS, rest=1 * MS),
+        categories=categories(overhead=0.5 * MS),
+        lines=(line(text, 7 * MS, 0.0, role="forward", hits=64.0), line("x = self.norm(x)", 1 * MS, 0.0, "forward")),
+        operators=(
+            operator("addmm", 128, 1 * MS, "latency", flops=4e6, bytes=1.2e6, source=_EXPERT),
+            operator("mm", 256, 2 * MS, "latency", "backward", flops=8e6, bytes=2.4e6, source=_EXPERT),
+            operator("native_layer_norm_backward", 1, 0.2 * MS, "memory", "backward"),
+        ),
+        modules=tuple(ModuleUse(f"Net.experts.{i}", "Expert", 2, 1.0, 0.1 * MS, 0.1 * MS, 0.01) for i in range(64)),
+        optimizers=(optimizer(2 * MS, 256, fused=True),),
+    )
+
+
+def _without_sources(case: Case) -> Case:
+    """A case whose operators no profile with stacks has seen."""
+    return replace(case, operators=tuple(replace(each, source=None) for each in case.operators))
+
+
 _BY_HAND = replace(
     BASE,
     step=replace(step(), mode="backward"),
@@ -446,10 +480,26 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "slow-way": {
         "fires": replace(
-            BASE, operators=(*HEALTHY.operators, operator("_index_put_impl_", 2, 4 * MS, "memory", "backward"))
+            BASE,
+            operators=(
+                *HEALTHY.operators,
+                operator("index", 2, 2 * MS, "unmodelled"),
+                operator("_index_put_impl_", 2, 4 * MS, "memory", "backward"),
+            ),
         ),
         "fires-on-a-convolution": replace(
             BASE, operators=(*HEALTHY.operators, operator("_slow_conv2d_forward", 8, 5 * MS, "compute"))
+        ),
+        "fires-on-rows-that-are-read": _read(
+            "sent = h[source]", operator("index", 2, 4 * MS, "unmodelled", source=_READS)
+        ),
+        "clean-of-a-mask": _read(
+            "kept = logits[valid]",
+            operator("index", 2, 4 * MS, "unmodelled", source=_READS),
+            operator("nonzero", 2, 0.1 * MS, "latency", source=_READS),
+        ),
+        "clean-of-two-indices": _read(
+            "taken = table[row, column]", operator("index", 2, 4 * MS, "unmodelled", source=_READS)
         ),
         "clean-of-an-assignment": replace(
             BASE, operators=(*HEALTHY.operators, operator("_index_put_impl_", 2, 4 * MS, "memory", "forward"))
@@ -477,6 +527,15 @@ PLANTED: dict[str, dict[str, Case]] = {
     "iterator-in-step": {
         "fires": _waiting(15 * MS, 5 * MS, loader=IN_EACH_STEP),
         "fires-with-workers": _waiting(15 * MS, 5 * MS, loader=replace(IN_EACH_STEP, workers=2)),
+        "fires-every-few-steps": replace(
+            _waiting(15 * MS, 5 * MS, loader=FEW_OF_EACH),
+            period=PeriodUse(4, 20, 40 * MS, about(10 * MS), "input", ITEM),
+        ),
+        "clean-every-few-steps-at-no-cost": _waiting(15 * MS, 5 * MS, loader=FEW_OF_EACH),
+        "clean-slow-steps-of-another-period": replace(
+            _waiting(15 * MS, 5 * MS, loader=FEW_OF_EACH),
+            period=PeriodUse(10, 8, 40 * MS, about(4 * MS), "input", ITEM),
+        ),
         "clean-each-epoch": _waiting(15 * MS, 5 * MS, loader=replace(IN_EACH_STEP, steps_per_start=80.0)),
         "clean-a-pass-in-each-step": _waiting(15 * MS, 5 * MS, loader=replace(IN_EACH_STEP, batches=4, demand=4.0)),
     },
@@ -819,6 +878,9 @@ PLANTED: dict[str, dict[str, Case]] = {
                 operator("tanh", 200, 0.6 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
             ),
         ),
+        "fires-on-modules-one-by-one": _experts("out = out + self.experts[i](x[i])"),
+        "fires-on-modules-of-unknown-callers": _without_sources(_experts("out = out + self.experts[i](x[i])")),
+        "fires-on-blocks-in-a-row": _experts("x = self.blocks[i](x)"),
         "fires-on-a-loop-over-parameters": replace(
             BASE,
             lines=(

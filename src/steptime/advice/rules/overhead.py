@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from steptime.advice.device_uses import AllocationUse, GapUse, RooflineUse, ScalingUse
-from steptime.advice.evidence import Case, CompilationUse, CompilerUse, LineUse, SiteUse
+from steptime.advice.device_uses import AllocationUse, GapUse, ScalingUse
+from steptime.advice.evidence import Case, CompilationUse, CompilerUse, OptimizerUse, SiteUse
 from steptime.advice.kernels import EMPTY_KERNEL, as_evidence, first_source, longest, plain_name, spent
-from steptime.advice.line_evidence import calls_function, function_of, lines_around, sampled_lines
+from steptime.advice.line_evidence import lines_around
+from steptime.advice.loops import LARGEST_OPERATOR, Loop, loops, siblings
 from steptime.advice.memory_evidence import has_room
 from steptime.advice.models import REFUSED, or_compile, staging_operators
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.run_uses import CategoryUse, MemoryUse, StepSummary
 from steptime.advice.savings import (
+    NOTHING,
     capped,
     in_step,
     less,
@@ -35,10 +37,6 @@ from steptime.quantities import Estimate, SourceLine, format_bytes, format_count
 from steptime.trace.compile_logs import CompilerEvent
 from steptime.trace.links import is_user_file
 
-FEWEST_OPERATORS = 100
-"""From one line or function per step: below it, it is no loop over elements."""
-LARGEST_OPERATOR = 15_000.0
-"""ns: an operator that takes longer on a CPU does enough work to be worth its dispatch (3 to 10 µs in eager mode)."""
 LEAST_PART_OF_OPERATORS, LEAST_OF_STEP = 0.25, 0.1
 """Fractions of all operators of the step, and of its time: a loop with fewer, whose lines were not seen to take as much
 either, is not worth the trouble."""
@@ -46,15 +44,8 @@ MOST_OF_OPERATORS = 0.5
 """A function that calls fewer is not where a step's dispatch is."""
 FEWEST_MICRO_BATCHES = 2
 """A step: fewer, larger ones are to be had from here on."""
-FEWEST_ROUNDS = 8
-"""Executions of a line per step: a line that runs once, or once per block of a model, is no loop over elements."""
 ON_A_LIST = "Use one operator on the whole tensor, or on all tensors (torch._foreach_*){}."
 """Outside of the model a loop goes over parameters as often as over samples."""
-CALLERS = frozenset({"forward", "python"})
-"""Roles of lines that call the operators of a loop themselves."""
-GAINED_BY_SIZE = 0.5
-"""Fraction of what small matmuls take beyond their arithmetic: one large product does not reach the machine's
-rate either, and one of torch's own loops (nn.LSTM) only in part. How much is gained is not known before it is tried."""
 LONGEST_HINT = 160
 MOST_NAMED = 4
 """Operators outside of graphs that the advice names."""
@@ -104,24 +95,6 @@ FEWEST_SLICES = 16
 """A step: below it, one pass over a few tensors is saved, not one for each round of a loop."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Site:
-    """Operators that one line or function calls in a step. each: mean ns of one. idle: ns of those whose work takes no
-    longer than their dispatch. python: ns of Python in the loop. slow: ns of matmuls beyond what their arithmetic
-    takes at the machine's rate. lines: that call them. spent: ns of timed lines that run in the loop. caller: line that
-    calls the function, where only that was timed."""
-
-    source: SourceLine
-    calls: float
-    each: float
-    idle: float
-    python: float = 0.0
-    slow: float = 0.0
-    lines: int = 1
-    spent: float = 0.0
-    caller: LineUse | None = None
-
-
 @rule(
     "ST301",
     "dispatch-loop",
@@ -142,41 +115,47 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
     breakdown's overhead; on a CPU the loop's own Python, too, and the time of operators whose arithmetic takes no
     longer than their dispatch (bound by latency). Small matmuls are slower than one large one that does the
     same arithmetic: half of what they take beyond the machine's rate counts, and all of it is where the interval ends.
+    Where no round needs the result of another (experts, heads, samples), they can be computed at once. Then the savings
+    lie between the dispatch of the loop's operators and all that its forward and backward take beyond their arithmetic,
+    and up to the update of its tensors one by one.
 
     What helps: One operator on the whole tensor (a matmul, einsum, cumsum, torch.nn.LSTM in place of a loop
-    over cells, a torch._foreach operator over parameters); else torch.compile, which fuses the loop; on CUDA a graph
-    (mode="reduce-overhead").
+    over cells, a torch._foreach operator over parameters); for modules called one by one, such as experts, torch.bmm
+    over stacked weights, or torch.func.stack_module_state with vmap; else torch.compile, which fuses the loop; on CUDA
+    a graph (mode="reduce-overhead").
 
     When to ignore it: When each round of the loop depends on a decision taken on the CPU from the last.
     """
     launch, on_device = named(categories, "overhead"), step.device != "cpu"
-    if launch is None:
-        return
+    overhead = launch.recoverable if launch is not None else NOTHING
     compiled = or_compile(case.second_order, "the function that holds it")
     advice = f"Replace the loop by one operator on the whole tensor{compiled}."
     if case.compilations or step.compiled:
         advice = "Replace the loop by one operator on the whole tensor; the compiler has left this line as it is."
     everything = sum(operator.calls for operator in case.operators)
-    for site in sorted(_sites(case), key=lambda site: site.calls, reverse=True)[:MOST_SITES]:
+    for site in sorted(loops(case), key=lambda site: site.calls, reverse=True)[:MOST_SITES]:
         part = ratio(site.calls, max(everything, site.calls))
         is_small = part < LEAST_PART_OF_OPERATORS and site.spent < LEAST_OF_STEP * step.duration.value
         if site.each > LARGEST_OPERATOR or is_small:
             continue
-        saving, source = capped(scaled(launch.recoverable, part), launch.recoverable), site.source
+        saving, source = scaled(overhead, min(1.0, part)), site.source
         if not on_device:  # a device only waits for what the CPU cannot hide
-            saving = capped(_with_the_loop(saving, site), step.duration)
+            saving = capped(_with_updates(site.saving(saving), site, case), step.duration)
         where = format_source(source)
         where += f" ({source.function})" if source.function and not source.text else ""
         where = f"The lines around {where} call" if site.lines > 1 else f"{where} calls"
         whole = max(everything, site.calls)
         summary = f"{where} {site.calls:,.0f} of the step's {whole:,.0f} operators: "
         summary += in_step(saving.value, step)
-        text = (source.text,) if source.text else ()
+        stacked = (
+            f"{each.type} updates {each.parameters} tensors; stacked weights are few." for each in _updates(site, case)
+        )
+        text = (*((source.text,) if source.text else ()), *stacked)
         timed = [site.caller] if site.caller else [line for line in case.lines if line.source == source]
         companions = any(line.role == "python" for line in timed)
         on_a_list = ON_A_LIST.format(or_compile(case.second_order, "the function"))
         reported = on_a_list if companions and not (case.compilations or step.compiled) else advice
-        reported = _of_rounds(case, source, compiled) or reported
+        reported = _grouping(site, case) or _of_rounds(case, source, compiled) or reported
         yield dispatch_loop.finding(
             summary, reported, saving, category="overhead" if on_device else "", source=source, evidence=text
         )
@@ -199,74 +178,24 @@ def _of_rounds(case: Case, source: SourceLine, compiled: str = "") -> str:
     )
 
 
-def _with_the_loop(dispatch: Estimate, site: _Site) -> Estimate:
-    """With what else one operator would save: the loop's Python, and at most all of the small operators and what
-    matmuls lose by being small."""
-    sure = Estimate(site.python, site.python, site.python, dispatch.samples)
-    likely = site.idle + GAINED_BY_SIZE * site.slow
-    return total((dispatch, sure, modelled(likely, 0.0, site.idle + site.slow, dispatch.samples)))
+def _grouping(site: Loop, case: Case) -> str:
+    """Advice on rounds that do not depend on each other, each a module of its own; "" for other loops."""
+    count, kind = siblings(case) if site.at_once is not None else (0, "")
+    if not count:
+        return ""
+    stacked = "torch.func.stack_module_state" + (" with vmap" if not case.second_order else "")
+    return f"Group the {count} modules {kind}: stack their weights, and multiply all at once (torch.bmm, or {stacked})."
 
 
-def _sites(case: Case) -> Iterator[_Site]:
-    """Lines that run in a loop within the step, and functions whose lines were not timed."""
-    functions: dict[SourceLine, list[OperatorUse]] = {}
-    for use in case.operators:
-        if use.source is not None and use.phase not in ("optimizer", "input"):  # what the loader does is no overhead
-            functions.setdefault(use.source, []).append(use)
-    for source, uses in functions.items():
-        calls = sum(use.calls for use in uses)
-        timed = lines_around(case.lines, case.paths, source)
-        if timed:
-            small = [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls]
-            yield from _looping(timed, small, _slow(case.roofline, uses), case.step.micro_batches)
-        elif calls >= FEWEST_OPERATORS and source.function != "<module>" and _may_loop(uses):
-            each = ratio(sum(use.duration for use in uses), calls)
-            name = function_of(source)[1]
-            callers = [use for use in case.lines if use.role in CALLERS and calls_function(use.calls, name)]
-            sampled, caller = sampled_lines(case.paths, source), callers[0] if len(callers) == 1 else None
-            line = max(sampled, key=lambda line: sampled[line], default=caller.source if caller else source)
-            python = caller.python.value if caller else 0.0  # its own lines are not timed, the call of it is
-            lines = max(1, len(sampled))
-            yield _Site(line, calls, each, _idle(uses), python, _slow(case.roofline, uses), lines, caller=caller)
+def _updates(site: Loop, case: Case) -> tuple[OptimizerUse, ...]:
+    """Optimizers that update the tensors of a loop's modules."""
+    grouped = bool(_grouping(site, case))
+    return tuple(each for each in case.optimizers if grouped and each.parameters >= siblings(case)[0])
 
 
-def _may_loop(uses: Iterable[OperatorUse]) -> bool:
-    """False where a trace's stacks show that nothing is called again and again: one call of a model, and no loop."""
-    rounds = [use.rounds for use in uses if use.rounds is not None]
-    return not rounds or max(rounds) >= FEWEST_ROUNDS
-
-
-def _idle(uses: Iterable[OperatorUse]) -> float:
-    return sum(use.duration for use in uses if use.bound == "latency")
-
-
-def _slow(roofline: RooflineUse | None, uses: Iterable[OperatorUse]) -> float:
-    """ns that small matmuls take beyond their arithmetic at the machine's rate; none where that is not known.
-    Large ones, a model's layers, run near it by themselves."""
-    peak = roofline.peak if roofline is not None else None
-    if not peak:
-        return 0.0
-    products = [(use, 1e9 * use.flops / peak) for use in uses if use.flops and use.bound != "latency"]
-    small = [(use, ideal) for use, ideal in products if ideal <= LARGEST_OPERATOR * use.calls]
-    return sum(max(0.0, use.duration - ideal) for use, ideal in small)
-
-
-def _looping(lines: list[LineUse], uses: list[OperatorUse], slow: float, batches: float) -> Iterator[_Site]:
-    """The longest line of a function that runs in a loop, with the part of the function's operators that loops take.
-    batches: micro-batches of a step, each of which runs all lines of the model once.
-
-    Operators, those of backward with them, are shared out by the time of the lines that can call them: the profile
-    knows their function only.
-    """
-    calls = sum(use.calls for use in uses)
-    lines = [line for line in lines if line.role in CALLERS]
-    rounds = [line for line in lines if line.hits >= FEWEST_ROUNDS * max(1.0, batches)]
-    part = ratio(sum(line.duration.value for line in rounds), sum(line.duration.value for line in lines))
-    if rounds and calls * part >= FEWEST_OPERATORS:
-        top = max(rounds, key=lambda line: line.duration.value)
-        each, python = ratio(sum(use.duration for use in uses), calls), sum(line.python.value for line in rounds)
-        spent = sum(line.duration.value for line in rounds)
-        yield _Site(top.source, calls * part, each, part * _idle(uses), python, part * slow, len(rounds), spent)
+def _with_updates(saving: Estimate, site: Loop, case: Case) -> Estimate:
+    """Savings up to those of the optimizer, which has few tensors left; its own finding promises them."""
+    return replace(saving, high=saving.high + sum(each.duration.value for each in _updates(site, case)))
 
 
 @rule("ST302", "overhead-bound")

@@ -10,7 +10,7 @@ from steptime.advice.hottest_line import main_line
 from steptime.advice.line_evidence import UPDATED
 from steptime.advice.loader_model import production
 from steptime.advice.rule import Finding, rule
-from steptime.advice.run_uses import LoaderUse, RepeatUse, StepSummary, WorkUse
+from steptime.advice.run_uses import LoaderUse, PeriodUse, RepeatUse, StepSummary, WorkUse
 from steptime.advice.savings import in_step, less, modelled, ratio, total
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.unused import ATTENTION, PickedUse, UnreadUse
@@ -386,6 +386,9 @@ def unused_rows(step: StepSummary, picked: tuple[PickedUse, ...]) -> Iterator[Fi
         )
 
 
+KEEP = "Keep the iterator: make it before the loop, take next() of it, and make another when it is used up."
+
+
 @rule(
     "ST211",
     "iterator-in-step",
@@ -397,28 +400,34 @@ def unused_rows(step: StepSummary, picked: tuple[PickedUse, ...]) -> Iterator[Fi
         "workers-restarted",
         "slow-collate",
         "per-sample-fetch",
+        "periodic-steps",
     ),
 )
-def iterator_in_step(step: StepSummary, loader: LoaderUse) -> Finding | None:
-    """A new iterator of the loader is made in every step
+def iterator_in_step(step: StepSummary, loader: LoaderUse, period: PeriodUse | None = None) -> Finding | None:
+    """A new iterator of the loader is made in every step, or every few steps
 
-    What it means: `next(iter(loader))` starts the dataset anew for a single batch: the sampler draws an order of all of
-    it (a permutation of the whole dataset where it shuffles), workers are started, and the rest is thrown away.
+    What it means: `next(iter(loader))` starts the dataset anew for a single batch, `islice(loader, 4)` for four: the
+    sampler draws an order of all of it (a permutation of the whole dataset where it shuffles), workers are started, and
+    the rest is thrown away.
 
     How we know: The making of each iterator is seen. One is made in every step, several in a row, though each has more
     batches than the step reads. What a batch takes beyond reading and collating its items, and the making itself, is to
-    be saved.
+    be saved. Or one is made every few steps, and reads less than half of its batches, and the input of just these steps
+    is longer: what it is longer by is to be saved.
 
     What helps: Keep one iterator and take the next batch of it: `stream = iter(loader)` before the loop,
     `next(stream)` in it, and a new one when it is used up (or a generator: `while True: yield from loader`).
 
     When to ignore it: When the dataset changes from step to step.
     """
-    steps, read = loader.steps_per_start, loader.demand * EACH_STEP
-    if steps is None or steps > EACH_STEP or loader.starts < LEAST_STARTS:
+    steps = loader.steps_per_start
+    if steps is None or loader.starts < LEAST_STARTS:
         return None
+    often, read = steps <= EACH_STEP, loader.demand * max(steps, EACH_STEP)
     if loader.batches is not None and read > (1 - LEAST_UNREAD) * loader.batches:
         return None
+    if not often:
+        return _every_few_steps(step, loader, period, steps)
     produced = production(loader) or 0.0
     saving = less(loader.wait, produced) if not loader.workers else loader.wait
     rest = f", for one batch of {loader.batches}" if loader.batches is not None else ""
@@ -426,9 +435,29 @@ def iterator_in_step(step: StepSummary, loader: LoaderUse) -> Finding | None:
     evidence = (f"Reading and collating a batch takes {format_duration(produced)}.",) if produced else ()
     return iterator_in_step.finding(
         summary,
-        "Keep the iterator: make it before the loop, take next() of it, and make another when it is used up.",
+        KEEP,
         saving,
         category="input",
         source=loader.iterated_at or loader.site,
         evidence=evidence,
+    )
+
+
+def _every_few_steps(step: StepSummary, loader: LoaderUse, period: PeriodUse | None, steps: float) -> Finding | None:
+    """Finding about iterators of which each gives a few batches, of steps that are longer where one is made."""
+    if (
+        period is None
+        or (period.every, period.phase) != (round(steps), "input")
+        or loader.workers
+        or not loader.batches
+    ):
+        return None
+    rest = f"for {loader.demand * steps:.0f} batches of {loader.batches:,}"
+    return iterator_in_step.finding(
+        f"A new iterator of the loader every {period.every} steps, {rest}: {in_step(period.cost.value, step)}",
+        KEEP,
+        period.cost,
+        category="input",
+        source=loader.iterated_at or period.line or loader.site,
+        evidence=(f"Each draws an order of all {loader.length:,} items.",) if loader.length else (),
     )
