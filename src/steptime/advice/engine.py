@@ -26,7 +26,7 @@ from types import FrameType
 
 from steptime.advice.evidence import Case
 from steptime.advice.hottest_line import at_hottest_line
-from steptime.advice.places import with_better_way, with_what_runs
+from steptime.advice.places import with_way_of_line, with_what_runs
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.run_uses import HolderUse
@@ -330,7 +330,7 @@ def _with_container(finding: Finding, longer: Sequence[HolderUse]) -> Finding:
 def _with_what_runs(findings: Findings, case: Case, rules: Rules) -> Findings:
     """Findings about a place with what runs there, and a better way to write it."""
     return tuple(
-        with_better_way(each, case)
+        with_way_of_line(each, case)
         if each.name in BY_THE_LINE
         else with_what_runs(each, case, general=each.advice.startswith(GENERAL), speaks=each.name not in BY_OPERATORS)
         if each.name in AT_A_PLACE | BY_OPERATORS and _is_at_place(each)

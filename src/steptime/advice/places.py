@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from steptime.advice.better_ways import better_way
+from steptime.advice.line_ways import way_of_line
 from steptime.advice.evidence import Case, PathUse, RunUse
 from steptime.advice.kernels import elements, plain_name, shapes_of
 from steptime.advice.line_evidence import function_of
@@ -116,7 +116,7 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool, speaks: bool 
     return _with_way(replace(finding, summary=summary, advice=advice, evidence=evidence), way)
 
 
-def with_better_way(finding: Finding, case: Case) -> Finding:
+def with_way_of_line(finding: Finding, case: Case) -> Finding:
     """Finding whose advice is a better way to write its line, where one is known."""
     way = _way(finding.spent_at, case) if finding.spent_at is not None else ""
     return _with_way(finding, way)
@@ -124,7 +124,7 @@ def with_better_way(finding: Finding, case: Case) -> Finding:
 
 def _way(place: SourceLine, case: Case) -> str:
     mostly = [_last(run) for run in _most_of(_at_line(place, case))]
-    return made_in_vain(place, case) or better_way(place, case, mostly)
+    return made_in_vain(place, case) or way_of_line(place, case, mostly)
 
 
 def _with_way(finding: Finding, way: str) -> Finding:

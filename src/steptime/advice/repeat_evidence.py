@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from steptime.advice.better_ways import UNLOGGED, joins_itself
+from steptime.advice.line_ways import UNLOGGED, joins_itself
 from steptime.advice.evidence import LineUse, PathUse
 from steptime.advice.loader_model import production
 from steptime.advice.run_uses import CategoryUse, LoaderUse, RepeatUse, WorkUse

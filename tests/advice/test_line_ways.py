@@ -9,7 +9,7 @@ import pytest
 from advice.healthy import MS, about, categories, line, phases
 from advice.planted import BASE
 
-from steptime.advice.better_ways import better_way
+from steptime.advice.line_ways import way_of_line
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case, LineUse, PathUse
 from steptime.advice.repeat_evidence import Looked, work_uses
@@ -48,7 +48,7 @@ def way(
         works=(WorkUse(at(text), "container", f"the {read} (6,017 entries)", about(5 * MS), 1.0),) if read else (),
         paths=(PathUse(5 * MS, "input", (at(text),)),) if loads else (),
     )
-    return better_way(at(text), case, mostly)
+    return way_of_line(at(text), case, mostly)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_a_statement_may_have_many_lines() -> None:
     uses = [replace(line(each, MS), source=at(each, 30 + number)) for number, each in enumerate(texts)]
     case = replace(BASE, lines=(*uses, replace(uses[0], source=at("best = top(", 35))))
     for number in (1, 2, 3):
-        assert "default_rng()" in better_way(at(texts[number], 30 + number), case, ())
-    assert better_way(at(texts[0]), case, ()) == ""
+        assert "default_rng()" in way_of_line(at(texts[number], 30 + number), case, ())
+    assert way_of_line(at(texts[0]), case, ()) == ""
 
 
 def in_python(made: LineUse) -> Case:

@@ -73,7 +73,7 @@ class _Line:
                 yield node, node.func.value if isinstance(node.func, ast.Attribute) else None, name
 
 
-def better_way(place: SourceLine, case: Case, mostly: Collection[str]) -> str:
+def way_of_line(place: SourceLine, case: Case, mostly: Collection[str]) -> str:
     """A sentence on how to write this line so that it takes less; "" where none is known. mostly: last names of the
     functions that take most of it, () if unknown."""
     inside = [use for use in case.lines if _body(use.source) == _body(place)]
