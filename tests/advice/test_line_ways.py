@@ -9,9 +9,9 @@ import pytest
 from advice.healthy import MS, about, categories, line, phases
 from advice.planted import BASE
 
-from steptime.advice.line_ways import way_of_line
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case, LineUse, PathUse
+from steptime.advice.line_ways import way_of_line
 from steptime.advice.repeat_evidence import Looked, work_uses
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.run_uses import RepeatUse, WorkUse

@@ -8,7 +8,7 @@ import pytest
 from advice.planted import PLANTED
 
 from steptime.advice.rules import CATALOGUE
-from steptime.advice.written_ways import Loop, Passes, loop_around, passes_of, written_ways
+from steptime.advice.written_ways import Passes, WrittenLoop, loop_around, passes_of, written_ways
 from steptime.recording.recording import FunctionText
 
 
@@ -109,13 +109,13 @@ def test_a_loop_carries_a_name_or_nothing() -> None:
     apart = function(
         "for i in range(len(a)):", "    row = a[i] * 2", "    out[i] = row.softmax(0)", "    s += row.sum()"
     )
-    assert loop_around(apart, 12) == Loop(11, "")
+    assert loop_around(apart, 12) == WrittenLoop(11, "")
     scan = function(
         "for t in range(k):", "    h = torch.tanh(self.inner(a[:, t]) + self.outer(h))", "    out.append(h)"
     )
-    assert loop_around(scan, 12) == Loop(11, "h")
+    assert loop_around(scan, 12) == WrittenLoop(11, "h")
     joined = function("for i in range(k):", "    out = torch.cat([out, a[i]])")
-    assert loop_around(joined, 12) == Loop(11, "")
+    assert loop_around(joined, 12) == WrittenLoop(11, "")
 
 
 @pytest.mark.parametrize(

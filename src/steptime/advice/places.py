@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from steptime.advice.line_ways import way_of_line
 from steptime.advice.evidence import Case, PathUse, RunUse
 from steptime.advice.kernels import elements, plain_name, shapes_of
 from steptime.advice.line_evidence import function_of
+from steptime.advice.line_ways import way_of_line
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight
 from steptime.advice.savings import WORKING, ratio
 from steptime.advice.seldom_read import made_in_vain

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from steptime.advice.line_ways import UNLOGGED, joins_itself
 from steptime.advice.evidence import LineUse, PathUse
+from steptime.advice.line_ways import UNLOGGED, joins_itself
 from steptime.advice.loader_model import production
 from steptime.advice.run_uses import CategoryUse, LoaderUse, RepeatUse, WorkUse
 from steptime.advice.savings import modelled, ratio

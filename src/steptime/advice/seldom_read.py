@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
-from steptime.advice.line_ways import last_name, parsed
 from steptime.advice.evidence import Case, LineUse, SeldomUse
+from steptime.advice.line_ways import last_name, parsed
 from steptime.quantities import SourceLine, format_source
 from steptime.recording.recording import CodeFacts, CodeLine
 

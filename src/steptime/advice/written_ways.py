@@ -576,15 +576,15 @@ def _comprehended(statement: ast.stmt) -> Iterator[Passes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
-    """Loop over parts of a tensor. line: its own. carried: a name whose value each round takes from the one before; ""
+class WrittenLoop:
+    """WrittenLoop over parts of a tensor. line: its own. carried: a name whose value each round takes from the one before; ""
     if no round reads what another has written."""
 
     line: int
     carried: str
 
 
-def loop_around(function: FunctionText, line: int) -> Loop | None:
+def loop_around(function: FunctionText, line: int) -> WrittenLoop | None:
     """The innermost loop around a line that goes through a tensor by an index; None where its rounds differ in what
     they run, or in the sizes of what they take, as far as the text shows."""
     inside = [
@@ -608,7 +608,7 @@ def loop_around(function: FunctionText, line: int) -> Loop | None:
             return None
         if isinstance(node, ast.Subscript) and loop.target.id in _names(node.slice):
             parts.append(node)
-    return Loop(loop.lineno, _carried(loop.body)) if parts else None
+    return WrittenLoop(loop.lineno, _carried(loop.body)) if parts else None
 
 
 def _names(node: ast.AST) -> set[str]:

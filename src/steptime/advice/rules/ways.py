@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 from steptime.advice.evidence import Case
 from steptime.advice.kernels import plain_name, shapes_of
 from steptime.advice.line_evidence import function_of, line_times, steady_time
+from steptime.advice.loops import LARGEST_OPERATOR
 from steptime.advice.rule import Finding, rule
-from steptime.advice.rules.overhead import LARGEST_OPERATOR
 from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import in_step, modelled, ratio
 from steptime.advice.written_ways import (
