@@ -577,7 +577,7 @@ def _comprehended(statement: ast.stmt) -> Iterator[Passes]:
 
 @dataclass(frozen=True, slots=True)
 class WrittenLoop:
-    """WrittenLoop over parts of a tensor. line: its own. carried: a name whose value each round takes from the one before; ""
+    """Loop over parts of a tensor. line: its own. carried: a name whose value each round takes from the one before; ""
     if no round reads what another has written."""
 
     line: int
