@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from steptime.advice.syntax import tree_of
+
 POINTS = tuple(number / 4 for number in range(-24, 25))
 CLOSE = 1e-6
 """Tolerance, relative for values above one: as close as formulas with constants of seven digits are to each other."""
@@ -65,22 +67,19 @@ def activation_of(formula: str) -> Activation | None:
     """Activation that an expression of one variable computes; None for any other."""
     if len(formula) > LONGEST:
         return None
-    try:
-        expression = ast.parse(formula.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    return _known(expression)
+    tree = tree_of(formula.strip())
+    (only,) = tree.body if tree is not None and len(tree.body) == 1 else (None,)
+    return _known(only.value) if isinstance(only, ast.Expr) else None
 
 
 def activation_in(line: str) -> Activation | None:
     """First activation that a line of Python computes, as a statement or in an expression; None without one."""
     if len(line) > LONGEST:
         return None
-    try:
-        nodes = ast.walk(ast.parse(line.strip()))
-    except (SyntaxError, ValueError, RecursionError):
+    tree = tree_of(line.strip())
+    if tree is None:
         return None
-    found = (_known(node) for node in nodes if isinstance(node, ast.BinOp | ast.Call))
+    found = (_known(node) for node in ast.walk(tree) if isinstance(node, ast.BinOp | ast.Call))
     return next((each for each in found if each is not None), None)
 
 

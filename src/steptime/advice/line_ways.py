@@ -8,10 +8,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from steptime.advice.evidence import Case
+from steptime.advice.syntax import tree_of
 from steptime.quantities import SourceLine
 
 CONTAINER = re.compile(r"the (?P<kind>list|tuple|deque) (?P<name>.+) \([\d,]+ entries\)")
@@ -130,10 +130,8 @@ def _statement(place: SourceLine, lines: Mapping[int, str]) -> tuple[str, range]
 def parsed(text: str) -> ast.Module | None:
     """Syntax of a line, which may be the head of a block or go on below; None if it has none."""
     text = text.strip().removeprefix("el") if text.strip().startswith("elif ") else text.strip()
-    for end in ("", " pass", _open(text)):
-        with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
-            return ast.parse(text + end)
-    return None
+    ends = ("", " pass", _open(text))
+    return next((tree for end in ends if (tree := tree_of(text + end)) is not None), None)
 
 
 def _open(text: str) -> str:

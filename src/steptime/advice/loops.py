@@ -14,6 +14,7 @@ from steptime.advice.kernels import REACHABLE
 from steptime.advice.line_evidence import calls_function, function_of, lines_around, sampled_lines
 from steptime.advice.models import USUAL_DISPATCH
 from steptime.advice.savings import modelled, named, ratio, total
+from steptime.advice.syntax import tree_of
 from steptime.analysis.operators import OperatorUse
 from steptime.quantities import Estimate, SourceLine
 
@@ -255,11 +256,10 @@ def is_carried(texts: Iterable[str]) -> bool:
     for text in texts:
         if text.endswith(":"):
             continue
-        try:
-            statements = ast.parse(text).body
-        except SyntaxError:
+        tree = tree_of(text)
+        if tree is None:
             return True
-        for statement in statements:
+        for statement in tree.body:
             if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign) and statement.value is not None:
                 operands = _operands(statement.value)
                 within = {name for each in operands if not isinstance(each, ast.Name) for name in _names(each)}

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from steptime.advice.syntax import tree_of
 from steptime.quantities import SourceLine
 from steptime.recording.recording import CalledFacts, FunctionText
 
@@ -308,9 +309,8 @@ def _pattern(text: str) -> ast.expr:
 def scopes_of(text: str, first_line: int) -> tuple[_Scope, ...]:
     """Functions of a text and its own statements; () for a text that is no Python."""
     indented = text[:1].isspace()
-    try:
-        tree = ast.parse(f"if True:\n{text}" if indented else text)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = tree_of(f"if True:\n{text}" if indented else text)
+    if tree is None:
         return ()
     ast.increment_lineno(tree, first_line - 1 - indented)
     return tuple(_Scope(each) for each in ast.walk(tree) if isinstance(each, (ast.Module, *SCOPES[:2])))
