@@ -42,6 +42,7 @@ from steptime.probe.patches import (
     save_timers,
     scaler_timer,
 )
+from steptime.probe.profiling import observe_profilers
 from steptime.probe.ranges import RangePatch
 from steptime.probe.recorder import Recorder, finish_as_child
 from steptime.probe.steps import StepCounter, StepNumber, StepTimer, Untrained
@@ -167,6 +168,7 @@ class Session:
         for patch in (self._losses, self._inference, self._constructions):
             patch.install()
         self._garbage.install()
+        observe_profilers()
 
     def instrument(self) -> None:
         calls.install()
@@ -371,10 +373,12 @@ class Session:
             self.recorder.fact("out_of_memory", **found)
 
     def abandon(self) -> None:
-        """Ends the session in a forked child: writes nothing, and leaves the parent's files alone."""
+        """Ends the session in a forked child: writes nothing, and leaves the parent's files alone. A profiler or tracer
+        that was on ends: it would go on in the child for good, and crash it when it leaves."""
         self.recorder.forget()
         self.active = False
         self.stop_listening()
+        end_script(self._script if get_ident() == self.fast_path.trainer else None)
 
 
 def leave(session: Session) -> None:
