@@ -272,13 +272,13 @@ def _modes(kind: type = torch.overrides.TorchFunctionMode) -> Iterator[type]:
 
 def _prepares(profiler: Any) -> None:
     """Ends our windows before another profiler of torch's starts: two in one process may crash it."""
-    _prepared.add(profiler)
+    _prepared[id(profiler)] = weakref.ref(profiler)
     for window in tuple(_on):
         window.give_way(profiler)
 
 
 _on: list[ProfilerWindow] = []
-_prepared: weakref.WeakSet[Any] = weakref.WeakSet()
+_prepared: dict[int, weakref.ref[Any]] = {}
 """Profilers of torch's between the start of their warm-up and their end. In the warm-up torch does not yet call itself
 profiled, but has one state for all: a window that ends in there takes it from the job's profiler, which then raises."""
 _CALLED = """
@@ -288,7 +288,7 @@ BODY
 """
 _INLAYS = (
     Inlay(torch.autograd.profiler.profile._prepare_trace, _CALLED, called=_prepares),
-    Inlay(torch.autograd.profiler.profile.__exit__, _CALLED, called=_prepared.discard),
+    Inlay(torch.autograd.profiler.profile.__exit__, _CALLED, called=lambda profiler: _prepared.pop(id(profiler), None)),
 )
 
 
@@ -337,7 +337,7 @@ class ProfilerWindow:
 
     def obstacle(self) -> str:
         """Returns why torch's profiler must not start now, or ""."""
-        if torch.autograd._profiler_enabled() or _prepared:
+        if torch.autograd._profiler_enabled() or any(each() is not None for each in list(_prepared.values())):
             return "another profiler was recording"
         if threading.current_thread() is not threading.main_thread():
             return "the training thread is not the main thread, which Kineto needs"

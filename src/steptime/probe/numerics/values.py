@@ -25,12 +25,13 @@ MOST_DIMENSIONS = 12
 
 
 def has_values(tensor: Any) -> bool:
-    """True of an ordinary tensor; False without memory (meta, fake), of several lengths, and inside torch.func's vmap
-    and its like, where a value is one of many."""
+    """True of an ordinary tensor; False without memory (meta, the zeros of jvp), of several lengths, and inside
+    torch.func's vmap and its like, where a value is one of many."""
     return (
         tensor.layout is torch.strided
         and tensor.device.type != "meta"
         and not tensor.is_nested
+        and not tensor._is_zerotensor()
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
 
