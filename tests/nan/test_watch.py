@@ -182,6 +182,27 @@ def test_the_norm_of_sparse_gradients() -> None:
     assert float(gradient_norm([table.weight.grad])) == pytest.approx(math.sqrt(10))
 
 
+def test_gradients_without_values_are_left_out_of_the_norm() -> None:
+    gradients = [torch.tensor([3.0 + 4.0j]), torch.ones(2, device="meta"), torch._efficientzerotensor(2)]
+    assert float(gradient_norm(gradients)) == pytest.approx(5.0)
+    gradients[0][0] = complex(math.inf, 0.0)
+    assert math.isinf(float(gradient_norm(gradients)))
+
+
+def test_a_loss_that_has_no_single_value_ends_no_watch() -> None:
+    readings = Readings()
+    readings.add("meta", torch.ones((), device="meta"))
+
+    def one_of_many(loss: Any) -> Any:
+        readings.add("one of many", loss)
+        return loss
+
+    torch.func.vmap(one_of_many)(torch.ones(3))
+    readings.add("complex", torch.tensor(complex(3.0, 4.0)))
+    readings.close(1)
+    assert list(readings.ready()) == [(1, [("complex", 5.0)])]
+
+
 def test_readings_come_back_in_order_with_their_steps() -> None:
     readings = Readings()
     for step in (1, 2):

@@ -39,6 +39,34 @@ if not child:
     sys.exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
+FORKED_INSIDE = """
+window.start()
+child = os.fork()
+if not child:
+    recorder.forget()
+    window.abandon()
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.path.exists(window._partial))
+window.abandon()
+"""
+WARMED_UP = """
+from steptime.probe.profiling import observe_profilers
+observe_profilers()
+with torch.profiler.profile(schedule=torch.profiler.schedule(wait=0, warmup=1, active=1)) as profile:
+    print(window.obstacle())
+    profile.step()
+    torch.ones(1)
+    profile.step()
+print(window.obstacle() or "none")
+"""
+CALLED_THROUGH = """
+original = torch.nn.Module.__call__
+print(window.obstacle() or "none")
+torch.nn.Module.__call__ = lambda *arguments: original(*arguments)
+print(window.obstacle())
+window.stacks = False
+print(window.obstacle() or "none")
+"""
 PROFILED = """
 profile = cProfile.Profile()
 def called(): pass
@@ -72,6 +100,20 @@ def printed(code: str, folder: Path) -> str:
 
 def test_a_child_that_the_job_forks_behind_a_window_can_leave(tmp_path: Path) -> None:
     assert printed(FORKED, tmp_path) == "7\n"
+
+
+def test_a_child_that_the_job_forks_in_a_window_can_leave_and_takes_no_file_along(tmp_path: Path) -> None:
+    assert printed(FORKED_INSIDE, tmp_path) == "7 True\n"
+
+
+def test_a_profile_of_the_jobs_that_warms_up_is_not_disturbed(tmp_path: Path) -> None:
+    assert printed(WARMED_UP, tmp_path) == "another profiler was recording\nnone\n"
+
+
+def test_stacks_are_not_taken_where_the_job_replaces_the_call_of_modules(tmp_path: Path) -> None:
+    first, second, third = printed(CALLED_THROUGH, tmp_path).splitlines()
+    assert (first, third) == ("none", "none")
+    assert "Module.__call__" in second
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def leave(session: Any) -> None:
 def _start(plan: dict[str, Any]) -> bool:
     start = time.perf_counter_ns()
     from steptime.journal import Kind
-    from steptime.probe import compiler, loader, schedule, sites
+    from steptime.probe import compiler, loader, profiling, schedule, sites
     from steptime.probe.session import Session, leave
 
     if plan.get("contained"):
@@ -112,6 +112,7 @@ def _start(plan: dict[str, Any]) -> bool:
 
     compiler.hide_from_dynamo()
     sites.install()
+    profiling.observe_profilers()
     loader.install(
         plan["recording"],
         lambda *record: current[0].recorder.append(*record),

@@ -45,7 +45,7 @@ class BarMark:
 
     def end(self, folder: str) -> None:
         """Removes the file when the process ends."""
-        if self._known:
+        if self._known and folder:
             self._known = False
             self._mark(folder, False)
 

@@ -16,6 +16,7 @@ import re
 import sys
 import threading
 import time
+import weakref
 from _thread import start_new_thread
 from collections.abc import Iterable, Iterator
 from itertools import starmap
@@ -269,22 +270,32 @@ def _modes(kind: type = torch.overrides.TorchFunctionMode) -> Iterator[type]:
         yield from _modes(each)
 
 
-def _another_starts(profiler: Any) -> None:
+def _prepares(profiler: Any) -> None:
     """Ends our windows before another profiler of torch's starts: two in one process may crash it."""
+    _prepared[id(profiler)] = weakref.ref(profiler)
     for window in tuple(_on):
         window.give_way(profiler)
 
 
 _on: list[ProfilerWindow] = []
-_INLAY = Inlay(
-    torch.autograd.profiler.profile._prepare_trace,
-    """
+_prepared: dict[int, weakref.ref[Any]] = {}
+"""Profilers of torch's between the start of their warm-up and their end. In the warm-up torch does not yet call itself
+profiled, but has one state for all: a window that ends in there takes it from the job's profiler, which then raises."""
+_CALLED = """
 if not torch.compiler.is_dynamo_compiling():
-    "starts"(self)
+    "called"(self)
 BODY
-""",
-    starts=_another_starts,
+"""
+_INLAYS = (
+    Inlay(torch.autograd.profiler.profile._prepare_trace, _CALLED, called=_prepares),
+    Inlay(torch.autograd.profiler.profile.__exit__, _CALLED, called=lambda profiler: _prepared.pop(id(profiler), None)),
 )
+
+
+def observe_profilers() -> None:
+    """Takes notice of the job's own profilers, from now on."""
+    for inlay in _INLAYS:
+        inlay.install()
 
 
 class ProfilerWindow:
@@ -326,7 +337,7 @@ class ProfilerWindow:
 
     def obstacle(self) -> str:
         """Returns why torch's profiler must not start now, or ""."""
-        if torch.autograd._profiler_enabled():
+        if torch.autograd._profiler_enabled() or any(each() is not None for each in list(_prepared.values())):
             return "another profiler was recording"
         if threading.current_thread() is not threading.main_thread():
             return "the training thread is not the main thread, which Kineto needs"
@@ -341,6 +352,8 @@ class ProfilerWindow:
             torch._C._len_torch_function_stack() or any(not mode.__module__.startswith("torch.") for mode in _modes())
         ):
             return "a mode of the job's would see what torch asks of parameters for its stacks"
+        if self.stacks and torch.nn.Module.__call__ is not torch.nn.Module._wrapped_call_impl:
+            return "the job replaces torch.nn.Module.__call__, in whose frames torch's stacks look for the module"
         specification = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
         if getattr(specification, "_initializing", False):
             return "another thread was importing torch._dynamo at that moment"
@@ -374,7 +387,7 @@ class ProfilerWindow:
                 del witness  # was allocated before: torch warns of the first such, and of every thousandth
         self._history = self._trained is not None and allocations.start_history()
         self._modules.start()
-        _INLAY.install()
+        observe_profilers()
         _on.append(self)
         self.opened = self._boundary = now()
 
@@ -447,8 +460,9 @@ class ProfilerWindow:
     def _dropped(self, profile: Any, end: int) -> None:
         """Frees a recording without a trace, which ended at `end`, ns."""
         let_go(profile)
-        with suppressed(OSError):  # the recording is gone
-            os.unlink(self._partial)
+        if self._recorder.folder:  # else a forked child: the file is the parent's
+            with suppressed(OSError):  # the recording is gone
+                os.unlink(self._partial)
         self._record_cost(end)
 
     def abandon(self) -> None:

@@ -96,7 +96,7 @@ class Recorder:
     def forget(self) -> None:
         """Detaches a forked child from the parent's files."""
         self.journal.forget()
-        self._facts = ""
+        self.folder = self._facts = ""
 
 
 def write_whole(path: str, facts: dict[str, Any]) -> None:

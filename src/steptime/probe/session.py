@@ -189,13 +189,13 @@ class Session:
         """Ends the probe in this process: restores everything, writes one line on stderr; the job goes on."""
         if not self.active:
             return
-        self.active = False
         self.stop_listening()
         end_script(self._script if get_ident() == self.fast_path.trainer else None)
         self.recorder.note(f"switched off: {reason}")
         switched_off(reason)
 
     def stop_listening(self) -> None:
+        self.active = False
         for patch in (self._losses, self._inference, self._new_models, self._constructions, self._garbage):
             patch.remove()
         self.uninstrument()
@@ -371,15 +371,14 @@ class Session:
             self.recorder.fact("out_of_memory", **found)
 
     def abandon(self) -> None:
-        """Ends the session in a forked child: writes nothing, and leaves the parent's files alone."""
+        """Ends the session in a forked child, and its tracers; writes nothing, leaves the parent's files alone."""
         self.recorder.forget()
-        self.active = False
         self.stop_listening()
+        end_script(self._script if get_ident() == self.fast_path.trainer else None)
 
 
 def leave(session: Session) -> None:
     """Ends the session on request; the job goes on as without us."""
-    session.active = False
     session.stop_listening()
     end_script(session._script)  # and a profiler that is on with it; one that runs ends by itself
     session.catching.finish()

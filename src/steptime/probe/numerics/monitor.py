@@ -20,7 +20,7 @@ from steptime.probe.changes.variant import ProcessVariant
 from steptime.probe.inlay import THROUGH, Inlay
 from steptime.probe.numerics.job import GrowingNumerics, Role
 from steptime.probe.numerics.updates import UpdateObserver
-from steptime.probe.numerics.values import ModuleNames, is_floating
+from steptime.probe.numerics.values import ModuleNames, has_values, is_floating
 from steptime.probe.objects import being_traced, local_values, unseen
 from steptime.probe.ours import pass_on
 from steptime.probe.recorder import json_number
@@ -91,7 +91,7 @@ class OutputObserver:
             values = tensor.detach()
             self._readings.add(name, values.sum(dtype=torch.float32) if values.element_size() < 4 else values.sum())
             if self.turn == 0 and values.numel():
-                size = torch.linalg.vector_norm(values, dtype=torch.float32) / math.sqrt(values.numel())
+                size = norm_of(values) / math.sqrt(values.numel())
                 self._readings.add(f"{SIZE}{name.removeprefix(MODULE)}", size)
         self._spent += now() - start
 
@@ -166,9 +166,11 @@ class Readings:
         self._pending: deque[tuple[int, list[str], Any, Any]] = deque()
 
     def add(self, name: str, tensor: Any) -> None:
-        """Adds a value of the current step. tensor: detached, one element."""
+        """Adds a value of the current step, if it can be read. tensor: detached, one element."""
+        if not has_values(tensor):
+            return
         self._names.append(name)
-        self._tensors.append(tensor)
+        self._tensors.append(tensor.abs() if tensor.is_complex() else tensor)
 
     def close(self, step: int) -> None:
         if self._names:
@@ -409,18 +411,28 @@ class Monitor(Role):
 
 
 def gradient_norm(gradients: list[Any]) -> Any:
-    """Returns the 2-norm of all gradients as a 0-D tensor; None without any."""
+    """Returns the 2-norm of all gradients that can be read, as a 0-D tensor; None without any."""
     dense = [local_values(gradient) for gradient in gradients if gradient is not None]
+    dense = [_as_real(gradient) for gradient in dense if has_values(gradient)]
     if not dense:
         return None
     if any(gradient.element_size() < 4 for gradient in dense):
-        norm = _together([torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in dense])
+        norm = _together([norm_of(gradient) for gradient in dense])
     else:
         norm = _together(list(torch._foreach_norm(dense)))
     if norm.device.type == "cpu" and not math.isfinite(float(norm)):
         # Squares above 1e38 overflow although the gradients do not; on a device nobody waits to find out.
         return _together([torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in dense])
     return norm
+
+
+def norm_of(values: Any) -> Any:
+    """Returns the 2-norm of real values, in 32 bits at least."""
+    return torch.linalg.vector_norm(values, dtype=torch.float32 if values.element_size() < 4 else None)
+
+
+def _as_real(values: Any) -> Any:
+    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
 
 
 def _together(norms: list[Any]) -> Any:

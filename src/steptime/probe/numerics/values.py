@@ -24,12 +24,23 @@ MOST_ROWS = 64
 MOST_DIMENSIONS = 12
 
 
+def has_values(tensor: Any) -> bool:
+    """True of an ordinary tensor; False without memory (meta, the zeros of jvp), of several lengths, and inside
+    torch.func's vmap and its like, where a value is one of many."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and not tensor.is_nested
+        and not tensor._is_zerotensor()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
 def is_floating(tensor: Any) -> bool:
     """True if the tensor can hold values that are not finite, and they can be read."""
     return (
         (tensor.is_floating_point() or tensor.is_complex())
-        and tensor.layout is torch.strided
-        and tensor.device.type != "meta"
+        and has_values(tensor)
         and tensor.element_size() > 1  # of the eight-bit formats only some know infinities, and few operators know them
     )
 
