@@ -80,12 +80,12 @@ def names(report: dict[str, Any], weight: str = "finding") -> set[str]:
     }
 
 
-def profiled_steps(folder: Path) -> list[int]:
-    """After which step each rank's first window began, by its journal."""
+def profiled_steps(folder: Path) -> list[dict[int, int]]:
+    """After which step each rank's windows began, by their numbers and its journal."""
     found = []
     for process in load(folder).processes:
-        start = process.traces[0].start
-        found.append(int((lay_out(process).steps.end <= start).sum()))
+        end = lay_out(process).steps.end
+        found.append({each.number: int((end <= each.start).sum()) for each in process.traces})
     return found
 
 
@@ -112,7 +112,12 @@ def test_all_ranks_profile_the_same_steps_and_are_reported_together(tmp_path: Pa
     report = run(tmp_path / "job", "--fault", "input", "--steps", "120")
     assert [row["rank"] for row in report["ranks"]["rows"]] == [0, 1]
     first, second = profiled_steps(tmp_path / "job")
-    assert first == second
+    both = first.keys() & second.keys()  # one that has little time or memory leaves a window with stacks out
+    assert both
+    # Then the other one is busy with that window while the next one is agreed, and says so.
+    apart = {abs(first[number] - second[number]) for number in both}
+    said = " ".join(note for process in load(tmp_path / "job").processes for note in process.notes)
+    assert apart <= {0, *map(int, re.findall(r"profiled (\d+) steps after the other ranks", said))}
 
 
 def windows(recording: Path, wanted: Callable[[dict[str, Any]], bool]) -> list[list[int]]:

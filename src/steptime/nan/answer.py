@@ -72,6 +72,8 @@ def _items(result: NonFinite) -> Iterator[Item]:
 
 
 def _clean(result: NonFinite) -> str:
+    if not result.steps:
+        return "No step was seen: the job ended before its first one."
     ranks = f" of {result.ranks} ranks" if result.ranks > 1 else ""
     if result.diverging > 1:
         grown = f"The gradients grew by a factor of {plain_number(result.diverging)}: the training diverges."

@@ -201,9 +201,10 @@ class ModuleNames:
 def _class_of(top_module: Any) -> str:
     inner = top_module
     while True:
-        wrapped = getattr(inner, "_orig_mod", None)
+        children = inner.__dict__.get("_modules", {})  # not by attribute: a class of the job's may answer for any name
+        wrapped = children.get("_orig_mod")
         if wrapped is None and type(inner).__name__ in PARALLEL:
-            wrapped = getattr(inner, "module", None)
+            wrapped = children.get("module")
         if wrapped is None:
             return type(inner).__name__
         inner = wrapped
