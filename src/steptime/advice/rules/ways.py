@@ -12,6 +12,7 @@ from steptime.advice.rule import Finding, rule
 from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import in_step, modelled, ratio
 from steptime.advice.written_ways import (
+    BLOCKS,
     ITERATING,
     ONE_BY_ONE,
     TOP,
@@ -49,8 +50,9 @@ def better_way(step: StepSummary, texts: tuple[FunctionText, ...], case: Case) -
 
     What it means: The inverse of a matrix that is only multiplied, a matrix filled with zeros around its diagonal, a
     normal distribution that factors such a matrix, a sort of which a few numbers are taken, all products or distances
-    for those of equal rows, a tensor that a loop joins to itself again and again, a list of calls of which one result
-    is picked, and Python's own sum, max or sorted of a tensor compute far more than the result needs.
+    for those of equal rows, pairs of all samples for those of each one, a tensor that a loop joins to itself again and
+    again, a list of calls of which one result is picked, and Python's own sum, max or sorted of a tensor compute far
+    more than the result needs.
 
     How we know: The text of the functions that take most of the time is recorded, and its expressions are compared as
     trees. A name that is bound once and read once stands for its expression, so that a result that is needed elsewhere
@@ -85,6 +87,9 @@ def _spent(written: Written, text: FunctionText, case: Case) -> float:
     way, lines, spent = written.way, set(written.lines), _line_spent(text, case)
     if way.seen and not any(way.seen & called.get(line, set()) for line in lines):
         return 0.0
+    if way is BLOCKS:  # with what its lines call
+        through = (path for path in case.paths if any(is_in(each, text) and each.line in lines for each in path.lines))
+        return sum(path.duration for path in through)
     place = SourceLine(text.file, written.first_line, written.function)
     own = [use for use in case.operators if use.source is not None and _is_function(use.source, place)]
     chosen = [use for use in own if plain_name(use.name) in way.operators]
