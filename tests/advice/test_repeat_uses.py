@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steptime.advice.repeat_evidence import _apart
+import pytest
+
+from steptime.advice.repeat_evidence import GOING_THROUGH, _apart
 from steptime.quantities import SourceLine
 from steptime.recording.recording import RepeatedLine
 
@@ -29,3 +31,13 @@ def test_the_innermost_line_that_takes_nearly_all_is_named() -> None:
     helper = replace(IN_HELPER, outer=CALL, depth=3)
     assert _apart([CALLED, helper]) == [helper]
     assert _apart([CALLED, replace(helper, duration=3e6)]) == [CALLED]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("os.listdir", "folder"), ("glob.glob", "folder"), ("pathlib.Path.iterdir", "folder"),
+     ("pathlib._local.Path.glob", "folder"), ("copy.deepcopy", "copy"),
+     ("__main__.Walkers.walk", ""), ("games.Maze.iterdir", ""), ("model.Tree.scandir", "")],
+)  # fmt: skip
+def test_a_folder_is_searched_by_functions_for_folders_alone(name: str, kind: str) -> None:
+    assert next((each for each, names in GOING_THROUGH.items() if names.fullmatch(name)), "") == kind

@@ -98,6 +98,16 @@ def test_what_takes_little_of_a_finding_is_evidence_only() -> None:
     assert with_what_runs(finding(source=replace(EIGH, line=5, function="other")), case, general=True).evidence == ()
 
 
+def test_a_loop_over_single_values_is_told_by_its_rounds() -> None:
+    """A function of Python runs so often that only single values can go through it, and takes little of the place."""
+    inner = SourceLine("/job/train.py", 25, "distance", "row[j] = min(row[j] + 1, last)")
+    rare, often = (RunUse(inner, "builtins.min", 0.2, 1 * MS, calls) for calls in (900.0, 90_000.0))
+    case = replace(BASE, runs=(often,), paths=(PathUse(5 * MS, "", (inner,)),))
+    found = with_what_runs(finding(source=inner), case, general=True)
+    assert found.advice.startswith("Python loops over single values here, 90,000 times per step: compute whole arrays")
+    assert with_what_runs(finding(source=inner), replace(case, runs=(rare,)), general=True).advice == "Move it."
+
+
 def test_wrapped_again_and_again() -> None:
     run = RunUse(EIGH, "torch.utils.data.dataset.__getitem__", 0.9, 4 * MS, 128.0, depth=21.0)
     assert advice_on(run).startswith("each call leads to 20 more")

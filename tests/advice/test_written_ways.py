@@ -25,6 +25,19 @@ def better(*lines: str) -> list[str]:
     ("lines", "expression"),
     [
         (("return torch.linalg.inv(a) @ b",), "torch.linalg.solve(a, b)"),
+        (
+            (
+                "cost = torch.cdist(a, b)",
+                "cost = cost.view(k, 8, -1)",
+                "parts = cost.split(sizes, -1)",
+                "return [match(each[i]) for i, each in enumerate(parts)]",
+            ),
+            "Compute cost for each sample by itself",
+        ),
+        (
+            ("for i, each in enumerate(torch.split(a, sizes, 2)):", "    found.append(match(each[i, :, 0]))"),
+            "Compute a for each sample by itself",
+        ),
         (("inverted = a.inverse()", "return torch.bmm(inverted, b)"), "torch.linalg.solve(a, b)"),
         (("return b.T @ torch.inverse(a) @ b",), "torch.linalg.solve(a, b.T, left=False)"),
         (("return torch.diag_embed(a) @ b",), "a.unsqueeze(-1) * b"),
@@ -52,6 +65,8 @@ def test_a_slow_way_is_named_with_the_expression_that_is_faster(lines: tuple[str
 @pytest.mark.parametrize(
     "lines",
     [
+        ("for i, each in enumerate(a.split(k)):", "    found.append(each.sum() * i)"),
+        ("for i, each in enumerate(a.split(k)):", "    found.append(each[i] + each[0])"),
         ("inverted = a.inverse()", "return inverted @ b, inverted"),  # the inverse itself is needed
         ("inverted = a.inverse()", "for each in b:", "    use(inverted @ each)"),  # one inverse for many products
         ("a = a.inverse()", "a = a + 1", "return a @ b"),
@@ -72,6 +87,14 @@ def test_a_slow_way_is_named_with_the_expression_that_is_faster(lines: tuple[str
 )  # fmt: skip
 def test_what_is_needed_elsewhere_or_is_no_slow_way_is_left_alone(lines: tuple[str, ...]) -> None:
     assert better(*lines) == []
+
+
+def test_what_is_made_for_pairs_alone_is_counted_with_them() -> None:
+    text = function(
+        "far = torch.cdist(a, b)", "near = far.exp()", "cost = far + near", "sizes = [len(each) for each in k]",
+        "return [match(each[i]) for i, each in enumerate(cost.split(sizes, -1))]",
+    )  # fmt: skip
+    assert [each.lines for each in written_ways(text)] == [(11, 12, 13, 15)]
 
 
 def test_the_lines_are_those_of_the_file_and_a_broken_text_says_nothing() -> None:

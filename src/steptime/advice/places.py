@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 from steptime.advice.evidence import Case, PathUse, RunUse
 from steptime.advice.kernels import elements, plain_name, shapes_of
@@ -81,6 +82,9 @@ KINDS = tuple(
     )
 )
 """Last names of what runs, and what helps where it takes most of a place."""
+MANY_ROUNDS, LONGEST_ROUND = 1000.0, 5000.0
+"""Rounds per step of a loop of Python's, and ns of each: an operator, or a function of numpy on an array, takes as
+much."""
 OF_THE_LOADER = ("Make an item ", "More workers ", "Set num_workers=")
 """Starts of advice that stays true when the line is written better."""
 WRAPPERS = re.compile(r"__(?:getitem|call|len|iter|next|getattr)__|forward|wrapper")
@@ -100,6 +104,8 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool, speaks: bool 
     most = next((found for found in enough if finding.category != "python" or not any(map(_is_operator, found))), [])
     runs = most or next(iter(levels), [])
     way = _way(place, case) if speaks else ""
+    if speaks and not way and not most:
+        way = _rounds(chain(*levels), saved)
     if not runs:
         return _with_way(finding, way)
     evidence = (f"There runs {' and '.join(_words(run, case) for run in runs[:2])}.", *finding.evidence)
@@ -125,6 +131,15 @@ def with_way_of_line(finding: Finding, case: Case) -> Finding:
 def _way(place: SourceLine, case: Case) -> str:
     mostly = [_last(run) for run in _most_of(_at_line(place, case))]
     return made_in_vain(place, case) or way_of_line(place, case, mostly)
+
+
+def _rounds(runs: Iterable[RunUse], spent: float) -> str:
+    """Advice on Python's loops over single numbers, known by how often a function of Python's runs in that time, ns
+    per step; "" for others."""
+    rounds = max((run.calls for run in runs if not _is_operator(run)), default=0.0)
+    if rounds < MANY_ROUNDS or not 0 < spent <= LONGEST_ROUND * rounds:
+        return ""
+    return f"Python loops over single values here, {_times(rounds)}: compute whole arrays at once (numpy, torch)."
 
 
 def _with_way(finding: Finding, way: str) -> Finding:
@@ -231,6 +246,10 @@ def _through(run: RunUse, case: Case) -> list[PathUse]:
     return [path for path in case.paths if any(_same(line, run.source) for line in path.lines)]
 
 
+def _count(calls: float) -> str:
+    return f"{calls:,.0f}" if calls >= 99.5 else f"{calls:.3g}"
+
+
 def _times(calls: float) -> str:
-    number = f"{calls:,.0f}" if calls >= 99.5 else f"{calls:.3g}"
+    number = _count(calls)
     return "once per step" if number == "1" else f"{number} times per step"

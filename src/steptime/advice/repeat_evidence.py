@@ -32,7 +32,10 @@ PER_ENTRY = 3.0
 """ns per entry of a container: who passes over it takes as much at least, a list's index or a sample of it does not (a
 loop over pointers takes five and more, CPython 3.11)."""
 GOING_THROUGH = {
-    "folder": re.compile(r"(?:.*\.)?(?:r?glob|_?iglob|glob[01]|listdir|scandir|iterdir|f?walk)"),
+    # By module: a job's own function may walk, too.
+    "folder": re.compile(
+        r"(?:os|posix|nt|glob|pathlib(?:\.\w+)*)\.(?:r?glob|_?iglob|glob[01]|listdir|scandir|iterdir|_?f?walk)"
+    ),
     "copy": re.compile(r"copy\.deepcopy"),
     "stack": re.compile(
         r"inspect\.(?:stack|trace|get(?:outer|inner)frames|getframeinfo)|traceback\.(?:extract|format)_stack"

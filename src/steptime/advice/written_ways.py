@@ -155,6 +155,11 @@ GROWN = Way(
 )  # fmt: skip
 PICKED = Way("All of them run, and one result is picked", "Run the one that is picked: {A}.", frozenset(), frozenset(),
              0.5, 0.6, 0.95)  # fmt: skip
+BLOCKS = Way(
+    "Each sample is paired with those of all others, and only its own pairs are read",
+    "Compute {A} for each sample by itself, or for padded samples as a batch: the others' pairs are thrown away.",
+    frozenset({"split"}), frozenset(), 0.3, 0.7, 0.95,
+)  # fmt: skip
 ONE_BY_ONE = Way(
     "Python goes through a tensor number by number", "", frozenset({"__iter__"}), frozenset(), 0.8, 0.95, 1.0
 )
@@ -220,6 +225,10 @@ class _Scope:
         found: list[ast.AST] = []
         while (outer := self.around.get(node)) is not None:
             first = isinstance(outer, ast.For | ast.AsyncFor) and node is outer.iter  # it runs once
+            if isinstance(outer, ast.comprehension) and node is outer.iter:  # so does that of the outermost part
+                whole = self.around[outer]
+                outer = whole if getattr(whole, "generators", [None])[0] is outer else outer
+                first = outer is whole
             found += [outer] if isinstance(outer, ROUNDS) and not first else []
             node = outer
         return found
@@ -324,7 +333,7 @@ def is_in(place: SourceLine | CalledFacts, function: FunctionText) -> bool:
 
 def written_ways(function: FunctionText) -> tuple[Written, ...]:
     """Slow ways in a function, by line."""
-    looks = (_factored, _expressions, _sorted, _grown, _picked, _one_by_one)
+    looks = (_factored, _expressions, _sorted, _grown, _blocks, _picked, _one_by_one)
     found = [
         replace(each, function=scope.function, first_line=scope.first_line, last_line=scope.last_line)
         for scope in scopes_of(function.text, function.first_line)
@@ -455,6 +464,37 @@ def _grown(scope: _Scope) -> Iterator[Written]:
             yield Written(GROWN, (node.lineno,), GROWN.better.format(A="the list"))
 
 
+def _blocks(scope: _Scope) -> Iterator[Written]:
+    """Pieces of a split tensor of which the piece of each sample is read in the row of that sample alone."""
+    for node in scope.nodes:
+        if not isinstance(node, ast.For | ast.comprehension) or not isinstance(node.target, ast.Tuple):
+            continue
+        counted = _called(node.iter)
+        call = _called(scope.meant(counted[1][0])) if counted is not None and counted[0] == "enumerate" else None
+        names = [each.id for each in node.target.elts if isinstance(each, ast.Name)]
+        if call is None or call[0] != "split" or not isinstance(call[1][0], ast.Name) or len(names) != 2:
+            continue
+        loop = scope.around[node] if isinstance(node, ast.comprehension) else node
+        inside = [read for read in scope.reads[names[1]] if loop in scope.rounds(read)]
+        rows = [_part_of(scope.around.get(read), read) for read in inside]
+        rows = [each.elts[0] if isinstance(each, ast.Tuple) else each for each in rows]
+        if rows and all(isinstance(each, ast.Name) and each.id == names[0] for each in rows):
+            whole = call[1][0].id
+            lines = {node.iter.lineno, *_making(scope, whole)}
+            yield Written(BLOCKS, tuple(sorted(lines)), BLOCKS.better.format(A=whole))
+
+
+def _making(scope: _Scope, name: str) -> set[int]:
+    """Lines of the statements that bind a name, and of those that bind what nothing else reads."""
+    made = [each for each in scope.nodes if isinstance(each, ast.Assign)]
+    names, taken = {name}, list[ast.Assign]()
+    while more := [each for each in made if each not in taken and {*map(ast.unparse, each.targets)} <= names]:
+        taken += more
+        inside = {read for each in taken for read in ast.walk(each)}
+        names |= {each for each, reads in scope.reads.items() if reads and inside.issuperset(reads)}
+    return {each.lineno for each in taken}
+
+
 class _Replaced(ast.NodeTransformer):
     def __init__(self, name: str, by: ast.expr) -> None:
         self._name, self._by = name, by
@@ -498,12 +538,12 @@ def passes_of(function: FunctionText) -> tuple[Passes, ...]:
     return tuple(
         each
         for scope in scopes_of(function.text, function.first_line)
-        for block in _blocks(scope)
+        for block in _statements(scope)
         for each in _in_block(block)
     )
 
 
-def _blocks(scope: _Scope) -> Iterator[list[ast.stmt]]:
+def _statements(scope: _Scope) -> Iterator[list[ast.stmt]]:
     tops = {scope.around[node] for node in scope.nodes if isinstance(node, ast.stmt)}
     for top in sorted(tops, key=lambda node: getattr(node, "lineno", 0)):
         for name in ("body", "orelse", "finalbody"):

@@ -52,7 +52,7 @@ MOST_CALLED, MOST_NAMES = 2_000, 24
 """Most lines whose callees are kept, and most names per line."""
 OWN = "steptime."
 TORCH_CALLS = frozenset(dir(torch.Tensor)) | frozenset(dir(torch._C._VariableFunctions)) | frozenset(dir(torch._C._nn))
-"""Names of torch's functions in C. A few methods of Python's own objects have the same names."""
+"""Names of torch's functions in C. Python's own functions, such as min, and methods of its objects share some."""
 DEVICE = torch._C.TensorBase.device
 MOST_WALKS = 100
 """Most calls of one package function from torch or the standard library for which the user's line is searched."""
@@ -232,7 +232,7 @@ class Discovery:
 
     def _builtin(self, frame: FrameType, function: Any) -> None:
         name = getattr(function, "__name__", "")
-        self._torch_calls += name in TORCH_CALLS
+        self._torch_calls += name in TORCH_CALLS and _is_torchs(function)
         if name in READS or name in MOVES:
             owner = getattr(function, "__self__", None)
             if isinstance(owner, torch._C.TensorBase):
@@ -380,6 +380,13 @@ class Discovery:
             self._sites[key] = [1, place]
         else:
             known[0] += 1
+
+
+def _is_torchs(function: Any) -> bool:
+    module = getattr(function, "__module__", None)
+    return (
+        module.startswith("torch") if module else isinstance(getattr(function, "__self__", None), torch._C.TensorBase)
+    )
 
 
 def _read_tokens(

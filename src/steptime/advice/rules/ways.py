@@ -12,6 +12,7 @@ from steptime.advice.rule import Finding, rule
 from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import in_step, modelled, ratio
 from steptime.advice.written_ways import (
+    BLOCKS,
     ITERATING,
     ONE_BY_ONE,
     TOP,
@@ -49,8 +50,9 @@ def better_way(step: StepSummary, texts: tuple[FunctionText, ...], case: Case) -
 
     What it means: The inverse of a matrix that is only multiplied, a matrix filled with zeros around its diagonal, a
     normal distribution that factors such a matrix, a sort of which a few numbers are taken, all products or distances
-    for those of equal rows, a tensor that a loop joins to itself again and again, a list of calls of which one result
-    is picked, and Python's own sum, max or sorted of a tensor compute far more than the result needs.
+    for those of equal rows, pairs of all samples for those of each one, a tensor that a loop joins to itself again and
+    again, a list of calls of which one result is picked, and Python's own sum, max or sorted of a tensor compute far
+    more than the result needs.
 
     How we know: The text of the functions that take most of the time is recorded, and its expressions are compared as
     trees. A name that is bound once and read once stands for its expression, so that a result that is needed elsewhere
@@ -68,7 +70,10 @@ def better_way(step: StepSummary, texts: tuple[FunctionText, ...], case: Case) -
     for written, text in found.values():
         spent, way = _spent(written, text, case), written.way
         if ratio(spent, step.duration.value) >= LEAST and _holds(written, text, case):
-            lines = sorted(set(written.lines), key=lambda line: -_line_spent(text, case).get(line, 0.0))
+            took = _line_spent(text, case)
+            if way is BLOCKS:
+                took = {line: _spent_below({line}, text, case) for line in written.lines}
+            lines = sorted(set(written.lines), key=lambda line: -took.get(line, 0.0))
             source = _source(text, lines[0], written.function)
             yield better_way.finding(
                 f"{way.what}: {in_step(spent, step)}",
@@ -85,6 +90,8 @@ def _spent(written: Written, text: FunctionText, case: Case) -> float:
     way, lines, spent = written.way, set(written.lines), _line_spent(text, case)
     if way.seen and not any(way.seen & called.get(line, set()) for line in lines):
         return 0.0
+    if way is BLOCKS:  # with what its lines call
+        return _spent_below(lines, text, case)
     place = SourceLine(text.file, written.first_line, written.function)
     own = [use for use in case.operators if use.source is not None and _is_function(use.source, place)]
     chosen = [use for use in own if plain_name(use.name) in way.operators]
@@ -98,6 +105,18 @@ def _spent(written: Written, text: FunctionText, case: Case) -> float:
         return forward
     whole = sum(duration for line, duration in spent.items() if written.first_line <= line <= written.last_line)
     return max(forward, ratio(forward, whole) * steady_time(own, case.operators, case.categories, case.machine))
+
+
+def _spent_below(lines: set[int], text: FunctionText, case: Case) -> float:
+    """ns per step of lines of a function, with those of the user's functions that they call: as each was timed, and
+    where it was not, as it was sampled."""
+    timed = {(use.source.file, use.source.line): use.duration.value for use in case.lines}
+    found: dict[tuple[str, int], float] = {}
+    for path in case.paths:
+        if any(is_in(each, text) and each.line in lines for each in path.lines):
+            place = path.lines[0].file, path.lines[0].line
+            found[place] = timed.get(place, found.get(place, 0.0) + path.duration)
+    return min(sum(found.values()), case.step.duration.value)
 
 
 def _share(way: Way, text: FunctionText, line: int, names: Collection[str], case: Case) -> float:
