@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from advice.planted import PLANTED
+from advice.healthy import MS, about
+from advice.planted import BASE, PLANTED
 
+from steptime.advice.engine import examine
+from steptime.advice.evidence import PathUse, RunUse
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.written_ways import Passes, WrittenLoop, loop_around, passes_of, written_ways
-from steptime.recording.recording import FunctionText
+from steptime.quantities import SourceLine
+from steptime.recording.recording import CalledFacts, FunctionText
 
 
 def function(*lines: str, arguments: str = "a, b, k") -> FunctionText:
@@ -169,3 +173,28 @@ def test_a_dispatch_loop_is_advised_by_whether_its_rounds_need_each_other(body: 
     case = replace(case, texts=(FunctionText("model.py", "forward", 29, text),))
     (found,) = (each for rule in CATALOGUE if rule.name == "dispatch-loop" for each in rule(case))
     assert found.advice.startswith(advice)
+
+
+@pytest.mark.parametrize(("milliseconds", "batch", "said"), [(20, 16, True), (1, 16, False), (20, 1, False)])
+def test_pairs_of_all_samples_are_told_where_each_alone_saves_its_dispatch(
+    milliseconds: int, batch: int, said: bool
+) -> None:
+    text = function("cost = torch.cdist(a, b)", "for i, each in enumerate(cost.split(k, -1)):", "    match(each[i])")
+    line = SourceLine(text.file, 11, "Net.f", "cost = torch.cdist(a, b)")
+    assert BASE.loader is not None
+    case = replace(
+        BASE,
+        step=replace(BASE.step, duration=about(50 * MS)),
+        texts=(text,),
+        called=(CalledFacts(text.file, 12, ("torch.Tensor.split",)),),
+        paths=(PathUse(milliseconds * MS, "forward", (line,)),),
+        runs=(RunUse(line, "aten::cdist", 1.0, milliseconds * MS, 80.0),),
+        loader=replace(BASE.loader, batch_size=batch),
+    )
+    (rule,) = (each for each in CATALOGUE if each.name == "better-way")
+    found = examine(case, (rule,)).findings
+    assert bool(found) is said
+    if said:
+        assert found[0].savings is not None
+        assert found[0].savings.value <= milliseconds * MS * (1 - 1 / batch)
+        assert found[0].savings.low < found[0].savings.value < found[0].savings.high

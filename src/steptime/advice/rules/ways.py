@@ -8,9 +8,10 @@ from steptime.advice.evidence import Case
 from steptime.advice.kernels import plain_name, shapes_of
 from steptime.advice.line_evidence import function_of, line_times, steady_time
 from steptime.advice.loops import LARGEST_OPERATOR
+from steptime.advice.models import USUAL_DISPATCH
 from steptime.advice.rule import Finding, rule
 from steptime.advice.run_uses import StepSummary
-from steptime.advice.savings import in_step, modelled, ratio
+from steptime.advice.savings import NOTHING, in_step, modelled, ratio
 from steptime.advice.written_ways import (
     BLOCKS,
     ITERATING,
@@ -25,7 +26,7 @@ from steptime.advice.written_ways import (
 )
 from steptime.analysis.modules import ModuleUse
 from steptime.analysis.operators import OperatorUse
-from steptime.quantities import SourceLine, format_source
+from steptime.quantities import Estimate, SourceLine, format_source
 from steptime.recording.recording import FunctionText
 
 LEAST = 0.03
@@ -69,7 +70,14 @@ def better_way(step: StepSummary, texts: tuple[FunctionText, ...], case: Case) -
     found = {(written.lines, written.way.what): (written, text) for text in texts for written in written_ways(text)}
     for written, text in found.values():
         spent, way = _spent(written, text, case), written.way
-        if ratio(spent, step.duration.value) >= LEAST and _holds(written, text, case):
+        saved = modelled(way.likely * spent, way.sure * spent, way.most * spent, step.steady)
+        if way is BLOCKS:
+            saved = _saved_alone(spent, set(written.lines), text, case)
+        if (
+            ratio(min(spent, saved.high), step.duration.value) >= LEAST
+            and saved.value > 0
+            and _holds(written, text, case)
+        ):
             took = _line_spent(text, case)
             if way is BLOCKS:
                 took = {line: _spent_below({line}, text, case) for line in written.lines}
@@ -78,7 +86,7 @@ def better_way(step: StepSummary, texts: tuple[FunctionText, ...], case: Case) -
             yield better_way.finding(
                 f"{way.what}: {in_step(spent, step)}",
                 written.better,
-                modelled(way.likely * spent, way.sure * spent, way.most * spent, step.steady),
+                saved,
                 source=source,
                 evidence=tuple(_source(text, line).text for line in lines),
             )
@@ -117,6 +125,26 @@ def _spent_below(lines: set[int], text: FunctionText, case: Case) -> float:
             place = path.lines[0].file, path.lines[0].line
             found[place] = timed.get(place, found.get(place, 0.0) + path.duration)
     return min(sum(found.values()), case.step.duration.value)
+
+
+def _saved_alone(spent: float, lines: set[int], text: FunctionText, case: Case) -> Estimate:
+    """Savings, if each sample of a batch is computed by itself: all pairs but one of so many, less the dispatch of as
+    many times the operators. Nothing where the batch or the operators are not known. At 2 to 32 samples with 20 to 300
+    rows it was 1.2 to 5.9 µs per operator (torch 2.13, one thread), which small batches do not earn."""
+    count = case.loader.batch_size if case.loader is not None else None
+    below = {
+        (path.lines[0].file, path.lines[0].line)
+        for path in case.paths
+        if any(is_in(each, text) and each.line in lines for each in path.lines)
+    }
+    runs = (run for run in case.runs if not run.whole and (run.source.file, run.source.line) in below)
+    calls = sum(run.calls for run in runs)
+    if not count or count < 2 or not calls:
+        return NOTHING
+    dispatch = (case.machine.dispatch if case.machine is not None else None) or USUAL_DISPATCH
+    most = spent * (1 - 1 / count)
+    likely, sure = (max(0.0, most - (count - 1) * calls * each) for each in (dispatch, 2 * dispatch))
+    return modelled(likely, sure, most, case.step.steady)
 
 
 def _share(way: Way, text: FunctionText, line: int, names: Collection[str], case: Case) -> float:
