@@ -3,6 +3,7 @@ docs/report-schema.json; programs should use `report.compact`."""
 
 from __future__ import annotations
 
+import inspect
 import io
 import re
 import shlex
@@ -193,6 +194,9 @@ def start_of(path: Path, most: int) -> bytes:
 def schema_text(document_type: type = Report) -> str:
     """JSON Schema (2020-12) of a document type, as in docs/report-schema.json."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(document_type)}
+    for each in (schema, *schema.get("$defs", {}).values()):
+        if "description" in each:  # whose indentation msgspec keeps up to 0.22, and not later
+            each["description"] = inspect.cleandoc(each["description"])
     return msgspec.json.format(msgspec.json.encode(schema), indent=1).decode() + "\n"
 
 
