@@ -144,7 +144,9 @@ def test_many_short_processes_that_import_torch_and_train_nothing(folder: Path, 
 def test_the_ranks_of_torchrun(folder: Path, ranks: int) -> None:
     (folder / "ranks.py").write_text(
         LIBRARY + "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
-        "print(dist.get_rank(), train(seed=dist.get_rank()), flush=True)\ndist.destroy_process_group()\n"
+        "print(dist.get_rank(), train(seed=dist.get_rank()), flush=True)\n"
+        "dist.barrier()\n"  # a rank that leaves while another one still connects ends that one with an error
+        "dist.destroy_process_group()\n"
         "import time\ntime.sleep(0.3)\n"  # gloo's threads end a moment later: a process gone before may abort
     )
     torchrun = [python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
