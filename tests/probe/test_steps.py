@@ -218,3 +218,15 @@ def test_a_pass_with_the_parameters_of_the_one_before_ends_no_step() -> None:
         counter.backward_starts()
         ends.append(counter.backward_ends(number % 4 != 0))
     assert [number for number, end in enumerate(ends) if end] == [4, 8]
+
+
+def test_without_timers_updates_are_counted_by_the_last_whole_cycle_not_by_one_that_the_pause_has_torn() -> None:
+    counter = StepCounter()
+    for _ in range(3):
+        for optimizer in (1, 2, 3):
+            update(counter, optimizer)
+    assert [counter.untimed_update() for _ in range(6)] == [False, False, True] * 2
+    assert not counter.untimed_update()  # the timers come back behind the first of three
+    for optimizer in (2, 3, 1, 2):
+        update(counter, optimizer)
+    assert sum(counter.untimed_update() for _ in range(6)) == 2

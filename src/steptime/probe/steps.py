@@ -147,11 +147,14 @@ class StepCounter:
         self._cycle: set[int] = set()
         self._updates = 0
         self._cycle_length = 1
+        self._torn = False  # timers were off where the cycle began, perhaps in its middle: its length says nothing
 
     def update_starts(self, optimizer: int) -> None:
         if self._depth == 0:
             if optimizer in self._cycle:
-                self._cycle_length, self._updates = max(1, self._updates), 0
+                if not self._torn:
+                    self._cycle_length = max(1, self._updates)
+                self._updates, self._torn = 0, False
                 self._cycle.clear()
             self._cycle.add(optimizer)
         self._depth += 1
@@ -178,6 +181,7 @@ class StepCounter:
         if self._updates < self._cycle_length:
             return False
         self._updates = 0
+        self._torn = True
         self._cycle.clear()
         return True
 
