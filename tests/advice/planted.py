@@ -1168,6 +1168,9 @@ PLANTED: dict[str, dict[str, Case]] = {
     "single-tensor-optimizer": {
         "fires": replace(BASE, optimizers=(optimizer(5 * MS, parameters=160, operators=2000.0),)),
         "fires-on-cuda": replace(_CUDA, optimizers=(optimizer(5 * MS, parameters=160, foreach=False, type="RMSprop"),)),
+        "fires-on-several-of-few-tensors": replace(
+            BASE, optimizers=(optimizer(3 * MS, parameters=12), optimizer(2 * MS, parameters=8))
+        ),
         "clean": replace(BASE, optimizers=(optimizer(5 * MS, parameters=160, fused=True),)),
         "clean-foreach-by-default-on-cuda": replace(_CUDA, optimizers=(optimizer(5 * MS, parameters=160),)),
         "clean-nothing-better-exists": replace(BASE, optimizers=(optimizer(5 * MS, parameters=160, type="LBFGS"),)),

@@ -51,6 +51,7 @@ def finding(rule: str, name: str) -> Finding:
         ("optimizer-share", "fires", "accumulate gradients"),
         ("single-tensor-optimizer", "fires", "fused=True"),
         ("single-tensor-optimizer", "fires-on-cuda", "foreach=True"),
+        ("single-tensor-optimizer", "fires-on-several-of-few-tensors", "each of them with fused=True"),
         ("thread-oversubscription", "fires", "OMP_NUM_THREADS=2"),  # its workers rest
         ("thread-oversubscription", "fires-on-workers-that-never-rest", "OMP_NUM_THREADS=1"),
         ("thread-oversubscription", "fires-with-doubt", "OMP_NUM_THREADS=1"),

@@ -54,9 +54,10 @@ def fused_optimizer(step: StepSummary, optimizers: tuple[OptimizerUse, ...], cas
         return None
     use = max(known, key=lambda each: each.duration.value)
     name = _better(use, step.device)
-    gain = max(0.0, use.duration.value - lower_bound(use, case.machine))
+    changed = [each for each in known if _better(each, step.device) == name]
+    gain = sum(max(0.0, each.duration.value - lower_bound(each, case.machine)) for each in changed)
     label = f"{use.type}({name}=True)"
-    edit = _edit_fused_optimizer([each for each in known if _better(each, step.device) == name], name, label)
+    edit = _edit_fused_optimizer(changed, name, label)
     likely = LIKELY_ON_CPU if step.device == "cpu" else LIKELY
     saving = as_decided(partly(gain, likely, SURE, step), "compute" if use.kernels else "overhead", case.replay)
     return Option(label, (Change("optimizer", arguments=((name, True),)),), saving, edit)

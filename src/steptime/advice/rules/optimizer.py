@@ -185,25 +185,26 @@ def single_tensor_optimizer(step: StepSummary, optimizers: tuple[OptimizerUse, .
     slow = [use for use in optimizers if _single_tensor(use, step.device)]
     if not slow:
         return None
-    use, duration = max(slow, key=lambda use: use.duration.value), step.duration.value
-    saving = _above_lower_bound(use.duration, [use], case.machine)
+    use, duration = max(slow, key=lambda use: use.duration.value), total(use.duration for use in slow)
+    saving = _above_lower_bound(duration, slow, case.machine)
     if (
-        ratio(use.duration.value, duration) < LEAST_SHARE_OF_SINGLE_TENSORS
-        or ratio(saving.value, duration) < LEAST_SAVINGS
+        ratio(duration.value, step.duration.value) < LEAST_SHARE_OF_SINGLE_TENSORS
+        or ratio(saving.value, step.duration.value) < LEAST_SAVINGS
     ):
         return None
-    operators = f" with {use.operators:.0f} operators" if use.operators else ""
-    operators = f" with {use.kernels:.0f} kernels" if use.kernels else operators
-    spent = in_step(use.duration.value, step)
-    summary = f"{use.type} updates {use.parameters} tensors one by one{operators}: {spent}"
+    kernels, operators = sum(each.kernels or 0 for each in slow), sum(each.operators or 0 for each in slow)
+    launched = f" with {kernels:.0f} kernels" if kernels else f" with {operators:.0f} operators" if operators else ""
+    who = f"{use.type} updates" if len(slow) == 1 else f"{len(slow)} optimizers ({use.type}, …) update"
+    tensors = format_count(sum(each.parameters for each in slow), "tensor")
+    summary = f"{who} {tensors} one by one{launched}: {in_step(duration.value, step)}"
     how = "fused=True" if use.type in FUSABLE else "foreach=True"
-    advice = f"Make it with {how}."
+    advice = f"Make {'it' if len(slow) == 1 else 'each of them'} with {how}."
     return single_tensor_optimizer.finding(summary, advice, saving, category=_category(use), source=use.site)
 
 
 def _single_tensor(use: OptimizerUse, device: str) -> bool:
     """True if it works tensor by tensor though torch offers something better for this device."""
-    if use.fused or use.foreach or use.parameters < FEWEST_TENSORS:
+    if use.fused or use.foreach:
         return False
     if use.kernels is not None and use.foreach is None:
         return False  # a trace that does not show how it works
