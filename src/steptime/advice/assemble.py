@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -66,7 +66,7 @@ from steptime.intervals import EMPTY, contains, intersect, join, measure, subtra
 from steptime.journal import Flag, Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine, mean_of_series
-from steptime.recording.recording import OptimizerFacts, Process, TelemetrySample
+from steptime.recording.recording import ModuleFacts, OptimizerFacts, Process, RuleFacts, TelemetrySample
 from steptime.trace.compile_logs import CompilerEvent, is_limit, reason_and_hint
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import is_compiled, matching, of_symbols
@@ -123,8 +123,6 @@ def assemble(
         compiler=_compiler(process),
         sites=_site_uses(process),
         paths=paths,
-        texts=process.texts,
-        called=process.called,
         repeated=repeated,
         frozen=frozen,
         repeats=repeat_uses(looked, phases, step.duration.value),
@@ -135,13 +133,13 @@ def assemble(
         contention=contention,
         machine=peaks,
         top_modules=top_modules,
-        padding=process.padding,
         change=change_use(process, layout),
         period=period_use(process, layout),
         passes=(passes := pass_use(process, layout, usual)),
         outliers=with_passes(outliers, process, layout, passes),
         caught=caught_use(process, layout),
         gpus=gpu_uses(steps, usual, telemetry, process.devices),
+        **{each.name: getattr(process, each.name) for each in fields(RuleFacts)},
     )
     if recorded is not None:
         case = with_profile(case, recorded, process, kept)
@@ -173,14 +171,14 @@ def with_profile(
         return case
     trace, graphs = steps.trace, graph_use(steps)
     forward = steps.phases.get(Phase.FORWARD, union(steps.boundaries[:, 0], steps.boundaries[:, 1]))
-    known, without_update = (process.modules, process.without_update) if process is not None else ((), ())
+    known = (process.modules if process is not None else None) or ModuleFacts(())
     use = process.use if process is not None else None
     case = replace(
         case,
         step=replace(case.step, compiled=bool(of_symbols(trace, is_compiled).any()), graphs=graphs),
         gradients=gradient_use(trace, steps.boundaries),
         changing_work=changing_work(trace, steps.boundaries, forward),
-        modules=module_uses(steps, known, kept, without_update),
+        modules=module_uses(steps, known.modules, kept, known.without_update),
         garbage=case.garbage or traced_garbage(trace, steps.windows),
         dropped=unused_passes(steps, use.passes) if use is not None else (),
         picked=picked_uses(steps, use.passes) if use is not None else (),
