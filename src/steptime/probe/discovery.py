@@ -187,18 +187,8 @@ class Discovery:
         top_modules = [
             module for module in (reference() for reference in self._top_modules.values()) if module is not None
         ]
-        facts: list[tuple[str, dict[str, Any]]] = [
-            ("site", {"steps": steps, "name": name, "device": device, "count": count, "site": sites.line_at(place)})
-            for (name, device, _, _), (count, place) in self._sites.items()
-        ]
-        for (file, line), names in self._called.items():
-            facts.append(("called", {"file": file, "line": line, "names": list(names)}))
-        if padded := _read_tokens(self._padded, self._embedded, top_modules):
-            share, tokens, beyond = (sum(each) / len(padded) for each in zip(*padded, strict=True))
-            site = sites.line_at(self._fills[min(self._fills)]) if self._fills else None
-            facts.append(
-                ("padding", {"share": share, "batches": len(padded), "tokens": tokens, "beyond": beyond, "site": site})
-            )
+        padded = _read_tokens(self._padded, self._embedded, top_modules)
+        facts = _facts(steps, self._sites, self._called, padded, self._fills)
         functions, inputs = _worth_timing(self._uses.values(), window), self._inputs.found
         found = Found(top_modules, facts, functions, self._calls, self._torch_calls, inputs, self._autocast)
         self._stack.clear()
@@ -405,6 +395,26 @@ def _read_tokens(
         if any(reads_tokens(shape, read) for read in embedded)
         or (smallest >= 0 and any(largest < size for size in sizes))
     ]
+
+
+def _facts(
+    steps: int,
+    called_at: dict[tuple[str, str, str, int], list[Any]],
+    called: dict[tuple[str, int], dict[str, None]],
+    padded: list[tuple[float, int, float]],
+    fills: dict[int, tuple[str, int, str]],
+) -> list[tuple[str, dict[str, Any]]]:
+    """Returns what is to be written of so many steps."""
+    facts: list[tuple[str, dict[str, Any]]] = [
+        ("site", {"steps": steps, "name": name, "device": device, "count": count, "site": sites.line_at(place)})
+        for (name, device, _, _), (count, place) in called_at.items()
+    ]
+    facts += [("called", {"file": file, "line": line, "names": list(names)}) for (file, line), names in called.items()]
+    if padded:
+        share, tokens, beyond = (sum(each) / len(padded) for each in zip(*padded, strict=True))
+        counts = {"share": share, "batches": len(padded), "tokens": tokens, "beyond": beyond}
+        facts.append(("padding", {**counts, "site": sites.line_at(fills[min(fills)]) if fills else None}))
+    return facts
 
 
 def _worth_timing(found: Iterable[_Use], window: int) -> tuple[CodeType, ...]:
