@@ -127,7 +127,7 @@ def assemble(
         frozen=frozen,
         repeats=repeat_uses(looked, phases, step.duration.value),
         seldom=seldom_uses(process.codes, lines),
-        works=work_uses(looked, process.called, phases, step.duration.value, lines, paths),
+        works=work_uses(looked, process.callees, phases, step.duration.value, lines, paths),
         garbage=_garbage(layout),
         segments=segment_uses(process, layout),
         contention=contention,
@@ -153,9 +153,8 @@ def with_profile(
     bare traces share this one place, so that no rule sees only one of them. process: None for a bare trace; kept: as in
     `assemble`."""
     steps = recorded.profiled
-    called = {(fact.file, fact.line): fact.names for fact in case.called}
     functions = recorded.functions
-    runs = run_uses(functions, case.paths, case.lines, called)
+    runs = run_uses(functions, case.paths, case.lines, case.callees)
     case = replace(
         case,
         runs=runs,
@@ -303,7 +302,7 @@ def _compiling(process: Process, steps: Steps) -> tuple[int, int]:
 
 
 def _site_uses(process: Process) -> tuple[SiteUse, ...]:
-    called = {(fact.file, fact.line): fact.names for fact in process.called}
+    callees = process.callees
     return tuple(
         SiteUse(
             each.name,
@@ -311,7 +310,7 @@ def _site_uses(process: Process) -> tuple[SiteUse, ...]:
             each.count / max(1, each.steps),
             each.site,
             each.count,
-            called.get((each.site.file, each.site.line), ()),
+            callees.get((each.site.file, each.site.line), ()),
         )
         for each in process.sites
     )

@@ -693,6 +693,11 @@ class RuleFacts:
     )  # fmt: skip
     called: tuple[CalledFacts, ...] = fact((), "called", "file", "line", reason="no line was seen to call anything")
 
+    @property
+    def callees(self) -> dict[tuple[str, int], tuple[str, ...]]:
+        """Names of the functions that a line, (file, number), was seen to call."""
+        return {(fact.file, fact.line): fact.names for fact in self.called}
+
 
 @dataclass(frozen=True, slots=True)
 class Process(RuleFacts):
