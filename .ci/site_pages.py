@@ -8,6 +8,7 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from fact_tables import fact_tables
 from mkdocs.structure.files import File
 
 from steptime.advice.explain import site_pages
@@ -58,6 +59,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         page.meta["search"] = {"exclude": True}  # tables of figures would be before the pages that people look for
     place = PurePosixPath(*uri.parts[1:]) if uri.parts[0] == "source" else PurePosixPath("docs") / uri
     up = "../" * (len(uri.parts) - 1)
+    markdown = markdown.replace("<!-- facts -->", fact_tables())
     if uri.name != "index.md":
         markdown = LINK.sub(lambda link: outside(link[1], place, up), markdown)
     return markdown if uri.name == "CHANGELOG.md" else LINKED.sub(lambda found: linked(found[0], up), markdown)

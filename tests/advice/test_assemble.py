@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import msgspec
@@ -27,7 +27,7 @@ from steptime.intervals import union
 from steptime.journal import Flag, Kind, busy_flags
 from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
-from steptime.recording.recording import DeviceSample, Process, TelemetrySample
+from steptime.recording.recording import DeviceSample, Process, RuleFacts, TelemetrySample
 
 WORKERS = {"workers": 2, "batch_size": 4, "dataset": "Pictures", "collate": "default_collate"}
 SETTINGS = {"intra_op_threads": 2, "inter_op_threads": 1, "usable_cpus": 2, "logical_cpus": 8}
@@ -71,6 +71,20 @@ def test_the_loader_as_configured_and_as_measured(tmp_path: Path) -> None:
     assert loader.start.value == (30 + 10 + 1) * MS
     assert (loader.starts, loader.steps_per_start) == (2, 20.0)
     assert loader.wait.value == pytest.approx(2 * MS)
+
+
+def test_facts_for_rules_are_in_the_case_as_they_were_written(tmp_path: Path) -> None:
+    job = epochs(JournalBuilder())
+    job.fact("padding", share=0.25, batches=3)
+    job.fact("called", file="train.py", line=7, names=["builtins.print"])
+    job.fact("function", file="train.py", function="train", first_line=3, text="def train():\n    print()\n")
+    process = job.process(tmp_path / "recording")
+    case = case_of(process)
+    assert case.has("padding")
+    assert case.has("called")
+    assert case.has("texts")
+    for each in fields(RuleFacts):
+        assert getattr(case, each.name) == getattr(process, each.name), each.name
 
 
 def test_the_share_of_work_is_that_of_the_batches_whose_cpu_time_was_measured(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def logged(spent: int) -> Case:
     source = at('log.debug(f"{x.tolist()}")')
     call = OutsideCall("logging.Logger.debug", spent)
     work = LineWork(source, 1.0, 12 * MS, own=12 * MS - spent, calls=(call,))
-    works = work_uses([Looked(RepeatFacts(0, 1, 0, 4, works=(work,)))], (), (), 20 * MS)
+    works = work_uses([Looked(RepeatFacts(0, 1, 0, 4, works=(work,)))], {}, (), 20 * MS)
     made = line(source.text, 12 * MS, calls="torch.Tensor.tolist logging.Logger.debug")
     return replace(in_python(replace(made, source=source)), works=works)
 
@@ -176,9 +176,9 @@ def test_what_a_line_goes_through_takes_no_longer_than_the_line_did_when_it_was_
     looked = [Looked(RepeatFacts(0, 1, 0, 4, works=(work,)))]
     timed = [replace(line(source.text, 8 * MS), source=source)]
     comprehension = PathUse(8 * MS, "", (replace(source, function="main.<locals>.<listcomp>"), source))
-    assert work_uses(looked, (), (), 20 * MS, timed, [comprehension])[0].duration.value == 8 * MS
+    assert work_uses(looked, {}, (), 20 * MS, timed, [comprehension])[0].duration.value == 8 * MS
     calls_the_jobs_own = [PathUse(11 * MS, "", (below, source))]
-    assert work_uses(looked, (), (), 20 * MS, timed, calls_the_jobs_own)[0].duration.value == 19 * MS
+    assert work_uses(looked, {}, (), 20 * MS, timed, calls_the_jobs_own)[0].duration.value == 19 * MS
 
 
 def test_what_a_loader_gives_again_is_at_the_line_of_its_dataset() -> None:

@@ -92,7 +92,9 @@ def test_reads_of_tensors_are_found_by_line_and_counted() -> None:
     found = discover(Net())
     first = train_step.__code__.co_firstlineno
     sites = {
-        (site["name"], site["site"]["line"] - first): site for site in found.sites if site["site"]["file"] == __file__
+        (site["name"], site["site"]["line"] - first): site
+        for kind, site in found.facts
+        if kind == "site" and site["site"]["file"] == __file__
     }
     assert sites["item", 7]["count"] == 2
     assert sites["item", 7]["device"] == "cpu"
@@ -104,7 +106,11 @@ def test_reads_of_tensors_are_found_by_line_and_counted() -> None:
 def test_what_a_line_calls_is_found_through_decorators_and_without_our_own() -> None:
     found = discover(Net())
     first = train_step.__code__.co_firstlineno
-    called = {fact["line"] - first: fact["names"] for fact in found.called if fact["file"] == __file__}
+    called = {
+        fact["line"] - first: fact["names"]
+        for kind, fact in found.facts
+        if kind == "called" and fact["file"] == __file__
+    }
     assert "torch.Tensor.sum" in called[1]
     assert "torch.optim.optimizer.Optimizer.zero_grad" in called[2], "which is decorated"
     assert "torch._tensor.Tensor.backward" in called[3]

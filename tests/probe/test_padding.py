@@ -158,10 +158,11 @@ def test_compiled_code_reads_tokens_where_its_model_has_a_vocabulary_for_them() 
     assert found_in(features, lambda batch: features(batch.float())) == []
 
 
-def found_in(model: Any, call: Any = None) -> list[tuple[float, int, float]]:
-    """What discovery takes for tokens in two steps of a loop over a loader."""
+def found_in(model: Any, call: Any = None) -> list[tuple[float, float, float]]:
+    """Share, tokens and share beyond of what discovery takes for tokens in a step of a loop over a loader."""
     discovery = Discovery()
     loader = iter(torch.utils.data.DataLoader(tokens(), batch_size=4))
     assert discovery.start()
     (call or model)(next(loader))
-    return discovery.stop().padded
+    facts = [fact for kind, fact in discovery.stop().facts if kind == "padding"]
+    return [(fact["share"], fact["tokens"], fact["beyond"]) for fact in facts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -66,7 +66,7 @@ from steptime.intervals import EMPTY, contains, intersect, join, measure, subtra
 from steptime.journal import Flag, Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine, mean_of_series
-from steptime.recording.recording import OptimizerFacts, Process, TelemetrySample
+from steptime.recording.recording import ModuleFacts, OptimizerFacts, Process, RuleFacts, TelemetrySample
 from steptime.trace.compile_logs import CompilerEvent, is_limit, reason_and_hint
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import is_compiled, matching, of_symbols
@@ -123,25 +123,23 @@ def assemble(
         compiler=_compiler(process),
         sites=_site_uses(process),
         paths=paths,
-        texts=process.texts,
-        called=process.called,
         repeated=repeated,
         frozen=frozen,
         repeats=repeat_uses(looked, phases, step.duration.value),
         seldom=seldom_uses(process.codes, lines),
-        works=work_uses(looked, process.called, phases, step.duration.value, lines, paths),
+        works=work_uses(looked, process.callees, phases, step.duration.value, lines, paths),
         garbage=_garbage(layout),
         segments=segment_uses(process, layout),
         contention=contention,
         machine=peaks,
         top_modules=top_modules,
-        padding=process.padding,
         change=change_use(process, layout),
         period=period_use(process, layout),
         passes=(passes := pass_use(process, layout, usual)),
         outliers=with_passes(outliers, process, layout, passes),
         caught=caught_use(process, layout),
         gpus=gpu_uses(steps, usual, telemetry, process.devices),
+        **{each.name: getattr(process, each.name) for each in fields(RuleFacts)},
     )
     if recorded is not None:
         case = with_profile(case, recorded, process, kept)
@@ -155,9 +153,8 @@ def with_profile(
     bare traces share this one place, so that no rule sees only one of them. process: None for a bare trace; kept: as in
     `assemble`."""
     steps = recorded.profiled
-    called = {(fact.file, fact.line): fact.names for fact in case.called}
     functions = recorded.functions
-    runs = run_uses(functions, case.paths, case.lines, called)
+    runs = run_uses(functions, case.paths, case.lines, case.callees)
     case = replace(
         case,
         runs=runs,
@@ -173,14 +170,14 @@ def with_profile(
         return case
     trace, graphs = steps.trace, graph_use(steps)
     forward = steps.phases.get(Phase.FORWARD, union(steps.boundaries[:, 0], steps.boundaries[:, 1]))
-    known, without_update = (process.modules, process.without_update) if process is not None else ((), ())
+    known = (process.modules if process is not None else None) or ModuleFacts(())
     use = process.use if process is not None else None
     case = replace(
         case,
         step=replace(case.step, compiled=bool(of_symbols(trace, is_compiled).any()), graphs=graphs),
         gradients=gradient_use(trace, steps.boundaries),
         changing_work=changing_work(trace, steps.boundaries, forward),
-        modules=module_uses(steps, known, kept, without_update),
+        modules=module_uses(steps, known.modules, kept, known.without_update),
         garbage=case.garbage or traced_garbage(trace, steps.windows),
         dropped=unused_passes(steps, use.passes) if use is not None else (),
         picked=picked_uses(steps, use.passes) if use is not None else (),
@@ -305,7 +302,7 @@ def _compiling(process: Process, steps: Steps) -> tuple[int, int]:
 
 
 def _site_uses(process: Process) -> tuple[SiteUse, ...]:
-    called = {(fact.file, fact.line): fact.names for fact in process.called}
+    callees = process.callees
     return tuple(
         SiteUse(
             each.name,
@@ -313,7 +310,7 @@ def _site_uses(process: Process) -> tuple[SiteUse, ...]:
             each.count / max(1, each.steps),
             each.site,
             each.count,
-            called.get((each.site.file, each.site.line), ()),
+            callees.get((each.site.file, each.site.line), ()),
         )
         for each in process.sites
     )

@@ -54,7 +54,7 @@ from steptime.analysis.stragglers.comparison import Straggler
 from steptime.analysis.unused import PickedUse, UnreadUse, UnusedPass
 from steptime.analysis.user_code import FunctionUse
 from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine, mean_of_series
-from steptime.recording.recording import CalledFacts, FunctionText, PaddingFacts
+from steptime.recording.recording import RuleFacts
 from steptime.trace.compile_logs import CompilerEvent
 
 
@@ -247,7 +247,7 @@ def absent(default: Value, reason: str, in_trace: str = "") -> Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Case(RuleFacts):
     """Everything that rules may look at for one process. changing_work: whether the model runs other operators or
     shapes from one profiled step to the next; None where that is not known. second_order: gradients are taken of
     gradients in the profiled steps."""
@@ -335,10 +335,6 @@ class Case:
     paths: tuple[PathUse, ...] = absent(
         (), "the functions below the training loop were not timed", "a trace does not time lines (steptime run does)"
     )
-    texts: tuple[FunctionText, ...] = absent(
-        (), "no function's text was recorded", "a trace does not hold the text of functions (steptime run records it)"
-    )
-    called: tuple[CalledFacts, ...] = absent((), "no line was seen to call anything")
     functions: tuple[FunctionUse, ...] = absent((), "no step was profiled with Python stacks")
     runs: tuple[RunUse, ...] = absent((), "no step was profiled with Python stacks")
     repeated: RepeatedForward | None = absent(None, "no model that trains ran without gradients in the steps")
@@ -350,7 +346,6 @@ class Case:
         "no line computed again what it had computed before",
         "a trace does not hold what lines give (steptime run looks at it)",
     )
-    padding: PaddingFacts | None = absent(None, "no batch of tokens was seen")
     lengths: LengthUse | None = absent(None, "the profiled steps do not last as long as their batches are large")
     change: LastingChange | None = absent(None, "the steps did not change for good within the run")
     period: PeriodUse | None = absent(None, "no step is slow every so many steps")
@@ -400,7 +395,9 @@ class Case:
         return ABSENT[name]["in_trace" if self.step.mode == "trace" else "reason"]
 
 
-ABSENT: Mapping[str, Mapping[str, str]] = {each.name: each.metadata for each in fields(Case) if each.metadata}
+ABSENT: Mapping[str, Mapping[str, str]] = {
+    each.name: each.metadata for each in fields(Case) if "reason" in each.metadata
+}
 """Fields that may be missing, with the sentences for that."""
 PARAMETERS = frozenset({each.name for each in fields(Case)} | {"compiled", "compilable", "between_runs", "case"})
 """Evidence that a rule or a fix may ask for: fields of a case, values derived from several of them, and the case

@@ -283,7 +283,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     inside = np.searchsorted(collections, times.end) - np.searchsorted(collections, times.start)
     garbage = counted(times.identity, times.start, inside)
     sources = dict(_sources(process))
-    called = {(fact.file, fact.line): fact.names for fact in process.called}
+    callees = process.callees
     duration = spent.sum(axis=2)
     known = [row for row, each in enumerate(identities.tolist()) if each in sources and duration[row].any()]
     return tuple(
@@ -295,7 +295,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
             hits=float(hits[row].mean()),
             garbage=float(garbage[row].mean()),
             checkpoint=float(checkpoint[row].mean()),
-            calls=called.get((source.file, source.line), ()),
+            calls=callees.get((source.file, source.line), ()),
         )
         for row in sorted(known, key=lambda row: -duration[row].sum())[:MOST_LINES]
     )

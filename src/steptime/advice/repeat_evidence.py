@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from steptime.advice.evidence import LineUse, PathUse
@@ -14,7 +14,7 @@ from steptime.advice.run_uses import CategoryUse, LoaderUse, RepeatUse, WorkUse
 from steptime.advice.savings import modelled, ratio
 from steptime.analysis.layout import Layout
 from steptime.quantities import Estimate, SourceLine, format_share
-from steptime.recording.recording import CalledFacts, LineWork, Process, RepeatedLine, RepeatFacts
+from steptime.recording.recording import LineWork, Process, RepeatedLine, RepeatFacts
 
 NEARLY_ALL = 0.9
 """Of the time of a line: a line below it that takes so much is what computes."""
@@ -147,7 +147,7 @@ def _is_below(line: RepeatedLine, top: RepeatedLine, lines: list[RepeatedLine]) 
 
 def work_uses(
     looked: Iterable[Looked],
-    called: Iterable[CalledFacts],
+    callees: Mapping[tuple[str, int], tuple[str, ...]],
     phases: tuple[CategoryUse, ...],
     usual: float,
     lines: Iterable[LineUse] = (),
@@ -161,11 +161,10 @@ def work_uses(
         timed[_place(line_use.source)] += round(line_use.duration.value)
     calling = {_place(below) for path in paths for below in path.lines[1:] if _place(below) != _place(path.lines[0])}
     whole = {phase.name: phase.duration.value for phase in phases}
-    names = {(fact.file, fact.line): fact.names for fact in called}
     found: dict[tuple[str, int, str], WorkUse] = {}
     for each in looked:
         for line in sorted(each.facts.works, key=lambda line: -line.duration):
-            for kind, what, spent in _found(line, each, names.get((line.site.file, line.site.line), ())):
+            for kind, what, spent in _found(line, each, callees.get(_place(line.site), ())):
                 place = _place(line.site)
                 most = timed[place] if place in timed and place not in calling else usual
                 amount = min(whole.get(line.part, usual), each.share * spent, most)

@@ -63,22 +63,17 @@ now = time.perf_counter_ns
 @dataclass
 class Found:
     """Result of the discovery. top_modules: modules with parameters, called from outside of other modules and of the
-    loader. sites: `SiteFacts` without `steps`. functions: code of user functions whose lines are worth timing, most
-    expensive first. calls: of Python and C functions, as a trace with stacks would hold them; torch_calls: of torch's
-    in C. padded: fraction of padding, number of tokens and fraction beyond the longest row per batch that an embedding
-    reads; fills: line of the
-    loader's code that fills rows up, None without one. called: `CalledFacts`. inputs: returns the model's `Inputs` by
-    number of optimizers, or None if the first dimension may not be the batch. autocast: format of the autocast around
-    modules that are trained, "off", or None if none was called."""
+    loader. facts: to be written, (kind, fields) each. functions: code of user functions whose lines are worth timing,
+    most expensive first. calls: of Python and C functions, as a trace with stacks would hold them; torch_calls: of
+    torch's in C. inputs: returns the model's `Inputs` by number of optimizers, or None if the first dimension may not
+    be the batch. autocast: format of the autocast around modules that are trained, "off", or None if none was
+    called."""
 
     top_modules: list[torch.nn.Module] = field(default_factory=list)
-    sites: list[dict[str, Any]] = field(default_factory=list)
+    facts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     functions: tuple[CodeType, ...] = ()
     calls: int = 0
     torch_calls: int = 0
-    padded: list[tuple[float, int, float]] = field(default_factory=list)
-    fills: dict[str, Any] | None = None
-    called: list[dict[str, Any]] = field(default_factory=list)
     inputs: Callable[[int], Inputs | None] = lambda optimizers: None
     autocast: str | None = None
 
@@ -185,22 +180,17 @@ class Discovery:
                 delattr(torch.Tensor, name)
         self._end = self._end or now()
 
-    def stop(self) -> Found:
+    def stop(self, steps: int = 1) -> Found:
+        """Ends it after so many steps."""
         self._take_away()
         window = self._end - self._start
         top_modules = [
             module for module in (reference() for reference in self._top_modules.values()) if module is not None
         ]
-        called = [
-            {"name": name, "device": device, "count": count, "site": sites.line_at(place)}
-            for (name, device, _, _), (count, place) in self._sites.items()
-        ]
-        lines = [{"file": file, "line": line, "names": list(names)} for (file, line), names in self._called.items()]
-        tokens = _read_tokens(self._padded, self._embedded, top_modules)
+        padded = _read_tokens(self._padded, self._embedded, top_modules)
+        facts = _facts(steps, self._sites, self._called, padded, self._fills)
         functions, inputs = _worth_timing(self._uses.values(), window), self._inputs.found
-        counts = self._calls, self._torch_calls
-        fills = sites.line_at(self._fills[min(self._fills)]) if self._fills else None
-        found = Found(top_modules, called, functions, *counts, tokens, fills, lines, inputs, self._autocast)
+        found = Found(top_modules, facts, functions, self._calls, self._torch_calls, inputs, self._autocast)
         self._stack.clear()
         self._uses.clear()
         return found
@@ -405,6 +395,26 @@ def _read_tokens(
         if any(reads_tokens(shape, read) for read in embedded)
         or (smallest >= 0 and any(largest < size for size in sizes))
     ]
+
+
+def _facts(
+    steps: int,
+    called_at: dict[tuple[str, str, str, int], list[Any]],
+    called: dict[tuple[str, int], dict[str, None]],
+    padded: list[tuple[float, int, float]],
+    fills: dict[int, tuple[str, int, str]],
+) -> list[tuple[str, dict[str, Any]]]:
+    """Returns what is to be written of so many steps."""
+    facts: list[tuple[str, dict[str, Any]]] = [
+        ("site", {"steps": steps, "name": name, "device": device, "count": count, "site": sites.line_at(place)})
+        for (name, device, _, _), (count, place) in called_at.items()
+    ]
+    facts += [("called", {"file": file, "line": line, "names": list(names)}) for (file, line), names in called.items()]
+    if padded:
+        share, tokens, beyond = (sum(each) / len(padded) for each in zip(*padded, strict=True))
+        counts = {"share": share, "batches": len(padded), "tokens": tokens, "beyond": beyond}
+        facts.append(("padding", {**counts, "site": sites.line_at(fills[min(fills)]) if fills else None}))
+    return facts
 
 
 def _worth_timing(found: Iterable[_Use], window: int) -> tuple[CodeType, ...]:

@@ -233,21 +233,14 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
         yield from _under(session, discovery.give_up, DISCOVERY_LIMIT, range(steps), DISCOVERY_LIMIT)
     finally:
         end = now()
-        found = discovery.stop()
+        found = discovery.stop(session.steps - first)
         session.recorder.interval(int(Kind.DISCOVERY), 0, start, end)
     _expect(session, graph_nodes() - nodes, found, max(1, session.steps - first))
     frames.look(sys._getframe())
     for module in found.top_modules:
         session.add_top_module(module)
-    for site in found.sites:
-        session.recorder.fact("site", **{"steps": session.steps - first, **site})
-    for called in found.called:
-        session.recorder.fact("called", **called)
-    if found.padded:
-        batches = len(found.padded)
-        share, tokens, beyond = (sum(each) / batches for each in zip(*found.padded, strict=True))
-        facts = {"share": share, "batches": batches, "tokens": tokens, "beyond": beyond, "site": found.fills}
-        session.recorder.fact("padding", **facts)
+    for kind, fields in found.facts:
+        session.recorder.fact(kind, **fields)
     identity.write_process(session.recorder.folder, *identity.device_of(found.top_modules))
     _note_inputs(session, found, session.steps - first)
     found.top_modules.clear()  # the script lives as long as the job, and would keep its models alive

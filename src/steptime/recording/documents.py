@@ -28,38 +28,7 @@ LARGEST_NUMBER = 1 << 62
 ESCAPE = re.compile(rb"\\(?:ud[89ab]..\\ud[c-f]..|(?P<half>ud[89a-f]..)|.)", re.DOTALL)
 """Escape of JSON, as Python writes it: a surrogate pair, half of one, or any other."""
 
-FACT_TYPES: dict[str, type[Any]] = {
-    "device": rec.DeviceFacts,
-    "optimizer": rec.OptimizerFacts,
-    "root": rec.TopModuleFacts,
-    "loader": rec.LoaderFacts,
-    "code": rec.CodeFacts,
-    "site": rec.SiteFacts,
-    "called": rec.CalledFacts,
-    "function": rec.FunctionText,
-    "settings": rec.SettingsFacts,
-    "compilation": rec.CompilationFacts,
-    "graph_break": rec.GraphBreakFacts,
-    "trace": rec.TraceFacts,
-    "change": rec.ChangeFacts,
-    "leak": rec.LeakFacts,
-    "growing": rec.GrowingFacts,
-    "freed": rec.FreedFacts,
-    "loss": rec.LossFacts,
-    "padding": rec.PaddingFacts,
-    "inputs": rec.InputFacts,
-    "items": rec.ItemFacts,
-    "samples": rec.SampleFacts,
-    "worker_samples": rec.SampleFacts,
-    "repeats": rec.RepeatFacts,
-    "use": rec.UseFacts,
-    "passes": rec.PassSiteFacts,
-    "modules": rec.ModuleFacts,
-    "between": rec.BetweenFacts,
-    "caught": rec.CaughtFacts,
-    "line_cost": rec.LineCostFacts,
-    "out_of_memory": rec.OutOfMemoryFacts,
-}
+FACT_TYPES = {each.name: each.kind for each in rec.FACTS}
 """Type of a line by its `fact`; lines of "note" have a `text` instead."""
 
 

@@ -9,11 +9,11 @@ Also the reader of parity.jsonl, which a variant of a trial writes: losses, grad
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -107,9 +107,6 @@ JOURNAL_BLOCK = RECORD.size << 16
 """Bytes that are read at once."""
 MOST_PROCESSES = 4096
 LARGEST_IDENTITY = 2**32 - 1
-
-F = TypeVar("F")
-Looked = TypeVar("Looked", rec.RepeatFacts, rec.SampleFacts, rec.ItemFacts)
 
 
 class _ManifestVersion(msgspec.Struct):
@@ -259,72 +256,35 @@ def assemble_process(
     """Makes a process from the content of its files. found: the facts in the order in which they were written."""
     match = PROCESS_FOLDER.fullmatch(folder.name)
     unknown = rec.ProcessFacts(int(match[1]) if match else 0, (), "", "", "", "", 0, 0, 0)
-    settings = _of(found, rec.SettingsFacts)
-    loaders = _newest(_of(found, rec.LoaderFacts), "identity")
+    facts = {each.field: each.of(found) for each in rec.FACTS}
     identity = workers.identity.copy()
     spawned = [  # spawned workers know the loader's seed only
         (SPAWNED | loader.seed, loader.identity)
-        for loader in loaders
+        for loader in facts["loaders"]
         if loader.seed is not None and 0 <= loader.identity <= LARGEST_IDENTITY
     ]
     for seed, loader in spawned:
         identity[workers.identity == seed] = loader
     iterators = dict(reversed(spawned))
     identity.flags.writeable = False
-
-    def of_iterators(kind: type[Looked]) -> tuple[Looked, ...]:
-        facts = ((each, each.iterator) for each in _of(found, kind))
-        return tuple(replace(each, iterator=iterators.get(at, at)) for each, at in facts if at is not None)
-
-    freed = {name for fact in _of(found, rec.FreedFacts) for name in fact.names}
+    for each in rec.FACTS:
+        if each.in_workers:
+            facts[each.field] = tuple(
+                replace(fact, iterator=iterators.get(fact.iterator, fact.iterator)) for fact in facts[each.field]
+            )
+    freed = {name for fact in facts["freed"] for name in fact.names}
+    for name in ("leaks", "growing"):
+        facts[name] = tuple(fact for fact in facts[name] if fact.name not in freed)
+    facts["traces"] = _traces(folder, facts["traces"], problems)
     return rec.Process(
         folder=folder,
         facts=known or unknown,
         intervals=intervals,
         workers=replace(workers, identity=identity),
-        settings=settings[-1] if settings else None,
-        top_modules=_newest(_of(found, rec.TopModuleFacts), "identity"),
-        optimizers=_newest(_of(found, rec.OptimizerFacts), "identity"),
-        loaders=loaders,
-        codes=_newest(_of(found, rec.CodeFacts), "base"),
-        sites=_newest(_of(found, rec.SiteFacts), "name", "site", "device"),
-        compilations=tuple(_of(found, rec.CompilationFacts)),
-        traces=_traces(folder, _of(found, rec.TraceFacts), problems),
         notes=tuple(fact for fact in found if isinstance(fact, str)),
-        changes=_newest(_of(found, rec.ChangeFacts), "identity"),
         parity=read_parity(folder / "parity.jsonl", problems),
-        leaks=tuple(each for each in _of(found, rec.LeakFacts) if each.name not in freed),
-        growing=tuple(each for each in _of(found, rec.GrowingFacts) if each.name not in freed),
-        out_of_memory=next(reversed(_of(found, rec.OutOfMemoryFacts)), None),
-        padding=next(reversed(_of(found, rec.PaddingFacts)), None),
-        loss=next(iter(_of(found, rec.LossFacts)), None),
-        inputs=next(reversed(_of(found, rec.InputFacts)), None),
-        sampled=tuple(each for each in _of(found, rec.SampleFacts) if each.iterator is None),
-        repeats=next((each for each in reversed(_of(found, rec.RepeatFacts)) if each.iterator is None), None),
-        repeats_in_workers=of_iterators(rec.RepeatFacts),
-        use=next(reversed(_of(found, rec.UseFacts)), None),
-        pass_sites=tuple(_of(found, rec.PassSiteFacts)),
-        texts=_newest(_of(found, rec.FunctionText), "file", "first_line"),
-        called=_newest(_of(found, rec.CalledFacts), "file", "line"),
-        modules=next((fact.modules for fact in reversed(_of(found, rec.ModuleFacts))), ()),
-        without_update=next((fact.without_update for fact in reversed(_of(found, rec.ModuleFacts))), ()),
-        between=next(reversed(_of(found, rec.BetweenFacts)), None),
-        in_workers=of_iterators(rec.SampleFacts),
-        items=of_iterators(rec.ItemFacts),
-        caught=tuple(_of(found, rec.CaughtFacts)),
-        line_cost=next(reversed(_of(found, rec.LineCostFacts)), None),
-        graph_breaks=tuple(_of(found, rec.GraphBreakFacts)),
-        devices=_newest(_of(found, rec.DeviceFacts), "identity"),
+        **facts,
     )
-
-
-def _of(facts: Iterable[object], kind: type[F]) -> list[F]:
-    return [fact for fact in facts if isinstance(fact, kind)]
-
-
-def _newest(facts: list[F], *identity: str) -> tuple[F, ...]:
-    """Keeps the last fact of each identity."""
-    return tuple({tuple(getattr(fact, name) for name in identity): fact for fact in facts}.values())
 
 
 def read_facts(folder: Path, problems: list[str]) -> rec.ProcessFacts | None:
@@ -378,12 +338,12 @@ def _blocks(path: Path, problems: list[str]) -> Iterator[bytes]:
             yield from blocks
 
 
-def _traces(folder: Path, traces: list[rec.TraceFacts], problems: list[str]) -> tuple[rec.TraceFacts, ...]:
+def _traces(folder: Path, traces: Sequence[rec.TraceFacts], problems: list[str]) -> tuple[rec.TraceFacts, ...]:
     """Returns the traces whose files exist, compressed or not; paths out of the folder are not followed. The early one
     is left out if there is a later one. A job that changes the kind of its boundaries (first evaluation, then training)
-    overwrites its windows: of several with one name, the last counts."""
+    overwrites its windows: of several with one path, the last counts."""
     present = []
-    for trace in {trace.path: trace for trace in traces}.values():
+    for trace in traces:
         names = (trace.path, trace.path + ".gz") if Path(trace.path).name == trace.path else ()
         name = next((name for name in names if _is_file(folder / name)), None)
         if name is None:

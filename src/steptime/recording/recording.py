@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from steptime.arrays import Int64
 from steptime.quantities import SourceLine
+from steptime.recording.fact_fields import fact, fact_fields
 from steptime.recording.parity import Parity
 
 
@@ -66,8 +67,10 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerFacts:
-    """One optimizer object. parameters: tensors; elements: numbers in them. groups: of parameters; distinct_groups:
-    with different options; 0 where not known. made: at least so many, one in the place of the other."""
+    """One optimizer object, made at `site`. parameters: tensors; elements: numbers in them. foreach, fused: of the
+    first group, None where torch chooses. sparse_candidates: elements of embedding weights whose gradient is dense and
+    mostly zero. groups: of parameters; distinct_groups: with different options; 0 where not known. made: at least so
+    many, one in the place of the other."""
 
     identity: int
     type: str
@@ -113,8 +116,8 @@ class LoaderFacts:
     """DataLoader iterator and its settings. `loader` is equal for iterators with one construction site and settings.
     in_memory_tensors: an item is only an index into tensors in memory. batched_fetch: one call reads a batch. collate:
     name of the function. item_site: definition of the dataset's item function. seed: the iterator's random base seed
-    modulo 2**31, which spawned workers write instead of the identity. made_by: number of the DataLoader object, None if
-    unknown."""
+    modulo 2**31; spawned workers write 2**31 + seed instead of the identity. made_by: number of the DataLoader object,
+    None if unknown."""
 
     identity: int
     loader: int
@@ -148,7 +151,7 @@ class CodeLine:
 
 @dataclass(frozen=True, slots=True)
 class CodeFacts:
-    """Traced function. A LINE record's identity is `base` + (line - first_line)."""
+    """Traced function. loop: it has the training loop. A LINE record's identity is `base` + (line - first_line)."""
 
     base: int
     file: str
@@ -677,47 +680,68 @@ class Manifest:
     after_ns: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleFacts:
+    """Facts that rules and fixes take as the probe wrote them: fields of a process, and by the same names of its case.
+    reason, in_trace: why one may be missing."""
+
+    padding: PaddingFacts | None = fact(None, "padding", reason="no batch of tokens was seen")
+    texts: tuple[FunctionText, ...] = fact(
+        (), "function", "file", "first_line",
+        reason="no function's text was recorded",
+        in_trace="a trace does not hold the text of functions (steptime run records it)",
+    )  # fmt: skip
+    called: tuple[CalledFacts, ...] = fact((), "called", "file", "line", reason="no line was seen to call anything")
+
+    @property
+    def callees(self) -> dict[tuple[str, int], tuple[str, ...]]:
+        """Names of the functions that a line, (file, number), was seen to call."""
+        return {(fact.file, fact.line): fact.names for fact in self.called}
+
+
 @dataclass(frozen=True, slots=True)
-class Process:
-    """Process that trained (or inferred). workers: loader.bin; in_workers: line times in loader workers."""
+class Process(RuleFacts):
+    """Process that trained (or inferred). workers: loader.bin; in_workers: line times in loader workers; freed: names
+    that are left out of leaks and growing."""
 
     folder: Path
     facts: ProcessFacts
     intervals: IntervalTable
     workers: IntervalTable
-    settings: SettingsFacts | None
-    top_modules: tuple[TopModuleFacts, ...]
-    optimizers: tuple[OptimizerFacts, ...]
-    loaders: tuple[LoaderFacts, ...]
-    codes: tuple[CodeFacts, ...]
-    sites: tuple[SiteFacts, ...]
-    compilations: tuple[CompilationFacts, ...]
-    traces: tuple[TraceFacts, ...]
-    notes: tuple[str, ...]
-    changes: tuple[ChangeFacts, ...] = ()
+    notes: tuple[str, ...] = ()
     parity: Parity | None = None
-    leaks: tuple[LeakFacts, ...] = ()
-    growing: tuple[GrowingFacts, ...] = ()
-    out_of_memory: OutOfMemoryFacts | None = None
-    padding: PaddingFacts | None = None
-    inputs: InputFacts | None = None
-    sampled: tuple[SampleFacts, ...] = ()
-    repeats: RepeatFacts | None = None
-    use: UseFacts | None = None
-    called: tuple[CalledFacts, ...] = ()
-    texts: tuple[FunctionText, ...] = ()
-    pass_sites: tuple[PassSiteFacts, ...] = ()
-    modules: tuple[tuple[str, str, int, int], ...] = ()
-    without_update: tuple[tuple[str, int], ...] = ()
-    between: BetweenFacts | None = None
-    in_workers: tuple[SampleFacts, ...] = ()
-    repeats_in_workers: tuple[RepeatFacts, ...] = ()
-    items: tuple[ItemFacts, ...] = ()
-    caught: tuple[CaughtFacts, ...] = ()
-    line_cost: LineCostFacts | None = None
-    graph_breaks: tuple[GraphBreakFacts, ...] = ()
-    devices: tuple[DeviceFacts, ...] = ()
-    loss: LossFacts | None = None
+    devices: tuple[DeviceFacts, ...] = fact((), "device", "identity")
+    optimizers: tuple[OptimizerFacts, ...] = fact((), "optimizer", "identity")
+    top_modules: tuple[TopModuleFacts, ...] = fact((), "root", "identity")
+    loaders: tuple[LoaderFacts, ...] = fact((), "loader", "identity")
+    codes: tuple[CodeFacts, ...] = fact((), "code", "base")
+    sites: tuple[SiteFacts, ...] = fact((), "site", "name", "site", "device")
+    settings: SettingsFacts | None = fact(None, "settings")
+    compilations: tuple[CompilationFacts, ...] = fact((), "compilation")
+    graph_breaks: tuple[GraphBreakFacts, ...] = fact((), "graph_break")
+    traces: tuple[TraceFacts, ...] = fact((), "trace", "path")
+    changes: tuple[ChangeFacts, ...] = fact((), "change", "identity")
+    modules: ModuleFacts | None = fact(None, "modules")
+    loss: LossFacts | None = fact(None, "loss")
+    inputs: InputFacts | None = fact(None, "inputs")
+    items: tuple[ItemFacts, ...] = fact((), "items", in_workers=True)
+    sampled: tuple[SampleFacts, ...] = fact((), "samples")
+    in_workers: tuple[SampleFacts, ...] = fact((), "worker_samples", in_workers=True)
+    repeats: RepeatFacts | None = fact(None, "repeats")
+    repeats_in_workers: tuple[RepeatFacts, ...] = fact((), "repeats", in_workers=True)
+    pass_sites: tuple[PassSiteFacts, ...] = fact((), "passes")
+    use: UseFacts | None = fact(None, "use")
+    between: BetweenFacts | None = fact(None, "between")
+    line_cost: LineCostFacts | None = fact(None, "line_cost")
+    caught: tuple[CaughtFacts, ...] = fact((), "caught")
+    leaks: tuple[LeakFacts, ...] = fact((), "leak")
+    growing: tuple[GrowingFacts, ...] = fact((), "growing")
+    freed: tuple[FreedFacts, ...] = fact((), "freed")
+    out_of_memory: OutOfMemoryFacts | None = fact(None, "out_of_memory")
+
+
+FACTS = fact_fields(Process)
+"""All facts, in the order of the format's page."""
 
 
 @dataclass(frozen=True, slots=True)
