@@ -511,16 +511,6 @@ PLANTED: dict[str, dict[str, Case]] = {
     "frozen-forward": {
         "fires": replace(BASE, frozen=RepeatedForward(about(6 * MS), 1.0, ITEM)),
         "fires-without-a-line": replace(BASE, frozen=RepeatedForward(about(6 * MS), 2.0)),
-        "fires-next-to-small-writes": replace(
-            BASE,
-            frozen=RepeatedForward(about(6 * MS), 1.0, ITEM, parameters=40, parameter_bytes=100_000),
-            operators=(*HEALTHY.operators, operator("mul_", 50, 0.8 * MS, "memory", "rest", bytes=12e6)),
-        ),
-        "clean-it-follows-the-trained-model": replace(
-            BASE,
-            frozen=RepeatedForward(about(6 * MS), 1.0, ITEM, parameters=40, parameter_bytes=4_000_000),
-            operators=(*HEALTHY.operators, operator("lerp_", 40, 0.8 * MS, "memory", "rest", bytes=12e6)),
-        ),
         "clean-an-evaluation-now-and-then": replace(BASE, frozen=RepeatedForward(about(6 * MS), 0.1, ITEM, 0.1)),
         "clean-small": replace(BASE, frozen=RepeatedForward(about(1 * MS), 1.0, ITEM)),
     },

@@ -406,6 +406,28 @@ def test_a_second_phase_is_said_though_the_probe_looks_then(tmp_path: Path, look
     assert re.match(rf"1 of 21 steps took 8\.\d+ s, .* excluded here: {what}\.", verdict(case).sentence)
 
 
+@pytest.mark.parametrize(
+    ("fact", "repeated", "frozen"),
+    [
+        (("written", {"identity": 1}), 4.0, True),
+        (("written", {"identity": 2}), 4.0, False),
+        (("without_gradients", {"identity": 1, "calls": 4, "same": 4}), 4.0, True),
+        (("without_gradients", {"identity": 1, "calls": 4, "same": 1}), 1.0, True),
+        (("without_gradients", {"identity": 1, "calls": 4, "same": 0}), 0.0, True),
+    ],
+)
+def test_a_forward_without_gradients_is_needed_on_other_inputs_or_with_other_weights(
+    tmp_path: Path, fact: tuple[str, dict[str, int]], repeated: float, frozen: bool
+) -> None:
+    job = JournalBuilder().fact(fact[0], **fact[1])
+    for _ in range(20):
+        job.forward(4 * MS, 1, gradient=False).forward(4 * MS, 2, gradient=False).forward(5 * MS, 1)
+        job.backward(8 * MS).step(2 * MS)
+    case = case_of(job.process(tmp_path / "recording"))
+    assert (case.repeated.duration.value if case.repeated is not None else 0.0) == repeated * MS
+    assert (case.frozen is not None) is frozen
+
+
 def test_the_line_of_a_frozen_model_is_the_one_that_runs_no_trained_one(tmp_path: Path) -> None:
     """Both models are called by one line of a function: the loop's line says which of them it is."""
     texts = ("chosen = scores(model, batch)", "wanted = scores(reference, batch)", "return model(batch)")

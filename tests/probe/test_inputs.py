@@ -224,3 +224,52 @@ def test_a_size_that_changes_for_good_holds_no_more() -> None:
             now += PERIOD
             check.look(now, (torch.randn(8, 6),), {})
     assert reported == [True]
+
+
+@pytest.mark.parametrize(
+    ("quiet", "same"),
+    [("another batch", [False]), ("the batch again", [True]), ("the batch before it trains", [True]), ("none", [])],
+)
+def test_calls_without_gradients_read_the_batch_of_the_step_or_another_one(quiet: str, same: list[bool]) -> None:
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        batch, following = torch.randn(5, 6), torch.randn(5, 6)
+        with torch.no_grad():
+            if quiet == "the batch before it trains":
+                model(batch)
+            if quiet == "another batch":
+                model(following)
+        loss_of(model(batch)).backward()
+        optimizer.step()
+        if quiet == "the batch again":
+            with torch.no_grad():
+                model(batch)
+
+    discovery = Discovery()
+    assert discovery.start()
+    try:
+        step()
+        step()
+    finally:
+        found = discovery.stop()
+    assert [call.same for call in found.without_gradients(model)] == 2 * same
+    assert all(call.place is not None and call.place[0] == __file__ for call in found.without_gradients(model))
+
+
+def test_the_place_of_a_call_is_outside_of_the_methods_of_its_module() -> None:
+    class Actor(nn.Linear):  # type: ignore[misc]
+        def act(self, x: Any) -> Any:
+            return self(x).argmax(1)
+
+    actor = Actor(6, 2)
+    discovery = Discovery()
+    assert discovery.start()
+    try:
+        with torch.no_grad():
+            actor.act(torch.randn(5, 6))
+    finally:
+        (call,) = discovery.stop().without_gradients(actor)
+    assert call.place is not None
+    assert call.place[2] == "test_the_place_of_a_call_is_outside_of_the_methods_of_its_module"

@@ -89,15 +89,12 @@ class SeldomUse:
 @dataclass(frozen=True, slots=True)
 class RepeatedForward:
     """Forwards without gradients, in training steps, of models that are trained in them, or that never are. duration,
-    calls: per step. steps: fraction of the steps that have one. parameters, parameter_bytes: tensors and bytes of
-    these models; 0 if unknown."""
+    calls: per step. steps: fraction of the steps that have one."""
 
     duration: Estimate
     calls: float
     source: SourceLine | None = None
     steps: float = 1.0
-    parameters: int = 0
-    parameter_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,14 +322,20 @@ def grown_line(process: Process, layout: Layout) -> tuple[SourceLine, float] | N
 def forwards_without_gradients(
     process: Process, layout: Layout, usual: Int64
 ) -> tuple[RepeatedForward | None, RepeatedForward | None]:
-    """Forwards without gradients in the usual steps: of models that are trained in them, and of models that never run
-    with gradients."""
+    """Forwards without gradients in the usual steps: of models that are trained in them, as far as they were seen to
+    read what the model reads with gradients; and of models that never run with gradients and keep their weights."""
     forwards = layout.activity.forwards
     gradient = forwards.flagged(Flag.GRADIENT)
     trained = np.isin(forwards.identity, forwards.identity[gradient])
-    kinds = forwards.where(~gradient & trained), forwards.where(~trained)
-    first, second = (_without_gradients(process, layout, usual, kind, forwards.start[gradient]) for kind in kinds)
-    return first, second
+    written = [each.identity for each in process.written]
+    kinds = forwards.where(~gradient & trained), forwards.where(~trained & ~np.isin(forwards.identity, written))
+    again, frozen = (_without_gradients(process, layout, usual, kind, forwards.start[gradient]) for kind in kinds)
+    seen = [each for each in process.without_gradients if each.identity in kinds[0].identity]
+    if again is not None and any(each.same < each.calls for each in seen):
+        part = sum(each.same for each in seen) / sum(each.calls for each in seen)
+        line = next((each.site for each in seen if each.same), None)
+        again = replace(again, duration=scaled(again.duration, part), calls=part * again.calls, source=line)
+    return again if again is not None and again.calls else None, frozen
 
 
 def _without_gradients(
@@ -341,16 +347,7 @@ def _without_gradients(
         return None
     calls = (np.searchsorted(chosen.start, steps.end) - np.searchsorted(chosen.start, steps.start))[usual]
     source = _calling(process, layout, chosen.start, others)
-    called = set(chosen.identity.tolist())
-    models = [each for each in process.top_modules if each.identity in called]
-    return RepeatedForward(
-        mean_of_series(spent),
-        float(calls.mean()),
-        source,
-        float((calls > 0).mean()),
-        sum(each.parameters for each in models),
-        sum(each.parameter_bytes for each in models),
-    )
+    return RepeatedForward(mean_of_series(spent), float(calls.mean()), source, float((calls > 0).mean()))
 
 
 def _calling(process: Process, layout: Layout, start: Int64, others: Int64) -> SourceLine | None:

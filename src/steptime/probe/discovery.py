@@ -22,7 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from steptime.probe import identity, sites
 from steptime.probe.datasets import Padded, padded_share, reads_tokens
-from steptime.probe.inputs import InputObserver, Inputs
+from steptime.probe.inputs import CallWithout, InputObserver, Inputs
 from steptime.probe.modules import named_modules
 from steptime.probe.objects import being_traced, parameters_of, unasked
 from steptime.probe.ours import pass_on, suppressed
@@ -66,8 +66,8 @@ class Found:
     loader. facts: to be written, (kind, fields) each. functions: code of user functions whose lines are worth timing,
     most expensive first. calls: of Python and C functions, as a trace with stacks would hold them; torch_calls: of
     torch's in C. inputs: returns the model's `Inputs` by number of optimizers, or None if the first dimension may not
-    be the batch. autocast: format of the autocast around modules that are trained, "off", or None if none was
-    called."""
+    be the batch. without_gradients: calls of a module. autocast: format of the autocast around modules that are
+    trained, "off", or None if none was called."""
 
     top_modules: list[torch.nn.Module] = field(default_factory=list)
     facts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -75,6 +75,7 @@ class Found:
     calls: int = 0
     torch_calls: int = 0
     inputs: Callable[[int], Inputs | None] = lambda optimizers: None
+    without_gradients: Callable[[torch.nn.Module], tuple[CallWithout, ...]] = lambda module: ()
     autocast: str | None = None
 
 
@@ -190,7 +191,8 @@ class Discovery:
         padded = _read_tokens(self._padded, self._embedded, top_modules)
         facts = _facts(steps, self._sites, self._called, padded, self._fills)
         functions, inputs = _worth_timing(self._uses.values(), window), self._inputs.found
-        found = Found(top_modules, facts, functions, self._calls, self._torch_calls, inputs, self._autocast)
+        counts, without = (self._calls, self._torch_calls), self._inputs.without_gradients
+        found = Found(top_modules, facts, functions, *counts, inputs, without, self._autocast)
         self._stack.clear()
         self._uses.clear()
         return found
@@ -336,7 +338,8 @@ class Discovery:
             if id(module) not in self._top_modules and next(parameters_of(module), None) is not None:
                 self._top_modules[id(module)] = weakref.ref(module)
             if id(module) in self._top_modules:
-                self._look(self._inputs.called, module, frame.f_locals["args"], frame.f_locals["kwargs"])
+                place = None if torch.is_grad_enabled() else _caller(frame)
+                self._look(self._inputs.called, module, frame.f_locals["args"], frame.f_locals["kwargs"], place)
             self._holds()
         if self._autocast in {None, "off"} and torch.is_grad_enabled():  # a model may switch it on within its forward
             self._autocast = identity.autocast_format()
@@ -370,6 +373,14 @@ class Discovery:
             self._sites[key] = [1, place]
         else:
             known[0] += 1
+
+
+def _caller(frame: FrameType | None) -> tuple[str, int, str] | None:
+    """Returns the user's place that calls a module, from the frame of its call, outside of its own methods."""
+    called = sites.variables(frame).get("self") if frame is not None else None
+    while frame is not None and sites.variables(frame).get("self") is called:
+        frame = frame.f_back
+    return sites.user_frame(frame)
 
 
 def _is_torchs(function: Any) -> bool:

@@ -19,6 +19,8 @@ from steptime.probe.objects import being_traced, modules_of, unasked
 
 MOST_CALLS = 1_000
 """Most model calls in the examined steps."""
+MOST_WITHOUT = 100
+"""Most calls without gradients in them."""
 LEAST_LENGTH = 2
 """Least length of a row of tokens."""
 PERIOD = 200_000_000
@@ -93,6 +95,25 @@ class _ModelCall:
     output: tuple[tuple[int, ...], ...] = ()
 
 
+@dataclass(slots=True)
+class CallWithout:
+    """Call of a module without gradients. module: its id; place: of the user's code; same: it was given a tensor that
+    the module is given with gradients, too, or no tensor that could be compared."""
+
+    module: int
+    tensors: list[weakref.ref[torch.Tensor]]
+    place: tuple[str, int, str] | None
+    same: bool
+
+    def trained(self, module: int, given: list[torch.Tensor]) -> None:
+        """Called when a module is called with gradients."""
+        self.same = self.same or (self.module == module and _shared(self.tensors, given))
+
+
+def _shared(known: Iterable[weakref.ref[torch.Tensor]], given: list[torch.Tensor]) -> bool:
+    return any(reference() is each for reference in known for each in given)
+
+
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """Common shape of the calls in the examined steps. module: returns the module whose calls count. rows, tokens: per
@@ -113,18 +134,27 @@ class InputObserver:
     _passes: list[list[_ModelCall]] = field(default_factory=lambda: [[]])
     _modules: dict[int, weakref.ref[torch.nn.Module]] = field(default_factory=dict)
     _tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
+    _trained_on: dict[int, list[weakref.ref[torch.Tensor]]] = field(default_factory=dict)
+    _without: list[CallWithout] = field(default_factory=list)
     _open: _ModelCall | None = None
     in_backward: bool = False
     _updates: int = 0
     _in_update: int = 0
     _calls: int = 0
 
-    def called(self, module: torch.nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        """Called when the user calls a module with parameters."""
+    def called(
+        self,
+        module: torch.nn.Module,
+        arguments: tuple[Any, ...],
+        named: Mapping[str, Any],
+        place: tuple[str, int, str] | None = None,
+    ) -> None:
+        """Called when the user calls a module with parameters, at that place."""
+        given = [each for _, each in _given(arguments, named) if isinstance(each, torch.Tensor)]
+        self._compare(id(module), given, place)
         if self.spoilt or self.in_backward or not torch.is_grad_enabled():
             return
         self._calls += 1
-        given = [each for _, each in _given(arguments, named) if isinstance(each, torch.Tensor)]
         again = any(known() is each for known in self._tensors for each in given)
         if again and any(id(module) == call.module for calls in self._passes[self._updates :] for call in calls):
             self.spoilt = True  # the same batch twice in a step (SAM, LBFGS), not two batches
@@ -133,6 +163,21 @@ class InputObserver:
         self._open = _ModelCall(id(module), size_of(arguments, named))
         self._passes[-1].append(self._open)
         self.spoilt = self.spoilt or self._calls > MOST_CALLS
+
+    def _compare(self, module: int, given: list[torch.Tensor], place: tuple[str, int, str] | None) -> None:
+        """Compares a call's tensors with those of the module's calls of the other kind: with gradients, or without."""
+        trained_on = self._trained_on.setdefault(module, [])
+        if torch.is_grad_enabled():
+            trained_on += map(weakref.ref, given)
+            for call in self._without:
+                call.trained(module, given)
+        elif len(self._without) < MOST_WITHOUT:
+            same = not given or _shared(trained_on, given)
+            self._without.append(CallWithout(module, list(map(weakref.ref, given)), place, same))
+
+    def without_gradients(self, module: torch.nn.Module) -> tuple[CallWithout, ...]:
+        """Calls of it without gradients."""
+        return tuple(call for call in self._without if call.module == id(module))
 
     def returned(self, result: Any) -> None:
         """Called when the call has ended."""

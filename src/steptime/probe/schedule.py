@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from threading import get_ident
 from types import CodeType
 from typing import Any, TypeVar
@@ -45,11 +45,12 @@ from steptime.probe.profiling import ProfilerWindow
 from steptime.probe.repeats import RepeatObserver
 from steptime.probe.sampling import LineSampler
 from steptime.probe.session import Session, Stage, desertion, leave
-from steptime.probe.sites import text_facts
+from steptime.probe.sites import line_at, text_facts
 from steptime.probe.step_metrics import StepMetrics
 from steptime.probe.steps import OPTIMIZER, Slower
 from steptime.probe.used import MOST_STEPS, UseObserver
 from steptime.probe.writers import OpenLoggers
+from steptime.probe.written import WrittenModels
 
 T = TypeVar("T")
 
@@ -125,12 +126,11 @@ def run(session: Session) -> Stage:
     exhausted.observe_device(session.recorder.folder)
     yield  # resumed at the first boundary
     stage = _stages(session)
+    weights = WrittenModels(lambda number: session.recorder.fact("written", identity=number))
     try:
-        for _ in stage:
+        for _ in chain(stage, repeat(None)):
             session.housekeeping.boundary()
-            yield
-        while True:
-            session.housekeeping.boundary()
+            weights.look(now(), ((each.identity, each.module) for each in session.top_modules))
             yield
     finally:
         stage.close()
@@ -239,6 +239,11 @@ def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None
     frames.look(sys._getframe())
     for module in found.top_modules:
         session.add_top_module(module)
+        if calls := found.without_gradients(module):
+            same = [call for call in calls if call.same]
+            site = line_at(same[0].place) if same and same[0].place is not None else None
+            facts = {"identity": session.numbers.of(module)[0], "calls": len(calls), "same": len(same), "site": site}
+            session.recorder.fact("without_gradients", **facts)
     for kind, fields in found.facts:
         session.recorder.fact(kind, **fields)
     identity.write_process(session.recorder.folder, *identity.device_of(found.top_modules))

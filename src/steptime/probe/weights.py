@@ -40,10 +40,10 @@ class Weights:
     def add(self, parameters: Iterable[Any]) -> None:
         """Adds the smallest of these; none where one cannot be read."""
         with unasked():
-            found = [each for each in parameters if type(each) in NATIVE and each.requires_grad and each.numel()]
-            smallest = sorted(found, key=TENSOR.numel)[:WATCHED] if all(map(_start, found)) else []
+            found = [each for each in parameters if type(each) in NATIVE and each.requires_grad]
+            chosen = smallest(found) if all(map(first_bytes, found)) else []
             living = [known for reference in self._watched if (known := reference()) is not None]
-            new = [each for each in smallest if not any(each is known for known in living)]
+            new = [each for each in chosen if not any(each is known for known in living)]
             self._watched = tuple(map(weakref.ref, [*living, *new]))
 
     def stop(self) -> None:
@@ -54,7 +54,7 @@ class Weights:
         if not self._watched:
             return False
         with unasked():
-            now = [_start(each) for reference in self._watched if (each := reference()) is not None]
+            now = [first_bytes(each) for reference in self._watched if (each := reference()) is not None]
         same, self._seen = bool(now) and None not in now and now == self._seen, now
         self._unchanged = self._unchanged + 1 if same else 0
         if self._unchanged > MOST_UNCHANGED:
@@ -62,7 +62,12 @@ class Weights:
         return same
 
 
-def _start(parameter: Any) -> tuple[int, bytes] | None:
+def smallest(parameters: Iterable[Any]) -> list[Any]:
+    """The WATCHED ones of fewest elements, none of a class of the job's."""
+    return sorted((each for each in parameters if type(each) in NATIVE and each.numel()), key=TENSOR.numel)[:WATCHED]
+
+
+def first_bytes(parameter: Any) -> tuple[int, bytes] | None:
     """Address and first bytes; None where they cannot be read."""
     if not readable(parameter) or not parameter.is_contiguous():
         return None

@@ -103,6 +103,24 @@ class TopModuleFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class WithoutGradientFacts:
+    """Calls of a top module without gradients in the discovery steps. same: those that were given a tensor which the
+    module was given with gradients, too, or none that could be compared. site: line of the first of these."""
+
+    identity: int
+    calls: int
+    same: int
+    site: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFacts:
+    """Top module whose parameters have changed between two looks of the run."""
+
+    identity: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModuleFacts:
     """Modules at the start of a profiler window: path ("Net.layer1.0"), class, elements and bytes of the module's own
     parameters. without_update: path and elements of parameters with a gradient that are in no optimizer."""
@@ -713,6 +731,8 @@ class Process(RuleFacts):
     devices: tuple[DeviceFacts, ...] = fact((), "device", "identity")
     optimizers: tuple[OptimizerFacts, ...] = fact((), "optimizer", "identity")
     top_modules: tuple[TopModuleFacts, ...] = fact((), "root", "identity")
+    without_gradients: tuple[WithoutGradientFacts, ...] = fact((), "without_gradients", "identity")
+    written: tuple[WrittenFacts, ...] = fact((), "written", "identity")
     loaders: tuple[LoaderFacts, ...] = fact((), "loader", "identity")
     codes: tuple[CodeFacts, ...] = fact((), "code", "base")
     sites: tuple[SiteFacts, ...] = fact((), "site", "name", "site", "device")

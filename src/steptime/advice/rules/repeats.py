@@ -7,12 +7,10 @@ from collections.abc import Iterator
 
 from steptime.advice.evidence import Case, RepeatedForward
 from steptime.advice.hottest_line import main_line
-from steptime.advice.line_evidence import UPDATED
 from steptime.advice.loader_model import production
 from steptime.advice.rule import Finding, rule
 from steptime.advice.run_uses import LoaderUse, PeriodUse, RepeatUse, StepSummary, WorkUse
 from steptime.advice.savings import in_step, less, modelled, ratio, total
-from steptime.analysis.operators import OperatorUse
 from steptime.analysis.unused import ATTENTION, PickedUse, UnreadUse
 from steptime.quantities import SourceLine, format_count, format_duration, format_share, format_source
 
@@ -26,11 +24,6 @@ LEAST_FROZEN, IN_EACH = 0.1, 0.9
 """Fraction of the step that a frozen model takes, and of the steps that it runs in; else it is an evaluation."""
 SURE_FROZEN = 0.1
 """Fraction of its time: whether its weights change is not seen."""
-FOLLOWING = (
-    {"lerp_"}, {"_foreach_lerp_"}, {"copy_"}, {"_foreach_copy_"}, {"mul_", "add_"}, {"_foreach_mul_", "_foreach_add_"},
-)  # fmt: skip
-"""Operators that together write an average of weights, or a copy of them, into another model: one call a tensor, or for
-all. mul_ alone clips gradients."""
 LEAST_UNREAD_WORK = 0.03
 """Fraction of the step: less is no matter."""
 OF_PASSES, SURE_PASSES, OF_PRODUCTS = 0.8, 0.3, 0.1
@@ -259,17 +252,15 @@ def double_precision_items(step: StepSummary, works: tuple[WorkUse, ...]) -> Fin
 
 
 @rule("ST212", "frozen-forward", supersedes=("outside-model",), by_line=True, at_setting=True)
-def frozen_forward(
-    step: StepSummary, frozen: RepeatedForward, operators: tuple[OperatorUse, ...] = ()
-) -> Finding | None:
+def frozen_forward(step: StepSummary, frozen: RepeatedForward) -> Finding | None:
     """A model that is not trained runs forward in every step
 
     What it means: A reference, a teacher or a frozen encoder gives the same output for the same sample in each epoch,
     and computes it anew each time.
 
     How we know: Each forward is timed, and whether gradients were on. This model never has any, and runs in nearly
-    every step. One that follows the trained model (an average of its weights) is left out: as many bytes as it has are
-    written in each step outside of the update. Rarer changes are not seen, so the interval starts at a tenth.
+    every step. Models whose weights changed in the run (an average of the trained one, a target network that is copied
+    now and then) are left out. Samples may differ in each epoch, so the interval starts at a tenth.
 
     What helps: Run it once over the dataset before training, keep what it gives with each sample, and read that.
 
@@ -279,8 +270,6 @@ def frozen_forward(
     spent = frozen.duration.value
     if step.device != "cpu" or frozen.steps < IN_EACH or ratio(spent, step.duration.value) < LEAST_FROZEN:
         return None  # a device only waits for what the host cannot hide
-    if _follows(frozen, operators):
-        return None
     where = f"{format_source(frozen.source)} runs" if frozen.source is not None else "Each step runs"
     return frozen_forward.finding(
         f"{where} a frozen model without gradients: {in_step(spent, step)}",
@@ -289,18 +278,6 @@ def frozen_forward(
         source=frozen.source,
         evidence=(frozen.source.text,) if frozen.source is not None and frozen.source.text else (),
     )
-
-
-def _follows(frozen: RepeatedForward, operators: tuple[OperatorUse, ...]) -> bool:
-    """True if as many bytes as the frozen models have are written in each step outside of the update."""
-    outside = [use for use in operators if use.phase == "rest"]
-    writing = {
-        use.name.rsplit("::", 1)[-1]
-        for use in outside
-        if "_foreach_" in use.name or use.calls >= UPDATED * frozen.parameters
-        if (use.bytes or frozen.parameter_bytes) >= UPDATED * frozen.parameter_bytes
-    }
-    return any(writing.issuperset(ways) for ways in FOLLOWING)
 
 
 @rule(
