@@ -91,13 +91,15 @@ DEVICE = """
 """What works off a queue while the host runs ahead of it, as far as steptime lets it: it waits where a loss is read."""
 
 
-def played(tmp_path: Path, runner: LocalExecutor, *words: str, job_text: str = JOB) -> tuple[Workspace, list[Run]]:
+def played(
+    tmp_path: Path, runner: LocalExecutor, *words: str, job_text: str = JOB, steps: int = 400
+) -> tuple[Workspace, list[Run]]:
     """A round of the job and its control, which take turns where they can."""
     job = tmp_path / "job"
     job.mkdir()
     (job / "train.py").write_text(textwrap.dedent(job_text))
     workspace = Workspace((sys.executable, "train.py", *words), tmp_path / "trial", job, keep=True)
-    options = VariantOptions(400, alternating=True)
+    options = VariantOptions(steps, alternating=True)
     block = [ScheduledRun(variant, 0, 0, place, options) for place, variant in enumerate((AS_IT_IS, Variant(CONTROL)))]
     try:
         return workspace, list(runner.run(workspace, [block], lambda *_: None))
@@ -150,13 +152,13 @@ def test_a_job_on_a_device_rests_when_the_device_has_done_its_work(
     monkeypatch.setattr(executor, "SLICE", 0.03)
     monkeypatch.setattr(executor, "SPARE", 1 << 62)  # no second server for a round that does not follow
     text = textwrap.dedent(DEVICE) + textwrap.dedent(JOB) + "    work.put(None)\n"
-    workspace, runs = played(tmp_path, LocalExecutor(alternating=True), job_text=text)
+    workspace, runs = played(tmp_path, LocalExecutor(alternating=True), job_text=text, steps=150)
     assert [(run.variant, run.failure, run.alternated) for run in runs] == [(BASELINE, "", True), (CONTROL, "", True)]
     first, second = (_running(workspace, run) for run in runs)
     assert not measure(first, second.start, second.end).any()
-    assert all(0 < len(run.step_ns) < 400 for run in runs), "those that held a rest are left out"
+    assert all(0 < len(run.step_ns) < 150 for run in runs), "those that held a rest are left out"
     first, second = (_worked(workspace, run) for run in runs)
-    assert len(first.start) > 200 < len(second.start)
+    assert len(first.start) > 75 < len(second.start)
     assert not measure(first, second.start, second.end).any()
     for each in runs:
         stamps = stamps_in(workspace.folder / "variants" / each.folder / "rests")

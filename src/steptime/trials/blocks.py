@@ -5,6 +5,7 @@ pure functions of the blocks, so that the live follower of a process and a later
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, sqrt
@@ -132,16 +133,16 @@ def ratios(blocks: Sequence[Block], mask: int, *, control: bool = False) -> Floa
     """Log-ratios log(unchanged job / variant), one per block of the variant, in order. The unchanged job's time is
     interpolated, in the logarithm, between its blocks right before and after. Ratios of blocks in which the job did
     something else count only where they are the majority."""
-    plain = [each for each in blocks if not each.block and not each.control]
+    plain = sorted((each for each in blocks if not each.block and not each.control), key=_place)
     found: list[float] = []
     apart: list[float] = []
     for each in blocks:
         if each.block != mask or each.control != control or (not mask and not control):
             continue
-        before = max((other for other in plain if other.place < each.place), key=_place, default=None)
-        after = min((other for other in plain if other.place > each.place), key=_place, default=None)
-        if before is None or after is None:
+        number, following = bisect_left(plain, each.place, key=_place), bisect_right(plain, each.place, key=_place)
+        if number == 0 or following == len(plain):
             continue
+        before, after = plain[number - 1], plain[following]
         share = (each.place - before.place) / (after.place - before.place)
         base = (1 - share) * np.log(before.step_ns) + share * np.log(after.step_ns)
         clean = not (before.apart or each.apart or after.apart)
