@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from advice.healthy import MS, line
+from advice.healthy import MS, about, line
 from advice.planted import BASE
 
+from steptime.advice.engine import examine
 from steptime.advice.evidence import PathUse, SeldomUse
-from steptime.advice.seldom_read import made_in_vain, seldom_uses
+from steptime.advice.rules import CATALOGUE
+from steptime.advice.seldom_read import lines_of_unread, made_in_vain, seldom_uses
+from steptime.analysis.unused import UnreadUse
 from steptime.quantities import SourceLine
-from steptime.recording.recording import CodeFacts, CodeLine
+from steptime.recording.recording import CodeFacts, CodeLine, FunctionText, UnreadFacts
 
 FILE = "/job/train.py"
 MAKES, READS = SourceLine(FILE, 31, "main", "text = summary(net)"), SourceLine(FILE, 33, "main", "print(text)")
@@ -76,3 +79,38 @@ def test_what_runs_below_such_a_line_is_said_to_be_moved_with_it() -> None:
     assert made_in_vain(HELPER, replace(case, paths=(*paths, elsewhere))) == "", "another line needs it"
     evaluates = PathUse(5 * MS, "forward", (FORWARD, MAKES))
     assert made_in_vain(MAKES, replace(case, paths=(*paths, evaluates))) == "", "a model runs below it"
+
+
+SCORES = SourceLine(FILE, 16, "Net.forward", "scores = self.score(logits, labels)")
+CALLS = SourceLine(FILE, 31, "main", "loss, scores = net(batch)")
+EDITS = SourceLine(FILE, 51, "Score.__call__", "edits = sum(map(distance, logits, labels))")
+UNREAD = UnreadFacts("Net", "Net", CALLS, (1,), 1.0)
+TEXT = "def forward(self, x, labels):\n    logits = self.layers(x)\n    scores = self.score(logits, labels)\n"
+TEXT += "    return loss(logits, labels), scores\n"
+
+
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        ("edits = sum(map(distance, logits, labels))", True),
+        ("found = []\n    found.append(distance(logits, labels))\n    edits = sum(found)", True),
+        ("self.total += sum(map(distance, logits, labels))", False),  # the metric is read elsewhere
+        ("self.found.append(sum(map(distance, logits, labels)))", False),
+        ("print(sum(map(distance, logits, labels)))", False),
+        ("", False),  # what it does is not known
+    ],
+)
+def test_lines_of_results_that_nobody_reads_are_what_they_cost(inside: str, said: bool) -> None:
+    score = FunctionText(FILE, "Score.__call__", 50, f"def __call__(self, logits, labels):\n    {inside}\n")
+    case = replace(
+        BASE,
+        step=replace(BASE.step, duration=about(50 * MS)),
+        texts=(FunctionText(FILE, "Net.forward", 14, TEXT), *([score] if inside else [])),
+        paths=(PathUse(30 * MS, "forward", (EDITS, SCORES, CALLS)), PathUse(9 * MS, "forward", (FORWARD, CALLS))),
+        lines=(*BASE.lines, replace(line(EDITS.text, 20 * MS, role="forward"), source=EDITS)),
+    )
+    assert lines_of_unread(UNREAD, case) == ([(SCORES, 20 * MS)] if said else [])
+    rule = next(each for each in CATALOGUE if each.name == "unread-result")
+    found = examine(replace(case, unread=(UnreadUse(UNREAD, 0.0, 0.0),)), (rule,)).findings
+    assert [each.source for each in found] == [SCORES] * said
+    assert all(each.summary.startswith("Nobody reads result 2 of Net in training: 20 ms per step") for each in found)

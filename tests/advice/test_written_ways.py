@@ -11,7 +11,9 @@ from advice.planted import BASE, PLANTED
 from steptime.advice.engine import examine
 from steptime.advice.evidence import PathUse, RunUse
 from steptime.advice.rules import CATALOGUE
-from steptime.advice.written_ways import Passes, WrittenLoop, loop_around, passes_of, written_ways
+from steptime.advice.run_uses import SegmentLine, SegmentUse
+from steptime.advice.written_ways import Passes, WrittenLoop, loop_around, making_results, passes_of, written_ways
+from steptime.analysis.operators import OperatorUse
 from steptime.quantities import SourceLine
 from steptime.recording.recording import CalledFacts, FunctionText
 
@@ -60,6 +62,13 @@ def better(*lines: str) -> list[str]:
         (("outs = [m(a, b) for m in self.members]", "return outs[k]"), "self.members[k](a, b)"),
         (("out = a[:0]", "for row in b:", "    out = torch.cat([out, row])", "return out"), "torch.cat(the list)"),
         (("return a.logdet() + b @ torch.inverse(a)",), "torch.linalg.cholesky(a)"),
+        (
+            ("outs = torch.stack([m(a) for m in b])", "return outs[k, torch.arange(len(a))]"),
+            "Draw k first, and run each member only on its own rows",
+        ),
+        (("outs = [m(a) for m in b]", "return torch.stack(outs, 1)[torch.arange(8), k]"), "Draw k first"),
+        (("return F.linear(a, self.base + 2 * torch.kron(b, k))",), "(b @ F.linear(x.unflatten"),
+        (("weight = torch.kron(b, k).to(a.dtype)", "return a @ weight.T"), "(b @ F.linear(x.unflatten"),
     ],
 )
 def test_a_slow_way_is_named_with_the_expression_that_is_faster(lines: tuple[str, ...], expression: str) -> None:
@@ -87,6 +96,14 @@ def test_a_slow_way_is_named_with_the_expression_that_is_faster(lines: tuple[str
         ("return sum([a, b])", ),
         ("return max(a, b)",),
         ("return torch.diag(a) + b",),
+        ("outs = torch.stack([m(a) for m in b])", "return outs[k, torch.arange(8)] + outs.mean(0)"),  # all are needed
+        ("return torch.stack([m(x) for m, x in zip(b, a)])[k, torch.arange(8)]",),  # each has rows of its own
+        ("return torch.stack([m(a) for m in b])[:, torch.arange(8)]",),
+        ("return torch.stack([a * m for m in b])[k, torch.arange(8)]",),
+        ("weight = torch.kron(b, k)", "return a @ weight, weight.norm()"),
+        ("return torch.linalg.eigh(torch.kron(b, k))",),
+        ("weight = weight + torch.kron(b, k)",),
+        ("return torch.kron(b, k)",),  # nobody is seen to multiply it
     ],
 )  # fmt: skip
 def test_what_is_needed_elsewhere_or_is_no_slow_way_is_left_alone(lines: tuple[str, ...]) -> None:
@@ -198,3 +215,81 @@ def test_pairs_of_all_samples_are_told_where_each_alone_saves_its_dispatch(
         assert found[0].savings is not None
         assert found[0].savings.value <= milliseconds * MS * (1 - 1 / batch)
         assert found[0].savings.low < found[0].savings.value < found[0].savings.high
+
+
+CHANGE, SHAPES = "        return torch.kron(self.outer, self.inner)\n", "[[{rows}, 512], [512, 512], [512]]"
+
+
+@pytest.mark.parametrize(
+    ("rows", "use", "said"),
+    [
+        (32, "F.linear(x, self.weight + self.change())", True),
+        (4096, "F.linear(x, self.weight + self.change())", False),
+        (32, "F.linear(x, self.change().inverse())", False),
+    ],
+)
+def test_a_kronecker_product_that_another_function_multiplies_is_built_for_few_rows_in_vain(
+    rows: int, use: str, said: bool
+) -> None:
+    """Many rows are multiplied faster by the whole matrix."""
+    change = FunctionText("/job/adapter.py", "Adapted.change", 10, f"    def change(self):\n{CHANGE}")
+    forward = FunctionText(
+        "/job/adapter.py", "Adapted.forward", 20, f"    def forward(self, x):\n        return {use}\n"
+    )
+    line = SourceLine(change.file, 11, "Adapted.change", CHANGE.strip())
+    multiplies = SourceLine(forward.file, 21, "Adapted.forward", use)
+    case = replace(
+        BASE,
+        step=replace(BASE.step, duration=about(50 * MS)),
+        texts=(change, forward),
+        called=(CalledFacts(change.file, 11, ("torch.kron",)),),
+        paths=(PathUse(20 * MS, "forward", (line, multiplies)),),
+        runs=(RunUse(multiplies, "aten::linear", 0.6, 5 * MS, 6.0, SHAPES.format(rows=rows)),),
+    )
+    (rule,) = (each for each in CATALOGUE if each.name == "better-way")
+    found = examine(case, (rule,)).findings
+    assert [each.source and each.source.line for each in found] == [11] * said
+
+
+@pytest.mark.parametrize(("size", "said"), [(1.0, True), (0.001, False)])
+def test_members_are_too_many_where_large_operators_take_their_time(size: float, said: bool) -> None:
+    """The dispatch of small ones is the same for fewer rows. size: ms of each operator."""
+    text = function("outs = torch.stack([m(a) for m in b])", "return outs[k, torch.arange(len(a))]")
+    line = SourceLine(text.file, 11, "Net.f", "outs = torch.stack([m(a) for m in b])")
+    case = replace(
+        BASE,
+        step=replace(BASE.step, duration=about(50 * MS)),
+        texts=(text,),
+        paths=(PathUse(20 * MS, "forward", (line,)),),
+        operators=(OperatorUse("aten::addmm", 20 / size, 20 * MS, "compute", "forward"),),
+    )
+    (rule,) = (each for each in CATALOGUE if each.name == "better-way")
+    assert bool(examine(case, (rule,)).findings) is said
+
+
+def test_a_slow_way_at_the_hottest_line_of_rollouts_is_what_they_are_about() -> None:
+    text = function("outs = torch.stack([m(a) for m in b])", "return outs[k, torch.arange(len(a))]")
+    line = SourceLine(text.file, 11, "Net.f", "outs = torch.stack([m(a) for m in b])")
+    play = SourceLine(text.file, 90, "main", "state = world.sample(state, action)")
+    use = SegmentUse("rollout", 47, 5 * 10**9, 0.7, 0.2, (SegmentLine(play, 0.6, within=line),), 1, 1.2)
+    case = replace(BASE, segments=(use,))
+    rule = next(each for each in CATALOGUE if each.name == "rollout-share")
+    (found,) = examine(replace(case, texts=(text,)), (rule,)).findings
+    assert found.summary == "Every member computes all rows, and one result per row is picked: 60 % of the rollouts"
+    assert found.evidence[0] == "Rollouts took 70 % of the run"
+    assert found.source is not None
+    assert found.source.line == 11
+    (found,) = examine(case, (rule,)).findings
+    assert found.summary.startswith("Rollouts took")
+
+
+def test_lines_that_make_some_results_alone_are_known() -> None:
+    text = function(
+        "logits = self.net(a)", "guess = logits.argmax(1)", "wrong, right = self.errors(guess, b)",
+        "return loss(logits, b), wrong, right",
+    )  # fmt: skip
+    assert making_results(text, (1, 2)) == {12, 13}
+    assert making_results(text, (1,)) == set(), "the same line makes the other one, too"
+    assert making_results(text, (3,)) == set()
+    assert making_results(function("wrong = errors(a)", "return loss(a) + wrong, wrong"), (1,)) == set()
+    assert making_results(function("wrong = errors(a)", "if k:", "    return a", "return a, wrong"), (1,)) == set()

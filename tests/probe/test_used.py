@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dis
 import gc
 import sys
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -243,6 +245,44 @@ def test_a_hook_may_read_what_the_caller_drops() -> None:
     net.attend.register_forward_hook(lambda module, args, result: seen.append(result[1].shape))
     assert results(net) == []
     assert seen
+
+
+LOOP = """
+for step in range(9):
+    loss, score, extra, more = net(batch)
+    loss.backward()
+    {body}
+{behind}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "behind", "results"),
+    [
+        ("pass", "", (1, 2, 3)),
+        ("print(score)", "", (2, 3)),
+        ("score += 1", "", (2, 3)),
+        ("if step % 4 == 0:\n        loss, score, extra, more = net(held_out)\n        print(score)", "", (1, 2, 3)),
+        ("with torch.no_grad():\n        _, score, *_ = net(held_out)\n    print(score)", "", (1, 2, 3)),
+        ("if step:\n        score = 0\n    print(score)", "", (2, 3)),
+        ("pass", "print(extra)", (1, 3)),
+        ("pass", "def show():\n    print(more)", (1, 2)),
+        ("pass", "print(vars())", ()),
+        ("model.eval()", "", (1, 2, 3)),
+        ("try:\n        stop()\n    except KeyboardInterrupt:\n        print(score)", "", (2, 3)),
+    ],
+)
+def test_a_result_is_unread_where_no_way_reads_it_before_it_is_bound_again(
+    body: str, behind: str, results: tuple[int, ...], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOOP.format(body=body, behind=behind), encoding="utf-8")
+    code = compile(script.read_text(encoding="utf-8"), script, "exec")
+    instructions = list(dis.get_instructions(code))
+    unpacks = next(number for number, each in enumerate(instructions) if each.opname == "UNPACK_SEQUENCE")
+    assert unread._results(code, instructions[unpacks - 1].offset)[0] == results
+    cell = compile(script.read_text(encoding="utf-8"), "<cell>", "exec")
+    assert unread._results(cell, instructions[unpacks - 1].offset)[0] == (), "the next cell may read them"
 
 
 class Tagger(nn.Module):  # type: ignore[misc]

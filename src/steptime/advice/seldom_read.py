@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from steptime.advice.evidence import Case, LineUse, SeldomUse
+from steptime.advice.evidence import Case, LineUse, PathUse, SeldomUse
 from steptime.advice.line_ways import last_name, parsed
+from steptime.advice.written_ways import is_in, making_results
 from steptime.quantities import SourceLine, format_source
-from steptime.recording.recording import CodeFacts, CodeLine
+from steptime.recording.recording import CodeFacts, CodeLine, FunctionText, UnreadFacts
 
 EACH, SELDOM = 0.9, 0.5
 """Executions per step of a line that makes something, at least, and of those that read it, below."""
@@ -27,6 +28,10 @@ GIVES = frozenset(
 """Methods that only give a result; others may change their object."""
 EFFECTS = re.compile(r"_\(|\brandom\b|\b(?:step|update|backward|next|pop|append|save|load|seed|rand\w*|normal)\(")
 """A call that does more, by its name."""
+WRITES = re.compile(r"\b(?:print|write\w*|add_\w+|info|debug)\(")
+"""A call that others see."""
+MADE, ADDING = re.compile(r"(?m)^\s*(\w+)\s*=(?!=)"), re.compile(r"(?<![\w.])(\w+)\.(?:append|pop)\(")
+"""Names that a function binds, and what is added to a list by its name."""
 CHANGES = re.compile(r"\s*(?:global\b|nonlocal\b|\w+(?:\.\w+)+(?:\[.*\])?\s*(?:[-+*/|&@%]|//|\*\*)?=(?!=))")
 """A line of a function that changes what is not its own."""
 
@@ -97,3 +102,52 @@ def made_in_vain(place: SourceLine, case: Case) -> str:
 
 def _place(line: SourceLine) -> tuple[str, int]:
     return line.file, line.line
+
+
+def lines_of_unread(facts: UnreadFacts, case: Case) -> list[tuple[SourceLine, float]]:
+    """Lines of a module's forward that make nothing but the results that nobody reads, with ns per step including what
+    they call, the longest first. Without those that call what is not known to change nothing else: a metric may count
+    its calls."""
+    found = []
+    for text in case.texts:
+        if not f".{text.function}".endswith(f".{facts.type}.forward"):
+            continue
+        for number in making_results(text, facts.results):
+            through = [path for path in case.paths if any(_is_at(each, text.file, number) for each in path.lines)]
+            at = next((each for path in through for each in path.lines if _is_at(each, text.file, number)), None)
+            if at is not None and not EFFECTS.search(at.text) and _changes_nothing(at, through, case):
+                found.append((at, _spent(at, through, case)))
+    return sorted(found, key=lambda each: -each[1])
+
+
+def _spent(line: SourceLine, through: Sequence[PathUse], case: Case) -> float:
+    """ns per step of a line with what it calls: as the lines were timed, each with the functions below it that were
+    not; where none was, as they were sampled."""
+    timed = {_place(use.source): use.duration.value for use in case.lines if use.role != "evaluation"}
+    below = [[_place(each) for each in path.lines[: path.lines.index(line) + 1]] for path in through]
+    places = {next((each for each in lines if each in timed), None) for lines in below}
+    return sum(timed[each] for each in places if each is not None) or sum(path.duration for path in through)
+
+
+def _is_at(line: SourceLine, file: str, number: int) -> bool:
+    return (line.file, line.line) == (file, number)
+
+
+def _changes_nothing(line: SourceLine, through: Sequence[PathUse], case: Case) -> bool:
+    """True if all user's functions below a line are known by their text, and change nothing that is not their own; and
+    for a line that calls none, if its calls by their names only give a result."""
+    below = {part for path in through for part in path.lines[: path.lines.index(line)]}
+    texts = [text for text in case.texts if any(is_in(part, text) for part in below) and not is_in(line, text)]
+    if not below:
+        return _only_gives(line.text, ())
+    known = all(any(is_in(part, text) for text in texts) for part in below)
+    return known and not any(map(_changes_more, texts))
+
+
+def _changes_more(function: FunctionText) -> bool:
+    """True for a function that changes what is not its own, or writes, as far as its text shows. A list that it makes
+    is its own."""
+    own = {*MADE.findall(function.text)}
+    text = ADDING.sub(lambda found: "(" if found[1] in own else found[0], function.text)
+    rows = (row for row in text.splitlines() if not row.lstrip().startswith(("def ", "@")))
+    return any(CHANGES.match(row) or EFFECTS.search(row) or WRITES.search(row) for row in rows)

@@ -11,6 +11,7 @@ from steptime.advice.loader_model import production
 from steptime.advice.rule import Finding, rule
 from steptime.advice.run_uses import LoaderUse, PeriodUse, RepeatUse, StepSummary, WorkUse
 from steptime.advice.savings import in_step, less, modelled, ratio, total
+from steptime.advice.seldom_read import lines_of_unread
 from steptime.analysis.unused import ATTENTION, PickedUse, UnreadUse
 from steptime.quantities import SourceLine, format_count, format_duration, format_share, format_source
 
@@ -30,6 +31,8 @@ OF_PASSES, SURE_PASSES, OF_PRODUCTS = 0.8, 0.3, 0.1
 """Fraction of attention's passes over its weights that is saved without them, and that surely is; of its products, that
 may be besides. Measured: 0.3 to 1.2 of the passes, nothing of 64 tokens (four shapes of 64 to 1024 tokens, one thread,
 torch 2.13)."""
+SURE_LINES = 0.8
+"""Fraction of lines' time that is surely saved without them: they were timed in other steps than the savings are of."""
 LEAST_UNUSED_ROWS, LIKELY_ROWS, SURE_ROWS = 0.05, 0.75, 0.5
 """Fraction of the step; of that time, what likely and what surely goes: picking costs a copy, few rows are computed
 less well, and a weight's gradient is as large as before."""
@@ -288,7 +291,7 @@ def frozen_forward(step: StepSummary, frozen: RepeatedForward) -> Finding | None
     ),
     at_setting=True,
 )  # fmt: skip
-def unread_result(step: StepSummary, unread: tuple[UnreadUse, ...]) -> Iterator[Finding]:
+def unread_result(step: StepSummary, unread: tuple[UnreadUse, ...], case: Case) -> Iterator[Finding]:
     """A module computes a result that nobody reads
 
     What it means: The module returns several results, and the line that calls it binds one to a name that it never
@@ -296,16 +299,21 @@ def unread_result(step: StepSummary, unread: tuple[UnreadUse, ...]) -> Iterator[
     wants them, and computes them one pass after the other; without them it is fused.
 
     How we know: In a few steps, the instructions behind each call of a module are read: the names that take its
-    results, and whether the function loads them. Modules with forward hooks are left out. What is to be saved is, for
-    attention, most of its passes over the weights; for other modules, their operators that make a graph which no
-    backward goes through.
+    results, and whether any way through the function loads them before they are bound again. Modules with forward hooks
+    are left out. What is to be saved is, for attention, most of its passes over the weights; for other modules, their
+    operators that make a graph which no backward goes through, or on a CPU the lines of forward that make nothing else,
+    if what they call is known to change nothing.
 
-    What helps: need_weights=False for torch.nn.MultiheadAttention; an argument of your own that leaves the result out.
+    What helps: need_weights=False for torch.nn.MultiheadAttention; an argument of your own that leaves the result out,
+    or `if not self.training` around a score that only the evaluation reads.
 
     When to ignore it: When another caller of the same module reads it.
     """
     for use in unread:
         facts, attention = use.facts, use.facts.type == ATTENTION
+        if (found := _lines_unread(use, case)) is not None:
+            yield found
+            continue
         spent = (OF_PASSES if attention else 1.0) * use.spent * step.duration.value
         if not facts.results or ratio(spent, step.duration.value) < LEAST_UNREAD_WORK:
             continue
@@ -320,6 +328,26 @@ def unread_result(step: StepSummary, unread: tuple[UnreadUse, ...]) -> Iterator[
         saving = modelled(spent, low * step.duration.value, high * step.duration.value, step.steady)
         evidence = (f"{facts.path} and others like it run {facts.calls:.3g} times per step there.", facts.site.text)
         yield unread_result.finding(summary, advice, saving, category="compute", source=facts.site, evidence=evidence)
+
+
+def _lines_unread(use: UnreadUse, case: Case) -> Finding | None:
+    """Finding about lines of a module's forward that make nothing but unread results, where they take longer than the
+    operators do that are known to."""
+    step, facts = case.step, use.facts
+    lines = lines_of_unread(facts, case) if facts.type != ATTENTION and step.device == "cpu" else []
+    spent = min(sum(taken for _, taken in lines), step.duration.value)
+    if ratio(spent, step.duration.value) < max(LEAST_UNREAD_WORK, use.spent):
+        return None
+    source, count = lines[0][0], len(facts.results)
+    what = " and ".join(str(place + 1) for place in facts.results)
+    return unread_result.finding(
+        f"Nobody reads result{'s' * (count > 1)} {what} of {facts.type} in training: {in_step(spent, step)}",
+        f"Compute {'them' if count > 1 else 'it'} only where {'they are' if count > 1 else 'it is'} read: under "
+        "`if not self.training`, or by an argument of the module.",
+        modelled(spent, SURE_LINES * spent, spent, step.steady),
+        source=source,
+        evidence=(*(line.text for line, _ in lines), f"Called at {format_source(facts.site)}: {facts.site.text}"),
+    )
 
 
 @rule(

@@ -17,6 +17,7 @@ from steptime.advice.places import short_name
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Weight, rule
 from steptime.advice.rules.python import OFTEN
 from steptime.advice.rules.switches import CHECKS_OFF
+from steptime.advice.rules.ways import way_at
 from steptime.advice.run_uses import (
     CategoryUse,
     CaughtUse,
@@ -114,7 +115,7 @@ ON_LISTS = (
 
 @rule("ST903", "rollout-share", weight=Weight.NOTE)
 def rollout_share(
-    segments: tuple[SegmentUse, ...], sites: tuple[SiteUse, ...] = (), machine: MachineUse | None = None
+    segments: tuple[SegmentUse, ...], case: Case, sites: tuple[SiteUse, ...] = (), machine: MachineUse | None = None
 ) -> Finding | None:
     """Collecting experience takes a large part of the run
 
@@ -126,7 +127,8 @@ def rollout_share(
     lines, too; the text of a line shows whether it is the environment (`.step(`, `.reset(`) or a transfer. Where only
     the models' forward takes time, the rule reports calls of the models: a check, a teacher, a generator of samples.
     Where most of it is in lines in which neither a model nor an environment runs, the rule names these. Where
-    torch.distributions checks its arguments for a tenth of it (see ST608), that comes first.
+    torch.distributions checks its arguments for a tenth of it (see ST608), that comes first, and then a slow way to a
+    result at the line that takes most (see ST421).
 
     What helps: Where the models take the time, vectorised environments with one batched forward for all. Where the
     environment does, a cheaper step of it, or environments in processes of their own. inference_mode while acting. Cost
@@ -152,6 +154,11 @@ def rollout_share(
         more = f"{count:.3g} checks in a rollout ({times})."
         given = {**_where(use), "source": found[0].source}
         return rollout_share.finding(summary, CHECKS_OFF, **{**given, "evidence": (more, *given["evidence"])})
+    hottest = use.lines[0] if use.lines else None
+    if hottest is not None and (written := way_at(hottest.within or hottest.source, case)) is not None:
+        whole = f"Rollouts took {format_share(use.share)} of the run"
+        taken = f"{format_share(hottest.share)} of the rollouts" if use.slowed <= MOST_SLOWED else whole
+        return rollout_share.finding(f"{written.way.what}: {taken}", written.better, **_where(use, whole))
     if lines := own_work(use):
         places = " and ".join(map(line_place, lines[:2]))
         taken = format_share(sum(line.share for line in lines[:2]))
@@ -166,8 +173,9 @@ def rollout_share(
     return rollout_share.finding(summary, advice, **_where(use))
 
 
-def _where(use: SegmentUse) -> dict[str, Any]:
-    """The longest line of what was timed by line, or the one that it leads to, and all of them as evidence."""
+def _where(use: SegmentUse, *more: str) -> dict[str, Any]:
+    """The longest line of what was timed by line, or the one that it leads to, and all of them as evidence. more: of
+    it."""
     sure = use.slowed <= MOST_SLOWED
     lines = tuple(
         f"{f'{format_share(line.share)}: ' if sure else ''}{line_place(line)} {line.source.text}".rstrip()
@@ -178,7 +186,7 @@ def _where(use: SegmentUse) -> dict[str, Any]:
         lines += (f"{reported}: what calls much of torch is too large here." if sure else f"{reported}.",)
     forward = (f"{format_share(use.forward)}: the models' forward",) if use.forward else ()
     hottest = next((line.within or line.source for line in use.lines), None)
-    return {"source": hottest, "evidence": (*lines, *forward)}
+    return {"source": hottest, "evidence": (*more, *lines, *forward)}
 
 
 def _segment(segments: tuple[SegmentUse, ...], kind: str, least: float) -> SegmentUse | None:

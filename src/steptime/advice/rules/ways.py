@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from steptime.advice.evidence import Case
-from steptime.advice.kernels import plain_name, shapes_of
+from steptime.advice.evidence import Case, RunUse
+from steptime.advice.kernels import elements, plain_name, shapes_of
 from steptime.advice.line_evidence import function_of, line_times, steady_time
 from steptime.advice.loops import LARGEST_OPERATOR
 from steptime.advice.models import USUAL_DISPATCH
@@ -14,8 +14,11 @@ from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import NOTHING, in_step, modelled, ratio
 from steptime.advice.written_ways import (
     BLOCKS,
+    FACTORS,
     ITERATING,
+    KRONECKER,
     ONE_BY_ONE,
+    ROWS,
     TOP,
     Passes,
     Way,
@@ -38,6 +41,10 @@ GENERAL = (
 """Rules that say where the time goes, and not what is faster."""
 MOST_TAKEN = 0.5
 """Fraction of a tensor's numbers from which on sorting it is no slow way to them."""
+LEAST_BUILT, MOST_ROWS = 65_536, 1 / 8
+"""Numbers of a Kronecker product from which on its factors are faster, for at most this fraction of its width in rows.
+Measured with forward and backward, saved as a fraction of what building takes: 22 to 94 % (width 256 to 1,024, 32 to 64
+rows); smaller products and more rows take longer in factors (torch 2.13, one thread)."""
 MODULE_CALL = "torch.nn.modules.module.Module._wrapped_call_impl"
 FEWER, SURELY_FEWER = 0.65, 0.3
 """Fractions that one pass likely and surely saves of what small operators take in all passes but one. Measured: 61 to
@@ -52,8 +59,9 @@ def better_way(step: StepSummary, texts: tuple[FunctionText, ...], case: Case) -
     What it means: The inverse of a matrix that is only multiplied, a matrix filled with zeros around its diagonal, a
     normal distribution that factors such a matrix, a sort of which a few numbers are taken, all products or distances
     for those of equal rows, pairs of all samples for those of each one, a tensor that a loop joins to itself again and
-    again, a list of calls of which one result is picked, and Python's own sum, max or sorted of a tensor compute far
-    more than the result needs.
+    again, calls of all members of a list of which one result is picked, for all rows or for each row, a Kronecker
+    product that few rows are multiplied with, and Python's own sum, max or sorted of a tensor compute far more than the
+    result needs.
 
     How we know: The text of the functions that take most of the time is recorded, and its expressions are compared as
     trees. A name that is bound once and read once stands for its expression, so that a result that is needed elsewhere
@@ -67,9 +75,14 @@ def better_way(step: StepSummary, texts: tuple[FunctionText, ...], case: Case) -
     """
     if step.device != "cpu":
         return
-    found = {(written.lines, written.way.what): (written, text) for text in texts for written in written_ways(text)}
+    found = {
+        (written.lines, written.way.what): (written, text) for text in texts for written in written_ways(text, texts)
+    }
+    large = sum(use.duration for use in case.operators if use.duration > LARGEST_OPERATOR * use.calls)
     for written, text in found.values():
         spent, way = _spent(written, text, case), written.way
+        if way is ROWS:  # what small operators take is dispatch, which fewer rows do not save
+            spent = min(spent, large)
         saved = modelled(way.likely * spent, way.sure * spent, way.most * spent, step.steady)
         if way is BLOCKS:
             saved = _saved_alone(spent, set(written.lines), text, case)
@@ -92,11 +105,34 @@ def better_way(step: StepSummary, texts: tuple[FunctionText, ...], case: Case) -
             )
 
 
+def way_at(line: SourceLine, case: Case) -> Written | None:
+    """The slow way at a line between the steps; None where none is known there."""
+    found = ((written, text) for text in case.texts if is_in(line, text) for written in written_ways(text, case.texts))
+    return next(
+        (
+            written
+            for written, text in found
+            if line.line in written.lines and _is_seen(written, _called(text, case)) and _holds(written, text, case)
+        ),
+        None,
+    )
+
+
+def _called(text: FunctionText, case: Case) -> dict[int, set[str]]:
+    """Last names of the functions that each line of a function was seen to call."""
+    return {fact.line: {name.rpartition(".")[2] for name in fact.names} for fact in case.called if is_in(fact, text)}
+
+
+def _is_seen(written: Written, called: dict[int, set[str]]) -> bool:
+    seen = written.way.seen
+    return not seen or any(seen & called.get(line, set()) for line in written.lines)
+
+
 def _spent(written: Written, text: FunctionText, case: Case) -> float:
     """ns per step of a slow way; 0 where its line was not seen to call what it does."""
-    called = {fact.line: {name.rpartition(".")[2] for name in fact.names} for fact in case.called if is_in(fact, text)}
+    called = _called(text, case)
     way, lines, spent = written.way, set(written.lines), _line_spent(text, case)
-    if way.seen and not any(way.seen & called.get(line, set()) for line in lines):
+    if not _is_seen(written, called):
         return 0.0
     if way is BLOCKS:  # with what its lines call
         return _spent_below(lines, text, case)
@@ -158,8 +194,8 @@ def _share(way: Way, text: FunctionText, line: int, names: Collection[str], case
 
 
 def _holds(written: Written, text: FunctionText, case: Case) -> bool:
-    """False for a part that is not taken along the sorted axis, or not small, and for diag of a matrix, which takes its
-    diagonal, or where that is not known."""
+    """False for a part that is not taken along the sorted axis, or not small, for diag of a matrix, which takes its
+    diagonal, and for a Kronecker product that is small, or multiplied by many rows; or where that is not known."""
     lines, place = set(written.lines), SourceLine(text.file, written.first_line, written.function)
     runs = [run for run in case.runs if not run.whole and run.source.line in lines and is_in(run.source, text)]
     runs += [run for run in case.runs if run.whole and _is_function(run.source, place)]
@@ -168,12 +204,30 @@ def _holds(written: Written, text: FunctionText, case: Case) -> bool:
         names = {name.rpartition(".")[2] for each in called for name in each}
         ranks = {len(shape) for run in runs if plain_name(run.name) == "diag" for shape in shapes_of(run.shapes)[:1]}
         return "diag" not in names or ranks == {1}
+    if written.way is KRONECKER:
+        return any(_pays_in_factors(run) for run in case.runs if _is_product(run, written, text))
     if not written.last:
         return True
     shapes = [shape for run in runs if plain_name(run.name) in TOP.operators for shape in shapes_of(run.shapes)[:1]]
     fits = written.axis is None or {len(shape) for shape in shapes} == {written.axis + 1}
     sizes = [shape[-1] for shape in shapes if shape]
     return fits and (not written.taken or not sizes or written.taken <= MOST_TAKEN * min(sizes))
+
+
+def _is_product(run: RunUse, written: Written, text: FunctionText) -> bool:
+    return (
+        not run.whole
+        and (run.source.file, run.source.line) == (text.file, written.multiplied)
+        and plain_name(run.name) in FACTORS | {"addmm"}
+    )
+
+
+def _pays_in_factors(run: RunUse) -> bool:
+    """True for few rows times a matrix that is large enough for its factors to be applied instead."""
+    shapes = [shape for shape in shapes_of(run.shapes) if len(shape) > 1]
+    matrix = max(map(elements, shapes), default=0)
+    rows = min((elements(shape) // shape[-1] for shape in shapes if shape[-1]), default=0)
+    return matrix >= LEAST_BUILT and 0 < rows <= MOST_ROWS * matrix**0.5
 
 
 def _line_spent(text: FunctionText, case: Case) -> dict[int, float]:
