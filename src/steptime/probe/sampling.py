@@ -72,6 +72,19 @@ class _Node:
         self.lines: Counter[int] = Counter()
         self.ran: Counter[int] = Counter()
 
+    def has_timed(self, own: dict[int, int], ran: Counter[int], rest: int, net: int) -> None:
+        """Adds a call that was timed by line, of `net` ns. own, ran: ns and executions by line; rest: ns without lines,
+        in which those that ran repeatedly ran on."""
+        again = {line: duration for line, duration in own.items() if duration > 0 and ran[line] > 1}
+        together = sum(again.values())
+        for line, duration in own.items():
+            self.lines[line] += duration + (rest * again.get(line, 0) // together if together else 0)
+            self.ran[line] += ran[line] + (rest * ran[line] // together if together and ran[line] > 1 else 0)
+        self.all += net
+        self.timed += net
+        self.calls += 1
+        self.of_lines += 1
+
 
 class _Call:
     """One timed call. lines: ns by line, without called user functions; ran: executions by line.
@@ -295,17 +308,8 @@ class LineSampler:
             call.spend(end)
         node, function = call.node, call.function
         own = {line: duration - call.ran[line] * self._shortest for line, duration in call.lines.items()}
-        again = {line: duration for line, duration in own.items() if duration > 0 and call.ran[line] > 1}
-        together = sum(again.values())
-        for line, duration in own.items():
-            node.lines[line] += duration + (rest * again.get(line, 0) // together if together else 0)
-            more = rest * call.ran[line] // together if together and call.ran[line] > 1 else 0
-            node.ran[line] += call.ran[line] + more
         net = max(1, sum(own.values()) + rest + call.nets)
-        node.all += net
-        node.timed += net
-        node.calls += 1
-        node.of_lines += 1
+        node.has_timed(own, call.ran, rest, net)
         function.hits += call.hits
         if function.hits > MOST_HITS:
             function.hits, function.every = 0, 2 * function.every
