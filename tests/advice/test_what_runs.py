@@ -122,6 +122,8 @@ def test_a_loop_over_single_values_is_told_by_how_often_its_lines_run() -> None:
         LineUse(path.lines[0], "python", about(path.duration), about(path.duration), path.ran) for path in paths
     )
     assert with_what_runs(finding(source=inner), replace(BASE, lines=lines), general=True).advice == found.advice
+    other = replace(inner, line=40, text="optimizer.step()")
+    assert with_what_runs(finding(source=other), replace(BASE, lines=lines), general=True).advice == "Move it."
     seldom = tuple(replace(path, ran=200.0) for path in paths)
     assert with_what_runs(finding(source=inner), replace(BASE, paths=seldom), general=True).advice == "Move it."
 

@@ -139,10 +139,12 @@ def _way(place: SourceLine, case: Case) -> str:
 def _rounds(place: SourceLine, runs: Iterable[RunUse], spent: float, case: Case) -> str:
     """Advice on Python's loops over single values that take a good part of a finding's savings, `spent` ns per step: by
     how often the lines run, or a function of Python's in that time; "" for others."""
-    body = body_of(place)
-    own = (use for use in case.lines if body_of(use.source) == body)
-    timed = [PathUse(use.duration.value, "", (use.source,), use.hits) for use in own]
-    rounds = rounds_in([path for path in case.paths if body in map(body_of, path.lines)] or timed)
+    body, timed = body_of(place), [use for use in case.lines if body_of(use.source) == body_of(place)]
+    near = [path for path in case.paths if path.lines and body_of(path.lines[0]) == body]
+    near = near or [PathUse(use.duration.value, "", (use.source,), use.hits) for use in timed]
+    inside = any(path.ran >= MANY_ROUNDS for path in near if _same(path.lines[0], place))
+    below = (path for path in case.paths if any(_same(line, place) for line in path.lines))
+    rounds = rounds_in(near if inside else below)
     if rounds is not None and rounds.spent >= MOST_OF_FINDING * spent:
         return f"Here {rounds.words}: {rounds.better}"
     run = max((run for run in runs if not _is_operator(run)), key=lambda run: run.calls, default=None)
