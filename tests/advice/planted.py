@@ -446,6 +446,14 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-on-a-call": replace(
             PIXELS, paths=(PathUse(12 * MS, "input", (RESAMPLED,)),), runs=(RunUse(RESAMPLED, *RESAMPLING),)
         ),
+        "fires-on-one-of-two-calls": replace(
+            PIXELS,
+            paths=(PathUse(12 * MS, "input", (RESAMPLED,)),),
+            runs=(
+                RunUse(RESAMPLED, "aten::to", 0.5, 6 * MS, 32.0),
+                RunUse(RESAMPLED, RESAMPLING[0], 0.45, 5 * MS, 32.0),
+            ),
+        ),
         "clean-each-round-takes-long": replace(
             PIXELS, paths=tuple(replace(path, ran=path.ran / 100) for path in PIXELS.paths)
         ),

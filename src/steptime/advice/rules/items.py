@@ -17,8 +17,8 @@ from steptime.quantities import SourceLine, format_share, format_source
 
 MOST = 0.6
 """Fraction of the time in which batches are made: what takes so much is named, and not the number of workers."""
-MOST_OF_A_LINE = 0.5
-"""Fraction of a line's time, of the call that it is named for."""
+MOST_OF_A_LINE, GOOD_PART = 0.5, 0.25
+"""Fractions of a line's time: of the calls that it is named for, together and each."""
 LEAST = 0.1
 """Fraction of the step: what takes less may as well be what an item needs."""
 LIKELY, SURE = 0.9, 0.5
@@ -63,7 +63,8 @@ def avoidable_item_work(step: StepSummary, loader: LoaderUse, paths: tuple[PathU
         better = way_of_line(source, case, ()) or f"{rounds.better[0].upper()}{rounds.better[1:]}"
     else:
         source, spent = longest_line(inside)
-        what, better = _call(source, case) if spent >= MOST * making else ("", "")
+        what, better, share = _calls(source, case) if spent >= MOST * making else ("", "", 0.0)
+        spent *= share
     part = min(1.0, ratio(spent, making))
     usual = step.duration.value if loader.workers else loader.wait.value  # a step lasts as long as its workers need
     saved = min(part * usual, loader.wait.value)
@@ -89,13 +90,20 @@ def _whole(lines: float, loader: LoaderUse) -> float:
     return lines / max(0.01, 1 - ratio(collating, production(loader) or 0.0))
 
 
-def _call(line: SourceLine, case: Case) -> tuple[str, str]:
-    """(call, advice) for a line that mostly makes a call that not each item needs; ("", "") for others."""
-    run = next(iter(at_line(line, case)), None)
-    if run is None or run.share < MOST_OF_A_LINE or READS.search(line.text):
-        return "", ""
-    often = f" {run.calls:,.3g} times per step" if run.calls else ""
-    return f"{short_name(run.name)} runs{often}", avoided_by(run.name)
+def _calls(line: SourceLine, case: Case) -> tuple[str, str, float]:
+    """(calls, advice, fraction of the line's time) for a line that mostly makes one or two calls of which one need not
+    be made for each item; ("", "", 0) for others."""
+    runs = [run for run in at_line(line, case)[:2] if run.share >= GOOD_PART]
+    better = next(filter(None, (avoided_by(run.name) for run in runs)), "")
+    share = min(1.0, sum(run.share for run in runs))
+    if not better or share < MOST_OF_A_LINE or READS.search(line.text):
+        return "", "", 0.0
+    often = f" {runs[0].calls:,.3g} times per step" if runs[0].calls else ""
+    return (
+        f"{' and '.join(short_name(run.name) for run in runs)} run{'s' if len(runs) == 1 else ''}{often}",
+        better,
+        share,
+    )
 
 
 def _workers(case: Case, loader: LoaderUse) -> str:
