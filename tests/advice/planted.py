@@ -232,6 +232,28 @@ _LEFT_ON = SettingsUse(1, 8, 8)
 _INDEXING = PathUse(0.1 * MS, "input", (SourceLine("data.py", 7, "Images.__getitems__"),))
 _ALONE = SettingsUse(1, 1, 8)
 
+_ROUND, _PIXEL, _CALLER, RESAMPLED = (
+    SourceLine("/home/ada/train.py", at, function, text)
+    for at, function, text in (
+        (24, "draw", "for x in range(left, right):"),
+        (25, "draw", "heat[y, x] = max(heat[y, x], math.exp(-far))"),
+        (50, "Poses.__getitem__", "draw(heat, *joint)"),
+        (52, "Poses.__getitem__", "image = F.interpolate(image, SIZE)[None, crop]"),
+    )
+)
+RESAMPLING = ("aten::upsample_bilinear2d", 0.9, 11 * MS, 32.0)
+PIXELS = _waiting(
+    15 * MS,
+    5 * MS,
+    loader=loader(15 * MS, 0.4 * MS),
+    paths=(
+        PathUse(2 * MS, "input", (_ROUND, _CALLER), 16_800.0),
+        PathUse(10 * MS, "input", (_PIXEL, _CALLER), 16_123.0),
+        PathUse(1 * MS, "input", (ITEM,), 32.0),
+    ),
+)
+"""Items that draw their targets pixel by pixel."""
+
 PLANTED: dict[str, dict[str, Case]] = {
     "input-wait": {
         "fires": _waiting(30 * MS, 10 * MS, loader=loader(30 * MS, 0.93 * MS, usable_cpus=1), settings=_ALONE),
@@ -409,6 +431,44 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-hidden-by-workers": replace(
             BASE, loader=loader(0.1 * MS, 30 * US, workers=2, collate=about(9 * MS), collate_name="__main__.pad_batch")
         ),
+    },
+    "avoidable-item-work": {
+        "fires": PIXELS,
+        "fires-in-a-worker": replace(
+            PIXELS, loader=loader(15 * MS, 0.4 * MS, workers=1, persistent_workers=True, collate=about(0.5 * MS))
+        ),
+        "fires-in-a-collate-function": replace(
+            PIXELS,
+            loader=loader(15 * MS, 30 * US, collate=about(14 * MS), collate_name="__main__.pad_batch"),
+            paths=tuple(replace(path, lines=path.lines[:1]) for path in PIXELS.paths),
+        ),
+        "fires-on-a-small-function": replace(PIXELS, paths=(PIXELS.paths[1],)),
+        "fires-on-a-call": replace(
+            PIXELS, paths=(PathUse(12 * MS, "input", (RESAMPLED,)),), runs=(RunUse(RESAMPLED, *RESAMPLING),)
+        ),
+        "fires-on-one-of-two-calls": replace(
+            PIXELS,
+            paths=(PathUse(12 * MS, "input", (RESAMPLED,)),),
+            runs=(
+                RunUse(RESAMPLED, "aten::to", 0.5, 6 * MS, 32.0),
+                RunUse(RESAMPLED, RESAMPLING[0], 0.45, 5 * MS, 32.0),
+            ),
+        ),
+        "clean-each-round-takes-long": replace(
+            PIXELS, paths=tuple(replace(path, ran=path.ran / 100) for path in PIXELS.paths)
+        ),
+        "clean-a-round-for-each-item": replace(PIXELS, loader=loader(15 * MS, 1 * US, batch_size=10_000)),
+        "clean-kept-since": replace(PIXELS, loader=loader(15 * MS, 0.4 * MS, early=60 * MS)),
+        "clean-a-part-of-an-item": replace(PIXELS, paths=(PIXELS.paths[0], PathUse(14 * MS, "input", (ITEM,)))),
+        "clean-a-part-of-the-step": replace(
+            _waiting(1.5 * MS, 18.5 * MS, loader=loader(1.5 * MS, 40 * US)), paths=PIXELS.paths
+        ),
+        "clean-decoding": replace(
+            PIXELS,
+            paths=(PathUse(14 * MS, "input", (ITEM,), 32.0),),
+            runs=(RunUse(ITEM, "PIL.ImageFile.ImageFile.decode", 0.9, 12 * MS, 32.0),),
+        ),
+        "clean-in-a-sampler": replace(PIXELS, loader=loader(15 * MS, 1 * US, collate=about(2 * US))),
     },
     "large-part": {
         "fires": replace(BASE, optimizers=(GROUPED,), operators=SORTING),

@@ -26,6 +26,13 @@ def finding(rule: str, name: str) -> Finding:
         ("too-few-workers", "fires-one-is-not-enough", "num_workers=3"),
         ("too-few-workers", "fires-sleeping-items-on-two-cpus", "num_workers=2"),
         ("too-few-workers", "fires-iterable", "get_worker_info"),
+        (
+            "avoidable-item-work",
+            "fires",
+            "training and keep. Workers only spread it (num_workers=3)",
+        ),
+        ("avoidable-item-work", "fires-on-a-small-function", "before the loop or in __init__"),
+        ("avoidable-item-work", "fires-on-a-call", "crop first"),
         ("too-many-workers", "fires", "num_workers=0"),
         ("too-many-workers", "fires-more-than-cpus", "num_workers=1"),
         ("per-sample-fetch", "fires", "__getitems__"),

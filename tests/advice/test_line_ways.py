@@ -181,6 +181,25 @@ def test_what_a_line_goes_through_takes_no_longer_than_the_line_did_when_it_was_
     assert work_uses(looked, {}, (), 20 * MS, timed, calls_the_jobs_own)[0].duration.value == 19 * MS
 
 
+@pytest.mark.parametrize(
+    ("text", "held", "saved"),
+    [
+        ("features = torch.load(self.files[i])", 48 * 64_000, 0.9 * 9 * MS * 47 / 48),
+        ("return torch.load(path(i))", 48 * 64_000, 0.9 * 9 * MS * 47 / 48),
+        ("features = torch.load(self.files[i])", 64_000, 0.0),
+        ("features = torch.load(self.files[i], mmap=True)", 48 * 64_000, 0.0),  # reads what is used
+        ("features = torch.load(self.files[i])[0]", 48 * 64_000, 0.0),  # of what was saved as a whole
+    ],
+)
+def test_a_file_with_all_of_a_views_tensor_is_written_anew(text: str, held: int, saved: float) -> None:
+    work = LineWork(at(text), 16.0, 9 * MS, "input", own=9 * MS, held=held, used=64_000)
+    works = work_uses([Looked(RepeatFacts(0, 1, 0, 4, works=(work,)))], (), phases(input=12 * MS), 20 * MS)
+    case = replace(BASE, works=works, categories=categories(input=12 * MS))
+    found = [each for each in examine(case, CATALOGUE).findings if each.name == "goes-through-all"]
+    assert [each.savings.value for each in found if each.savings] == ([pytest.approx(saved)] if saved else [])
+    assert all("save view.clone()" in each.advice for each in found)
+
+
 def test_what_a_loader_gives_again_is_at_the_line_of_its_dataset() -> None:
     takes, makes = at("for x, y in loader:"), at("pixels = decode(self.paths[i])", 12, "Images.__getitem__")
     calls = "torch.utils.data.dataloader._BaseDataLoaderIter.__next__"

@@ -104,8 +104,28 @@ def test_a_loop_over_single_values_is_told_by_its_rounds() -> None:
     rare, often = (RunUse(inner, "builtins.min", 0.2, 1 * MS, calls) for calls in (900.0, 90_000.0))
     case = replace(BASE, runs=(often,), paths=(PathUse(5 * MS, "", (inner,)),))
     found = with_what_runs(finding(source=inner), case, general=True)
-    assert found.advice.startswith("Python loops over single values here, 90,000 times per step: compute whole arrays")
+    assert found.advice.startswith("In distance, min runs 90,000 times per step: take what is the same ")
     assert with_what_runs(finding(source=inner), replace(case, runs=(rare,)), general=True).advice == "Move it."
+
+
+def test_a_loop_over_single_values_is_told_by_how_often_its_lines_run() -> None:
+    """Whether the lines below the loop were timed, or those of the training loop itself."""
+    head, inner = (
+        SourceLine("/job/train.py", at, "spread", text) for at, text in ((24, "for j in row:"), (25, "x += j"))
+    )
+    paths = (PathUse(4 * MS, "", (inner,), 52_345.0), PathUse(1 * MS, "", (head,), 52_347.0))
+    found = with_what_runs(finding(source=inner), replace(BASE, paths=paths), general=True)
+    assert found.advice.startswith(
+        "Here a Python loop runs tens of thousands of rounds per step: compute all rounds at once"
+    )
+    lines = tuple(
+        LineUse(path.lines[0], "python", about(path.duration), about(path.duration), path.ran) for path in paths
+    )
+    assert with_what_runs(finding(source=inner), replace(BASE, lines=lines), general=True).advice == found.advice
+    other = replace(inner, line=40, text="optimizer.step()")
+    assert with_what_runs(finding(source=other), replace(BASE, lines=lines), general=True).advice == "Move it."
+    seldom = tuple(replace(path, ran=200.0) for path in paths)
+    assert with_what_runs(finding(source=inner), replace(BASE, paths=seldom), general=True).advice == "Move it."
 
 
 def test_wrapped_again_and_again() -> None:

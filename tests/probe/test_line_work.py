@@ -87,6 +87,22 @@ def test_a_container_that_is_searched_is_read_whole_and_one_that_is_indexed_is_n
     assert read(observed(words.indexed, Words.indexed.__code__)) == set()
 
 
+def test_of_a_view_the_memory_is_known_that_it_lies_in(tmp_path: Path) -> None:
+    whole = torch.randn(64, 1_000)
+    torch.save(whole[3], tmp_path / "view")
+    torch.save(whole[3].clone(), tmp_path / "clone")
+
+    def loaded(name: str) -> list[tuple[int, int]]:
+        def load(step: int) -> Any:
+            row = torch.load(tmp_path / name)
+            return row
+
+        return [(work["held"], work["used"]) for work in observed(load) if "torch.load" in work["site"]["text"]]
+
+    assert loaded("view") == [(64 * 4_000, 4_000)]
+    assert loaded("clone") == [(4_000, 4_000)]
+
+
 def test_what_is_made_or_given_anew_is_another_container() -> None:
     words = Words()
     assert read(observed(words.made_anew, Words.made_anew.__code__)) == set()

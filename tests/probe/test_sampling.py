@@ -80,6 +80,15 @@ def test_a_function_that_is_called_often_keeps_its_time(calls: int, rounds: int)
     assert own > calling
 
 
+def test_how_often_a_line_ran_is_counted_and_of_a_long_call_estimated() -> None:
+    def ran(length: int, calls: int) -> int:
+        paths = sampled(lambda: [window(length) for _ in range(calls)])
+        return max(int(path["ran"]) for path in paths if path["lines"][0]["text"] == "total += each * each")
+
+    assert ran(LONG_CALL // 4, 3) == 3 * (LONG_CALL // 4)
+    assert ran(20 * LONG_CALL, 1) > 2 * LONG_CALL
+
+
 def test_a_line_whose_calls_are_timed_now_and_then_has_no_time_of_theirs() -> None:
     """Each of its calls lasts long enough to halve how often the next ones are timed."""
 

@@ -337,7 +337,8 @@ def _paths(process: Process) -> tuple[PathUse, ...]:
     if not process.sampled:
         return ()
     first = process.sampled[0]
-    return tuple(PathUse(path.duration / max(1, first.steps), path.part, path.lines) for path in first.paths)
+    steps = max(1, first.steps)
+    return tuple(PathUse(path.duration / steps, path.part, path.lines, path.ran / steps) for path in first.paths)
 
 
 def _worker_paths(process: Process, layout: Layout, loader: LoaderUse | None) -> tuple[PathUse, ...]:
@@ -348,7 +349,8 @@ def _worker_paths(process: Process, layout: Layout, loader: LoaderUse | None) ->
     if facts is None or loader is None:
         return ()
     share = ratio(loader.wait.value, sum(path.duration for path in facts.paths))
-    return tuple(PathUse(path.duration * share, "input", path.lines) for path in facts.paths)
+    often = loader.demand / max(1, facts.steps)
+    return tuple(PathUse(path.duration * share, "input", path.lines, path.ran * often) for path in facts.paths)
 
 
 def _garbage(layout: Layout) -> GarbageUse:

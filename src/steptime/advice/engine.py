@@ -167,7 +167,7 @@ COVERED = 0.15
 """Fraction of the step: if no finding saves as much, a fallback finding reports what most of the step consists of.
 Equals the least fraction of a category that the verdict names."""
 AT_A_PLACE = OF_A_PLACE - {"dominant-operator"} | {
-    "optimizer-share", "steps-changed", "too-few-workers", "slow-collate", "large-part",
+    "optimizer-share", "steps-changed", "too-few-workers", "slow-collate", "slow-sampler", "large-part",
     "list-conversion", "metrics-in-step",
 }  # fmt: skip
 """Names of rules whose finding says what runs at its place, and speaks about what takes most of it."""

@@ -192,11 +192,12 @@ class RecomputeUse:
 class PathUse:
     """Line below the training loop, with the calls that lead to it. duration: ns per step, without the user's functions
     that it calls. part: the part of the step that calls it, "input", "forward", "backward", "optimizer" or "". lines:
-    user's lines, innermost first."""
+    user's lines, innermost first. ran: executions of the first line per step, 0 if unknown."""
 
     duration: float
     part: str
     lines: tuple[SourceLine, ...]
+    ran: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

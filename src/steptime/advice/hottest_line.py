@@ -59,7 +59,7 @@ def hottest_line(known: SourceLine | None, category: str, saved: float, case: Ca
     inside = [path for path in below if is_user_file(path.lines[0].file)] or below
     if not inside:
         return known
-    line, spent = main_line(inside, case) if category == INPUT else _longest(inside)
+    line, spent = main_line(inside, case) if category == INPUT else longest_line(inside)
     everything = sum(path.duration for path in inside)
     is_outlier = spent >= LEAST_SHARE * max(saved, everything)
     runs = known is not None and _runs(known, case)
@@ -72,7 +72,7 @@ def hottest_line(known: SourceLine | None, category: str, saved: float, case: Ca
 def main_line(paths: list[PathUse], case: Case) -> tuple[SourceLine, float]:
     """Line of the input that takes most of these paths' time, else the innermost below the loop that takes nearly all
     of it with what it calls; with its ns."""
-    line, spent = _longest(paths)
+    line, spent = longest_line(paths)
     everything = sum(path.duration for path in paths)
     if spent >= MOST * everything:
         return line, spent
@@ -88,7 +88,7 @@ def main_line(paths: list[PathUse], case: Case) -> tuple[SourceLine, float]:
     return (calling, total[calling]) if calling is not None else (line, spent)
 
 
-def _longest(paths: list[PathUse]) -> tuple[SourceLine, float]:
+def longest_line(paths: list[PathUse]) -> tuple[SourceLine, float]:
     """Line that itself takes most of the time, with its ns."""
     spent: dict[tuple[str, int], float] = {}
     lines: dict[tuple[str, int], SourceLine] = {}

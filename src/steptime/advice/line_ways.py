@@ -76,7 +76,7 @@ class _Line:
 def way_of_line(place: SourceLine, case: Case, mostly: Collection[str]) -> str:
     """A sentence on how to write this line so that it takes less; "" where none is known. mostly: last names of the
     functions that take most of it, () if unknown."""
-    inside = [use for use in case.lines if _body(use.source) == _body(place)]
+    inside = [use for use in case.lines if body_of(use.source) == body_of(place)]
     text, numbers = _statement(place, {use.source.line: use.source.text for use in inside})
     tree = parsed(text)
     if tree is None:
@@ -101,7 +101,7 @@ def way_of_line(place: SourceLine, case: Case, mostly: Collection[str]) -> str:
     return next(filter(None, ways), "")
 
 
-def _body(place: SourceLine) -> tuple[str, str]:
+def body_of(place: SourceLine) -> tuple[str, str]:
     """(file, function) that a line stands in: a comprehension and a lambda are functions of their own to Python."""
     return place.file, re.sub(r"\.<locals>\.<\w+>$", "", place.function)
 

@@ -79,9 +79,18 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         usable_cpus=process.settings.usable_cpus if process.settings else 1,
         length=facts.dataset_length,
         items=_items([each for each in process.items if each.iterator in iterators]),
+        early=_early(process, steps, wait),
         made_anew=_are_made_anew(groups[key]),
         iterated_at=_iterated_at(process),
     )
+
+
+def _early(process: Process, steps: Steps, wait: Int64) -> float | None:
+    """Shortest wait (ns) of the steps before lines below the loop were timed, but for the first one; None without
+    any. Other load makes waits longer, not shorter."""
+    start = process.sampled[0].start if process.sampled else 0
+    before = wait[1 : np.searchsorted(steps.end, start)]
+    return float(before.min()) if len(before) else None
 
 
 ITERATES = "torch.utils.data.dataloader.DataLoader.__iter__"

@@ -10,7 +10,8 @@ from itertools import chain
 from steptime.advice.evidence import Case, PathUse, RunUse
 from steptime.advice.kernels import elements, plain_name, shapes_of
 from steptime.advice.line_evidence import function_of
-from steptime.advice.line_ways import way_of_line
+from steptime.advice.line_ways import body_of, way_of_line
+from steptime.advice.python_rounds import LONGEST_ROUND, MANY_ROUNDS, ONCE, rounds_in
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight
 from steptime.advice.savings import WORKING, ratio
 from steptime.advice.seldom_read import made_in_vain
@@ -29,6 +30,11 @@ NESTED = 4
 """Calls of one name below one call of it from which on something is wrapped again and again."""
 DEEPER = 1.5
 """Times as many of them as earlier in the run, for them to become more with the steps."""
+READ_ONCE = "read it once and keep the result, or only the part that is used."
+IT_WAITS = "it waits: do it in another thread, or for many steps at once."
+JOINED = "it copies all that it joins: write into one preallocated array, or join only what is used."
+NEEDED_BY_BATCHES = frozenset({READ_ONCE, IT_WAITS, JOINED})
+"""Advice on what a batch cannot be made without, as a rule."""
 KINDS = tuple(
     (re.compile(rf"(?:{names})_?"), advice)
     for names, advice in (
@@ -47,7 +53,7 @@ KINDS = tuple(
         ),
         (
             r"cat|stack|[hvd]stack|concat\w*|append|insert",
-            "it copies all that it joins: write into one preallocated array, or join only what is used.",
+            JOINED,
         ),
         (
             r"deepcopy|copy|clone|tolist|tobytes",
@@ -63,7 +69,7 @@ KINDS = tuple(
         ),
         (
             r"loads?|decode\w*|decompress|imread|read\w*|open|fromstring|parse\w*|genfromtxt|loadtxt",
-            "read it once and keep the result, or only the part that is used.",
+            READ_ONCE,
         ),
         (
             r"interpolate|\w*upsample\w*|grid_sampl\w*|resize\w*|rotate|warp\w*|resample\w*|\w*affine\w*|zoom|rescale",
@@ -77,14 +83,11 @@ KINDS = tuple(
         (r"randperm|multinomial|choice\w*|permutation|shuffle|sample", "draw for many batches at once."),
         (
             r"sleep|request\w*|urlopen|recv\w*|send\w*|getresponse|connect",
-            "it waits: do it in another thread, or for many steps at once.",
+            IT_WAITS,
         ),
     )
 )
 """Last names of what runs, and what helps where it takes most of a place."""
-MANY_ROUNDS, LONGEST_ROUND = 1000.0, 5000.0
-"""Rounds per step of a loop of Python's, and ns of each: an operator, or a function of numpy on an array, takes as
-much."""
 OF_THE_LOADER = ("Make an item ", "More workers ", "Set num_workers=")
 """Starts of advice that stays true when the line is written better."""
 WRAPPERS = re.compile(r"__(?:getitem|call|len|iter|next|getattr)__|forward|wrapper")
@@ -99,13 +102,13 @@ def with_what_runs(finding: Finding, case: Case, *, general: bool, speaks: bool 
         return finding
     # What grows was timed while it was short.
     saved = finding.savings.value if finding.savings is not None and finding.name != GROWTH else 0.0
-    levels = [runs for runs in (_at_line(place, case), _below(place, case), _in_function(place, case)) if runs]
+    levels = [runs for runs in (at_line(place, case), _below(place, case), _in_function(place, case)) if runs]
     enough = (found for found in map(_most_of, levels) if found and _sum(found) >= MOST_OF_FINDING * saved)
     most = next((found for found in enough if finding.category != "python" or not any(map(_is_operator, found))), [])
     runs = most or next(iter(levels), [])
     way = _way(place, case) if speaks else ""
     if speaks and not way and not most:
-        way = _rounds(chain(*levels), saved)
+        way = _rounds(place, chain(*levels), saved, case)
     if not runs:
         return _with_way(finding, way)
     evidence = (f"There runs {' and '.join(_words(run, case) for run in runs[:2])}.", *finding.evidence)
@@ -129,17 +132,27 @@ def with_way_of_line(finding: Finding, case: Case) -> Finding:
 
 
 def _way(place: SourceLine, case: Case) -> str:
-    mostly = [_last(run) for run in _most_of(_at_line(place, case))]
+    mostly = [_last(run) for run in _most_of(at_line(place, case))]
     return made_in_vain(place, case) or way_of_line(place, case, mostly)
 
 
-def _rounds(runs: Iterable[RunUse], spent: float) -> str:
-    """Advice on Python's loops over single numbers, known by how often a function of Python's runs in that time, ns
-    per step; "" for others."""
-    rounds = max((run.calls for run in runs if not _is_operator(run)), default=0.0)
-    if rounds < MANY_ROUNDS or not 0 < spent <= LONGEST_ROUND * rounds:
+def _rounds(place: SourceLine, runs: Iterable[RunUse], spent: float, case: Case) -> str:
+    """Advice on Python's loops over single values that take a good part of a finding's savings, `spent` ns per step: by
+    how often the lines run, or a function of Python's in that time; "" for others."""
+    body, timed = body_of(place), [use for use in case.lines if body_of(use.source) == body_of(place)]
+    near = [path for path in case.paths if path.lines and body_of(path.lines[0]) == body]
+    near = near or [PathUse(use.duration.value, "", (use.source,), use.hits) for use in timed]
+    inside = any(path.ran >= MANY_ROUNDS for path in near if _same(path.lines[0], place))
+    below = (path for path in case.paths if any(_same(line, place) for line in path.lines))
+    rounds = rounds_in(near if inside else below)
+    if rounds is not None and rounds.spent >= MOST_OF_FINDING * spent:
+        return f"Here {rounds.words}: {rounds.better}"
+    run = max((run for run in runs if not _is_operator(run)), key=lambda run: run.calls, default=None)
+    if run is None or run.calls < MANY_ROUNDS or not 0 < spent <= LONGEST_ROUND * run.calls:
         return ""
-    return f"Python loops over single values here, {_times(rounds)}: compute whole arrays at once (numpy, torch)."
+    return (
+        f"In {function_of(place)[1]}, {short_name(run.name).removeprefix('builtins.')} runs {_times(run.calls)}: {ONCE}"
+    )
 
 
 def _with_way(finding: Finding, way: str) -> Finding:
@@ -162,7 +175,7 @@ def _sum(runs: list[RunUse]) -> float:
     return sum(run.duration for run in runs)
 
 
-def _at_line(place: SourceLine, case: Case) -> list[RunUse]:
+def at_line(place: SourceLine, case: Case) -> list[RunUse]:
     """What runs at a line, the longest first."""
     return [run for run in case.runs if not run.whole and _same(run.source, place)]
 
@@ -224,10 +237,21 @@ def advice_on(run: RunUse) -> str:
         more = f"{run.depth - 1:.0f} more" + (f" and to {run.shallow - 1:.0f} earlier in the run" if grows else "")
         wrapped = "each step wraps it once more, so that steps grow: " if grows else ""
         return f"each call leads to {more}; {wrapped}unwrap it, or keep plain arrays."
-    known = next((advice for names, advice in KINDS if names.fullmatch(last)), "")
+    known = _known(last)
     if not known and run.calls >= MANY:
         known = "call it once, for all of them."
     return known
+
+
+def _known(last: str) -> str:
+    return next((advice for names, advice in KINDS if names.fullmatch(last)), "")
+
+
+def avoided_by(name: str) -> str:
+    """Advice on a call of this name that need not be made for each item of a batch; "" for others."""
+    last = short_name(name).rpartition(".")[2]
+    known = _known(last)
+    return f"{last}: {known}" if known and known not in NEEDED_BY_BATCHES else ""
 
 
 def _words(run: RunUse, case: Case) -> str:

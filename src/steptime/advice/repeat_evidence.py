@@ -13,7 +13,7 @@ from steptime.advice.loader_model import production
 from steptime.advice.run_uses import CategoryUse, LoaderUse, RepeatUse, WorkUse
 from steptime.advice.savings import modelled, ratio
 from steptime.analysis.layout import Layout
-from steptime.quantities import Estimate, SourceLine, format_share
+from steptime.quantities import Estimate, SourceLine, format_bytes, format_share
 from steptime.recording.recording import LineWork, Process, RepeatedLine, RepeatFacts
 
 NEARLY_ALL = 0.9
@@ -49,6 +49,10 @@ READS = re.compile(r"\b(?:load\w*|read\w*|open\w*|parse\w*|genfromtxt|fromfile|f
 LOGS, SILENT = re.compile(r"logging\.(?:Logger\.)?(?:debug|info|log)"), 20_000
 """Logging of what may be below the level, and ns per call of a traced line up to which it writes nothing: below its
 level it took 5 microseconds, one that writes to a file 100 and more (torch 2.13, CPython 3.11)."""
+LOADS = re.compile(r"(?:.*\breturn\s+|.*[^=]=\s*)?torch\.load\((?!.*mmap=True)[^()]*(?:\([^()]*\)[^()]*)*\)")
+LITTLE = 0.5
+"""A line that gives what a file holds, and fraction of the memory that it lies in: a file of which less is used was
+saved with a view's whole tensor."""
 WRITES = re.compile(r"""open\([^)]*["'][rb+]*[wax]""")
 """A line that opens a file to write it."""
 
@@ -181,6 +185,9 @@ def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tup
     """(kind, what, ns) of what a line goes through, or makes for nothing."""
     yield from _gone_through(line, names)
     logged = [call.duration for call in line.calls if LOGS.fullmatch(call.name)]
+    if LOADS.fullmatch(line.site.text) and 0 < line.used <= LITTLE * line.held:
+        what = f"{format_bytes(line.used)} of each {format_bytes(line.held)}"
+        yield "view", what, line.duration * (1 - line.used / line.held)
     if logged and sum(logged) <= SILENT * line.evaluations:
         yield UNLOGGED, "", line.own
     reads = READS.search(line.site.text) or any(map(READING.fullmatch, (*names, *(call.name for call in line.calls))))

@@ -126,6 +126,7 @@ class LoaderUse:
     which is in neither; start: ns per start of the workers, the end of those before them included; settling: ns by
     which the steps behind one are longer. busy: share of the making of a batch in which it takes or wants a CPU, None
     where it was not measured. batches: of an epoch. length: of the dataset. items: of the first batches, if looked at.
+    early: ns that each step waited at least before its lines were timed, None if unknown.
     made_anew: whether each iterator seen was that of another DataLoader object. iterated_at: the line that makes the
     iterators, where one alone was seen to.
 
@@ -158,6 +159,7 @@ class LoaderUse:
     item_site: SourceLine | None = None
     length: int | None = None
     items: ItemFacts | None = None
+    early: float | None = None
     made_anew: bool = False
     iterated_at: SourceLine | None = None
 
@@ -259,9 +261,10 @@ class RepeatUse:
 class WorkUse:
     """A line that goes through more than it needs. kind: "container" (read whole), "folder" (listed), "copy" (of an
     object and all below it), "file" (the same one, read again), "stack" (of Python, with its source), "list" (converted
-    number by number), "rows" (made and not taken), "unlogged" (made for a logger that drops it), "double" (arrays of
-    that precision) or "one-hot" (gives such vectors). what: the container with its kind and entries, the shape of the
-    vectors, what is taken of rows, else the function that it calls. evaluations, duration (ns): per step."""
+    number by number), "rows" (made and not taken), "view" (loaded with all of the tensor that it is a part of),
+    "unlogged" (made for a logger that drops it), "double" (arrays of that precision) or "one-hot" (gives such vectors).
+    what: the container with its kind and entries, the shape of the vectors, what is taken of rows or used of a file,
+    else the function that it calls. evaluations, duration (ns): per step."""
 
     source: SourceLine
     kind: str

@@ -34,7 +34,7 @@ PATHS = ("pathlib", "pathlib._local")
 MOST_NAMES, MOST_CALLS, MOST_RESULTS = 8, 8, 512
 """Of one line: names that are looked up, functions that it calls, and results of one function that are compared."""
 MOST_LOOKS = 4
-"""Results of a line that are looked at whether they are one-hot."""
+"""Results of a line that are looked at whether they are one-hot, or lie in a larger memory."""
 CLASSES, ROWS = 32, 8
 """Least length of a one-hot vector that is worth a word, and vectors that are looked at."""
 ONE = {torch.float32: b"\x80\x3f", torch.float64: b"\xf0\x3f", torch.bfloat16: b"\x80\x3f", torch.float16: b"\x3c"}
@@ -82,15 +82,17 @@ class _Work:
     """A line. seen, spent: evaluations and their ns; inside: ns of that in watched functions; read: what all of them
     read whole, by name: (number of the object or hash of the file's name, kind, entries); None before the first.
     doubles: evaluations that gave an array in double precision; one_hot: shape of one-hot vectors that it gave;
-    dropped: ns of those whose result was bound anew before it was read, `unread` of `bound`; taken: ns of the rows that
-    a loader took from there, made: their number; rows: of batches, of so many items."""
+    memory: bytes in which the tensors of one evaluation lie, and of these alone; dropped: ns of those whose result was
+    bound anew before it was read, `unread` of `bound`; taken: ns of the rows that a loader took from there, made: their
+    number; rows: of batches, of so many items."""
 
-    __slots__ = ("bound", "calls", "doubles", "dropped", "inside", "items", "made", "one_hot", "part", "read", "rows",
-                 "seen", "spent", "taken", "unread")  # fmt: skip
+    __slots__ = ("bound", "calls", "doubles", "dropped", "inside", "items", "made", "memory", "one_hot", "part",
+                 "read", "rows", "seen", "spent", "taken", "unread")  # fmt: skip
 
     def __init__(self, part: str) -> None:
         self.part, self.seen, self.spent, self.inside = part, 0, 0, 0
         self.bound = self.unread = self.doubles = self.dropped = self.made = self.taken = self.items = self.rows = 0
+        self.memory = 0, 0
         self.one_hot: tuple[int, ...] = ()
         self.read: dict[str, tuple[int, str, int]] | None = None
         self.calls: dict[CodeType, _Outward] = {}
@@ -170,6 +172,7 @@ class WorkObserver:
         work.seen += 1
         work.spent += took
         doubles = 0
+        work.memory = max(work.memory, _memory(given) if work.seen <= MOST_LOOKS else (0, 0))
         for each in given:
             for kind, numbers in _precisions(each, DEEP):
                 doubles += numbers * (kind == "64")
@@ -265,6 +268,8 @@ class WorkObserver:
                 "duration": work.spent / steps,
                 "own": max(0, work.spent - work.inside) / steps,
                 "one_hot": work.one_hot,
+                "held": work.memory[0],
+                "used": work.memory[1],
                 "double": 2 * work.doubles >= max(1, work.seen),
                 "dropped": work.dropped / steps,
                 "unread": work.unread / max(1, work.bound),
@@ -366,6 +371,13 @@ def _precisions(value: Any, deep: int) -> Iterator[tuple[str, int]]:
         of = str(array.dtype)
         if (numbers := prod(array.shape)) >= LEAST_DOUBLES and of.endswith((*DOUBLE, *SINGLE)):
             yield ("64" if of.endswith(DOUBLE) else "32"), numbers
+
+
+def _memory(given: Iterable[Any]) -> tuple[int, int]:
+    """(bytes of the memory that these tensors lie in, bytes of these alone)."""
+    tensors = [array for each in given for array in _arrays(each, DEEP) if type(array) is torch.Tensor]
+    whole = {storage.data_ptr(): storage.nbytes() for storage in (each.untyped_storage() for each in tensors)}
+    return sum(whole.values()), sum(each.numel() * each.element_size() for each in tensors)
 
 
 def _file(value: Any) -> str:

@@ -61,14 +61,29 @@ class _Function:
 
 class _Node:
     """A function called from one line of another. all: ns of all calls there; timed: ns of the calls timed by line,
-    both without the tracer's time; lines: ns by line of the timed calls, without called user functions."""
+    both without the tracer's time; lines: ns by line of the timed calls, without called user functions; ran: their
+    executions; calls, of_lines: number of all calls, and of the timed ones."""
 
-    __slots__ = ("all", "code", "lines", "outer", "path", "timed")
+    __slots__ = ("all", "calls", "code", "lines", "of_lines", "outer", "path", "ran", "timed")
 
     def __init__(self, code: CodeType, outer: _Node | None, path: _Path) -> None:
         self.code, self.outer, self.path = code, outer, path
-        self.all = self.timed = 0
+        self.all = self.timed = self.calls = self.of_lines = 0
         self.lines: Counter[int] = Counter()
+        self.ran: Counter[int] = Counter()
+
+    def has_timed(self, own: dict[int, int], ran: Counter[int], rest: int, net: int) -> None:
+        """Adds a call that was timed by line, of `net` ns. own, ran: ns and executions by line; rest: ns without lines,
+        in which those that ran repeatedly ran on."""
+        again = {line: duration for line, duration in own.items() if duration > 0 and ran[line] > 1}
+        together = sum(again.values())
+        for line, duration in own.items():
+            self.lines[line] += duration + (rest * again.get(line, 0) // together if together else 0)
+            self.ran[line] += ran[line] + (rest * ran[line] // together if together and ran[line] > 1 else 0)
+        self.all += net
+        self.timed += net
+        self.calls += 1
+        self.of_lines += 1
 
 
 class _Call:
@@ -249,6 +264,7 @@ class LineSampler:
         self._skipping = None
         net = end - start - self._inside
         node.all += net
+        node.calls += 1
         if self._calls:
             self._calls[-1].has_called(now() - entered + self._outside, net)
 
@@ -292,13 +308,8 @@ class LineSampler:
             call.spend(end)
         node, function = call.node, call.function
         own = {line: duration - call.ran[line] * self._shortest for line, duration in call.lines.items()}
-        again = {line: duration for line, duration in own.items() if duration > 0 and call.ran[line] > 1}
-        together = sum(again.values())
-        for line, duration in own.items():
-            node.lines[line] += duration + (rest * again.get(line, 0) // together if together else 0)
         net = max(1, sum(own.values()) + rest + call.nets)
-        node.all += net
-        node.timed += net
+        node.has_timed(own, call.ran, rest, net)
         function.hits += call.hits
         if function.hits > MOST_HITS:
             function.hits, function.every = 0, 2 * function.every
@@ -317,7 +328,7 @@ class LineSampler:
             if frame.f_trace in self._attached:
                 frame.f_trace, frame.f_trace_lines = None, True
         self._attached.clear()
-        times = self._times()
+        times, ran = self._times()
         self._nodes.clear()
         return {
             "steps": steps,
@@ -326,24 +337,29 @@ class LineSampler:
                     "duration": duration,
                     "part": part,
                     "lines": [described(each) for each in (place, *outer)[:MOST_LINES]],
+                    "ran": ran[(part, outer), place],
                 }
                 for ((part, outer), place), duration in times.most_common(MOST_PATHS)
                 if duration > 0
             ],
         }
 
-    def _times(self) -> Counter[tuple[_Path, _Place]]:
-        """Returns ns by path: line times of the timed calls, scaled to all calls at each level."""
-        times, factors = Counter[tuple[_Path, _Place]](), dict[_Node | None, float]()
+    def _times(self) -> tuple[Counter[tuple[_Path, _Place]], Counter[tuple[_Path, _Place]]]:
+        """Returns ns and executions by path: those of the timed calls' lines, scaled to all calls at each level, by
+        their time and by their number."""
+        times, ran = Counter[tuple[_Path, _Place]](), Counter[tuple[_Path, _Place]]()
+        factors, often = dict[_Node | None, float](), dict[_Node | None, float]()
         spent = Counter[CodeType]()
         for node in self._nodes.values():  # a caller comes before what it calls
             spent[node.code] += round(factors.get(node.outer, 1.0) * node.all)
             factor = factors[node] = factors.get(node.outer, 1.0) * node.all / max(1, node.timed)
+            often[node] = often.get(node.outer, 1.0) * node.calls / max(1, node.of_lines)
             for line, duration in node.lines.items():
                 times[node.path, (node.code, line)] += round(factor * duration)
+                ran[node.path, (node.code, line)] += round(often[node] * node.ran[line])
         least = HOT * (self._end - self._start)
         self.hot = tuple(code for code, duration in spent.items() if duration >= least)
-        return times
+        return times, ran
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:

@@ -230,11 +230,13 @@ class FunctionText:
 @dataclass(frozen=True, slots=True)
 class SampledPath:
     """Path of calls. duration: ns of the first line, of all steps together, without called user functions. part: of the
-    step that calls it, "input", "forward", "backward", "optimizer" or "". lines: the user's, innermost first."""
+    step that calls it, "input", "forward", "backward", "optimizer" or "". lines: the user's, innermost first. ran:
+    executions of the first line, 0 if unknown."""
 
     duration: int
     part: str
     lines: tuple[SourceLine, ...]
+    ran: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +293,10 @@ class OutsideCall:
 class LineWork:
     """A line that calls or reads such things. evaluations, duration (ns): per step; own: ns of that outside of watched
     functions. double: it gives arrays of double precision; one_hot: shape of the one-hot vectors that it gives;
-    dropped: ns of what it bound in a generator and nobody read, a fraction `unread` of it; made: rows that a loader, or
-    what drops some on their way to it, took from there in `taken` ns; kept: fraction of a batch's items that are rows
-    of what this function made of them."""
+    held: bytes of the memory that the tensors of one evaluation lie in, used: of these tensors alone; dropped: ns of
+    what it bound in a generator and nobody read, a fraction `unread` of it; made: rows that a loader, or what drops
+    some on their way to it, took from there in `taken` ns; kept: fraction of a batch's items that are rows of what this
+    function made of them."""
 
     site: SourceLine
     evaluations: float
@@ -302,6 +305,8 @@ class LineWork:
     own: float = 0.0
     double: bool = False
     one_hot: tuple[int, ...] = ()
+    held: int = 0
+    used: int = 0
     dropped: float = 0.0
     unread: float = 0.0
     made: float = 0.0

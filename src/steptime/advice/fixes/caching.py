@@ -47,7 +47,7 @@ ON_DISK = '''class Kept(torch.utils.data.Dataset):
         return torch.load(path)'''
 
 
-@fix("RM110", "cached-items", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=3)
+@fix("RM110", "cached-items", addresses={"ST101", "ST102", "ST111"}, promise=Promise.SAME_BITS, risk=3)
 def cached_items(step: StepSummary, loader: LoaderUse, case: Case) -> Option | None:
     """Items that are made once and kept in memory
 

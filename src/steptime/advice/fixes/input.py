@@ -126,7 +126,13 @@ LIKELY_WHOLE_BATCHES = 0.8
 """Fraction of the compilations behind the warm-up whose guard is about the size of the batch."""
 
 
-@fix("RM101", "fitting-workers", addresses={"ST101", "ST102", "ST103", "ST106"}, promise=Promise.SAME_BITS, risk=2)
+@fix(
+    "RM101",
+    "fitting-workers",
+    addresses={"ST101", "ST102", "ST103", "ST106", "ST111"},
+    promise=Promise.SAME_BITS,
+    risk=2,
+)
 def fitting_workers(step: StepSummary, loader: LoaderUse, case: Case) -> Iterator[Option]:
     """As many loader workers as the items need
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from steptime.advice.rule import Rule
 from steptime.advice.rules import (
     input,
+    items,
     kernels,
     machine,
     memory,
@@ -21,7 +22,8 @@ from steptime.advice.rules import (
 )
 
 _FAMILIES = (
-    input, kernels, machine, memory, optimizer, overhead, precision, python, ranks, repeats, run, shapes, switches, ways
+    input, items, kernels, machine, memory, optimizer, overhead, precision, python, ranks, repeats, run, shapes,
+    switches, ways,
 )  # fmt: skip
 _MADE = {made for family in _FAMILIES for made in vars(family).values() if isinstance(made, Rule)}
 CATALOGUE: tuple[Rule, ...] = tuple(sorted(_MADE, key=lambda made: made.code))

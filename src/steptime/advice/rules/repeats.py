@@ -45,8 +45,9 @@ LEAST_UNREAD = 0.5
 
 
 GENERAL = (
-    "input-wait", "too-few-workers", "slow-collate", "per-sample-fetch", "batch-preparation", "python-time",
-    "dispatch-loop", "outside-model", "dominant-operator", "compute-share", "work-without-gradient", "large-part",
+    "input-wait", "too-few-workers", "avoidable-item-work", "slow-collate", "per-sample-fetch", "batch-preparation",
+    "python-time", "dispatch-loop", "outside-model", "dominant-operator", "compute-share", "work-without-gradient",
+    "large-part",
 )  # fmt: skip
 """Rules that say where the time goes, and not why."""
 LEAST_GONE_THROUGH = 0.1
@@ -162,6 +163,9 @@ GOES_THROUGH = {
         "Join the arrays first: torch.from_numpy(np.stack(rows)), which copies them whole; keep plain numbers in one "
         "preallocated array from the start."
     )),
+    "view": ("loads whole tensors and uses a part ({what})", (
+        "torch.save writes all of the tensor that a view belongs to: save view.clone(), and write these files anew."
+    )),
     "rows": ("makes rows that nobody takes ({what})", (
         "Decide before a row is made whether it is taken: from an index of the good ones, which is made once; each "
         "worker reads only its own files or lines (torch.utils.data.get_worker_info()), and skips the others unparsed."
@@ -188,7 +192,8 @@ def goes_through_all(step: StepSummary, works: tuple[WorkUse, ...]) -> Iterator[
     index nor by a method, and takes three nanoseconds an entry at least, which an index or a small sample of it does
     not take. Rows of a generator count that are bound and bound anew before anything reads them, and those of one that
     a loader reads through something that drops some (itertools.islice), and items whose arrays are no rows of the batch
-    that collate_fn makes of them. Lines of one kind and function count together.
+    that collate_fn makes of them. A tensor that torch.load gives counts where it lies in a memory of twice its bytes or
+    more: it was saved as a view. Lines of one kind and function count together.
     Less than a tenth of the step is not reported. A worker's lines are seen in a few batches, and have their share of
     the wait for it.
 

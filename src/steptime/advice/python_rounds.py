@@ -1,0 +1,94 @@
+"""Rounds of Python: loops, and functions that are called again and again, which take most of the time of some paths."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from steptime.advice.evidence import PathUse
+from steptime.advice.line_ways import body_of
+from steptime.advice.savings import ratio
+from steptime.quantities import SourceLine
+
+MANY_ROUNDS, LONGEST_ROUND = 1000.0, 20_000.0
+"""Rounds per step from which on a loop goes through single values, and ns of a round up to which it does: a few small
+operators, or functions of numpy on arrays, take as much."""
+AT_ONCE = (
+    "compute all rounds at once, on whole arrays (numpy, torch); what is the same for a sample in every epoch, compute "
+    "once before training and keep."
+)
+ONCE = (
+    "take what is the same each time once, before the loop or in __init__, and compute the rest on whole arrays "
+    "(numpy, torch)."
+)
+THOUSANDS = ((1e6, "millions"), (1e5, "hundreds of thousands"), (1e4, "tens of thousands"), (0.0, "thousands"))
+LOOPS = re.compile(r"\s*(?:async )?(?:for|while)\b|.*[\[({].*\bfor\b.*\bin\b")
+"""A line with a loop, or with a comprehension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Lines of one function that run many times in a step. source: the one that takes most, with what it calls. spent:
+    ns per step of all of them; count: rounds per step. loops: one of these lines is a loop; else the function is called
+    so often."""
+
+    source: SourceLine
+    spent: float
+    count: float
+    loops: bool
+
+    @property
+    def each(self) -> float:
+        """ns of a round."""
+        return ratio(self.spent, self.count)
+
+    @property
+    def words(self) -> str:
+        """ "a Python loop runs tens of thousands of rounds per step". More is not known: of a long call only the first
+        lines are timed and counted, with a tracer that slows them (20,000 rounds that took no time were estimated as
+        11,000 and as 90,000)."""
+        thousands = next(words for least, words in THOUSANDS if self.count >= least)
+        if self.loops:
+            return f"a Python loop runs {thousands} of rounds per step"
+        return f"{self.source.function.rpartition('.')[2]} runs {thousands} of times per step"
+
+    @property
+    def better(self) -> str:
+        """Advice."""
+        return AT_ONCE if self.loops else ONCE
+
+
+def rounds_in(paths: Iterable[PathUse], least: float = MANY_ROUNDS) -> Rounds | None:
+    """The lines that run many times and take most of these paths' time; None where no line does, or where each of its
+    rounds takes long. least: rounds per step."""
+    paths = [path for path in paths if path.lines]
+    hits: dict[tuple[str, int], float] = defaultdict(float)
+    functions: dict[tuple[str, str], set[tuple[str, int]]] = defaultdict(set)
+    for path in paths:
+        hits[_place(path.lines[0])] += path.ran
+        functions[body_of(path.lines[0])].add(_place(path.lines[0]))
+    found = []
+    for places in functions.values():
+        often = {place for place in places if hits[place] >= least}
+        rounds = _of_function(paths, often, max((hits[place] for place in often), default=0.0))
+        found += [rounds] if rounds is not None and rounds.each <= LONGEST_ROUND else []
+    return max(found, key=lambda each: each.spent, default=None)
+
+
+def _of_function(paths: list[PathUse], often: set[tuple[str, int]], count: float) -> Rounds | None:
+    through: dict[SourceLine, float] = defaultdict(float)
+    spent, loops = 0.0, False
+    for path in paths:
+        inside = [line for line in path.lines if _place(line) in often]
+        spent += path.duration if inside else 0.0
+        loops |= any(LOOPS.match(line.text) for line in inside)
+        for line in inside[:1]:
+            through[line] += path.duration
+    source = max(through, key=lambda line: through[line], default=None)
+    return Rounds(source, spent, count, loops) if source is not None else None
+
+
+def _place(line: SourceLine) -> tuple[str, int]:
+    return line.file, line.line

@@ -1,0 +1,114 @@
+"""ST11x: one cause takes most of the time in which batches are made."""
+
+from __future__ import annotations
+
+from steptime.advice.evidence import Case, PathUse
+from steptime.advice.hottest_line import longest_line
+from steptime.advice.line_ways import way_of_line
+from steptime.advice.loader_model import production, supply
+from steptime.advice.places import at_line, avoided_by, short_name
+from steptime.advice.python_rounds import MANY_ROUNDS, rounds_in
+from steptime.advice.repeat_evidence import READS
+from steptime.advice.rule import Finding, rule
+from steptime.advice.rules.input import slow_sampler
+from steptime.advice.run_uses import LoaderUse, StepSummary
+from steptime.advice.savings import in_step, modelled, ratio
+from steptime.quantities import SourceLine, format_share, format_source
+
+MOST = 0.6
+"""Fraction of the time in which batches are made: what takes so much is named, and not the number of workers."""
+MOST_OF_A_LINE, GOOD_PART = 0.5, 0.25
+"""Fractions of a line's time: of the calls that it is named for, together and each."""
+LEAST = 0.1
+"""Fraction of the step: what takes less may as well be what an item needs."""
+LIKELY, SURE = 0.9, 0.5
+"""Fractions of its time that another way to write it likely and surely saves: something of it is what it is for."""
+AS_USUAL = 1 / (1 - MOST)
+"""Times the wait: where steps waited longer before lines were timed, what took most of it may be done no more, as where
+items are kept from the first epoch on."""
+BY_ITEMS = 4
+"""Rounds for each item, at least: fewer are the items' own, as of a collate_fn or a generator."""
+
+
+@rule("ST111", "avoidable-item-work", supersedes=("input-wait", "too-few-workers", "slow-collate"), at_setting=True)
+def avoidable_item_work(step: StepSummary, loader: LoaderUse, paths: tuple[PathUse, ...], case: Case) -> Finding | None:
+    """One loop, or one call, takes most of the making of a batch
+
+    What it means: A Python loop over single values (pixels, pairs, words, characters), a small function that is called
+    thousands of times, or one call that need not be done for each item (a resampling of what is then cropped, a sort of
+    everything, a copy, a save) is most of what the training waits for. Workers would only spread that time over CPUs;
+    written another way, it is gone.
+
+    How we know: The lines of your own code below the loader are timed in a few steps, with how often each runs, in a
+    worker, too; of a long call the first lines, which stand for the rest. A loop counts from a thousand rounds per step
+    on, of twenty microseconds at most, and from four rounds for each item on; a call by the steps that were profiled
+    with stacks. The rule fires where this is 60 % of the making of a batch and a tenth of the step. What reads, decodes
+    or waits is left to ST101 and ST102: each item needs it. So are items of which steps waited two and a half times as
+    long before lines were timed: they may be kept since.
+
+    What helps: Array operations over all rounds at once; or once for each sample, before training, where the result is
+    the same in every epoch. Then only as many workers as the rest needs.
+
+    When to ignore it: When each round needs the result of the one before; numba compiles such a loop.
+    """
+    inside = [path for path in paths if path.part == "input" and path.lines]
+    making = sum(path.duration for path in inside)
+    kept = loader.early is not None and loader.early > AS_USUAL * loader.wait.value
+    if not making or kept or slow_sampler(case):
+        return None
+    making, items = _whole(making, loader), (loader.batch_size or 1) * loader.demand
+    rounds = rounds_in(inside, max(MANY_ROUNDS, BY_ITEMS * items))
+    if rounds is not None and rounds.spent >= MOST * making:
+        source, spent, what = rounds.source, rounds.spent, rounds.words
+        better = way_of_line(source, case, ()) or f"{rounds.better[0].upper()}{rounds.better[1:]}"
+    else:
+        source, spent = longest_line(inside)
+        what, better, share = _calls(source, case) if spent >= MOST * making else ("", "", 0.0)
+        spent *= share
+    part = min(1.0, ratio(spent, making))
+    usual = step.duration.value if loader.workers else loader.wait.value  # a step lasts as long as its workers need
+    saved = min(part * usual, loader.wait.value)
+    if not better or ratio(saved, step.duration.value) < LEAST:
+        return None
+    return avoidable_item_work.finding(
+        f"{format_source(source)}: {what}: {in_step(saved, step)}",
+        " ".join(filter(None, (better, _workers(case, loader)))),
+        modelled(LIKELY * saved, SURE * saved, loader.wait.high, loader.wait.samples),
+        category="input",
+        source=source,
+        evidence=(*filter(None, (source.text,)), f"That is {format_share(part)} of the making of a batch."),
+    )
+
+
+def _whole(lines: float, loader: LoaderUse) -> float:
+    """ns per step in which batches are made, where the user's lines take `lines` ns of it: torch's collating is in none
+    of them."""
+    if not loader.workers:
+        return max(lines, loader.wait.value)
+    of_torch = loader.collate is not None and loader.collate_name.startswith("torch.utils.data.")
+    collating = loader.collate.value * loader.demand if loader.collate is not None and of_torch else 0.0
+    return lines / max(0.01, 1 - ratio(collating, production(loader) or 0.0))
+
+
+def _calls(line: SourceLine, case: Case) -> tuple[str, str, float]:
+    """(calls, advice, fraction of the line's time) for a line that mostly makes one or two calls of which one need not
+    be made for each item; ("", "", 0) for others."""
+    runs = [run for run in at_line(line, case)[:2] if run.share >= GOOD_PART]
+    better = next(filter(None, (avoided_by(run.name) for run in runs)), "")
+    share = min(1.0, sum(run.share for run in runs))
+    if not better or share < MOST_OF_A_LINE or READS.search(line.text):
+        return "", "", 0.0
+    often = f" {runs[0].calls:,.3g} times per step" if runs[0].calls else ""
+    return (
+        f"{' and '.join(short_name(run.name) for run in runs)} run{'s' if len(runs) == 1 else ''}{often}",
+        better,
+        share,
+    )
+
+
+def _workers(case: Case, loader: LoaderUse) -> str:
+    """What more workers would do for it, where they would help."""
+    model = supply(case, loader)
+    if model is None or loader.in_memory_tensors or model.best <= loader.workers:
+        return ""
+    return f"Workers only spread it (num_workers={model.best}): add them for what is left."
