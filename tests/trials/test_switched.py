@@ -101,5 +101,11 @@ def test_a_gain_of_steps_that_are_little_of_the_run_is_one_of_the_step_only() ->
     assert found[0].of_run is not None
     assert found[0].of_run.high < 1.02
     assert verdicts(replace(displayed(), other=OtherWork(0.5, "rollout", 5.0)), SET)[:2] == [TrialVerdict.ADOPT] * 2
+    apart = tuple(replace(each, apart=True) for each in little.record.blocks)
+    held = replace(little, record=replace(little.record, blocks=apart))
+    (first, *_) = held.judgements(SET)
+    assert (first.verdict, first.of_run) == (TrialVerdict.ADOPT, None), "its blocks are of the run"
+    assert first.sentence.startswith("8 pairs of blocks in one process, rollouts included: ")
+    assert verdicts(held, replace(SET, verdict=TrialVerdict.STEP_ONLY))[0] is TrialVerdict.STEP_ONLY
     broken = replace(SET, agreement=Agreement.APART)
     assert verdicts(little, broken)[0] is TrialVerdict.BROKE_PROMISE, "other training comes first"

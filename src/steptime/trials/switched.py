@@ -42,7 +42,7 @@ UNCONFIRMED = "Faster, and not adopted: no time was left to compare its training
 @dataclass(frozen=True, slots=True)
 class Switched:
     """Result of one process. variants: those that it ran, in the order of their bits; record: its blocks; taken: mask
-    of those that pay together. other: work between the steps, which the blocks leave out."""
+    of those that pay together. other: work between the steps."""
 
     variants: tuple[Variant, ...]
     record: BlockRecord
@@ -106,7 +106,10 @@ class Switched:
             return Judgement(variant, TrialVerdict.NOT_EXERCISED, Agreement.NOT_SEEN, idle or "nothing to act on")
         verdict, sentence, agreement = *self._verdict(mask, found, confirmed), Agreement.NOT_JUDGED
         if found.speed is not None:
-            sentence = f"{found.speed.samples} pairs of blocks in one process: {sentence[0].lower()}{sentence[1:]}"
+            whole = bool(self.other.share) and blocks.mixed(self.record.blocks, mask)
+            held = f", {self.other.name} included" if whole else ""
+            pairs = f"{found.speed.samples} pairs of blocks in one process{held}"
+            sentence = f"{pairs}: {sentence[0].lower()}{sentence[1:]}"
         sentence = "; ".join(filter(None, (sentence, preparing(first))))
         if mask & self.taken and confirmed is not None:
             agreement = confirmed.agreement
@@ -121,11 +124,13 @@ class Switched:
             )
         if found.won:
             verdict, sentence = _confirmed(confirmed)
-            worth = self._of_run(self.found_of(self.taken).speed or found.speed, confirmed)
-            if verdict is TrialVerdict.ADOPT and worth is not None and worth.low <= 1 + self.min_gain:
-                if worth.high < 1 + self.min_gain:
+            worth, needed = self._of_run(self.taken, confirmed), 1 + self.min_gain
+            if verdict is TrialVerdict.ADOPT and confirmed is not None:
+                only = confirmed.verdict is TrialVerdict.STEP_ONLY if worth is None else worth.high < needed
+                if only:
                     return TrialVerdict.STEP_ONLY, ONLY_STEP
-                return TrialVerdict.UNDECIDED, "Faster, but not adopted: whether the run gains --min-gain is unclear"
+                if worth is not None and worth.low <= needed:
+                    return TrialVerdict.UNDECIDED, "Faster, but not adopted: whether the run gains enough is unclear"
             return verdict, sentence
         if found.won is None or found.speed is None:
             return TrialVerdict.UNDECIDED, "Unclear: more blocks should decide it"
@@ -146,13 +151,16 @@ class Switched:
             speed=found.speed,
             noise=blocks.noise_between(control) if len(control) else None,
             step_ns=sum(own) / len(own) if own else None,
-            of_run=self._of_run(found.speed, confirmed if mask == self.taken else None),
+            of_run=self._of_run(mask, confirmed if mask == self.taken else None),
         )
 
-    def _of_run(self, speed: Estimate | None, confirmed: Judgement | None) -> Estimate | None:
-        """Speed-up of the run; None if steps are nearly all of it. confirmed: as of `judgements`."""
-        between = confirmed.other if confirmed is not None else None
-        return self.other.of_run(speed, between or UNCHANGED) if self.other.share and speed is not None else None
+    def _of_run(self, mask: int, confirmed: Judgement | None) -> Estimate | None:
+        """Speed-up of the run by a mask; None if steps are nearly all of it, or the blocks hold the rest, too.
+        confirmed: as of `judgements`."""
+        speed, between = self.found_of(mask).speed, confirmed.other if confirmed is not None else None
+        if speed is None or not self.other.share or blocks.mixed(self.record.blocks, mask):
+            return None
+        return self.other.of_run(speed, between or UNCHANGED)
 
 
 def _confirmed(confirmed: Judgement | None) -> tuple[TrialVerdict, str]:
@@ -201,9 +209,7 @@ def _switchable(variant: Variant) -> bool:
 def _displayed(runner: TrialRunner, chosen: Sequence[Variant], record: BlockRecord) -> Switched:
     """Result of a record. If time was up before the sets were decided, the best known one is taken."""
     where = course(record, chosen, runner.plan.min_gain)
-    inside = sum(each.apart for each in record.blocks) * 2 > len(record.blocks)  # then blocks hold that work, too
-    other = NO_OTHER_WORK if inside else runner.plan.other
-    switched = Switched(tuple(chosen), record, where.taken, runner.plan.min_gain, other)
+    switched = Switched(tuple(chosen), record, where.taken, runner.plan.min_gain, runner.plan.other)
     if not where.going:
         return switched
     masks = [where.taken, *(1 << number for number in range(len(chosen)))]
