@@ -193,7 +193,7 @@ def test_what_a_line_goes_through_takes_no_longer_than_the_line_did_when_it_was_
 )
 def test_a_file_with_all_of_a_views_tensor_is_written_anew(text: str, held: int, saved: float) -> None:
     work = LineWork(at(text), 16.0, 9 * MS, "input", own=9 * MS, held=held, used=64_000)
-    works = work_uses([Looked(RepeatFacts(0, 1, 0, 4, works=(work,)))], (), phases(input=12 * MS), 20 * MS)
+    works = work_uses([Looked(RepeatFacts(0, 1, 0, 4, works=(work,)))], {}, phases(input=12 * MS), 20 * MS)
     case = replace(BASE, works=works, categories=categories(input=12 * MS))
     found = [each for each in examine(case, CATALOGUE).findings if each.name == "goes-through-all"]
     assert [each.savings.value for each in found if each.savings] == ([pytest.approx(saved)] if saved else [])

@@ -23,13 +23,13 @@ from traces import DEVICE, STREAM, Events, kernel, launch, operator, step
 
 from steptime.advice.evidence import CompilationUse
 from steptime.advice.rules.memory import memory_leak
-from steptime.advice.run_uses import HolderUse, MemoryUse
+from steptime.advice.run_uses import HolderUse, MemoryUse, SegmentUse
 from steptime.analysis.operators import OperatorUse
 from steptime.compare.answer import answer_of
 from steptime.compare.compare import compare
 from steptime.compare.comparison import Comparison, DifferenceOutcome, Fate
 from steptime.diagnosis import diagnose_paths, diagnose_traces
-from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine
+from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine, format_share, format_speed
 from steptime.report import json as report_json
 from steptime.report.compact import compact
 from steptime.report.report import Report
@@ -443,3 +443,16 @@ def test_a_leaks_next_command_confirms_that_it_is_gone() -> None:
     (found,) = compact(report).findings
     command = report.environment.command
     assert found.next.startswith(f"steptime run --recording {report.source}-changed -- {command} && steptime compare ")
+
+
+def test_a_change_of_the_step_is_told_of_the_run_too() -> None:
+    before, after = stored("quiet-1"), longer_by(stored("quiet-2"), "input", -20e6)
+    step, later = (case_of(each).step.duration.value for each in (before, after))
+    rollouts = [SegmentUse("rollout", 4, int(4 * 5 * step), share, every=5.0) for share in (0.5, 0.6)]
+    one, other = (with_case(each, segments=(use,)) for each, use in zip((before, after), rollouts, strict=True))
+    (line,) = (each for each in answer_of(compared(one, other)).head if "of the run" in each)
+    share = 5 * step / (5 * step + 5 * later)
+    assert f"Steps are {format_share(1 - share)} of the run" in line
+    assert line.endswith(f"per step with rollouts between the steps: some {format_speed(2 * step / (step + later))}")
+    assert any("after: steps are" in each for each in answer_of(compared(before, other)).head)
+    assert not any("of the run" in each for each in answer_of(compared(before, after)).head)

@@ -138,3 +138,11 @@ def test_a_card_needs_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(output, "find_spec", lambda _: None)
     with pytest.raises(OutputError, match="images-missing"):
         output.check(str(tmp_path / "card.png"), REPORT_FORMATS, force=False)
+
+
+def test_what_steps_could_save_is_told_of_the_run_too(report: Report) -> None:
+    evaluations = SegmentUse("evaluation", 3, 900_000_000, 0.3, every=7.0)
+    gain = gain_of(with_case(report, segments=(evaluations,)))
+    assert gain is not None
+    assert gain.lines[0] == "96.2 → 33.2 ms/step possible (2.9×)"
+    assert gain.cause.endswith("train.py:88. Steps are 70 % of the run: some 1.8× of the run")

@@ -161,11 +161,14 @@ def worked(variant: str, *, decay: float = 0.1, rehearsal: bool = False, **more:
 PHASES = (2e6, 0.0, 3e6, 4e6, 1e6, 0.0, 0.0)
 
 
+ROLLOUT = (("rollout", 2_000_000_000),)
+
+
 def test_a_document_says_what_was_compared_where_the_time_goes_and_on_what_it_was_measured() -> None:
     runs = (
         *(worked(name, rehearsal=True) for name in (BASELINE, "diff-1")),
-        *(worked(name, phases=PHASES, load=MachineLoad(0.5)) for name in (BASELINE, CONTROL)),
-        worked("diff-1", step_ns=(8_000_000,) * 40, phases=(0.0, *PHASES[1:])),
+        *(worked(name, phases=PHASES, load=MachineLoad(0.5), other_ns=ROLLOUT * 2) for name in (BASELINE, CONTROL)),
+        worked("diff-1", step_ns=(8_000_000,) * 40, phases=(0.0, *PHASES[1:]), other_ns=ROLLOUT),
     )
     plan = replace(RESULTS.plan, measured_on=("A CPU, 2 threads of torch on 2 CPUs", "Commit 0123456789ab"))
     displayed = render_markdown(replace(RESULTS, plan=plan, runs=runs))
@@ -181,6 +184,7 @@ def test_a_document_says_what_was_compared_where_the_time_goes_and_on_what_it_wa
         "| samples | 1,600 samples/s | 2,000 samples/s | +25 % |",
         "| input | 2 ms | 0 ns | −2 ms |",
         "| optimizer | 1 ms | 1 ms | – |",
+        "| each rollout between steps | 2 s | 2 s | – |",
         "- Commit 0123456789ab",
         "- Other processes used 0.3 CPUs on average during the timed runs, at most 0.5",
     ):

@@ -9,6 +9,7 @@ import pytest
 from printed import sound
 
 from steptime.advice.fix import Goal, Promise
+from steptime.advice.whole_run import OtherWork
 from steptime.answer.tables import Table
 from steptime.answer.text import as_text
 from steptime.changes import Change
@@ -20,7 +21,7 @@ from steptime.report.trial_answer import FIRST
 from steptime.report.trials import trial_report
 from steptime.trials.plan import batch_variant, lab_variants
 from steptime.trials.results import PatchResult, Plan, Results
-from steptime.trials.trial import BASELINE, Agreement, Judgement, Run, TrialVerdict, Variant
+from steptime.trials.trial import BASELINE, PATCH, Agreement, Judgement, Run, TrialVerdict, Variant
 
 
 @sound
@@ -338,3 +339,47 @@ def test_memory_is_shown_by_rank_with_both_steps_even_without_an_interval_of_the
     text = render_trial(replace(made, runs=rehearsed, plan=replace(made.plan, goal=Goal.MEMORY)))
     assert "in a rehearsal: peak of each rank 3 GiB and 3 GiB → 2 GiB and 1 GiB;" in " ".join(text.split())
     assert "too short for one round" in text
+
+
+def between(verdict: TrialVerdict, of_run: float, **more: object) -> Results:
+    """Results of a job whose steps are 14 % of its run."""
+    about = Estimate(of_run, of_run - 0.01, of_run + 0.01, 3, "1")
+    judgement = replace(FASTER, verdict=verdict, speed=Estimate(1.2, 1.1, 1.31, 3, "1"), of_run=about, **more)  # type: ignore[arg-type]
+    patch = replace(judgement, variant=replace(VARIANT, name=PATCH, label=PATCH))
+    made = results(judgement, patch=PatchResult("diff", (), (), patch))
+    return replace(made, plan=replace(made.plan, other=OtherWork(0.86, "rollout", 320.0)))
+
+
+def test_every_document_says_what_a_gain_of_the_step_is_to_the_run() -> None:
+    made = between(TrialVerdict.STEP_ONLY, 1.02)
+    known = "1.20× (1.10–1.31) of a step, some 1.02× of the run"
+    texts = [render_trial(made), render_lab(made, 32, ""), as_text(judge_answer.answer_of(made, "runs/judge"))]
+    for text in texts:
+        assert known in text
+        assert "as recorded: rollouts come every 320 steps. A gain of the run assumes rollouts as often" in text
+    assert "gain of the step only" in texts[0].splitlines()[0]
+    assert "Steps are 14 % of the run." in texts[0].splitlines()[0]
+    assert "measured" not in texts[0].splitlines()[0], "no big number for what the run does not gain"
+    document = judge_answer.as_document(made)
+    assert document["candidates"][0]["verdict"] == "gain of the step only"
+    assert (
+        document["candidates"][0]["speed_up_of_run"]["value"] == document["patch"]["speed_up_of_run"]["value"] == 1.02
+    )
+    assert document["between_steps"] == {"share": 0.86, "kind": "rollout", "every": 320.0}
+
+
+def test_a_gain_that_the_run_keeps_is_told_with_both() -> None:
+    made = between(TrialVerdict.ADOPT, 1.1, other=Estimate(1.3, 1.2, 1.4, 3, "1"))
+    text = render_trial(made)
+    assert (
+        "The patch pays: 1.20× (1.10–1.31) of a step, some 1.10× of the run, measured by itself. Steps are 14 %" in text
+    )
+    assert "Rollouts: 1.30× (1.20–1.40)" in text
+    assert text.splitlines()[2].strip() == f"By: {PATCH}. Steps are 14 % of the run: some 1.10× of the run"
+    assert "pays (1.20× of a step, some 1.10× of the run)" in render_lab(made, 32, "")
+
+
+def test_a_job_whose_steps_are_the_run_is_told_as_ever() -> None:
+    text = render_trial(results(FASTER)) + as_text(judge_answer.answer_of(results(FASTER), "runs/judge"))
+    assert "of the run" not in text
+    assert "of a step" not in text

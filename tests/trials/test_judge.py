@@ -8,6 +8,7 @@ import pytest
 from trials.shared_machine import LOSSES, SharedMachine, run, trial
 
 from steptime.advice.fix import Goal, Promise
+from steptime.advice.whole_run import OtherWork
 from steptime.changes import Change
 from steptime.quantities import Estimate
 from steptime.recording.parity import StepWork
@@ -342,3 +343,53 @@ def test_steps_that_no_machine_could_make_are_suspicious() -> None:
     wrong = judge(foreign, runs, least_ns=80e6)  # the job itself would be impossible, too
     assert wrong.verdict is TrialVerdict.ADOPT
     assert judge(replace(foreign, speed_alone=True), runs, least_ns=20e6).verdict is TrialVerdict.ADOPT
+
+
+ROLLOUTS = OtherWork(0.86, "rollout", 320.0)
+
+
+def with_rollouts(runs: tuple[Run, ...], speed: float = 1.0) -> tuple[Run, ...]:
+    """The runs with two rollouts each, of about 2 s. speed: of the variant's."""
+    lengths = [2e9 * (1 + 0.01 * (number % 3)) for number in range(len(runs))]
+    return tuple(
+        replace(each, other_ns=(("rollout", int(length / (speed if each.variant == VARIANT.name else 1.0))),) * 2)
+        for each, length in zip(runs, lengths, strict=True)
+    )
+
+
+def test_a_gain_of_steps_that_are_little_of_the_run_is_not_adopted() -> None:
+    runs = with_rollouts(trial(quiet(), VARIANT, speed=1.2))
+    judgement = judge(VARIANT, runs, other=ROLLOUTS)
+    assert judgement.verdict is TrialVerdict.STEP_ONLY
+    assert judgement.of_run is not None
+    assert judgement.of_run.value == pytest.approx(1.024, abs=0.004)
+    assert judgement.other is None, "rollouts of the same length within noise are as long as before"
+    assert cannot_win(judgement), "no further round makes it a gain of the run"
+    assert judge(VARIANT, runs).verdict is TrialVerdict.ADOPT, "without anything between the steps"
+    assert judge(VARIANT, runs, other=ROLLOUTS, min_gain=0.01).verdict is TrialVerdict.ADOPT, "if so little is enough"
+
+
+def test_a_gain_that_the_run_keeps_is_adopted() -> None:
+    judgement = judge(VARIANT, trial(quiet(), VARIANT, speed=2.0), other=OtherWork(0.5, "evaluation", 100.0))
+    assert judgement.verdict is TrialVerdict.ADOPT
+    assert judgement.of_run is not None
+    assert judgement.of_run.value == pytest.approx(4 / 3, rel=0.02)
+
+
+def test_what_makes_the_work_between_the_steps_faster_or_slower_counts() -> None:
+    faster = judge(VARIANT, with_rollouts(trial(quiet(), VARIANT, speed=1.2), 1.5), other=ROLLOUTS)
+    assert faster.verdict is TrialVerdict.ADOPT
+    assert faster.of_run is not None
+    assert faster.of_run.value > 1.35
+    slower = judge(VARIANT, with_rollouts(trial(quiet(), VARIANT, speed=1.2), 0.5), other=ROLLOUTS)
+    assert slower.verdict is TrialVerdict.SLOWER
+
+
+def test_nothing_is_adopted_of_a_run_without_a_control() -> None:
+    runs = tuple(each for each in trial(quiet(), VARIANT, speed=3.0) if each.variant != CONTROL)
+    assert judge(VARIANT, runs, other=OtherWork(0.3, "rollout", 5.0)).verdict is TrialVerdict.UNDECIDED
+
+
+def test_memory_is_that_of_the_run() -> None:
+    runs = peaks(trial(quiet(), VARIANT, speed=0.7), 600_000_000)
+    assert judge(VARIANT, runs, goal=Goal.MEMORY, other=ROLLOUTS).verdict is TrialVerdict.ADOPT

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from steptime.analysis.timeline import Mode, Phase, Segment, SegmentKind, Steps, Timeline
-from steptime.trials.execute import sliced_times, step_times
+from steptime.trials.execute import between_steps, sliced_times, step_times
 
 MS = 1_000_000
 
@@ -85,3 +85,11 @@ def test_a_process_that_says_it_rested_long_before_it_was_stopped_is_not_believe
     laid_out, rests = timeline(60, []), [(49 * MS, 50 * MS), (402 * MS, 404 * MS)]
     stamps = [48 * MS, 48 * MS, 49 * MS, 50 * MS, 101 * MS, 404 * MS, 404 * MS, 404 * MS]
     assert sliced_times(laid_out, 5, rests, stamps) == [352 * MS // 35] * 35
+
+
+def test_rollouts_and_evaluations_after_the_warm_up_are_timed_by_themselves() -> None:
+    kinds = (SegmentKind.ROLLOUT, SegmentKind.EVALUATION, SegmentKind.COMPILATION)
+    laid_out = timeline(
+        20, [segment(kind, step) for step, kind in zip((2, 8, 12, 15), (kinds[0], *kinds), strict=True)]
+    )
+    assert between_steps(laid_out, 5) == (("rollout", 4 * MS), ("evaluation", 4 * MS))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from trials.test_blocks import record
 
 from steptime.advice.fix import Promise
+from steptime.advice.whole_run import OtherWork
 from steptime.changes import Change
 from steptime.quantities import Estimate
 from steptime.trials.blocks import BlockRecord, FirstSteps, SwitchedChange
@@ -91,3 +92,20 @@ def test_a_compilation_is_named_with_its_price() -> None:
     slow = FirstSteps(4, (24_000_000_000, 21_000_000, 21_000_000), known.first[2].changes)
     found = displayed(7, replace(known, first=(*known.first[:2], slow, known.first[3]))).judgements(SET)
     assert found[2].sentence.endswith("its first steps take 24.0 s longer")
+
+
+def test_a_gain_of_steps_that_are_little_of_the_run_is_one_of_the_step_only() -> None:
+    little = replace(displayed(), other=OtherWork(0.97, "rollout", 320.0))
+    found = little.judgements(SET)
+    assert [each.verdict for each in found] == [TrialVerdict.STEP_ONLY] * 2 + [TrialVerdict.NO_EFFECT]
+    assert found[0].of_run is not None
+    assert found[0].of_run.high < 1.02
+    assert verdicts(replace(displayed(), other=OtherWork(0.5, "rollout", 5.0)), SET)[:2] == [TrialVerdict.ADOPT] * 2
+    apart = tuple(replace(each, apart=True) for each in little.record.blocks)
+    held = replace(little, record=replace(little.record, blocks=apart))
+    (first, *_) = held.judgements(SET)
+    assert (first.verdict, first.of_run) == (TrialVerdict.ADOPT, None), "its blocks are of the run"
+    assert first.sentence.startswith("8 pairs of blocks in one process, rollouts included: ")
+    assert verdicts(held, replace(SET, verdict=TrialVerdict.STEP_ONLY))[0] is TrialVerdict.STEP_ONLY
+    broken = replace(SET, agreement=Agreement.APART)
+    assert verdicts(little, broken)[0] is TrialVerdict.BROKE_PROMISE, "other training comes first"

@@ -223,8 +223,8 @@ class SegmentUse:
     """Time outside of training steps. kind: "evaluation", "checkpoint", "rollout", … duration: total ns; share:
     fraction of the run after warm-up, without steptime's own pauses. forward: fraction of it in which the job's models
     run. lines: user's lines with their fractions of it, including callees; longest first, all at one level of calls.
-    slowed: factor by which timing these lines slowed it. every: median number of steps from one to the next; 0 if there
-    is only one. asked: line of the training loop that most of it is below."""
+    slowed: factor by which timing these lines slowed it. every: median number of steps from one to the next, those of
+    the warm-up included; 0 if there is only one. asked: line of the training loop that most of it is below."""
 
     kind: str
     count: int

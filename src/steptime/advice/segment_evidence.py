@@ -52,26 +52,27 @@ def segment_uses(process: Process, layout: Layout) -> tuple[SegmentUse, ...]:
         return ()
     start = int(steps.end[steps.warm_up][-1]) if steps.warm_up.any() else int(steps.start[0])
     end = max([int(steps.end[-1]), *(segment.end for segment in segments)])
-    kinds: dict[str, list[Segment]] = defaultdict(list)
+    kinds: dict[SegmentKind, list[Segment]] = defaultdict(list)
     for segment in segments:
         if segment.end > start and segment.kind is not SegmentKind.PAUSE:
-            kinds[segment.kind.name.lower()].append(segment)
+            kinds[segment.kind].append(segment)
     paused = measure(layout.claims.sets[SegmentKind.PAUSE], np.array([start]), np.array([end]))
     uses = [_use(kind, held, end - start - int(paused[0]), process, layout) for kind, held in kinds.items()]
     return tuple(sorted(uses, key=lambda use: -use.duration))
 
 
-def _use(kind: str, held: list[Segment], run: int, process: Process, layout: Layout) -> SegmentUse:
+def _use(kind: SegmentKind, held: list[Segment], run: int, process: Process, layout: Layout) -> SegmentUse:
     """Summary of the segments of a kind. run: ns that the fraction refers to."""
+    ends, every = layout.timeline.steps.end, [each.start for each in layout.timeline.segments if each.kind is kind]
     first = np.array([each.start for each in held], np.int64)
     last = np.array([each.end for each in held], np.int64)
     length = int((last - first).sum())
     forwards = layout.records.of(Kind.FORWARD).intervals
-    between = np.unique(np.searchsorted(layout.timeline.steps.end, first))  # a pause of ours cuts one in two
-    apart = np.diff(between)
+    between = np.unique(np.searchsorted(ends, first))  # a pause of ours cuts one in two
+    apart = np.diff(np.unique(np.searchsorted(ends, np.array(every, np.int64))))
     lines, slowed, asked = _lines(process, layout, union(first, last))
     return SegmentUse(
-        kind,
+        kind.name.lower(),
         len(between),
         length,
         ratio(length, run),

@@ -288,7 +288,7 @@ def _saved(best: Judgement | None, results: Results) -> str:
         return ""
     saved = usual.value * unit * (1 - 1 / best.speed.value)
     whole = f"{format_duration(usual.value * unit)} {f'to a loss of {target.loss:g}' if target else 'per step'}"
-    return f"{format_duration(saved)} of {whole}, {speed_text(best.speed)}"
+    return f"{format_duration(saved)} of {whole}, {speed_text(best.speed, best.of_run)}"
 
 
 def _budget(results: Results, judged: Sequence[Judgement]) -> str:

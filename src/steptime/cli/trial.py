@@ -24,6 +24,7 @@ from steptime.advice.fixes.input import fitting_workers, worker_option
 from steptime.advice.kernels import least_step
 from steptime.advice.propose import propose
 from steptime.advice.rule import Finding
+from steptime.advice.whole_run import other_work
 from steptime.answer.answer import Answer, Item, Section
 from steptime.answer.output import FORMATS, check, rendered, write_whole
 from steptime.answer.screen import columns, notify, show
@@ -387,7 +388,8 @@ def new_trial(
     plan = plan_for(known, recording, variants, case.step, options.min_gain, goal=options.goal)
     refuse_uncontained(workspace_for(known.manifest, recording, folder, uncontained=options.uncontained))
     folder.mkdir(parents=True)
-    more = replace(plan, baseline=baseline, until_loss=until_loss, least_step_ns=least_step(case))
+    other = other_work(case.segments, case.step.duration.value)
+    more = replace(plan, baseline=baseline, until_loss=until_loss, least_step_ns=least_step(case), other=other)
     append_result(folder, plan=replace(more, measured_on=tuple(_measured_on(known, case))))
     return folder
 

@@ -11,7 +11,7 @@ from steptime.answer.tables import Table, table_of, word
 from steptime.compare.comparison import Comparison, DifferenceOutcome, Ruling
 from steptime.compare.gate import render_junit
 from steptime.compare.tables import difference_tables, runs_table, settings_table
-from steptime.quantities import format_bytes, format_share
+from steptime.quantities import format_bytes, format_change_of, format_share, format_speed
 from steptime.report.page.waterfall import Moves, moves_of
 
 SMALLEST = 0.002
@@ -31,7 +31,11 @@ def answer_of(comparison: Comparison) -> Answer:
         title=f"{first} against {last}",
         headline=comparison.sentence,
         badge=f"{sure}: {format_share(comparison.noise.noise_floor)} of a step is noise ({known}).",
-        head=(*_launches_and_growth(comparison), *(() if settings.rows else ("Settings: no difference is known",))),
+        head=(
+            *_of_run(comparison),
+            *_launches_and_growth(comparison),
+            *(() if settings.rows else ("Settings: no difference is known",)),
+        ),
         parts=(_gate(comparison), settings, runs_table(comparison), *difference_tables(comparison)),
         notes=tuple(filter(None, notes)),
         next_command=comparison.next_command,
@@ -41,6 +45,19 @@ def answer_of(comparison: Comparison) -> Answer:
         data=comparison,
         exports={".xml": partial(render_junit, comparison)},
     )
+
+
+def _of_run(comparison: Comparison) -> Iterator[str]:
+    """What a change of the step is to the run, if the first or the last one works between its steps, too."""
+    first, last = comparison.runs[0], comparison.runs[-1]
+    if first.other.share and last.other.share:
+        times = format_change_of(first.run_ns, last.run_ns)
+        whole = f"{times} per step with {last.other.name} between the steps"
+        yield f"{last.other.part}; of the run, {whole}: some {format_speed(first.run_ns / last.run_ns)}"
+        return
+    for run in (first, last):
+        if run.other.share:
+            yield f"{run.label}: {run.other.part[:1].lower()}{run.other.part[1:]}, with {run.other.name} between them"
 
 
 def _launches_and_growth(comparison: Comparison) -> Iterator[str]:

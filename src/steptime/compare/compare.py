@@ -27,6 +27,7 @@ from steptime.advice.loader_model import samples_per_step
 from steptime.advice.run_uses import CategoryUse, LoaderUse, SettingsUse
 from steptime.advice.savings import NOTHING, ratio, scaled
 from steptime.advice.verdict import background_load
+from steptime.advice.whole_run import other_work
 from steptime.arrays import Int64
 from steptime.compare.cause import cause_of, sentence_of
 from steptime.compare.comparison import (
@@ -565,6 +566,7 @@ def _run(report: Report, label: str, first: Report, noise_floor: float) -> Compa
         growth=slope.value * grows if slope is not None else None,
         against_first=step_between(first.processes[0], process, noise_floor),
         caveat=found.summary if found is not None else "",
+        other=other_work(case.segments, case.step.duration.value),
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from steptime.advice.whole_run import NO_OTHER_WORK, OtherWork
 from steptime.errors import RecordingError
 from steptime.quantities import Estimate
 from steptime.report.json import content, start_of
@@ -101,7 +102,8 @@ class ComparedRun:
     """One of the things compared. label: short and unique among them. against_first: of its step, None for the first.
     samples_per_s: in a steady step, None where the size of a batch is not known. kernels: per step (on a CPU:
     operators), None without a profile. growth: of memory, bytes per step, 0 where none is certain, None where it
-    was not measured. caveat: why its times cannot be trusted, "" where they can. categories: (name, ns per step)."""
+    was not measured. caveat: why its times cannot be trusted, "" where they can. categories: (name, ns per step).
+    other: work between the steps."""
 
     label: str
     source: str
@@ -118,6 +120,12 @@ class ComparedRun:
     growth: float | None = None
     against_first: Difference | None = None
     caveat: str = ""
+    other: OtherWork = NO_OTHER_WORK
+
+    @property
+    def run_ns(self) -> float:
+        """Time of the run per step, with the work between the steps, ns."""
+        return self.step.value / (1 - self.other.share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from steptime.advice.evidence import Case
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import capped, named, total
 from steptime.advice.verdict import most_of_the_run
+from steptime.advice.whole_run import UNCHANGED, OtherWork, other_work
 from steptime.answer.answer import Gain
 from steptime.quantities import Estimate, format_change_of, format_duration, format_speed
 from steptime.report.report import ProcessReport, Report
@@ -40,8 +42,13 @@ def measured_gain(trials: TrialReport) -> Gain | None:
         "measured",
         format_speed(speed.value),
         f"95 % interval: {format_speed(speed.low)} to {format_speed(speed.high)}, in turns with the job as it is",
-        f"By: {best.label}",
+        f"By: {best.label}{_of_run(best.of_run, trials.other)}",
     )
+
+
+def _of_run(speed: Estimate | None, other: OtherWork) -> str:
+    """Clause on the gain of the run, "" if steps are nearly all of it."""
+    return f". {other.part}: some {format_speed(speed.value)} of the run" if speed is not None else ""
 
 
 def possible_gain(process: ProcessReport) -> Gain | None:
@@ -52,13 +59,16 @@ def possible_gain(process: ProcessReport) -> Gain | None:
     saved = capped(total(_by_category(found, case)), step)
     if not step.value or saved.value < LEAST * step.value or most_of_the_run(case) is not None:
         return None
-    left = step.value - saved.value
+    left, other = step.value - saved.value, other_work(case.segments, step.value)
+    most = max(left, step.value / MOST_TIMES)
+    of_run = other.of_run(replace(UNCHANGED, high=step.value / most)).high
+    whole = _of_run(replace(UNCHANGED, value=of_run, high=of_run) if other.share else None, other)
     return Gain(
         f"{format_change_of(step.value, left, 1 / MOST_TIMES)}/step",
         "possible",
         _times(step.value, left),
         _interval(step, saved),
-        _cause(found, saved.value),
+        _cause(found, saved.value) + whole,
     )
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import to_builtins
+
+from steptime.advice.fix import Goal
 from steptime.answer.answer import Answer
 from steptime.answer.tables import Table, table_of, word
 from steptime.quantities import Estimate, format_duration
@@ -13,21 +16,23 @@ from steptime.report.trials import trial_report
 from steptime.report.verdict_words import (
     WORDS,
     as_recorded,
+    assumed_text,
     certainty,
     changes_text,
+    gain_text,
     judged,
     may_go_on,
     memory_text,
+    other_text,
     power_of,
     reason_text,
     seconds_needed,
-    speed_text,
     trial_headline,
     word_of,
 )
 from steptime.trials.judge import usual_metric, usual_step
 from steptime.trials.results import PatchResult, Results
-from steptime.trials.trial import Judgement, Run, batch_of
+from steptime.trials.trial import Judgement, batch_of
 
 VERSION = 1
 """Version of the document."""
@@ -46,7 +51,7 @@ def answer_of(results: Results, folder: str, next_command: str = "") -> Answer:
         badge=certainty(results, every),
         head=(f"Judged: {trials.command}", _as_it_is(results), *_compared(results)),
         parts=(_table(results, every),),
-        notes=(power,) if (power := power_of(results)) else (),
+        notes=(*assumed_text(results), *filter(None, (power_of(results),))),
         next_command=next_command,
         details=lambda: details_of(results, every),
         data=as_document(results),
@@ -55,7 +60,7 @@ def answer_of(results: Results, folder: str, next_command: str = "") -> Answer:
 
 def _table(results: Results, every: Sequence[Judgement]) -> Table:
     def why(judgement: Judgement) -> str:
-        reported = _sentences(judgement, results.runs)
+        reported = _sentences(judgement, results)
         further = seconds_needed(judgement, results)
         if further is not None:
             about = format_duration(further * 1e9)
@@ -69,7 +74,7 @@ def _table(results: Results, every: Sequence[Judgement]) -> Table:
     return table_of(
         "candidates", "", "", every,
         word("verdict", "verdict", lambda each: word_of(each, results.plan.min_gain)),
-        word("speed-up", "speed", lambda each: speed_text(each.speed) if each.speed is not None else "–"),
+        word("speed-up", "speed", lambda each: gain_text(each, Goal.SPEED) or "–"),
         word("candidate", "candidate", lambda each: each.variant.label),
         word("why", "why", why, room="below"),
     )  # fmt: skip
@@ -82,6 +87,7 @@ def as_document(results: Results) -> dict[str, Any]:
         "version": VERSION,
         "command": list(results.plan.command),
         "step_ns": step.value if step is not None else None,
+        "between_steps": to_builtins(results.plan.other) if results.plan.other.share else None,
         "metric": _metric(results),
         "until_loss": _until_loss(results),
         "power": power_of(results),
@@ -91,9 +97,10 @@ def as_document(results: Results) -> dict[str, Any]:
                 "label": each.variant.label,
                 "verdict": word_of(each, results.plan.min_gain),
                 "speed_up": _interval(each.speed),
+                "speed_up_of_run": _interval(each.of_run),
                 "peak_memory_ratio": _interval(each.memory),
                 "training": each.agreement.value,
-                "sentences": _sentences(each, results.runs),
+                "sentences": _sentences(each, results),
                 "rounds": each.rounds,
                 "seconds_to_decide": seconds_needed(each, results),
                 **_items(each, step),
@@ -140,6 +147,7 @@ def _patch(patch: PatchResult) -> dict[str, Any]:
         "yours": list(patch.snippets),
         "verdict": WORDS[proved.verdict] if proved is not None else None,
         "speed_up": _interval(proved.speed) if proved is not None else None,
+        "speed_up_of_run": _interval(proved.of_run) if proved is not None else None,
     }
 
 
@@ -174,8 +182,9 @@ def _as_it_is(results: Results) -> str:
     return f"Unchanged: {what}"
 
 
-def _sentences(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
-    reported = [reason_text(judgement), *filter(None, (judgement.training,))]
+def _sentences(judgement: Judgement, results: Results) -> list[str]:
+    runs = results.runs
+    reported = [reason_text(judgement), *filter(None, (judgement.training,)), *other_text(judgement, results)]
     if judgement.memory is not None:
         reported.append(f"Peak memory {memory_text(judgement.memory)}")
     reported += changes_text(judgement, runs)

@@ -170,6 +170,10 @@ def _times(judgement: Judgement, runs: Sequence[Run]) -> Iterator[tuple[str, str
             spent = [fmean(run.phases[phase] for run in each) for each in (plain, own)]
             if max(spent) >= SMALLEST * steps[0]:
                 yield "everything else" if phase is Phase.REST else phase.name.lower(), *_change(*spent)
+    for kind in dict.fromkeys(kind for run in plain for kind, _ in run.other_ns):
+        sides = [[length for run in each for name, length in run.other_ns if name == kind] for each in (plain, own)]
+        if all(sides):
+            yield f"each {kind} between steps", *_change(*map(fmean, sides))
 
 
 _PLAIN = (BASELINE, CONTROL)

@@ -15,7 +15,7 @@ from steptime.recording.parity import StepWork
 from steptime.report.judge_answer import as_document
 from steptime.report.sweep import throughput_chart
 from steptime.report.trial_answer import format_rate_of
-from steptime.report.verdict_words import as_recorded, certainty, counted, speed_text
+from steptime.report.verdict_words import as_recorded, assumed_text, certainty, counted, speed_text
 from steptime.trials.judge import MIN_GAIN, usual_step
 from steptime.trials.plan import BF16, BF16_COMPILED, NO_INPUT, BatchSizePoint, plateau, points_of
 from steptime.trials.results import Results
@@ -49,7 +49,12 @@ def answer_of(
         badge=certainty(results, [each for each in judgements if each.variant.name != NO_INPUT]) if timed else "",
         head=(f"Lab of {shlex.join(results.plan.command)}", *(() if timed else (as_recorded(results),))),
         parts=(_variants(judgements, results.runs, samples), _by_size(points)),
-        notes=(*_reasons(judgements, timed), *_drifted(judgements, timed), *_compilation(judgements, timed)),
+        notes=(
+            *assumed_text(results),
+            *_reasons(judgements, timed),
+            *_drifted(judgements, timed),
+            *_compilation(judgements, timed),
+        ),
         next_command=next_command,
         figures=curve_figures(throughput_chart([(each.size, each.rate) for each in points if each.rate is not None])),
         data=as_document(results),
@@ -84,7 +89,7 @@ def _variants(judgements: Sequence[Judgement], runs: Sequence[Run], samples: flo
     rows = [_row("as it is", runs, (BASELINE, CONTROL), "1", samples)]
     for each in judgements:
         untimed = each.verdict is TrialVerdict.UNDECIDED and not any(run.variant == each.variant.name for run in timed)
-        speed = speed_text(each.speed) if each.speed is not None else NO_TIME if untimed else each.verdict.value
+        speed = speed_text(each.speed, each.of_run) or (NO_TIME if untimed else each.verdict.value)
         rows.append(_row(each.variant.label, runs, (each.variant.name,), speed, samples))
     on_device = any(row.counted is not None and row.counted.kernels for row in rows)
     return table_of(
@@ -249,7 +254,8 @@ def _paying(judgements: Sequence[Judgement]) -> list[str]:
     adopted = [each for each in judgements if each.verdict is TrialVerdict.ADOPT and each.speed is not None]
     best = max(adopted, key=lambda each: each.speed.value if each.speed is not None else 0.0, default=None)
     if best is not None and best.speed is not None:
-        return [f"{best.variant.label} pays ({best.speed.value:.2f}×)"]
+        whole = f" of a step, some {best.of_run.value:.2f}× of the run" if best.of_run is not None else ""
+        return [f"{best.variant.label} pays ({best.speed.value:.2f}×{whole})"]
     tried = any(each.speed is not None or each.verdict is not TrialVerdict.UNDECIDED for each in judgements)
     return ["no tried precision or compilation is measurably faster"] if tried else []
 

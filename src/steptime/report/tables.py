@@ -171,6 +171,7 @@ def trial_table(trials: TrialReport) -> Table:
         count("speed", "speed", lambda each: each.speed.value if each.speed else None),
         count("at least", "speed_low", lambda each: each.speed.low if each.speed else None),
         count("at most", "speed_high", lambda each: each.speed.high if each.speed else None),
+        count("of the run", "speed_of_run", lambda each: each.of_run.value if each.of_run else None),
         count("predicted", "predicted", lambda each: each.predicted.value if each.predicted else None),
         number("against measured", "prediction_error", lambda each: each.predicted_error, format_change),
         duration("per step", "step_ns", lambda each: each.step_ns),

@@ -19,9 +19,11 @@ from steptime.report.judge_answer import LONG_COMPILATION, as_document
 from steptime.report.trials import TrialReport, Tried, trial_report
 from steptime.report.verdict_words import (
     as_recorded,
+    assumed_text,
     certainty,
     changes_text,
     gain_text,
+    other_text,
     reason_text,
     speed_text,
     trial_headline,
@@ -33,6 +35,7 @@ from steptime.trials.trial import BASELINE, CONTROL, PATCH, Judgement, Run, Tria
 
 ORDER = (
     TrialVerdict.ADOPT,
+    TrialVerdict.STEP_ONLY,
     TrialVerdict.UNDECIDED,
     TrialVerdict.NO_EFFECT,
     TrialVerdict.SLOWER,
@@ -62,11 +65,11 @@ def answer_of(results: Results, folder: str, advice: Sequence[str] = (), next_co
         gain=measured_gain(trials) if goal is Goal.SPEED else None,
         head=(f"Trials of {command}", _baseline(results)),
         parts=(
-            _variants(ordered, results.runs, goal),
+            _variants(ordered, results),
             _by_workers(results),
             Section("", (*_combined(results), *(Item(f"Yours: {each}") for each in advice), *_patch(results))),
         ),
-        notes=(*_optimum(results), *_predictions(singles), *_crowded(results.runs, goal)),
+        notes=(*assumed_text(results), *_optimum(results), *_predictions(singles), *_crowded(results.runs, goal)),
         more=f"steptime report {shlex.quote(folder)} -o trial.html",
         next_command=next_command,
         data=as_document(results),
@@ -86,10 +89,12 @@ def _headline(results: Results, ordered: Sequence[Judgement]) -> str:
     return f"{first.variant.label}: peak memory {gain_text(first, Goal.MEMORY)}; its training is not judged yet."
 
 
-def _variants(ordered: Sequence[Judgement], runs: Sequence[Run], goal: Goal) -> Table:
+def _variants(ordered: Sequence[Judgement], results: Results) -> Table:
+    runs, goal = results.runs, results.plan.goal
+
     def why(judgement: Judgement) -> str:
         pays = _pays_from(judgement, runs) if goal is Goal.SPEED else _by_rank(judgement, runs)
-        changed = "".join(f"{each}; " for each in changes_text(judgement, runs))
+        changed = "".join(f"{each}; " for each in (*other_text(judgement, results), *changes_text(judgement, runs)))
         return f"{_extra(judgement, goal)}{pays}{changed}{reason_text(judgement)}"
 
     return table_of(
@@ -182,7 +187,7 @@ def trial_items(trials: TrialReport) -> tuple[Item, ...]:
 
 def _came_out(variant: Tried) -> str:
     """Result of a variant: "1.66× (1.60–1.73), adopt"."""
-    return f"{speed_text(variant.speed)}, {variant.verdict}" if variant.speed is not None else variant.verdict
+    return ", ".join(filter(None, (speed_text(variant.speed, variant.of_run), variant.verdict)))
 
 
 def _speeds_by_workers(results: Results) -> dict[int, Estimate]:

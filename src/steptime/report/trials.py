@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from steptime.advice.whole_run import NO_OTHER_WORK, OtherWork
 from steptime.quantities import Estimate
 from steptime.trials.judge import BROKEN, KEPT, LEAST_ROUNDS, MIN_GAIN, usual_step
 from steptime.trials.results import Results
@@ -33,7 +34,8 @@ class Curve:
 class Tried:
     """Variant with its results. speed: baseline's time over the variant's; predicted: the prediction of it; noise:
     factor, at least 1, by which the control may seem faster or slower. kept: True if the promise about the numbers was
-    kept, None if unknown. stage: 0 for single fixes, then for their combination, and for the patch."""
+    kept, None if unknown. stage: 0 for single fixes, then for their combination, and for the patch. of_run: speed-up of
+    the run, None if steps are nearly all of it."""
 
     name: str
     label: str
@@ -50,6 +52,7 @@ class Tried:
     step_ns: float | None
     peak_bytes: int | None
     rounds: int
+    of_run: Estimate | None = None
 
     @property
     def predicted_error(self) -> float | None:
@@ -61,7 +64,7 @@ class Tried:
 class TrialReport:
     """Trial of a recording. step_ns, peak_bytes: of the unchanged job. curves: the baselines' first, then one of each
     variant. diff: the patch that was run, "" for none; apply: the command that applies it. min_gain: least gain that
-    counts, as a fraction."""
+    counts, as a fraction. other: work between the steps."""
 
     folder: str
     command: str
@@ -74,6 +77,7 @@ class TrialReport:
     diff: str = ""
     apply: str = ""
     min_gain: float = MIN_GAIN
+    other: OtherWork = NO_OTHER_WORK
 
     @property
     def kind(self) -> str:
@@ -119,6 +123,7 @@ def trial_report(results: Results, folder: str) -> TrialReport:
         diff=patch.diff if patch is not None else "",
         apply=patch.apply if patch is not None and patch.diff else "",
         min_gain=results.plan.min_gain,
+        other=results.plan.other,
     )
 
 
@@ -145,6 +150,7 @@ def _tried(stage: int, judgement: Judgement) -> Tried:
         step_ns=judgement.step_ns,
         peak_bytes=judgement.peak_bytes,
         rounds=judgement.rounds,
+        of_run=judgement.of_run,
     )
 
 

@@ -29,6 +29,7 @@ from steptime.trials.trial import (
 WORDS = {
     TrialVerdict.ADOPT: "faster",
     TrialVerdict.NO_EFFECT: "no difference",
+    TrialVerdict.STEP_ONLY: TrialVerdict.STEP_ONLY.value,
     TrialVerdict.SLOWER: "slower",
     TrialVerdict.MORE_MEMORY: "more memory",
     TrialVerdict.SUSPICIOUS: "suspicious",
@@ -49,19 +50,23 @@ MOST_REPORTED = 3
 
 def word_of(judgement: Judgement, min_gain: float) -> str:
     """Verdict in a word or two. min_gain: least change that matters, in either direction, as a fraction."""
-    return word_for(judgement.verdict, judgement.speed, min_gain)
+    return word_for(judgement.verdict, judgement.gain(Goal.SPEED), min_gain)
 
 
 def word_for(verdict: TrialVerdict, speed: Estimate | None, min_gain: float) -> str:
-    """Word for the verdict on a candidate with this speed-up."""
+    """Word for the verdict on a candidate with this speed-up of the run."""
     if verdict is TrialVerdict.NO_EFFECT and speed is not None and speed.low < 1 / (1 + min_gain):
         return NOT_FASTER
     return WORDS[verdict]
 
 
-def speed_text(speed: Estimate) -> str:
-    """Speed-up with its interval: "2.90× (2.70–3.10)"."""
-    return f"{speed.value:.2f}× ({speed.low:.2f}–{speed.high:.2f})"
+def speed_text(speed: Estimate | None, of_run: Estimate | None = None) -> str:
+    """Speed-up with its interval: "2.90× (2.70–3.10)", "" if unknown; with that of the run, if steps are only a part of
+    it: "1.20× (1.10–1.31) of a step, some 1.02× of the run"."""
+    if speed is None:
+        return ""
+    text = f"{speed.value:.2f}× ({speed.low:.2f}–{speed.high:.2f})"
+    return f"{text} of a step, some {of_run.value:.2f}× of the run" if of_run is not None else text
 
 
 def memory_text(memory: Estimate) -> str:
@@ -72,10 +77,9 @@ def memory_text(memory: Estimate) -> str:
 
 def gain_text(judgement: Judgement, goal: Goal) -> str:
     """Gain at the goal as text, "" if unknown."""
-    gain = judgement.gain(goal)
-    if gain is None:
-        return ""
-    return memory_text(gain) if goal is Goal.MEMORY else speed_text(gain)
+    if goal is Goal.MEMORY:
+        return memory_text(judgement.memory) if judgement.memory is not None else ""
+    return speed_text(judgement.speed, judgement.of_run)
 
 
 def counted(runs: Sequence[Run], variant: str) -> StepWork | None:
@@ -118,6 +122,19 @@ def _growth(runs: Sequence[Run], variants: Sequence[str]) -> float | None:
     return median(known) if known else None
 
 
+def assumed_text(results: Results) -> tuple[str, ...]:
+    """Sentence on the work between the steps and what a gain of the run assumes of it, if such a gain is reported."""
+    judgements = [each for _, each in results.judgements]
+    return (results.plan.other.sentence,) if any(each.of_run is not None for each in judgements) else ()
+
+
+def other_text(judgement: Judgement, results: Results) -> tuple[str, ...]:
+    """Speed-up of the work between the steps, if it is beyond noise: "Rollouts: 1.30× (1.20–1.40)"."""
+    if judgement.other is None:
+        return ()
+    return (f"{results.plan.other.name.capitalize()}: {speed_text(judgement.other)}",)
+
+
 def reason_text(judgement: Judgement) -> str:
     """Reason of a judgement; for one that stays undecided after MAX_ROUNDS, also that no further round is run."""
     ended = judgement.verdict is TrialVerdict.UNDECIDED and judgement.rounds >= MAX_ROUNDS
@@ -129,7 +146,8 @@ def trial_headline(trials: TrialReport, variants: Sequence[Tried]) -> str:
     """Headline of a trial: the patch if it pays, else the variants of one stage with their verdicts."""
     patch = next((each for each in variants if each.name == PATCH and each.speed is not None), None)
     if patch is not None and patch.verdict == TrialVerdict.ADOPT.value and patch.speed is not None:
-        return f"The patch pays: {speed_text(patch.speed)} as fast, measured by itself."
+        fast = speed_text(patch.speed, patch.of_run) + " as fast" * (patch.of_run is None)
+        return f"The patch pays: {fast}, measured by itself.{part_text(trials)}"
     alone = [each for each in variants if trials.kind != "try" or not each.stage]
     untimed = [each for each in alone if each.speed is None and each.verdict == TrialVerdict.UNDECIDED.value]
     best = sorted(
@@ -140,19 +158,24 @@ def trial_headline(trials: TrialReport, variants: Sequence[Tried]) -> str:
     reported += [f"{len(best) - MOST_REPORTED} more below"] if len(best) > MOST_REPORTED else []
     reported += [f"{len(untimed)} {'more ' if reported else ''}not timed"] if untimed else []
     message = f". {best[0].sentence.rstrip('. ')}" if len(best) == 1 and best[0].sentence else ""
-    return f"{'; '.join(reported)}{message}."
+    return f"{'; '.join(reported)}{message}.{part_text(trials)}"
+
+
+def part_text(trials: TrialReport) -> str:
+    """Sentence on the fraction of the run that a gain of the step is about; "" if that is nearly all."""
+    return f" {trials.other.part}." if any(each.of_run is not None for each in trials.variants) else ""
 
 
 def _outcome(variant: Tried, trials: TrialReport) -> str:
     word = NO_VERDICT if variant.verdict == TrialVerdict.UNDECIDED.value else tried_word(variant, trials)
-    return f"{word}, {speed_text(variant.speed)}" if variant.speed is not None else word
+    return ", ".join(filter(None, (word, speed_text(variant.speed, variant.of_run))))
 
 
 def tried_word(variant: Tried, trials: TrialReport) -> str:
     """Word for a variant's verdict; for a candidate, in the words of `steptime judge`."""
     if trials.kind != "judge":
         return "pays" if variant.verdict == TrialVerdict.ADOPT.value else variant.verdict
-    return word_for(TrialVerdict(variant.verdict), variant.speed, trials.min_gain)
+    return word_for(TrialVerdict(variant.verdict), variant.of_run or variant.speed, trials.min_gain)
 
 
 def judged(results: Results) -> list[Judgement]:
@@ -184,7 +207,7 @@ def certainty(results: Results, judgements: Iterable[Judgement]) -> str:
 def seconds_to_decide(judgement: Judgement, results: Results) -> float | None:
     """Seconds of further rounds until the interval is on one side of the least gain; None if decided, if nothing was
     timed, or if MAX_ROUNDS would hardly suffice. A half-width shrinks with the root of the rounds."""
-    speed = judgement.speed
+    speed = judgement.gain(Goal.SPEED)
     if not may_go_on(judgement) or speed is None or speed.low <= 0 or not judgement.rounds:
         return None
     half = (log(speed.high) - log(speed.low)) / 2

@@ -132,7 +132,19 @@ def _row(line: bytes) -> Block | FirstSteps | _Remark | None:
 def ratios(blocks: Sequence[Block], mask: int, *, control: bool = False) -> Float64:
     """Log-ratios log(unchanged job / variant), one per block of the variant, in order. The unchanged job's time is
     interpolated, in the logarithm, between its blocks right before and after. Ratios of blocks in which the job did
-    something else count only where they are the majority."""
+    something else count only where they are the majority (`mixed`)."""
+    found, apart = _ratios(blocks, mask, control=control)
+    return np.array(found if len(found) >= len(apart) else found + apart)
+
+
+def mixed(blocks: Sequence[Block], mask: int) -> bool:
+    """True if the speed of a variant is also that of what the job did besides its steps."""
+    found, apart = _ratios(blocks, mask, control=False)
+    return len(found) < len(apart)
+
+
+def _ratios(blocks: Sequence[Block], mask: int, *, control: bool) -> tuple[list[float], list[float]]:
+    """Log-ratios as of `ratios`: (those of steps alone, those of blocks in which the job did something else)."""
     plain = sorted((each for each in blocks if not each.block and not each.control), key=_place)
     found: list[float] = []
     apart: list[float] = []
@@ -147,7 +159,7 @@ def ratios(blocks: Sequence[Block], mask: int, *, control: bool = False) -> Floa
         base = (1 - share) * np.log(before.step_ns) + share * np.log(after.step_ns)
         clean = not (before.apart or each.apart or after.apart)
         (found if clean else apart).append(base - np.log(each.step_ns))
-    return np.array(found if len(found) >= len(apart) else found + apart)
+    return found, apart
 
 
 def ratios_between(blocks: Sequence[Block], one: int, other: int) -> Float64:

@@ -121,7 +121,15 @@ LIMIT = 60.0
 DEADLINE = 300.0
 """Seconds, or DEADLINE_FACTOR times a baseline's duration, after which a process is killed: compilers take minutes."""
 DEADLINE_FACTOR = 10.0
-DECIDED = frozenset({TrialVerdict.ADOPT, TrialVerdict.NO_EFFECT, TrialVerdict.SLOWER, TrialVerdict.MORE_MEMORY})
+DECIDED = frozenset(
+    {
+        TrialVerdict.ADOPT,
+        TrialVerdict.NO_EFFECT,
+        TrialVerdict.STEP_ONLY,
+        TrialVerdict.SLOWER,
+        TrialVerdict.MORE_MEMORY,
+    }
+)
 LEAST = {Goal.SPEED: (LEAST_ROUNDS, 1), Goal.MEMORY: (1,)}
 """Least number of rounds with an estimate, and of those that are run where nothing is timed yet."""
 AFTER = {Goal.SPEED: LEAST_ROUNDS, Goal.MEMORY: 0}
@@ -368,8 +376,8 @@ class TrialRunner:
         return judgement.verdict in DECIDED and judgement.rounds >= least_rounds(judgement, self.of(stage))
 
     def _proved(self, stage: int, variant: Variant) -> Judgement:
-        known, plan, least = self.of(stage), self.plan, self.plan.least_step_ns
-        return judge(variant, known, min_gain=plan.min_gain, goal=plan.goal, metric=plan.compared, least_ns=least)
+        plan, judged = self.plan, partial(judge, variant, self.of(stage), other=self.plan.other)
+        return judged(min_gain=plan.min_gain, goal=plan.goal, metric=plan.compared, least_ns=plan.least_step_ns)
 
     def _seconds(self, stage: int, variant: str = BASELINE) -> float:
         """Expected seconds of a variant's timed process: as its last one, else extrapolated from its rehearsal, else as

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -268,6 +269,7 @@ def _with_numbers(
         step_ns=tuple(times),
         turns=turns,
         phases=phases_of(timeline, warm_up, stamps or (), times) if not on_device else (),
+        other_ns=between_steps(timeline, warm_up),
         losses=losses_in(parity),
         norms=gradients_of([each.parity for each, _ in laid_out if each.parity is not None], process),
         backwards=tuple(parity.backwards.tolist()) if parity is not None else (),
@@ -405,6 +407,16 @@ def phases_of(timeline: Timeline, warm_up: int, stamps: Sequence[int], times: Se
         return ()
     found: list[float] = (whole * fmean(times) / whole.sum()).tolist()
     return tuple(found)
+
+
+def between_steps(timeline: Timeline, warm_up: int) -> tuple[tuple[str, int], ...]:
+    """(kind, ns) of all rollouts, all evaluations and all checkpoints of a step, for each step after the warm-up."""
+    lengths: Counter[tuple[str, int]] = Counter()
+    for each in timeline.segments:  # a pause of ours cuts one in two
+        step = int(np.searchsorted(timeline.steps.end, each.start))
+        if step >= warm_up and each.kind in (SegmentKind.ROLLOUT, *BESIDES):
+            lengths[each.kind.name.lower(), step] += each.end - each.start
+    return tuple((kind, length) for (kind, _), length in lengths.items())
 
 
 def sliced_times(

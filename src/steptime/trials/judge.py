@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from steptime.advice.fix import Goal, Promise
+from steptime.advice.whole_run import NO_OTHER_WORK, UNCHANGED, OtherWork
 from steptime.arrays import Float64, Int64
 from steptime.quantities import Estimate, autocorrelation_time, format_share, median_of, student
 from steptime.trials import parity
@@ -198,6 +199,7 @@ NEVER = frozenset(
 """Verdicts that no further round can change."""
 KEPT = frozenset({Agreement.SAME_BITS, Agreement.SAME_CURVE, Agreement.OTHER_STREAM})
 BROKEN = frozenset({Agreement.APART, Agreement.DEAD_GRADIENTS, Agreement.WILD_GRADIENTS, Agreement.OTHER_WORK})
+ONLY_STEP = "A gain of the step only: the run gains less than --min-gain"
 REHEARSED = "Its rehearsal matches the job's; losses were not compared"
 DROPOUT_MASKS = "dropout masks"
 """Random numbers of a forward, among those that a fix names."""
@@ -212,9 +214,10 @@ def judge(
     goal: Goal = Goal.SPEED,
     metric: Metric | LossTarget | None = None,
     least_ns: float = 0.0,
+    other: OtherWork = NO_OTHER_WORK,
 ) -> Judgement:
     """Verdict on a variant. runs: those of its stage, with the baselines' and the control's. metric: compared instead
-    of step times. least_ns: as in `beyond_roofline`."""
+    of step times. least_ns: as in `beyond_roofline`. other: work between the steps; the gain of the run decides."""
     target = metric if isinstance(metric, LossTarget) else None
     own = [run for run in runs if run.variant == variant.name]
     failed = [run for run in own if run.failure and not run.exact]
@@ -232,7 +235,15 @@ def judge(
     memory = peak_ratio(own, [run for run in runs if run.variant in (BASELINE, CONTROL)])
     noise = noise_of(comparisons_of(CONTROL, runs, _peak) if goal is Goal.MEMORY else usual)
     kept = numbers.agreement in KEPT or variant.speed_alone
-    verdict, sentence = _verdict(numbers, memory if goal is Goal.MEMORY else speed, noise, min_gain, goal, kept=kept)
+    of_run, between, gain, needed = None, None, memory if goal is Goal.MEMORY else speed, noise
+    if other.share and speed is not None and metric is None and goal is Goal.SPEED:
+        between = other_speed(variant, runs, other)
+        gain = of_run = other.of_run(speed, between or UNCHANGED)
+        needed = other.of_run(replace(UNCHANGED, high=noise)).high if noise < inf else inf
+    verdict, sentence = _verdict(numbers, gain, needed, min_gain, goal, kept=kept)
+    faster = speed is not None and speed.low > max(1 + min_gain, noise)
+    if verdict is TrialVerdict.NO_EFFECT and of_run is not None and faster:
+        verdict, sentence = TrialVerdict.STEP_ONLY, ONLY_STEP
     missed = target.missed(own, _plain(runs)) if target is not None else ""
     if missed and verdict not in NEVER:
         verdict, sentence = TrialVerdict.NOT_REACHED, missed
@@ -249,6 +260,8 @@ def judge(
         training="" if numbers.sentence in sentence else numbers.sentence,
         peak_bytes=max((run.peak_bytes for run in timed if run.peak_bytes is not None), default=None),
         memory=memory,
+        of_run=of_run,
+        other=between,
     )
 
 
@@ -300,6 +313,20 @@ def side_by_side(judgements: Sequence[Judgement], goal: Goal = Goal.SPEED) -> tu
 
 def _steps(run: Run) -> Series:
     return run.step_ns
+
+
+def other_speed(variant: Variant, runs: Sequence[Run], other: OtherWork) -> Estimate | None:
+    """Speed-up of the work between the steps, of the kind that has most of it; None unless it is beyond noise, because
+    a process has few of them, and most changes leave them as they are."""
+
+    def each(run: Run) -> Series:
+        return tuple(length for kind, length in run.other_ns if kind == other.kind)
+
+    comparisons = comparisons_of(variant.name, runs, each)
+    if len(comparisons) < LEAST_ROUNDS:
+        return None
+    found = speed_up(comparisons, comparisons_of(CONTROL, runs, each))
+    return None if found.low <= 1 <= found.high else found
 
 
 def _peak(run: Run) -> Series:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from steptime.advice.fix import Goal
+from steptime.advice.whole_run import NO_OTHER_WORK, OtherWork
 from steptime.errors import RecordingError, UsageError, no_such_file
 from steptime.trials.trial import AS_IT_IS, Judgement, Run, Variant
 from steptime.trials.until_loss import LossTarget
@@ -84,7 +85,8 @@ class Plan:
     start_seconds until torch is imported, 0 if unknown. warm_up: untimed first steps of each process. baseline: variant
     to compare with, if not the unchanged job. metric: compared instead of step times; recording is "" then.
     until_loss: the loss to reach, whose time is compared. least_step_ns: time of a step's matmuls at the machine's
-    largest rate, 0 if unknown. measured_on: machine, versions and commit, a line each."""
+    largest rate, 0 if unknown. measured_on: machine, versions and commit, a line each. other: work between the
+    steps."""
 
     command: tuple[str, ...]
     directory: str
@@ -102,6 +104,7 @@ class Plan:
     until_loss: LossTarget | None = None
     least_step_ns: float = 0.0
     measured_on: tuple[str, ...] = ()
+    other: OtherWork = NO_OTHER_WORK
 
     @property
     def compared(self) -> Metric | LossTarget | None:

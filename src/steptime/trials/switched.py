@@ -12,15 +12,16 @@ from pathlib import Path
 from time import monotonic
 
 from steptime.advice.fix import Goal
+from steptime.advice.whole_run import NO_OTHER_WORK, UNCHANGED, OtherWork
 from steptime.changes import VariantOptions, is_switchable
 from steptime.launcher.outcome import Progress
-from steptime.quantities import format_duration
+from steptime.quantities import Estimate, format_duration
 from steptime.recording.inventory import BLOCKS, GOING, VARIANTS
 from steptime.trials import blocks
 from steptime.trials.blocks import BlockRecord, FirstSteps, Settled
 from steptime.trials.conduct import TrialRunner, together
 from steptime.trials.execute import ScheduledRun, execute, folder_of
-from steptime.trials.judge import BROKEN, KEPT
+from steptime.trials.judge import BROKEN, KEPT, ONLY_STEP
 from steptime.trials.results import append_result
 from steptime.trials.trial import Agreement, BudgetExhausted, Judgement, Run, TrialVerdict, Variant
 
@@ -41,12 +42,13 @@ UNCONFIRMED = "Faster, and not adopted: no time was left to compare its training
 @dataclass(frozen=True, slots=True)
 class Switched:
     """Result of one process. variants: those that it ran, in the order of their bits; record: its blocks; taken: mask
-    of those that pay together."""
+    of those that pay together. other: work between the steps."""
 
     variants: tuple[Variant, ...]
     record: BlockRecord
     taken: int
     min_gain: float
+    other: OtherWork = NO_OTHER_WORK
 
     def found(self, variant: Variant) -> Settled:
         """Speed decision on a variant from its blocks."""
@@ -104,11 +106,14 @@ class Switched:
             return Judgement(variant, TrialVerdict.NOT_EXERCISED, Agreement.NOT_SEEN, idle or "nothing to act on")
         verdict, sentence, agreement = *self._verdict(mask, found, confirmed), Agreement.NOT_JUDGED
         if found.speed is not None:
-            sentence = f"{found.speed.samples} pairs of blocks in one process: {sentence[0].lower()}{sentence[1:]}"
+            whole = bool(self.other.share) and blocks.mixed(self.record.blocks, mask)
+            held = f", {self.other.name} included" if whole else ""
+            pairs = f"{found.speed.samples} pairs of blocks in one process{held}"
+            sentence = f"{pairs}: {sentence[0].lower()}{sentence[1:]}"
         sentence = "; ".join(filter(None, (sentence, preparing(first))))
         if mask & self.taken and confirmed is not None:
             agreement = confirmed.agreement
-        return replace(self._judged(variant, mask, verdict, sentence), agreement=agreement)
+        return replace(self._judged(variant, mask, verdict, sentence, confirmed), agreement=agreement)
 
     def _verdict(self, mask: int, found: Settled, confirmed: Judgement | None) -> tuple[TrialVerdict, str]:
         if found.won and not mask & self.taken:
@@ -118,14 +123,24 @@ class Switched:
                 f"Faster by itself, but adds nothing measurable to {best}" if best else UNCONFIRMED,
             )
         if found.won:
-            return _confirmed(confirmed)
+            verdict, sentence = _confirmed(confirmed)
+            worth, needed = self._of_run(self.taken, confirmed), 1 + self.min_gain
+            if verdict is TrialVerdict.ADOPT and confirmed is not None:
+                only = confirmed.verdict is TrialVerdict.STEP_ONLY if worth is None else worth.high < needed
+                if only:
+                    return TrialVerdict.STEP_ONLY, ONLY_STEP
+                if worth is not None and worth.low <= needed:
+                    return TrialVerdict.UNDECIDED, "Faster, but not adopted: whether the run gains enough is unclear"
+            return verdict, sentence
         if found.won is None or found.speed is None:
             return TrialVerdict.UNDECIDED, "Unclear: more blocks should decide it"
         if found.speed.high < 1 / (1 + self.min_gain):
             return TrialVerdict.SLOWER, "Not faster, so its training was not compared"
         return TrialVerdict.NO_EFFECT, "Any gain is below --min-gain"
 
-    def _judged(self, variant: Variant, mask: int, verdict: TrialVerdict, sentence: str) -> Judgement:
+    def _judged(
+        self, variant: Variant, mask: int, verdict: TrialVerdict, sentence: str, confirmed: Judgement | None = None
+    ) -> Judgement:
         found, control = self.found_of(mask), blocks.ratios(self.record.blocks, 0, control=True)
         own = [each.step_ns for each in self.record.blocks if each.block == mask and not each.control]
         return Judgement(
@@ -136,7 +151,16 @@ class Switched:
             speed=found.speed,
             noise=blocks.noise_between(control) if len(control) else None,
             step_ns=sum(own) / len(own) if own else None,
+            of_run=self._of_run(mask, confirmed if mask == self.taken else None),
         )
+
+    def _of_run(self, mask: int, confirmed: Judgement | None) -> Estimate | None:
+        """Speed-up of the run by a mask; None if steps are nearly all of it, or the blocks hold the rest, too.
+        confirmed: as of `judgements`."""
+        speed, between = self.found_of(mask).speed, confirmed.other if confirmed is not None else None
+        if speed is None or not self.other.share or blocks.mixed(self.record.blocks, mask):
+            return None
+        return self.other.of_run(speed, between or UNCHANGED)
 
 
 def _confirmed(confirmed: Judgement | None) -> tuple[TrialVerdict, str]:
@@ -185,7 +209,7 @@ def _switchable(variant: Variant) -> bool:
 def _displayed(runner: TrialRunner, chosen: Sequence[Variant], record: BlockRecord) -> Switched:
     """Result of a record. If time was up before the sets were decided, the best known one is taken."""
     where = course(record, chosen, runner.plan.min_gain)
-    switched = Switched(tuple(chosen), record, where.taken, runner.plan.min_gain)
+    switched = Switched(tuple(chosen), record, where.taken, runner.plan.min_gain, runner.plan.other)
     if not where.going:
         return switched
     masks = [where.taken, *(1 << number for number in range(len(chosen)))]

@@ -35,6 +35,8 @@ class TrialVerdict(Enum):
     ADOPT = "adopt"
     """Better at the trial's goal beyond noise and the least gain, with its promise about the numbers kept."""
     NO_EFFECT = "no effect"
+    STEP_ONLY = "gain of the step only"
+    """Faster steps beyond noise and the least gain, of which the run gains less than that."""
     SLOWER = "slower"
     MORE_MEMORY = "more memory"
     """Larger peak memory, in a trial for memory."""
@@ -173,6 +175,7 @@ class Run:
     float64. peaks: peak memory of each process that trained, bytes; peak_bytes is the largest. graph_breaks: lines at
     which torch.compile ended a graph. growth: of its memory, bytes per step, 0 where none is certain, None in few
     steps. clock: seconds on its clock for each second of the system's, None if it was too short to tell.
+    other_ns: (kind, ns) of each rollout, evaluation and checkpoint after the warm-up, between the same two steps.
     """
 
     variant: str
@@ -211,6 +214,7 @@ class Run:
     graph_breaks: int = 0
     growth: float | None = None
     clock: float | None = None
+    other_ns: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         for name in filter(None, (self.variant, self.folder, *self.switched_names)):
@@ -222,7 +226,8 @@ class Judgement:
     """Verdict on a variant. speed: baseline's time over the variant's, with a 95 % interval; memory: the same ratio of
     peaks, None if unknown. noise: factor, at least 1, by which the control may seem better or worse at the trial's
     goal. sentence: the reason, for a person. step_ns: mean step time, ns. training: words on the numbers, unless the
-    sentence has them."""
+    sentence has them. of_run: speed-up of the run, None if steps are nearly all of it or something else is compared;
+    other: that of the work between the steps, None unless it is beyond noise."""
 
     variant: Variant
     verdict: TrialVerdict
@@ -235,10 +240,12 @@ class Judgement:
     peak_bytes: int | None = None
     memory: Estimate | None = None
     training: str = ""
+    of_run: Estimate | None = None
+    other: Estimate | None = None
 
     def gain(self, goal: Goal) -> Estimate | None:
-        """Gain at the goal, above 1 if the variant is better than the baseline; None if unknown."""
-        return self.memory if goal is Goal.MEMORY else self.speed
+        """Gain of the run at the goal, above 1 if the variant is better than the baseline; None if unknown."""
+        return self.memory if goal is Goal.MEMORY else self.of_run or self.speed
 
 
 TOGETHER = 3

@@ -90,10 +90,10 @@ def _target(loss: float | None) -> object:
 @variant_options
 def command(**given: Any) -> int:
     """Run a job unchanged and with given changes, in turns, each in a fresh process whose files are contained. The
-    verdict on each change: faster, slower, no difference, not faster (it may be slower), undecided, different
-    training, suspicious (it does less work, or tampers with the measurement), or broken. Options come before the
-    command. Exit status: 0 if every candidate is faster or makes no difference, 1 if one is worse, 3 if one may be
-    worse.
+    verdict on each change: faster, gain of the step only (a small part of the run), slower, no difference, not faster
+    (it may be slower), undecided, different training, suspicious (it does less work, or tampers with the measurement),
+    or broken. Options come before the command. Exit status: 0 if every candidate is faster or makes no difference to
+    the run, 1 if one is worse, 3 if one may be worse.
 
     \b
     steptime judge --diff faster.patch -- python train.py

@@ -151,7 +151,7 @@ class _Axis:
 
 def _row(variant: Tried, trials: TrialReport, axis: _Axis) -> ForestRow:
     speed, predicted = variant.speed, variant.predicted
-    reported = speed_text(speed) if speed is not None else "–"
+    reported = speed_text(speed, variant.of_run) or "–"
     memory = format_bytes(variant.peak_bytes) if variant.peak_bytes else ""
     if variant.peak_bytes and trials.peak_bytes:
         memory += f" ({format_change(variant.peak_bytes / trials.peak_bytes - 1)})"
