@@ -24,8 +24,7 @@ ONCE = (
     "(numpy, torch)."
 )
 THOUSANDS = ((1e6, "millions"), (1e5, "hundreds of thousands"), (1e4, "tens of thousands"), (0.0, "thousands"))
-LOOPS = re.compile(r"\s*(?:async )?(?:for|while)\b|.*[\[({].*\bfor\b.*\bin\b")
-"""A line with a loop, or with a comprehension."""
+WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +82,17 @@ def _of_function(paths: list[PathUse], often: set[tuple[str, int]], count: float
     for path in paths:
         inside = [line for line in path.lines if _place(line) in often]
         spent += path.duration if inside else 0.0
-        loops |= any(LOOPS.match(line.text) for line in inside)
+        loops |= any(_loops(line.text) for line in inside)
         for line in inside[:1]:
             through[line] += path.duration
     source = max(through, key=lambda line: through[line], default=None)
     return Rounds(source, spent, count, loops) if source is not None else None
+
+
+def _loops(text: str) -> bool:
+    """True for a line with a loop or a comprehension."""
+    words = WORD.findall(text)
+    return words[:1] == ["while"] or ("for" in words and "in" in words[words.index("for") :])
 
 
 def _place(line: SourceLine) -> tuple[str, int]:
