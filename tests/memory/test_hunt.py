@@ -12,12 +12,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from steptime.probe.memory import living  # noqa: E402
 from steptime.probe.memory.exhausted import held, understood  # noqa: E402
 from steptime.probe.memory.leaks import (  # noqa: E402
     APART,
     LOOKS,
     LeakSearch,
 )
+from steptime.probe.memory.living import Graphs  # noqa: E402
 
 KEPT: list[Any] = []
 FIRST = 3
@@ -133,6 +135,19 @@ def test_what_the_collector_makes_old_within_a_step_is_found_all_the_same(genera
 
     (leak,) = hunted(step_of_job)
     assert leak["name"] == "rows"
+
+
+def test_a_graph_counts_what_it_shares_with_another_once_and_leaves_join_none() -> None:
+    graphs, weight = Graphs(), torch.ones(8, requires_grad=True)
+    one, other = (weight * 2).sum(), (weight * 3).sum()
+    total = one + 1
+    assert [graphs.behind(each) for each in (one, other, total, one)] == [3, 2, 4, 3]
+
+
+def test_graphs_that_steps_leave_behind_are_walked_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(living, "MOST_NODES", 10)
+    graphs = Graphs()
+    assert sum(graphs.behind(loss()) for _ in range(20)) == 10
 
 
 def test_batches_that_wait_in_a_queue_are_no_leak() -> None:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from steptime.probe import backwards, sites
-from steptime.probe.memory.living import gradient_function, nodes_behind, promotions, size_of, storage_of, tensors
+from steptime.probe.memory.living import Graphs, gradient_function, promotions, size_of, storage_of, tensors
 
 MOST_LEVELS = 5
 """Levels from a tensor up to a named object: tensor, tuple, list, dictionary, instance."""
@@ -260,8 +260,9 @@ class LeakSearch:
     def _look(self, step: int, frame: FrameType | None) -> None:
         living = list(tensors(young=self._young))
         self._steps.append(step)
-        deepest = max(living, key=nodes_behind, default=None)
-        self._graphs.append(nodes_behind(deepest) if deepest is not None else 0)
+        graphs = Graphs()
+        deepest = max(living, key=graphs.behind, default=None)
+        self._graphs.append(graphs.behind(deepest) if deepest is not None else 0)
         if len(self._steps) == 1:
             self._known = {id(each): weakref.ref(each) for each in living}
         elif len(self._steps) == 2:
@@ -290,8 +291,9 @@ class LeakSearch:
     def _carrier(self, deepest: Any, frame: FrameType | None) -> Any:
         """Tensor by which the graph of one step reaches the next: of those with nearly as deep a graph as the deepest,
         which may be a loss, the one that is made anew of what it was."""
-        least = nodes_behind(deepest) / 2
-        deep = list(islice((each for each in tensors(young=self._young) if nodes_behind(each) >= least), MOST_DEEP))
+        graphs = Graphs()
+        least = graphs.behind(deepest) / 2
+        deep = list(islice((each for each in tensors(young=self._young) if graphs.behind(each) >= least), MOST_DEEP))
         for each in deep:
             found = holder_of([each], frame)
             if found is not None and found.carries:
