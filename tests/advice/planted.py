@@ -1601,6 +1601,26 @@ PLANTED: dict[str, dict[str, Case]] = {
                 75, 220, 4, "forward", 60 * MS, 190 * MS, 130 * MS, 0.5, ITEM, 90 * MS, gradual=True, by_step=0.6 * MS
             ),
         ),
+        "fires-with-the-list-that-gets-longer": replace(
+            BASE,
+            change=LastingChange(
+                75,
+                220,
+                4,
+                "rest",
+                60 * MS,
+                190 * MS,
+                130 * MS,
+                0.5,
+                ITEM,
+                90 * MS,
+                gradual=True,
+                by_step=0.6 * MS,
+                longer="the list Metric.scores",
+                entries=1.0,
+                filled=SourceLine("train.py", 23, "update", "self.scores.append(scores)"),
+            ),
+        ),
         "fires-while-others-use-the-cpus": replace(
             BASE,
             change=LastingChange(57, 79, 2, "backward", 157 * MS, 228 * MS, 43 * MS, 0.4),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import queue
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -103,6 +105,28 @@ def test_an_attribute_is_named_with_its_class_and_the_line_that_grows_it() -> No
     (leak,) = hunted(lambda step: meter.update(loss()))
     assert (leak["kind"], leak["name"]) == ("attribute", "Meter.history")
     assert text_of(leak) == "self.history.append((1, value))"
+
+
+def test_an_iterator_that_repeats_its_first_pass_is_named_as_what_keeps_it() -> None:
+    def train() -> list[dict[str, Any]]:
+        batches = itertools.cycle(torch.randn(8) for _ in range(100))
+        return hunted(lambda step: next(batches))
+
+    (leak,) = train()
+    assert (leak["kind"], leak["name"]) == ("cycle", "batches")
+    assert "itertools.cycle(" in text_of(leak)
+
+
+def test_a_cache_of_tensors_is_named_by_its_function() -> None:
+    def train() -> list[dict[str, Any]]:
+        @cache
+        def offsets(count: int) -> Any:
+            return torch.arange(count)
+
+        return hunted(lambda step: offsets(step))
+
+    (leak,) = train()
+    assert (leak["kind"], leak["name"]) == ("cache", "offsets")
 
 
 def test_a_closure_is_named_by_what_it_keeps() -> None:

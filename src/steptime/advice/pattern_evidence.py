@@ -80,7 +80,8 @@ def _with_container(change: LastingChange, process: Process) -> LastingChange:
     for longer, name, entries, site in growing if change.gradual else ():
         near = sum(spent for each, spent in timed.items() if each != site and _is_about(each, name))
         if _is_about(line, name) if line is not None else near >= LEAST_READ * sum(timed.values()) > 0:
-            return replace(change, line=line or _reading(timed, name, site), longer=longer, entries=entries)
+            line = line or _reading(timed, name, site)
+            return replace(change, line=line, longer=longer, entries=entries, filled=site if site != line else None)
     return change
 
 

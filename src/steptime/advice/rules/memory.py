@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from steptime.advice.evidence import LineUse, RecomputeUse
 from steptime.advice.rule import Finding, Weight, rule
-from steptime.advice.run_uses import HolderUse, MemoryUse, StepSummary
+from steptime.advice.run_uses import HolderUse, MemoryUse, StepSummary, limit_of_cache
 from steptime.advice.savings import share_of_step
 from steptime.advice.verdict import SOON, time_until_full
 from steptime.quantities import format_bytes, format_count, format_duration, format_share
@@ -113,10 +113,12 @@ def _found_keeping(holder: HolderUse, holders: Sequence[HolderUse]) -> Finding:
 def _kept(holder: HolderUse) -> str:
     """Objects that one holder holds on to, as evidence."""
     named = f"The {holder.kind} {holder.name}" if holder.kind else "Something that was not found"
-    if holder.entries:
+    if holder.entries and not holder.tensors:
         most = f", up to {holder.most:,}" if holder.most is not None else ""
         return f"{named} gets {holder.entries:,.0f} entries longer with every step{most}."
     kept = f"keeps {holder.tensors:.3g} tensors more with every step" if holder.tensors >= 1 else "is a sum that grows"
+    if 0 < holder.tensors < 1 <= holder.bytes:
+        kept = f"keeps a tensor more every {1 / holder.tensors:,.0f} steps"
     return f"{named} {kept}{', with their graphs of autograd' if holder.graph else ''}."
 
 
@@ -128,12 +130,19 @@ def _advice(holder: HolderUse | None) -> str:
         return (
             "Use torch.autograd.grad(…, create_graph=True): a gradient in .grad keeps its graph. Or set .grad = None."
         )
+    if holder.kind == "cycle":
+        return (
+            "itertools.cycle keeps every item of its first pass to give it again: write a generator that starts the "
+            "loader anew (while True: yield from loader)."
+        )
+    if holder.kind == "cache" and holder.most is None:
+        return limit_of_cache(name)
     if holder.kind == "hook":
         return f"The hook keeps what it is given in {name}: keep less, or remove it with handle.remove()."
-    if holder.most is not None:
-        return f"{name} has a limit: see whether what it will hold then fits into memory."
     if holder.graph:
         return f"Keep what {name} needs without its graph: .detach(), or .item() once in a while."
+    if holder.most is not None:
+        return f"{name} has a limit: see whether what it will hold then fits into memory."
     return f"Empty {name}, or keep less in it."
 
 

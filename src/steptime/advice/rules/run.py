@@ -218,17 +218,21 @@ def steps_changed(
     graph of one step reaches the next: the search for leaks finds it, else it is the only variable that the line with
     the forward pass both reads and binds. Lists, dictionaries, sets and deques of the job's variables and attributes
     are measured at three steps, and the hooks of modules: the rule names one that becomes longer with each, at that
-    line, or the one that registers hooks. Without such a line,
+    line, with the line that makes it longer, or the one that registers hooks. Without such a line,
     on a CPU that other processes used meanwhile, the finding is a note: they may be what changed.
 
     What helps: Look at what the job does from that step on.
 
     When to ignore it: When the later steps have more to do by design (longer sequences, unfrozen layers).
     """
+    filled = change.filled
     epoch = f" (epoch {change.epoch})" if change.epoch is not None else ""
     took = f"{format_duration(change.now)} instead of {format_duration(change.before)}"
     grown = f"{part_words(change.phase)} grew by {format_duration(change.growth)}"
     evidence = (f"Of {change.steps} steps; {grown}.",)
+    if filled is not None:
+        more = f"It gets longer at {format_source(filled)}: {filled.text}".rstrip(": ")
+        evidence = (f"{more}.", *evidence)
     if change.line is not None:
         grown = f"{format_source(change.line)} grew by {format_duration(change.line_growth)}"
     summary = f"Since step {change.step}{epoch} a step takes {took}: {grown}"

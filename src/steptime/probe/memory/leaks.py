@@ -18,7 +18,8 @@ import sys
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from functools import lru_cache
+from itertools import cycle, islice, pairwise
 from types import CellType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -31,11 +32,13 @@ MOST_LEVELS = 5
 """Levels from a tensor up to a named object: tensor, tuple, list, dictionary, instance."""
 GROWING = frozenset({"append", "extend", "add", "insert", "appendleft", "setdefault", "update"})
 CONTAINERS = (list, dict, set, deque, tuple)
+CACHE, CYCLE = type(lru_cache(len)), cycle
+"""Types of what functools.lru_cache and itertools.cycle make: they keep results, and items, that no variable names."""
 
 
 class Holder(NamedTuple):
-    """kind: "list", "dict", …, "hook", "closure", "variable", "attribute". name: of what keeps; site: its line, which
-    `carries` if it reads the name, too, as one does that makes it of what it was."""
+    """kind: "list", "dict", …, "cache", "cycle", "hook", "closure", "variable", "attribute". name: of
+    what keeps; site: its line, which `carries` if it reads the name, too, as one does that makes it of what it was."""
 
     kind: str
     name: str
@@ -109,6 +112,8 @@ def _found(kind: str, displayed: str, name: str, codes: list[CodeType]) -> Holde
 
 
 def _kind(value: Any) -> str:
+    if type(value) is CACHE or type(value) is CYCLE:
+        return "cache" if type(value) is CACHE else "cycle"
     return type(value).__name__ if issubclass(type(value), CONTAINERS) else "variable"
 
 
@@ -157,8 +162,13 @@ def _function(function: FunctionType, path: list[Any]) -> Holder:
     found = _found("hook" if _is_hook(function) else "closure", name, name, [function.__code__])
     if found.site is not None:
         return found
-    code = function.__code__
-    return Holder(found.kind, name, sites.source_line(code.co_filename, code.co_firstlineno, code.co_name))
+    return Holder(found.kind, name, first_line(function.__code__))
+
+
+def first_line(code: CodeType) -> dict[str, Any]:
+    """Returns the line with which a function starts, its first decorator's if it has any."""
+    text = linecache.getline(code.co_filename, code.co_firstlineno).strip()
+    return sites.source_line(code.co_filename, code.co_firstlineno, code.co_name, text)
 
 
 def _is_hook(function: FunctionType) -> bool:
