@@ -44,8 +44,7 @@ def test_the_advice_is_about_what_keeps_the_tensors() -> None:
 
     def advised(kind: str, most: int | None = None) -> str:
         held = replace(growth, holders=(HolderUse(kind, "kept", 1.0, 1e6, most=most),))
-        found = memory_leak(replace(HEALTHY, memory=held))
-        assert found is not None
+        (found,) = memory_leak(replace(HEALTHY, memory=held))
         return found.advice
 
     assert "while True: yield from loader" in advised("cycle")

@@ -245,8 +245,10 @@ YOUNG_KEPT = sys.version_info < (3, 14)
 class LeakSearch:
     """Search for leaks. Call `look` at boundaries until it is `done`; then `leaks` has the result."""
 
-    def __init__(self) -> None:
-        self._young, self._promotions = YOUNG_KEPT, promotions()
+    def __init__(self, *, young: bool = YOUNG_KEPT, least: int | None = None) -> None:
+        """young: until the first collection, only young generations are searched. least: bytes of objects, or two
+        graphs, that are a leak even if not every step leaves one; None if every step must."""
+        self._young, self._promotions, self._least = young, promotions(), least
         self._known: dict[int, weakref.ref[Any]] = {}
         self._made: list[weakref.ref[Any]] = []
         self._graphs: list[int] = []
@@ -293,10 +295,14 @@ class LeakSearch:
         nodes = growth if growth >= LEAST_NODES else 0.0
         if nodes and deepest is not None:
             deepest = self._carrier(deepest, frame)
-        if len(survivors) >= steps:
+        if len(survivors) >= steps or (self._least is not None and self._are_much(survivors, self._least)):
             self._notify(survivors, deepest, steps, nodes, frame)
         elif nodes and deepest is not None:
             self._notify([deepest], deepest, steps, nodes, frame)
+
+    def _are_much(self, survivors: list[Any], least: int) -> bool:
+        storages = {storage_of(each): size_of(each) for each in survivors}
+        return sum(storages.values()) >= least or sum(gradient_function(each) is not None for each in survivors) > 1
 
     def _carrier(self, deepest: Any, frame: FrameType | None) -> Any:
         """Tensor by which the graph of one step reaches the next: of those with nearly as deep a graph as the deepest,
