@@ -1509,6 +1509,9 @@ PLANTED: dict[str, dict[str, Case]] = {
                 holders=(HolderUse("list", "losses", 6.0, 163844.0, True, SourceLine("train.py", 8, "<module>")),),
             ),
         ),
+        "clean-on-graphs-of-an-evaluation-in-a-run-without-a-slope": replace(
+            BASE, memory=MemoryUse("cpu", 2 << 30, holders=(HolderUse("list", "outputs", 0.02, 4096.0, True),))
+        ),
         "clean-on-tensors-that-are-kept-in-a-short-run": replace(
             BASE, memory=MemoryUse("cpu", 2 << 30, holders=(HolderUse("list", "outputs", 6.0, 163844.0),))
         ),

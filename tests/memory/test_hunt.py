@@ -14,6 +14,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils.data import ConcatDataset, TensorDataset  # noqa: E402
+
 from steptime.probe.memory import living  # noqa: E402
 from steptime.probe.memory.exhausted import held, understood  # noqa: E402
 from steptime.probe.memory.leaks import (  # noqa: E402
@@ -127,6 +129,28 @@ def test_a_cache_of_tensors_is_named_by_its_function() -> None:
 
     (leak,) = train()
     assert (leak["kind"], leak["name"]) == ("cache", "offsets")
+
+
+def test_what_an_object_of_a_library_keeps_is_named_with_the_line_that_makes_such_objects() -> None:
+    def train() -> list[dict[str, Any]]:
+        data: Any = [torch.zeros(1)]
+
+        def step_of_job(step: int) -> None:
+            nonlocal data
+            data = ConcatDataset([data, TensorDataset(torch.randn(4), torch.randn(4))])
+
+        return hunted(step_of_job)
+
+    (leak,) = train()
+    assert leak["kind"] == "attribute"
+    assert text_of(leak) == "data = ConcatDataset([data, TensorDataset(torch.randn(4), torch.randn(4))])"
+
+
+def test_an_attribute_is_named_where_its_object_has_a_dictionary_of_its_own() -> None:
+    meter = Meter()
+    assert vars(meter)  # from now on the dictionary refers to the list, and the object to the dictionary
+    (leak,) = hunted(lambda step: meter.update(loss()))
+    assert (leak["kind"], leak["name"]) == ("attribute", "Meter.history")
 
 
 def test_a_closure_is_named_by_what_it_keeps() -> None:

@@ -73,20 +73,21 @@ def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
     (Theil and Sen), with an interval from a bootstrap of blocks; the first quarter of the run and the windows of our
     own profiler are left out. The rule fires when the interval is above zero, memory has grown by a megabyte, and the
     series keeps rising: a sawtooth does not, nor does a cache that fills up. Python's garbage collector shows what
-    holds the new objects, at three step boundaries, a few steps apart. Graphs that nothing else holds come from
-    backward(create_graph=True), whose gradient and graph hold each other: the line of that call is named. In a run that
-    is too short for a slope, the rule fires if something holds more graphs of autograd at each boundary. The time until
-    memory is full is the free memory divided by the growth.
+    holds the new objects, at three step boundaries, a few steps apart, and once more where memory grows and nothing was
+    found, for what not every step leaves behind, such as the outputs of an evaluation. Graphs that nothing else holds
+    come from backward(create_graph=True), whose gradient and graph hold each other: the line of that call is named. In
+    a run that is too short for a slope, the rule fires if something holds more graphs of autograd at each boundary. The
+    time until memory is full is the free memory divided by the growth.
 
     What helps: Keep numbers, not tensors: `total += loss.detach()`, `losses.append(loss.item())` now and then. Remove
-    hooks when they have served; empty what is collected.
+    hooks when they have served; empty what is collected. functools.lru_cache(maxsize=…) for a cache of results; a
+    generator in place of itertools.cycle, which keeps all items of its first pass.
 
     When to ignore it: When something is meant to grow: a replay buffer that is filling up, a cache with a limit.
     """
     holder = memory.holders[0] if memory.holders else None
     if not memory.grows or memory.growth is None:
-        sure = holder is not None and holder.graph and holder.name
-        return _found_keeping(holder, memory.holders) if holder is not None and sure else None
+        return _found_keeping(holder, memory.holders) if holder is not None and _is_kept_by_steps(holder) else None
     growth = memory.growth
     left = time_until_full(memory, step)
     limited = holder is not None and holder.most is not None
@@ -100,6 +101,12 @@ def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
     return memory_leak.finding(
         summary, _advice(holder), source=source, evidence=(interval, *map(_kept, memory.holders))
     )
+
+
+def _is_kept_by_steps(holder: HolderUse) -> bool:
+    """True for graphs that every step leaves behind, as tensors or in a sum: without a slope, what is left behind now
+    and then may be bounded."""
+    return holder.graph and holder.name != "" and (holder.tensors >= 1 or holder.bytes < 1)
 
 
 def _found_keeping(holder: HolderUse, holders: Sequence[HolderUse]) -> Finding:

@@ -229,7 +229,7 @@ def steps_changed(
     epoch = f" (epoch {change.epoch})" if change.epoch is not None else ""
     took = f"{format_duration(change.now)} instead of {format_duration(change.before)}"
     grown = f"{part_words(change.phase)} grew by {format_duration(change.growth)}"
-    evidence = (f"Of {change.steps} steps; {grown}.",)
+    evidence: tuple[str, ...] = (f"Of {change.steps} steps; {grown}.",)
     if filled is not None:
         more = f"It gets longer at {format_source(filled)}: {filled.text}".rstrip(": ")
         evidence = (f"{more}.", *evidence)

@@ -93,7 +93,7 @@ def _named(current: list[Any], path: list[Any], frame: FrameType | None) -> Hold
         return _function(one, path)
     if type(one) is ModuleType or (type(one) is dict and _is_module(one)):
         return _variable(path, one if type(one) is dict else vars(one), frame)
-    attribute = _attribute(one, path)
+    attribute = _attribute(one, path, frame)
     local = _local(one, frame) if attribute is None else None
     if local is not None:
         name, code = local
@@ -179,8 +179,9 @@ def _is_hook(function: FunctionType) -> bool:
     return False
 
 
-def _attribute(one: Any, path: list[Any]) -> Holder | None:
-    """Returns the holder for an attribute of a user's object, whose class shows the file."""
+def _attribute(one: Any, path: list[Any], frame: FrameType | None) -> Holder | None:
+    """Returns the holder for an attribute of an object: a user's, whose class shows the file, or a library's, which a
+    line of the user's makes."""
     below = path[-2] if len(path) > 1 else None
     if below is None or issubclass(type(one), CONTAINERS) or type(one) is CellType:
         return None
@@ -188,13 +189,31 @@ def _attribute(one: Any, path: list[Any]) -> Holder | None:
         entries = object.__getattribute__(one, "__dict__")
     except AttributeError:
         return None
+    below = path[-3] if below is entries and len(path) > 2 else below
     name = next((name for name, value in list(entries.items()) if value is below), None)
     if not isinstance(name, str):
         return None
     methods = [
         each.__code__ for kind in type(one).__mro__ for each in kind.__dict__.values() if type(each) is FunctionType
     ]
-    return _found("attribute", f"{type(one).__name__}.{name}", name, methods)
+    kind = type(one).__name__
+    found = _found("attribute", f"{kind}.{name}", name, methods)
+    return found if found.site is not None else found._replace(site=_making(kind, frame))
+
+
+def _making(kind: str, frame: FrameType | None) -> dict[str, Any] | None:
+    """The line of the user's that calls a class by its name, in the module that runs; None unless it is the only
+    one."""
+    found = []
+    while frame is not None and sites.whose_frame(frame) != sites.USER:
+        frame = frame.f_back
+    for code in _with_inner(list(_codes(frame.f_globals, frame))) if frame is not None else ():
+        for line, (_, loads) in sites.names_by_line(code).items():
+            text = linecache.getline(code.co_filename, line).strip()
+            site = sites.source_line(code.co_filename, line, code.co_name, text)
+            if kind in loads and f"{kind}(" in text and site not in found:
+                found.append(site)
+    return found[0] if len(found) == 1 else None
 
 
 def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType, bool] | None:

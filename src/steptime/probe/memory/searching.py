@@ -157,7 +157,7 @@ def search_growth(session: Session) -> Generator[None, None, ReportedGrowth]:
     search, share = LeakSearch(), max(session.allowance.share(), LEAST_FOR_LOOKS)
     looks: list[Lengths] = []
     steps, affordable = list[int](), True
-    while len(looks) < LOOKS:
+    while len(looks) < LOOKS or (affordable and not search.done):  # it starts anew if young objects become old
         for _ in range(APART if looks else 0):
             yield
         start = now()
