@@ -142,7 +142,7 @@ def test_what_an_object_of_a_library_keeps_is_named_with_the_line_that_makes_suc
         return hunted(step_of_job)
 
     (leak,) = train()
-    assert leak["kind"] == "attribute"
+    assert (leak["kind"], leak["name"]) == ("attribute", "ConcatDataset.datasets")
     assert text_of(leak) == "data = ConcatDataset([data, TensorDataset(torch.randn(4), torch.randn(4))])"
 
 

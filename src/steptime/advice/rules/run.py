@@ -243,10 +243,14 @@ def steps_changed(
     gets = "get {} more" if change.longer.startswith(HOOKS_OF) else "gets {} longer"
     longer = f"; {change.longer} {gets.format(f'{change.entries:,.0f}')} with each step" if change.longer else ""
     if change.gradual:
-        part, each = part_words(change.phase), format_duration(change.by_step)
+        part, each, told = part_words(change.phase), format_duration(change.by_step), f"A step takes {took}."
         took = f"from {format_duration(change.before)} to {format_duration(change.now)}"
         place = f", at {format_source(change.line)}" if change.line is not None else ""
-        summary = f"{part[:1].upper()}{part[1:]} grows by {each} every step, {took}{keeps or place}{longer}"
+        summary = f"{part[:1].upper()}{part[1:]} grows by {each} every step, {took}{keeps or place}"
+        if longer:
+            longer = longer.removeprefix("; ")
+            summary = f"{longer[:1].upper()}{longer[1:]}, and {part} {each} longer{place}"
+            evidence = (*evidence, told)
         advice = "Look for what grows with each step or epoch: hooks, callbacks, lists, graphs, buffers."
     elif longer:
         summary = f"Since step {change.step}{epoch} a step takes {took}{longer}"
@@ -260,7 +264,8 @@ def steps_changed(
         )
     known = any(run.source == change.line for run in runs)  # else its text has to do
     if change.line is not None and not known and COPIES.search(change.line.text):
-        summary += ", and the line copies what it reads"
+        copies = ", and the line copies what it reads"
+        summary += copies if len(summary) + len(copies) <= LONGEST_SUMMARY else ""
         advice = (
             "Copy only the entries that are used (index first), take a view, or write into one preallocated array: a "
             "copy of everything that was stored so far grows with it."

@@ -198,6 +198,9 @@ def _attribute(one: Any, path: list[Any], frame: FrameType | None) -> Holder | N
     ]
     kind = type(one).__name__
     found = _found("attribute", f"{kind}.{name}", name, methods)
+    users = found.site is not None and sites.whose(found.site["file"]) == sites.USER
+    if type(below) is tuple and not users:
+        return None  # it cannot grow: what keeps more and more of such objects is further up
     return found if found.site is not None else found._replace(site=_making(kind, frame))
 
 
