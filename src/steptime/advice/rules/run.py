@@ -241,19 +241,13 @@ def steps_changed(
     if keeps:
         summary = f"Since step {change.step}{epoch} a step takes {took}{keeps}"
     gets = "get {} more" if change.longer.startswith(HOOKS_OF) else "gets {} longer"
-    longer = f"; {change.longer} {gets.format(f'{change.entries:,.0f}')} with each step" if change.longer else ""
+    longer = f"{change.longer} {gets.format(f'{change.entries:,.0f}')} with each step" if change.longer else ""
     if change.gradual:
-        part, each, told = part_words(change.phase), format_duration(change.by_step), f"A step takes {took}."
-        took = f"from {format_duration(change.before)} to {format_duration(change.now)}"
-        place = f", at {format_source(change.line)}" if change.line is not None else ""
-        summary = f"{part[:1].upper()}{part[1:]} grows by {each} every step, {took}{keeps or place}"
-        if longer:
-            longer = longer.removeprefix("; ")
-            summary = f"{longer[:1].upper()}{longer[1:]}, and {part} {each} longer{place}"
-            evidence = (*evidence, told)
+        summary = _growing_summary(change, keeps, longer)
+        evidence = (*evidence, f"A step takes {took}.") if longer else evidence
         advice = "Look for what grows with each step or epoch: hooks, callbacks, lists, graphs, buffers."
     elif longer:
-        summary = f"Since step {change.step}{epoch} a step takes {took}{longer}"
+        summary = f"Since step {change.step}{epoch} a step takes {took}; {longer}"
     if change.longer.startswith(HOOKS_OF):
         advice = "Remove all hooks when they have served (handle.remove() of each handle), or register them once."
     elif longer and change.gradual:
@@ -284,6 +278,17 @@ def steps_changed(
             found, weight=Weight.NOTE, advice="Measure again on a quiet machine first: others used its CPUs."
         )
     return found
+
+
+def _growing_summary(change: LastingChange, keeps: str, longer: str) -> str:
+    """Summary of gradual growth. keeps: what keeps its graph, as a clause; longer: the container that becomes longer,
+    as a sentence."""
+    part, each = part_words(change.phase), format_duration(change.by_step)
+    place = f", at {format_source(change.line)}" if change.line is not None else ""
+    if longer:
+        return f"{longer[:1].upper()}{longer[1:]}, and {part} {each} longer{place}"
+    grown = f"from {format_duration(change.before)} to {format_duration(change.now)}"
+    return f"{part[:1].upper()}{part[1:]} grows by {each} every step, {grown}{keeps or place}"
 
 
 SURELY, ALONE = 2, 0.8
