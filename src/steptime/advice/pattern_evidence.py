@@ -71,8 +71,7 @@ def _with_container(change: LastingChange, process: Process) -> LastingChange:
         *((each.name, each.name, each.tensors, each.site) for each in kept if each.kind == "attribute"),
         *((f"the {each.kind} {each.name}", each.name, each.tensors, each.site) for each in kept if each.kind == "list"),
     ]
-    timed = _by_line(process.sampled[-1], PARTS_OF.get(change.phase, ())) if process.sampled else {}
-    timed = {each: spent for each, spent in timed.items() if not OTHER_PHASES.search(each.text)}
+    timed = _of_rest(_by_line(process.sampled[-1], PARTS_OF.get(change.phase, ()))) if process.sampled else {}
     for each in process.growing:
         if each.name.endswith("hooks"):
             owner, line = each.name.partition(".")[0], _registering(process) or line
@@ -178,11 +177,18 @@ def _line(process: Process, start: int, change: LastingChange) -> tuple[SourceLi
     parts = PARTS_OF.get(change.phase, ("", change.phase))
     grown = Counter(_by_line(after[-1], parts))
     grown.subtract(_by_line(before[0 if change.gradual else -1], parts))
+    if change.phase == "rest":
+        grown = Counter(_of_rest(grown))
     whole = sum(amount for amount in grown.values() if amount > 0)
     for line, amount in grown.most_common(1):
         if amount >= LEAST_OF_GROWTH * whole > 0:  # lines that are timed take longer: their shares hold
             return line, amount / whole * change.growth
     return None, 0.0
+
+
+def _of_rest(timed: dict[SourceLine, float]) -> dict[SourceLine, float]:
+    """Times of lines without those that call backward or the optimizer, which are in phases of their own."""
+    return {line: spent for line, spent in timed.items() if not OTHER_PHASES.search(line.text)}
 
 
 def _by_line(facts: SampleFacts, parts: tuple[str, ...] = ()) -> dict[SourceLine, float]:
