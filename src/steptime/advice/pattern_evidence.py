@@ -175,15 +175,14 @@ def _line(process: Process, start: int, change: LastingChange) -> tuple[SourceLi
     if not before or not after:
         return None, 0.0
     parts = PARTS_OF.get(change.phase, ("", change.phase))
-    grown = Counter(_by_line(after[-1], parts))
-    grown.subtract(_by_line(before[0 if change.gradual else -1], parts))
-    if change.phase == "rest":
-        grown = Counter(_of_rest(grown))
+    early = _by_line(before[0 if change.gradual else -1], parts)
+    grown = {line: spent - early.get(line, 0.0) for line, spent in _by_line(after[-1], parts).items()}
+    grown = _of_rest(grown) if change.phase == "rest" else grown
     whole = sum(amount for amount in grown.values() if amount > 0)
-    for line, amount in grown.most_common(1):
-        if amount >= LEAST_OF_GROWTH * whole > 0:  # lines that are timed take longer: their shares hold
-            return line, amount / whole * change.growth
-    return None, 0.0
+    line = max(grown, key=lambda each: grown[each], default=None)
+    if line is None or not grown[line] >= LEAST_OF_GROWTH * whole > 0:
+        return None, 0.0
+    return line, grown[line] / whole * change.growth  # lines that are timed take longer: their shares hold
 
 
 def _of_rest(timed: dict[SourceLine, float]) -> dict[SourceLine, float]:
