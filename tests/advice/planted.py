@@ -1562,6 +1562,9 @@ PLANTED: dict[str, dict[str, Case]] = {
                 holders=(HolderUse("list", "losses", 6.0, 163844.0, True, SourceLine("train.py", 8, "<module>")),),
             ),
         ),
+        "clean-on-graphs-of-an-evaluation-in-a-run-without-a-slope": replace(
+            BASE, memory=MemoryUse("cpu", 2 << 30, holders=(HolderUse("list", "outputs", 0.02, 4096.0, True),))
+        ),
         "clean-on-tensors-that-are-kept-in-a-short-run": replace(
             BASE, memory=MemoryUse("cpu", 2 << 30, holders=(HolderUse("list", "outputs", 6.0, 163844.0),))
         ),
@@ -1652,6 +1655,26 @@ PLANTED: dict[str, dict[str, Case]] = {
             BASE,
             change=LastingChange(
                 75, 220, 4, "forward", 60 * MS, 190 * MS, 130 * MS, 0.5, ITEM, 90 * MS, gradual=True, by_step=0.6 * MS
+            ),
+        ),
+        "fires-with-the-list-that-gets-longer": replace(
+            BASE,
+            change=LastingChange(
+                75,
+                220,
+                4,
+                "rest",
+                60 * MS,
+                190 * MS,
+                130 * MS,
+                0.5,
+                ITEM,
+                90 * MS,
+                gradual=True,
+                by_step=0.6 * MS,
+                longer="the list Metric.scores",
+                entries=1.0,
+                filled=SourceLine("train.py", 23, "update", "self.scores.append(scores)"),
             ),
         ),
         "fires-while-others-use-the-cpus": replace(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from advice.healthy import MS
-from advice.planted import PLANTED
+from advice.planted import ITEM, PLANTED
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import CompilationUse
@@ -87,6 +87,12 @@ def finding(rule: str, name: str) -> Finding:
 )
 def test_advice_fits_the_job(rule: str, name: str, message: str) -> None:
     assert message in finding(rule, name).advice
+
+
+def test_what_grows_is_named_with_the_line_that_fills_it_and_the_line_that_costs_more_for_it() -> None:
+    found = finding("steps-changed", "fires-with-the-list-that-gets-longer")
+    assert found.evidence[0] == "It gets longer at train.py:23: self.scores.append(scores)."
+    assert found.source == ITEM
 
 
 def test_copies_of_profiled_steps_that_took_longer_save_no_more_than_usual_steps_spend_on_them() -> None:

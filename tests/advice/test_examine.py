@@ -264,6 +264,15 @@ def test_a_line_that_reads_a_container_that_grows_says_so(text: str, line: int, 
     assert ("Empty Replay.items once it has served" in finding.advice) is says
 
 
+def test_a_line_of_a_function_whose_results_a_cache_keeps_says_that_it_grows() -> None:
+    holder = HolderUse("cache", "offsets", 1, 1e6, False, SourceLine("a.py", 3, "offsets", "@lru_cache(None)"), 1)
+    case = replace(CASE, memory=MemoryUse("cpu", 2 << 30, holders=(holder,)))
+    source = SourceLine("a.py", 5, "offsets", "return torch.arange(count)")
+    (finding,) = examine(case, [made("ST901", "slow", found("ST901", "slow", saving(200), source=source))]).findings
+    assert "Its results stay in the cache offsets, which gets 1 longer with each step." in finding.evidence
+    assert "Give the cache of offsets a limit" in finding.advice
+
+
 def test_a_cause_comes_before_a_setting_unless_the_setting_surely_saves_more() -> None:
     wide = replace(saving(300), low=20.0)
     setting = made("ST808", "too-few-threads", found("ST808", "too-few-threads", wide))

@@ -14,8 +14,8 @@ from steptime.advice.run_uses import HolderUse, MemoryUse
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.memory_samples import most_held
 from steptime.journal import Kind
-from steptime.quantities import SourceLine
-from steptime.recording.recording import Process
+from steptime.quantities import Estimate, SourceLine
+from steptime.recording.recording import GrowingFacts, LeakFacts, Process
 
 MIB = 1 << 20
 RESIDENT, ALLOCATED, RESERVED, ALLOCATED_PEAK, RESERVED_PEAK = 1, 2, 3, 6, 7
@@ -37,6 +37,30 @@ def memory_of(process: Process) -> MemoryUse:
     memory = assemble(process, layout).memory
     assert memory is not None
     return memory
+
+
+def test_the_advice_is_about_what_keeps_the_tensors() -> None:
+    growth = MemoryUse("cpu", 2 << 30, growth=Estimate(1e6, 9e5, 2e6, 90, "bytes"), grows=True, grown=1 << 28)
+
+    def advised(kind: str, most: int | None = None) -> str:
+        held = replace(growth, holders=(HolderUse(kind, "kept", 1.0, 1e6, most=most),))
+        (found,) = memory_leak(replace(HEALTHY, memory=held))
+        return found.advice
+
+    assert "while True: yield from loader" in advised("cycle")
+    assert "lru_cache(maxsize=" in advised("cache")
+    assert "has a limit" in advised("cache", most=512)
+    assert "has a limit" in advised("deque", most=512)
+
+
+def test_tensors_of_a_container_and_its_length_are_one_holder(tmp_path: Path) -> None:
+    process = job_on_a_device(tmp_path / "r", (RESIDENT, 3000))
+    leak, longer = (
+        LeakFacts("deque", "Replay.items", 4.0, 4096.0, 0.0, 0.0, 4),
+        GrowingFacts("deque", "Replay.items", 4.0),
+    )
+    (holder,) = memory_of(replace(process, leaks=(leak,), growing=(replace(longer, most=900),))).holders
+    assert (holder.tensors, holder.entries, holder.most) == (4.0, 4.0, 900)
 
 
 def held(process: Process) -> int | None:

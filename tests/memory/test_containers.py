@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import deque
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -67,6 +68,20 @@ def test_an_attribute_of_an_attribute_is_found_with_its_limit() -> None:
 
     (found,) = train()
     assert (found["name"], found["entries"], found["most"]) == ("Buffer.items", 5, 1000)
+
+
+def test_results_that_a_cache_keeps_of_a_function_are_named_with_its_limit() -> None:
+    def train(most: int | None) -> list[dict[str, Any]]:
+        @lru_cache(maxsize=most)
+        def offsets(count: int) -> int:
+            return count
+
+        return looked(lambda step: offsets(step))
+
+    (found,) = train(None)
+    assert (found["kind"], found["name"], found["entries"], found["most"]) == ("cache", "offsets", 1, None)
+    assert found["site"]["text"] == "@lru_cache(maxsize=most)"
+    assert train(6) == []
 
 
 def test_what_is_emptied_or_replaced_does_not_grow() -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import queue
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils.data import ConcatDataset, TensorDataset  # noqa: E402
+
+from steptime.probe.memory import living  # noqa: E402
 from steptime.probe.memory.exhausted import held, understood  # noqa: E402
 from steptime.probe.memory.leaks import (  # noqa: E402
     APART,
     LOOKS,
     LeakSearch,
 )
+from steptime.probe.memory.living import Graphs  # noqa: E402
 
 KEPT: list[Any] = []
 FIRST = 3
@@ -103,6 +109,50 @@ def test_an_attribute_is_named_with_its_class_and_the_line_that_grows_it() -> No
     assert text_of(leak) == "self.history.append((1, value))"
 
 
+def test_an_iterator_that_repeats_its_first_pass_is_named_as_what_keeps_it() -> None:
+    def train() -> list[dict[str, Any]]:
+        batches = itertools.cycle(torch.randn(8) for _ in range(100))
+        return hunted(lambda step: next(batches))
+
+    (leak,) = train()
+    assert (leak["kind"], leak["name"]) == ("cycle", "batches")
+    assert "itertools.cycle(" in text_of(leak)
+
+
+def test_a_cache_of_tensors_is_named_by_its_function() -> None:
+    def train() -> list[dict[str, Any]]:
+        @cache
+        def offsets(count: int) -> Any:
+            return torch.arange(count)
+
+        return hunted(lambda step: offsets(step))
+
+    (leak,) = train()
+    assert (leak["kind"], leak["name"]) == ("cache", "offsets")
+
+
+def test_what_an_object_of_a_library_keeps_is_named_with_the_line_that_makes_such_objects() -> None:
+    def train() -> list[dict[str, Any]]:
+        data: Any = [torch.zeros(1)]
+
+        def step_of_job(step: int) -> None:
+            nonlocal data
+            data = ConcatDataset([data, TensorDataset(torch.randn(4), torch.randn(4))])
+
+        return hunted(step_of_job)
+
+    (leak,) = train()
+    assert (leak["kind"], leak["name"]) == ("attribute", "ConcatDataset.datasets")
+    assert text_of(leak) == "data = ConcatDataset([data, TensorDataset(torch.randn(4), torch.randn(4))])"
+
+
+def test_an_attribute_is_named_where_its_object_has_a_dictionary_of_its_own() -> None:
+    meter = Meter()
+    assert vars(meter)  # from now on the dictionary refers to the list, and the object to the dictionary
+    (leak,) = hunted(lambda step: meter.update(loss()))
+    assert (leak["kind"], leak["name"]) == ("attribute", "Meter.history")
+
+
 def test_a_closure_is_named_by_what_it_keeps() -> None:
     callbacks: list[Any] = []
     (leak,) = hunted(lambda step: callbacks.append(report_of(torch.randn(64))))
@@ -133,6 +183,19 @@ def test_what_the_collector_makes_old_within_a_step_is_found_all_the_same(genera
 
     (leak,) = hunted(step_of_job)
     assert leak["name"] == "rows"
+
+
+def test_a_graph_counts_what_it_shares_with_another_once_and_leaves_join_none() -> None:
+    graphs, weight = Graphs(), torch.ones(8, requires_grad=True)
+    one, other = (weight * 2).sum(), (weight * 3).sum()
+    total = one + 1
+    assert [graphs.behind(each) for each in (one, other, total, one)] == [3, 2, 4, 3]
+
+
+def test_graphs_that_steps_leave_behind_are_walked_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(living, "MOST_NODES", 10)
+    graphs = Graphs()
+    assert sum(graphs.behind(loss()) for _ in range(20)) == 10
 
 
 def test_batches_that_wait_in_a_queue_are_no_leak() -> None:

@@ -431,10 +431,8 @@ def train(steps, step, most):
 """
 
 
-@pytest.mark.parametrize("most", [20, 1000])
-def test_a_list_that_was_emptied_since_it_was_reported_is_withdrawn(
-    session: Session, most: int, tmp_path: Path
-) -> None:
+def run_with_search(session: Session, job: str, folder: Path, *arguments: Any) -> None:
+    """Runs `train(steps, step, …)` of a job with the search for growth, and looks at what it has reported."""
     search, found = searching.search_growth(session), list[searching.ReportedGrowth]()
 
     def step() -> None:
@@ -446,11 +444,49 @@ def test_a_list_that_was_emptied_since_it_was_reported_is_withdrawn(
             found[0]._due = 0
             found[0].look()
 
-    script = tmp_path / "train.py"
-    script.write_text(KEEPS, encoding="utf-8")
-    job: dict[str, Any] = {"__name__": "train"}
-    exec(compile(KEEPS, script, "exec"), job)
-    job["train"](60, step, most)
+    script = folder / "train.py"
+    script.write_text(job, encoding="utf-8")
+    names: dict[str, Any] = {"__name__": "train"}
+    exec(compile(job, script, "exec"), names)
+    names["train"](arguments[0], step, *arguments[1:])
+
+
+EPOCHS = """
+import torch
+def train(steps, step, most):
+    outputs = []
+    for number in range(steps):
+        if number % 10 == 9:
+            outputs.append(torch.ones(1 << 16))
+            del outputs[:-most]
+        step()
+"""
+
+
+@pytest.mark.parametrize("most", [1000, 1])
+def test_what_an_epochs_end_leaves_behind_is_looked_for_once_memory_has_grown(
+    session: Session, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "MUCH_GROWN", 1 << 20)
+    monkeypatch.setattr(searching, "memory_in_use", lambda: session.steps << 15)
+    run_with_search(session, EPOCHS, tmp_path, 160, most)
+    leaks = [(each["name"], each["site"]["text"]) for each in facts(session, "leak")]
+    assert leaks == ([("outputs", "outputs.append(torch.ones(1 << 16))")] if most > 1 else [])
+
+
+def test_nothing_is_looked_for_again_while_memory_stays_as_it_is(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "memory_in_use", lambda: 1 << 30)
+    run_with_search(session, EPOCHS, tmp_path, 160, 1000)
+    assert not facts(session, "leak")
+
+
+@pytest.mark.parametrize("most", [20, 1000])
+def test_a_list_that_was_emptied_since_it_was_reported_is_withdrawn(
+    session: Session, most: int, tmp_path: Path
+) -> None:
+    run_with_search(session, KEEPS, tmp_path, 60, most)
     reported = {each["name"] for kind in ("leak", "growing") for each in facts(session, kind)}
     assert "kept" in reported
     freed = {name for each in facts(session, "freed") for name in each["names"]}

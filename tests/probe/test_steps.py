@@ -126,6 +126,17 @@ def test_steps_that_became_slower_are_reported_once() -> None:
     assert sum(slower.step(20 + each % 2) for each in range(40)) == 1
 
 
+def test_slow_first_steps_do_not_hide_what_grows_after_them() -> None:
+    slower = Slower(30)
+    assert not any(slower.step(10) for _ in range(8))
+    assert any(slower.step(10 + each) for each in range(12))
+
+
+def test_a_job_that_warms_up_has_no_slower_steps() -> None:
+    slower = Slower(30)
+    assert not any(slower.step(max(10, 30 - each)) for each in range(60))
+
+
 def filled(journal: Journal, steps: int, after: int = 0) -> int:
     """Steps of 10 ns with three records each; returns when the last one ended."""
     for number in range(1, steps + 1):

@@ -29,7 +29,7 @@ from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.places import with_way_of_line, with_what_runs
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
-from steptime.advice.run_uses import HolderUse
+from steptime.advice.run_uses import HolderUse, limit_of_cache
 from steptime.advice.savings import WORKING, as_decided, capped, named, ratio
 from steptime.advice.unclaimed import MOST_UNCLAIMED, notes
 from steptime.advice.verdict import GROWTH, LARGE_PART, MOST_OF_THE_RUN, OUTLIERS, first_note, worsening
@@ -320,10 +320,14 @@ def _with_container(finding: Finding, longer: Sequence[HolderUse]) -> Finding:
     for each in longer:
         _, dot, own = each.name.rpartition(".")
         named = rf"\.{re.escape(own)}\b" if dot else rf"(?<![.\w]){re.escape(own)}\b"
-        if each.source != line and each.name not in finding.summary and re.search(named, texts):
-            grows = f"It reads the {each.kind} {each.name}, which gets {each.entries:,.0f} longer with each step."
-            advice = f"{finding.advice} Empty {each.name} once it has served, bound it, or keep a sum of it."
-            return replace(finding, advice=advice, evidence=(grows, *finding.evidence))
+        keeps = each.kind == "cache" and each.name == line.function
+        if each.source != line and each.name not in finding.summary and (keeps or re.search(named, texts)):
+            reads = "Its results stay in" if keeps else "It reads"
+            grows = f"{reads} the {each.kind} {each.name}, which gets {each.entries:,.0f} longer with each step."
+            advice = f"Empty {each.name} once it has served, bound it, or keep a sum of it."
+            if each.kind == "cache":
+                advice = limit_of_cache(each.name)
+            return replace(finding, advice=f"{finding.advice} {advice}", evidence=(grows, *finding.evidence))
     return finding
 
 

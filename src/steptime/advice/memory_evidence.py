@@ -93,15 +93,17 @@ def _retries(process: Process, timeline: Timeline) -> float:
 
 def _holders(process: Process) -> tuple[HolderUse, ...]:
     """What keeps tensors, and then the containers that become longer by anything else."""
-    named = {leak.name for leak in process.leaks}
-    containers = (each for each in process.growing if each.name not in named)
-    return (*map(_holder, process.leaks), *map(_container, containers))
+    containers = {each.name: _container(each) for each in process.growing}
+    kept = [_holder(leak, containers.pop(leak.name, None)) for leak in process.leaks]
+    return (*kept, *containers.values())
 
 
 def _container(found: GrowingFacts) -> HolderUse:
     return HolderUse(found.kind, found.name, 0.0, 0.0, source=found.site, entries=found.entries, most=found.most)
 
 
-def _holder(leak: LeakFacts) -> HolderUse:
-    graph = bool(leak.graphs or leak.nodes)
-    return HolderUse(leak.kind, leak.name, float(np.round(leak.tensors, 2)), leak.bytes, graph, leak.site)
+def _holder(leak: LeakFacts, longer: HolderUse | None) -> HolderUse:
+    """longer: the same, as a container that becomes longer."""
+    graph, tensors = bool(leak.graphs or leak.nodes), float(np.round(leak.tensors, 3))
+    found = HolderUse(leak.kind, leak.name, tensors, leak.bytes, graph, leak.site)
+    return replace(found, entries=longer.entries, most=longer.most) if longer is not None else found

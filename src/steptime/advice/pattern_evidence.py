@@ -71,8 +71,7 @@ def _with_container(change: LastingChange, process: Process) -> LastingChange:
         *((each.name, each.name, each.tensors, each.site) for each in kept if each.kind == "attribute"),
         *((f"the {each.kind} {each.name}", each.name, each.tensors, each.site) for each in kept if each.kind == "list"),
     ]
-    timed = _by_line(process.sampled[-1], PARTS_OF.get(change.phase, ())) if process.sampled else {}
-    timed = {each: spent for each, spent in timed.items() if not OTHER_PHASES.search(each.text)}
+    timed = _of_rest(_by_line(process.sampled[-1], PARTS_OF.get(change.phase, ()))) if process.sampled else {}
     for each in process.growing:
         if each.name.endswith("hooks"):
             owner, line = each.name.partition(".")[0], _registering(process) or line
@@ -80,7 +79,8 @@ def _with_container(change: LastingChange, process: Process) -> LastingChange:
     for longer, name, entries, site in growing if change.gradual else ():
         near = sum(spent for each, spent in timed.items() if each != site and _is_about(each, name))
         if _is_about(line, name) if line is not None else near >= LEAST_READ * sum(timed.values()) > 0:
-            return replace(change, line=line or _reading(timed, name, site), longer=longer, entries=entries)
+            line = line or _reading(timed, name, site)
+            return replace(change, line=line, longer=longer, entries=entries, filled=site if site != line else None)
     return change
 
 
@@ -175,13 +175,19 @@ def _line(process: Process, start: int, change: LastingChange) -> tuple[SourceLi
     if not before or not after:
         return None, 0.0
     parts = PARTS_OF.get(change.phase, ("", change.phase))
-    grown = Counter(_by_line(after[-1], parts))
-    grown.subtract(_by_line(before[0 if change.gradual else -1], parts))
+    early = _by_line(before[0 if change.gradual else -1], parts)
+    grown = {line: spent - early.get(line, 0.0) for line, spent in _by_line(after[-1], parts).items()}
+    grown = _of_rest(grown) if change.phase == "rest" else grown
     whole = sum(amount for amount in grown.values() if amount > 0)
-    for line, amount in grown.most_common(1):
-        if amount >= LEAST_OF_GROWTH * whole > 0:  # lines that are timed take longer: their shares hold
-            return line, amount / whole * change.growth
-    return None, 0.0
+    line = max(grown, key=lambda each: grown[each], default=None)
+    if line is None or not grown[line] >= LEAST_OF_GROWTH * whole > 0:
+        return None, 0.0
+    return line, grown[line] / whole * change.growth  # lines that are timed take longer: their shares hold
+
+
+def _of_rest(timed: dict[SourceLine, float]) -> dict[SourceLine, float]:
+    """Times of lines without those that call backward or the optimizer, which are in phases of their own."""
+    return {line: spent for line, spent in timed.items() if not OTHER_PHASES.search(line.text)}
 
 
 def _by_line(facts: SampleFacts, parts: tuple[str, ...] = ()) -> dict[SourceLine, float]:

@@ -16,8 +16,8 @@ from steptime.recording.recording import ItemFacts
 @dataclass(frozen=True, slots=True)
 class HolderUse:
     """Python object that grew with every examined step. kind: "list", "variable", "closure", "hook", …; tensors, bytes:
-    per step. graph: True if it also holds what autograd saved for them. entries: by which a container without tensors
-    becomes longer per step; most: that it has room for, None without a limit."""
+    per step. graph: True if it also holds what autograd saved for them. entries: by which a container becomes
+    longer per step; most: that it has room for, None without a limit."""
 
     kind: str
     name: str
@@ -27,6 +27,11 @@ class HolderUse:
     source: SourceLine | None = None
     entries: float = 0.0
     most: int | None = None
+
+
+def limit_of_cache(name: str) -> str:
+    """Advice for a function whose results functools.lru_cache keeps."""
+    return f"Give the cache of {name} a limit (functools.lru_cache(maxsize=…)), or call {name}.cache_clear()."
 
 
 @dataclass(frozen=True, slots=True)

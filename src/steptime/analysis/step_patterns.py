@@ -53,7 +53,7 @@ class LastingChange:
     steps grew bit by bit, by `by_step` ns in each; before and now are the first and the last fifth of the run. carried:
     the variable that carries the graph of each step into the next, at the line; "" where none was found. longer: the
     container that the line names, or the fastest growing one where no line is known, which grew by `entries` per
-    step."""
+    step, at the line `filled`."""
 
     step: int
     steps: int
@@ -70,6 +70,7 @@ class LastingChange:
     carried: str = ""
     longer: str = ""
     entries: float = 0.0
+    filled: SourceLine | None = None
 
     @property
     def grows_much(self) -> bool:

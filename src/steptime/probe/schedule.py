@@ -186,11 +186,11 @@ def _stages(session: Session) -> Stage:
 
 
 def _sampled_if_longer(session: Session, before: int) -> Generator[None, None, int]:
-    """Times lines once more where steps have become longer; returns the ns of a step when it was done last. before: ns
-    of a step at the last time, 0 if unknown."""
+    """Times lines once more where steps have become longer; returns the ns of the shortest steps since it was done
+    last. before: ns of a step until now, 0 if unknown."""
     usual = session.step_timer.usual()
     if not before or usual < LONGER * before:
-        return before
+        return min(filter(None, (before, usual)), default=0)
     yield from _unseen(session, _sampled(session))
     return usual
 

@@ -84,8 +84,9 @@ class Slower:
     """SINGLE: steps that are compared. TIMES: factor by which the latest are longer. OFTEN: number of detections."""
 
     def __init__(self, usual: int) -> None:
-        """usual: step time so far, ns."""
-        self._first = [usual] * self.SINGLE
+        """usual: step time so far, ns. Steps that prove shorter replace it: the first ones of a job are often slow, and
+        would hide what grows from then on."""
+        self._usual = float(usual)
         self._latest: deque[int] = deque(maxlen=self.SINGLE)
         self._left = self.OFTEN
 
@@ -96,15 +97,14 @@ class Slower:
 
     def step(self, duration: int) -> bool:
         """Adds a step of `duration` ns. True once if three in four of the latest steps are slower."""
-        if len(self._first) < self.SINGLE:
-            self._first.append(duration)
-            return False
         self._latest.append(duration)
-        usual = self.TIMES * statistics.median(self._first)
-        if sum(each > usual for each in self._latest) < self.SINGLE * 3 // 4:
+        if len(self._latest) < self.SINGLE:
             return False
-        self._left -= 1
-        self._first.clear()
+        level, longer = statistics.median(self._latest), self.TIMES * self._usual
+        if sum(each > longer for each in self._latest) < self.SINGLE * 3 // 4:
+            self._usual = min(self._usual, level)
+            return False
+        self._left, self._usual = self._left - 1, level
         self._latest.clear()
         return True
 

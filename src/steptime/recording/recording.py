@@ -574,9 +574,10 @@ class ItemFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeakFacts:
-    """Objects that steps leave behind in Python, by holder. kind: "list", "dict", …, "variable", "attribute",
-    "closure", "hook"; "" if unknown. tensors, bytes (of their storages), graphs (tensors with an autograd graph) and
-    nodes (growth of the deepest graph): per step, over `steps` steps. site: the line where it grows."""
+    """Objects that steps leave behind in Python, by holder. kind: "list", "dict", …, "cache" (of a function), "cycle"
+    (of itertools), "variable", "attribute", "closure", "hook"; "" if unknown. tensors, bytes (of their storages),
+    graphs (tensors with an autograd graph) and nodes (growth of the deepest graph): per step, over `steps` steps. site:
+    the line where it grows."""
 
     kind: str
     name: str
@@ -590,9 +591,9 @@ class LeakFacts:
 
 @dataclass(frozen=True, slots=True)
 class GrowingFacts:
-    """Container that became longer with every step. kind: its type; name: of the variable or attribute; entries: by
-    which it grew per step. site: the line that makes it longer, None if unknown. most: entries of a deque that has a
-    limit."""
+    """Container that became longer with every step. kind: its type, "cache" for results that functools.lru_cache keeps;
+    name: of the variable or attribute; entries: by which it grew per step. site: the line that makes it longer, None if
+    unknown. most: entries of a deque or cache that has a limit."""
 
     kind: str
     name: str

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from steptime.advice.evidence import LineUse, RecomputeUse
 from steptime.advice.rule import Finding, Weight, rule
-from steptime.advice.run_uses import HolderUse, MemoryUse, StepSummary
+from steptime.advice.run_uses import HolderUse, MemoryUse, StepSummary, limit_of_cache
 from steptime.advice.savings import share_of_step
 from steptime.advice.verdict import SOON, time_until_full
 from steptime.quantities import format_bytes, format_count, format_duration, format_share
@@ -73,20 +73,21 @@ def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
     (Theil and Sen), with an interval from a bootstrap of blocks; the first quarter of the run and the windows of our
     own profiler are left out. The rule fires when the interval is above zero, memory has grown by a megabyte, and the
     series keeps rising: a sawtooth does not, nor does a cache that fills up. Python's garbage collector shows what
-    holds the new objects, at three step boundaries, a few steps apart. Graphs that nothing else holds come from
-    backward(create_graph=True), whose gradient and graph hold each other: the line of that call is named. In a run that
-    is too short for a slope, the rule fires if something holds more graphs of autograd at each boundary. The time until
-    memory is full is the free memory divided by the growth.
+    holds the new objects, at three step boundaries, a few steps apart, and once more where memory grows and nothing was
+    found, for what not every step leaves behind, such as the outputs of an evaluation. Graphs that nothing else holds
+    come from backward(create_graph=True), whose gradient and graph hold each other: the line of that call is named. In
+    a run that is too short for a slope, the rule fires if something holds more graphs of autograd at each boundary. The
+    time until memory is full is the free memory divided by the growth.
 
     What helps: Keep numbers, not tensors: `total += loss.detach()`, `losses.append(loss.item())` now and then. Remove
-    hooks when they have served; empty what is collected.
+    hooks when they have served; empty what is collected. functools.lru_cache(maxsize=…) for a cache of results; a
+    generator in place of itertools.cycle, which keeps all items of its first pass.
 
     When to ignore it: When something is meant to grow: a replay buffer that is filling up, a cache with a limit.
     """
     holder = memory.holders[0] if memory.holders else None
     if not memory.grows or memory.growth is None:
-        sure = holder is not None and holder.graph and holder.name
-        return _found_keeping(holder, memory.holders) if holder is not None and sure else None
+        return _found_keeping(holder, memory.holders) if holder is not None and _is_kept_by_steps(holder) else None
     growth = memory.growth
     left = time_until_full(memory, step)
     limited = holder is not None and holder.most is not None
@@ -102,6 +103,12 @@ def memory_leak(memory: MemoryUse, step: StepSummary) -> Finding | None:
     )
 
 
+def _is_kept_by_steps(holder: HolderUse) -> bool:
+    """True for graphs that every step leaves behind, as tensors or in a sum: without a slope, what is left behind now
+    and then may be bounded."""
+    return holder.graph and holder.name != "" and (holder.tensors >= 1 or holder.bytes < 1)
+
+
 def _found_keeping(holder: HolderUse, holders: Sequence[HolderUse]) -> Finding:
     """For a run that was too short to see memory grow."""
     summary = f"{holder.kind} {holder.name} kept {format_bytes(holder.bytes)} more with each step, and its graph"
@@ -113,10 +120,12 @@ def _found_keeping(holder: HolderUse, holders: Sequence[HolderUse]) -> Finding:
 def _kept(holder: HolderUse) -> str:
     """Objects that one holder holds on to, as evidence."""
     named = f"The {holder.kind} {holder.name}" if holder.kind else "Something that was not found"
-    if holder.entries:
+    if holder.entries and not holder.tensors:
         most = f", up to {holder.most:,}" if holder.most is not None else ""
         return f"{named} gets {holder.entries:,.0f} entries longer with every step{most}."
     kept = f"keeps {holder.tensors:.3g} tensors more with every step" if holder.tensors >= 1 else "is a sum that grows"
+    if 0 < holder.tensors < 1 <= holder.bytes:
+        kept = f"keeps a tensor more every {1 / holder.tensors:,.0f} steps"
     return f"{named} {kept}{', with their graphs of autograd' if holder.graph else ''}."
 
 
@@ -128,12 +137,19 @@ def _advice(holder: HolderUse | None) -> str:
         return (
             "Use torch.autograd.grad(…, create_graph=True): a gradient in .grad keeps its graph. Or set .grad = None."
         )
+    if holder.kind == "cycle":
+        return (
+            "itertools.cycle keeps every item of its first pass to give it again: write a generator that starts the "
+            "loader anew (while True: yield from loader)."
+        )
+    if holder.kind == "cache" and holder.most is None:
+        return limit_of_cache(name)
     if holder.kind == "hook":
         return f"The hook keeps what it is given in {name}: keep less, or remove it with handle.remove()."
-    if holder.most is not None:
-        return f"{name} has a limit: see whether what it will hold then fits into memory."
     if holder.graph:
         return f"Keep what {name} needs without its graph: .detach(), or .item() once in a while."
+    if holder.most is not None:
+        return f"{name} has a limit: see whether what it will hold then fits into memory."
     return f"Empty {name}, or keep less in it."
 
 

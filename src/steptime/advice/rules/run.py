@@ -226,17 +226,21 @@ def steps_changed(
     graph of one step reaches the next: the search for leaks finds it, else it is the only variable that the line with
     the forward pass both reads and binds. Lists, dictionaries, sets and deques of the job's variables and attributes
     are measured at three steps, and the hooks of modules: the rule names one that becomes longer with each, at that
-    line, or the one that registers hooks. Without such a line,
+    line, with the line that makes it longer, or the one that registers hooks. Without such a line,
     on a CPU that other processes used meanwhile, the finding is a note: they may be what changed.
 
     What helps: Look at what the job does from that step on.
 
     When to ignore it: When the later steps have more to do by design (longer sequences, unfrozen layers).
     """
+    filled = change.filled
     epoch = f" (epoch {change.epoch})" if change.epoch is not None else ""
     took = f"{format_duration(change.now)} instead of {format_duration(change.before)}"
     grown = f"{part_words(change.phase)} grew by {format_duration(change.growth)}"
-    evidence = (f"Of {change.steps} steps; {grown}.",)
+    evidence: tuple[str, ...] = (f"Of {change.steps} steps; {grown}.",)
+    if filled is not None:
+        more = f"It gets longer at {format_source(filled)}: {filled.text}".rstrip(": ")
+        evidence = (f"{more}.", *evidence)
     if change.line is not None:
         grown = f"{format_source(change.line)} grew by {format_duration(change.line_growth)}"
     summary = f"Since step {change.step}{epoch} a step takes {took}: {grown}"
@@ -245,15 +249,13 @@ def steps_changed(
     if keeps:
         summary = f"Since step {change.step}{epoch} a step takes {took}{keeps}"
     gets = "get {} more" if change.longer.startswith(HOOKS_OF) else "gets {} longer"
-    longer = f"; {change.longer} {gets.format(f'{change.entries:,.0f}')} with each step" if change.longer else ""
+    longer = f"{change.longer} {gets.format(f'{change.entries:,.0f}')} with each step" if change.longer else ""
     if change.gradual:
-        part, each = part_words(change.phase), format_duration(change.by_step)
-        took = f"from {format_duration(change.before)} to {format_duration(change.now)}"
-        place = f", at {format_source(change.line)}" if change.line is not None else ""
-        summary = f"{part[:1].upper()}{part[1:]} grows by {each} every step, {took}{keeps or place}{longer}"
+        summary = _growing_summary(change, keeps, longer)
+        evidence = (*evidence, f"A step takes {took}.") if longer else evidence
         advice = "Look for what grows with each step or epoch: hooks, callbacks, lists, graphs, buffers."
     elif longer:
-        summary = f"Since step {change.step}{epoch} a step takes {took}{longer}"
+        summary = f"Since step {change.step}{epoch} a step takes {took}; {longer}"
     if change.longer.startswith(HOOKS_OF):
         advice = "Remove all hooks when they have served (handle.remove() of each handle), or register them once."
     elif longer and change.gradual:
@@ -264,7 +266,8 @@ def steps_changed(
         )
     known = any(run.source == change.line for run in runs)  # else its text has to do
     if change.line is not None and not known and COPIES.search(change.line.text):
-        summary += ", and the line copies what it reads"
+        copies = ", and the line copies what it reads"
+        summary += copies if len(summary) + len(copies) <= LONGEST_SUMMARY else ""
         advice = (
             "Copy only the entries that are used (index first), take a view, or write into one preallocated array: a "
             "copy of everything that was stored so far grows with it."
@@ -283,6 +286,17 @@ def steps_changed(
             found, weight=Weight.NOTE, advice="Measure again on a quiet machine first: others used its CPUs."
         )
     return found
+
+
+def _growing_summary(change: LastingChange, keeps: str, longer: str) -> str:
+    """Summary of gradual growth. keeps: what keeps its graph, as a clause; longer: the container that becomes longer,
+    as a sentence."""
+    part, each = part_words(change.phase), format_duration(change.by_step)
+    place = f", at {format_source(change.line)}" if change.line is not None else ""
+    if longer:
+        return f"{longer[:1].upper()}{longer[1:]}, and {part} {each} longer{place}"
+    grown = f"from {format_duration(change.before)} to {format_duration(change.now)}"
+    return f"{part[:1].upper()}{part[1:]} grows by {each} every step, {grown}{keeps or place}"
 
 
 SURELY, ALONE = 2, 0.8

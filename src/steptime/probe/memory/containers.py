@@ -1,5 +1,6 @@
 """Containers of the user's that become longer with every step: lists, dictionaries, sets and deques that variables and
-attributes name. Only their numbers and lengths are kept from one look to the next, and no container."""
+attributes name, and results that functools.lru_cache keeps of functions. Only their numbers and lengths are kept from
+one look to the next, and no container."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from steptime.probe import sites
-from steptime.probe.memory.leaks import growing_line
+from steptime.probe.memory.leaks import CACHE, first_line, growing_line
 from steptime.probe.objects import attributes, modules_of
 
 GROW = (list, dict, set, deque, OrderedDict)
@@ -32,7 +33,16 @@ Lengths = dict[tuple[str, int], int]
 
 def lengths(frame: FrameType | None) -> Lengths:
     """Lengths of the containers that the user's running frames name. frame: where user code is running."""
-    return {(name, id(value)): len(value) for name, value, _ in _named(frame)}
+    return {(name, id(value)): _length(value) for name, value, _ in _named(frame)}
+
+
+def _length(value: Any) -> int:
+    return int(value.cache_info().currsize if type(value) is CACHE else len(value))
+
+
+def _most(value: Any) -> int | None:
+    """Entries that a container takes at most, None without a limit."""
+    return value.cache_parameters()["maxsize"] if type(value) is CACHE else getattr(value, "maxlen", None)
 
 
 def growing(looks: list[Lengths], steps: list[int], frame: FrameType | None) -> list[dict[str, Any]]:
@@ -44,15 +54,15 @@ def growing(looks: list[Lengths], steps: list[int], frame: FrameType | None) -> 
         grown = [after - before for before, after in pairwise(known) if before is not None and after is not None]
         rates = [more / each for more, each in zip(grown, apart, strict=False)]
         if len(rates) == len(apart) and min(rates) >= 1:
-            most = value.maxlen if type(value) is deque else None
-            found.setdefault(name, (min(rates), type(value).__name__, codes, most))
+            kind = "cache" if type(value) is CACHE else type(value).__name__
+            found.setdefault(name, (min(rates), kind, codes, _most(value)))
     fastest = sorted(found.items(), key=lambda each: -each[1][0])[:MOST_GROWING]
     return [
         {
             "kind": kind,
             "name": name,
             "entries": rate,
-            "site": growing_line(name.rpartition(".")[2], codes),
+            "site": first_line(codes[0]) if kind == "cache" else growing_line(name.rpartition(".")[2], codes),
             "most": most,
         }
         for name, (rate, kind, codes, most) in fastest
@@ -79,6 +89,9 @@ def _of_variables(entries: list[tuple[Any, Any]], codes: list[CodeType]) -> Iter
         kind = type(value)
         if _grows(kind):
             yield str(name), value, codes
+        elif kind is CACHE:
+            if type(value.__wrapped__) is FunctionType:
+                yield str(name), value, [value.__wrapped__.__code__]
         elif kind is not ModuleType and not issubclass(kind, type):
             yield from _of_attributes(value)
             yield from _hooks(value) if issubclass(kind, torch.nn.Module) else ()

@@ -18,24 +18,27 @@ import sys
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from functools import lru_cache
+from itertools import cycle, islice, pairwise
 from types import CellType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
 from steptime.probe import backwards, sites
-from steptime.probe.memory.living import gradient_function, nodes_behind, promotions, size_of, storage_of, tensors
+from steptime.probe.memory.living import Graphs, gradient_function, promotions, size_of, storage_of, tensors
 
 MOST_LEVELS = 5
 """Levels from a tensor up to a named object: tensor, tuple, list, dictionary, instance."""
 GROWING = frozenset({"append", "extend", "add", "insert", "appendleft", "setdefault", "update"})
 CONTAINERS = (list, dict, set, deque, tuple)
+CACHE, CYCLE = type(lru_cache(len)), cycle
+"""Types of what functools.lru_cache and itertools.cycle make: they keep results, and items, that no variable names."""
 
 
 class Holder(NamedTuple):
-    """kind: "list", "dict", …, "hook", "closure", "variable", "attribute". name: of what keeps; site: its line, which
-    `carries` if it reads the name, too, as one does that makes it of what it was."""
+    """kind: "list", "dict", …, "cache", "cycle", "hook", "closure", "variable", "attribute". name: of
+    what keeps; site: its line, which `carries` if it reads the name, too, as one does that makes it of what it was."""
 
     kind: str
     name: str
@@ -90,7 +93,7 @@ def _named(current: list[Any], path: list[Any], frame: FrameType | None) -> Hold
         return _function(one, path)
     if type(one) is ModuleType or (type(one) is dict and _is_module(one)):
         return _variable(path, one if type(one) is dict else vars(one), frame)
-    attribute = _attribute(one, path)
+    attribute = _attribute(one, path, frame)
     local = _local(one, frame) if attribute is None else None
     if local is not None:
         name, code = local
@@ -109,6 +112,8 @@ def _found(kind: str, displayed: str, name: str, codes: list[CodeType]) -> Holde
 
 
 def _kind(value: Any) -> str:
+    if type(value) is CACHE or type(value) is CYCLE:
+        return "cache" if type(value) is CACHE else "cycle"
     return type(value).__name__ if issubclass(type(value), CONTAINERS) else "variable"
 
 
@@ -157,8 +162,13 @@ def _function(function: FunctionType, path: list[Any]) -> Holder:
     found = _found("hook" if _is_hook(function) else "closure", name, name, [function.__code__])
     if found.site is not None:
         return found
-    code = function.__code__
-    return Holder(found.kind, name, sites.source_line(code.co_filename, code.co_firstlineno, code.co_name))
+    return Holder(found.kind, name, first_line(function.__code__))
+
+
+def first_line(code: CodeType) -> dict[str, Any]:
+    """Returns the line with which a function starts, its first decorator's if it has any."""
+    text = linecache.getline(code.co_filename, code.co_firstlineno).strip()
+    return sites.source_line(code.co_filename, code.co_firstlineno, code.co_name, text)
 
 
 def _is_hook(function: FunctionType) -> bool:
@@ -169,8 +179,9 @@ def _is_hook(function: FunctionType) -> bool:
     return False
 
 
-def _attribute(one: Any, path: list[Any]) -> Holder | None:
-    """Returns the holder for an attribute of a user's object, whose class shows the file."""
+def _attribute(one: Any, path: list[Any], frame: FrameType | None) -> Holder | None:
+    """Returns the holder for an attribute of an object: a user's, whose class shows the file, or a library's, which a
+    line of the user's makes."""
     below = path[-2] if len(path) > 1 else None
     if below is None or issubclass(type(one), CONTAINERS) or type(one) is CellType:
         return None
@@ -178,13 +189,34 @@ def _attribute(one: Any, path: list[Any]) -> Holder | None:
         entries = object.__getattribute__(one, "__dict__")
     except AttributeError:
         return None
+    below = path[-3] if below is entries and len(path) > 2 else below
     name = next((name for name, value in list(entries.items()) if value is below), None)
     if not isinstance(name, str):
         return None
     methods = [
         each.__code__ for kind in type(one).__mro__ for each in kind.__dict__.values() if type(each) is FunctionType
     ]
-    return _found("attribute", f"{type(one).__name__}.{name}", name, methods)
+    kind = type(one).__name__
+    found = _found("attribute", f"{kind}.{name}", name, methods)
+    users = found.site is not None and sites.whose(found.site["file"]) == sites.USER
+    if type(below) is tuple and not users:
+        return None  # it cannot grow: what keeps more and more of such objects is further up
+    return found if found.site is not None else found._replace(site=_making(kind, frame))
+
+
+def _making(kind: str, frame: FrameType | None) -> dict[str, Any] | None:
+    """The line of the user's that calls a class by its name, in the module that runs; None unless it is the only
+    one."""
+    found = []
+    while frame is not None and sites.whose_frame(frame) != sites.USER:
+        frame = frame.f_back
+    for code in _with_inner(list(_codes(frame.f_globals, frame))) if frame is not None else ():
+        for line, (_, loads) in sites.names_by_line(code).items():
+            text = linecache.getline(code.co_filename, line).strip()
+            site = sites.source_line(code.co_filename, line, code.co_name, text)
+            if kind in loads and f"{kind}(" in text and site not in found:
+                found.append(site)
+    return found[0] if len(found) == 1 else None
 
 
 def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType, bool] | None:
@@ -235,8 +267,10 @@ YOUNG_KEPT = sys.version_info < (3, 14)
 class LeakSearch:
     """Search for leaks. Call `look` at boundaries until it is `done`; then `leaks` has the result."""
 
-    def __init__(self) -> None:
-        self._young, self._promotions = YOUNG_KEPT, promotions()
+    def __init__(self, *, young: bool = YOUNG_KEPT, least: int | None = None) -> None:
+        """young: until the first collection, only young generations are searched. least: bytes of objects, or two
+        graphs, that are a leak even if not every step leaves one; None if every step must."""
+        self._young, self._promotions, self._least = young, promotions(), least
         self._known: dict[int, weakref.ref[Any]] = {}
         self._made: list[weakref.ref[Any]] = []
         self._graphs: list[int] = []
@@ -260,8 +294,9 @@ class LeakSearch:
     def _look(self, step: int, frame: FrameType | None) -> None:
         living = list(tensors(young=self._young))
         self._steps.append(step)
-        deepest = max(living, key=nodes_behind, default=None)
-        self._graphs.append(nodes_behind(deepest) if deepest is not None else 0)
+        graphs = Graphs()
+        deepest = max(living, key=graphs.behind, default=None)
+        self._graphs.append(graphs.behind(deepest) if deepest is not None else 0)
         if len(self._steps) == 1:
             self._known = {id(each): weakref.ref(each) for each in living}
         elif len(self._steps) == 2:
@@ -282,16 +317,21 @@ class LeakSearch:
         nodes = growth if growth >= LEAST_NODES else 0.0
         if nodes and deepest is not None:
             deepest = self._carrier(deepest, frame)
-        if len(survivors) >= steps:
+        if len(survivors) >= steps or (self._least is not None and self._are_much(survivors, self._least)):
             self._notify(survivors, deepest, steps, nodes, frame)
         elif nodes and deepest is not None:
             self._notify([deepest], deepest, steps, nodes, frame)
 
+    def _are_much(self, survivors: list[Any], least: int) -> bool:
+        storages = {storage_of(each): size_of(each) for each in survivors}
+        return sum(storages.values()) >= least or sum(gradient_function(each) is not None for each in survivors) > 1
+
     def _carrier(self, deepest: Any, frame: FrameType | None) -> Any:
         """Tensor by which the graph of one step reaches the next: of those with nearly as deep a graph as the deepest,
         which may be a loss, the one that is made anew of what it was."""
-        least = nodes_behind(deepest) / 2
-        deep = list(islice((each for each in tensors(young=self._young) if nodes_behind(each) >= least), MOST_DEEP))
+        graphs = Graphs()
+        least = graphs.behind(deepest) / 2
+        deep = list(islice((each for each in tensors(young=self._young) if graphs.behind(each) >= least), MOST_DEEP))
         for each in deep:
             found = holder_of([each], frame)
             if found is not None and found.carries:

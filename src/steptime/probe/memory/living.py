@@ -15,7 +15,9 @@ GRADIENT_FUNCTION = TENSOR.grad_fn
 MOST_OBJECTS = 3_000_000
 """Most objects of a process that are searched, which takes half a second; with more, none is."""
 MOST_NODES = 20_000
-"""Most nodes of one graph that are counted."""
+"""Most nodes of all graphs that are counted in one look."""
+LEAF = -1
+"""In place of the number of a walk: no more nodes are behind this one."""
 
 
 def tensors(*, young: bool = False) -> Iterator[Any]:
@@ -69,15 +71,31 @@ def gradient_function(tensor: Any) -> Any:
         return None
 
 
-def nodes_behind(tensor: Any) -> int:
-    """Returns the number of graph nodes that a tensor keeps alive, up to MOST_NODES."""
-    first = gradient_function(tensor)
-    if first is None:
-        return 0
-    seen, waiting = {first}, [first]
-    while waiting and len(seen) < MOST_NODES:
-        for node, _ in waiting.pop().next_functions:
-            if node is not None and node not in seen:
-                seen.add(node)
-                waiting.append(node)
-    return len(seen)
+class Graphs:
+    """Sizes of the graphs behind tensors. Each node is visited once, and MOST_NODES of them at most: where steps leave
+    their graphs behind, to walk each tensor's by itself takes longer than a step."""
+
+    def __init__(self) -> None:
+        self._walks: dict[Any, int] = {}
+        self._sizes: list[int] = []
+
+    def behind(self, tensor: Any) -> int:
+        """Returns the number of nodes that a tensor keeps alive: its own, and the largest of the graphs of earlier
+        tensors that it leads to. Leaves join no graphs, as a parameter is behind all of them."""
+        first = gradient_function(tensor)
+        if first is None:
+            return 0
+        number, joined, size, waiting = len(self._sizes), set[int](), 0, [first]
+        while waiting:
+            node = waiting.pop()
+            walk = self._walks.get(node)
+            if walk is not None:
+                joined.add(walk)
+            elif len(self._walks) < MOST_NODES:
+                below = [each for each, _ in node.next_functions if each is not None]
+                self._walks[node] = number if below else LEAF
+                waiting += below
+                size += 1
+        size += max((self._sizes[each] for each in joined - {LEAF, number}), default=0)
+        self._sizes.append(size)
+        return size

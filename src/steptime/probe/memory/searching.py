@@ -12,12 +12,16 @@ from collections.abc import Generator
 from typing import Any
 
 from steptime.probe.allowance import SECOND
+from steptime.probe.device import memory_in_use
 from steptime.probe.memory.containers import Lengths, growing, lengths
 from steptime.probe.memory.leaks import APART, LOOKS, LeakSearch, of_cycle
 from steptime.probe.session import Session
 
 LEAST_FOR_LOOKS = SECOND // 5
 """So many ns for looking at results, and for leaks, in any case: a job of long steps has spent the rest by then."""
+MUCH_GROWN, PART = 32 << 20, 8
+"""Bytes by which memory grows, without anything found that keeps it, until it is looked for again; a PART of it must be
+in the objects that are found."""
 SELDOM = 200
 """Times as long as a look at what was reported takes: ns to the next one, at least."""
 
@@ -48,6 +52,38 @@ class EarlyLeakSearch:
         session.recorder.pause(start)
 
 
+class LateLeakSearch:
+    """Looks again where memory has grown and no holder is known: for what not every step leaves behind, as the end of
+    an epoch or an evaluation does, and where looking was too expensive before. Its looks are so far apart that memory
+    grows between them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._search = session, self._anew()
+        self._memory, self._step = memory_in_use(), session.steps
+        self._next = self._apart = self._cost = 0
+
+    def _anew(self) -> LeakSearch:
+        return LeakSearch(young=False, least=MUCH_GROWN // PART)
+
+    def look(self) -> LeakSearch | None:
+        """At a boundary in user code. Returns the search once it is done."""
+        session, start = self._session, now()
+        if not self._apart:
+            if memory_in_use() - self._memory < MUCH_GROWN or session.allowance.share() < LOOKS * self._cost:
+                return None
+            self._apart = max(APART, (session.steps - self._step) // 2)
+        elif session.steps < self._next:
+            return None
+        self._search.look(session.steps, sys._getframe())
+        self._next, self._cost = session.steps + self._apart, now() - start
+        session.recorder.pause(start)
+        if self._search.done:
+            return self._search
+        if session.allowance.share() < LOOKS * self._cost:
+            self._search, self._apart = self._anew(), 0
+        return None
+
+
 class ReportedGrowth:
     """What a search has reported, by name, weakly: objects of a leak, and lengths of containers. A graph that becomes
     deeper is not looked at again: one that an epoch's end frees has held all of that epoch."""
@@ -57,13 +93,22 @@ class ReportedGrowth:
         names = {each["name"] for each in containers}
         self._lengths = {name: length for name, length in _by_name(look).items() if name in names}
         self._longest = dict(self._lengths)
+        named = any(leak["name"] for leak in search.leaks)
+        self._late = None if named else LateLeakSearch(session)
+        self._follow(search)
+
+    def _follow(self, search: LeakSearch) -> None:
         leak = next((each for each in search.leaks if not each["nodes"]), None)
         self._kept: list[weakref.ref[Any]] = search.samples if leak is not None else []
         self._name = leak["name"] if leak is not None else ""
-        self._epoch = len(session.described) if leak is not None and leak["graphs"] else 0
+        self._epoch = len(self._session.described) if leak is not None and leak["graphs"] else 0
 
     def look(self) -> None:
         """At a boundary in user code: writes down what was freed since."""
+        if self._late is not None and (search := self._late.look()) is not None:
+            self._late = None
+            _report(self._session, search)
+            self._follow(search)
         start = now()
         if start < self._due or not (self._kept or self._lengths):
             return
@@ -101,13 +146,18 @@ def _by_name(look: Lengths) -> dict[str, int]:
     return found
 
 
+def _report(session: Session, search: LeakSearch) -> None:
+    for leak in search.leaks:
+        session.recorder.fact("leak", **of_cycle(leak))
+
+
 def search_growth(session: Session) -> Generator[None, None, ReportedGrowth]:
     """Examines the living objects several times, a few steps apart, for objects that outlive their step, and for
     holders; and the lengths of the job's own containers, which costs little."""
     search, share = LeakSearch(), max(session.allowance.share(), LEAST_FOR_LOOKS)
     looks: list[Lengths] = []
     steps, affordable = list[int](), True
-    while len(looks) < LOOKS:
+    while len(looks) < LOOKS or (affordable and not search.done):  # it starts anew if young objects become old
         for _ in range(APART if looks else 0):
             yield
         start = now()
@@ -120,8 +170,8 @@ def search_growth(session: Session) -> Generator[None, None, ReportedGrowth]:
         steps.append(session.steps)
         session.recorder.pause(start)
     start, containers = now(), growing(looks, steps, sys._getframe())
-    for leak in search.leaks if affordable else ():
-        session.recorder.fact("leak", **of_cycle(leak))
+    if affordable:
+        _report(session, search)
     for container in containers:
         session.recorder.fact("growing", **container)
     session.recorder.pause(start)
