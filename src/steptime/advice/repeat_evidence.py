@@ -53,7 +53,7 @@ LOADS = re.compile(r"(?:.*\breturn\s+|.*[^=]=\s*)?torch\.load\((?!.*mmap=True)[^
 LITTLE = 0.5
 """A line that gives what a file holds, and fraction of the memory that it lies in: a file of which less is used was
 saved with a view's whole tensor."""
-WRITES = re.compile(r"""open\([^)]*["'][rb+]*[wax]""")
+WRITES = re.compile(r"""open\([^()]*["'][rb+]*[wax]""")
 """A line that opens a file to write it."""
 
 

@@ -30,7 +30,7 @@ EFFECTS = re.compile(r"_\(|\brandom\b|\b(?:step|update|backward|next|pop|append|
 """A call that does more, by its name."""
 WRITES = re.compile(r"\b(?:print|write\w*|add_\w+|info|debug)\(")
 """A call that others see."""
-MADE, ADDING = re.compile(r"(?m)^\s*(\w+)\s*=(?!=)"), re.compile(r"(?<![\w.])(\w+)\.(?:append|pop)\(")
+MADE, ADDING = re.compile(r"(?m)^[ \t]*(\w+)[ \t]*=(?!=)"), re.compile(r"(?<![\w.])(\w+)\.(?:append|pop)\(")
 """Names that a function binds, and what is added to a list by its name."""
 CHANGES = re.compile(r"\s*(?:global\b|nonlocal\b|\w+(?:\.\w+)+(?:\[.*\])?\s*(?:[-+*/|&@%]|//|\*\*)?=(?!=))")
 """A line of a function that changes what is not its own."""
