@@ -121,7 +121,7 @@ def assemble(
         optimizers=_optimizers(process, layout, usual, operators),
         compilations=_compilations(process, steps),
         compiler=_compiler(process),
-        sites=_site_uses(process),
+        sites=_site_uses(process, layout, usual),
         paths=paths,
         repeated=repeated,
         frozen=frozen,
@@ -301,13 +301,16 @@ def _compiling(process: Process, steps: Steps) -> tuple[int, int]:
     return int(measure(busy, np.array([first]), np.array([last]))[0]), last - first
 
 
-def _site_uses(process: Process) -> tuple[SiteUse, ...]:
-    callees = process.callees
+def _site_uses(process: Process, layout: Layout, usual: Int64) -> tuple[SiteUse, ...]:
+    """Calls of tensor methods, per step. A site that is called at each forward is called as often as forwards run in
+    the usual steps: an episode may be short when it is looked at, and long when the agent has learnt."""
+    callees, starts, steps = process.callees, layout.activity.forwards.start, layout.timeline.steps
+    forwards = (np.searchsorted(starts, steps.end) - np.searchsorted(starts, steps.start))[usual].mean()
     return tuple(
         SiteUse(
             each.name,
             each.device,
-            each.count / max(1, each.steps),
+            each.count * (forwards / each.forwards if 0 < each.forwards <= each.count else 1 / max(1, each.steps)),
             each.site,
             each.count,
             callees.get((each.site.file, each.site.line), ()),

@@ -142,7 +142,7 @@ class Discovery:
         self._stack: list[tuple[_Use, int]] = []
         self._top_modules: dict[int, weakref.ref[torch.nn.Module]] = {}
         self._sites: dict[tuple[str, str, str, int], list[Any]] = {}
-        self._module_depth = self._loader_depth = 0
+        self._module_depth = self._loader_depth = self._forwards = 0
         self._start = self._end = 0
         self._calls, self._torch_calls, self._most_calls = 0, 0, most_calls
         self._padded: list[Padded] = []
@@ -189,7 +189,7 @@ class Discovery:
             module for module in (reference() for reference in self._top_modules.values()) if module is not None
         ]
         padded = _read_tokens(self._padded, self._embedded, top_modules)
-        facts = _facts(steps, self._sites, self._called, padded, self._fills)
+        facts = _facts({"steps": steps, "forwards": self._forwards}, self._sites, self._called, padded, self._fills)
         functions, inputs = _worth_timing(self._uses.values(), window), self._inputs.found
         counts, without = (self._calls, self._torch_calls), self._inputs.without_gradients
         found = Found(top_modules, facts, functions, *counts, inputs, without, self._autocast)
@@ -338,6 +338,7 @@ class Discovery:
             if id(module) not in self._top_modules and next(parameters_of(module), None) is not None:
                 self._top_modules[id(module)] = weakref.ref(module)
             if id(module) in self._top_modules:
+                self._forwards += 1
                 place = None if torch.is_grad_enabled() else _caller(frame)
                 self._look(self._inputs.called, module, frame.f_locals["args"], frame.f_locals["kwargs"], place)
             self._holds()
@@ -409,15 +410,15 @@ def _read_tokens(
 
 
 def _facts(
-    steps: int,
+    seen: dict[str, int],
     called_at: dict[tuple[str, str, str, int], list[Any]],
     called: dict[tuple[str, int], dict[str, None]],
     padded: list[tuple[float, int, float]],
     fills: dict[int, tuple[str, int, str]],
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Returns what is to be written of so many steps."""
+    """Returns what is to be written. seen: numbers of steps and of forwards that were looked at."""
     facts: list[tuple[str, dict[str, Any]]] = [
-        ("site", {"steps": steps, "name": name, "device": device, "count": count, "site": sites.line_at(place)})
+        ("site", {**seen, "name": name, "device": device, "count": count, "site": sites.line_at(place)})
         for (name, device, _, _), (count, place) in called_at.items()
     ]
     facts += [("called", {"file": file, "line": line, "names": list(names)}) for (file, line), names in called.items()]

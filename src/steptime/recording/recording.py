@@ -199,13 +199,14 @@ class LineCostFacts:
 @dataclass(frozen=True, slots=True)
 class SiteFacts:
     """Call of a tensor method in the discovery steps: item, cpu, to, tolist, numpy, nonzero, copy_ … device: of the
-    tensor. count: calls in `steps` steps."""
+    tensor. count: calls in `steps` steps, with `forwards` calls of top modules."""
 
     name: str
     device: str
     count: int
     steps: int
     site: SourceLine
+    forwards: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import numpy as np
 from steptime.arrays import Float64
 from steptime.quantities import Estimate, student
 
-LOOKS = (8, 12, 18, 27, 40, 60, 90, 135, 200)
+LOOKS = (8, 12, 18, 27, 40, 60, 90, 135, 200, 300)
 """Numbers of block pairs after which a variant is judged. One that is undecided at the last stays undecided. Fewer than
 the eleven looks that the interval allows for (`judge.LOOK`)."""
 FIRST_LOOKS = 40

@@ -12,8 +12,8 @@ from steptime.advice.repeat_evidence import READS
 from steptime.advice.rule import Finding, rule
 from steptime.advice.rules.input import slow_sampler
 from steptime.advice.run_uses import LoaderUse, StepSummary
-from steptime.advice.savings import in_step, modelled, ratio
-from steptime.quantities import SourceLine, format_share, format_source
+from steptime.advice.savings import modelled, ratio, share_of_step
+from steptime.quantities import SourceLine, format_duration, format_share, format_source
 
 MOST = 0.6
 """Fraction of the time in which batches are made: what takes so much is named, and not the number of workers."""
@@ -70,8 +70,9 @@ def avoidable_item_work(step: StepSummary, loader: LoaderUse, paths: tuple[PathU
     saved = min(part * usual, loader.wait.value)
     if not better or ratio(saved, step.duration.value) < LEAST:
         return None
+    waited = f"{format_duration(saved)} ({share_of_step(saved, step)})"
     return avoidable_item_work.finding(
-        f"{format_source(source)}: {what}: {in_step(saved, step)}",
+        f"{format_source(source)}: {what}; steps wait {waited} for the loader",
         " ".join(filter(None, (better, _workers(case, loader)))),
         modelled(LIKELY * saved, SURE * saved, loader.wait.high, loader.wait.samples),
         category="input",
