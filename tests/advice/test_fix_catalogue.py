@@ -96,6 +96,7 @@ ANSWERS = {
     "deterministic-left-on": "RM502",
     "profiler-left-on": "RM503",
     "debug-switch": "RM504",
+    "argument-checks": "RM505",
 }
 
 
@@ -521,6 +522,16 @@ def test_denormals_are_flushed_where_they_are_not_yet() -> None:
     assert only("RM405", unset).edit == StatementEdit("torch.set_flush_denormal(True)", "torch")
     flushed = replace(slow, settings=replace(SETTINGS, denormals_flushed=True))
     assert [options("RM405", each) for each in (flushed, replace(slow, settings=None))] == [(), ()]
+
+
+def test_checks_of_distributions_are_switched_off_and_their_gain_is_known_where_no_rollouts_are() -> None:
+    checked = PLANTED["argument-checks"]["fires"]
+    option = only("RM505", checked)
+    assert option.edit == StatementEdit("torch.distributions.Distribution.set_default_validate_args(False)", "torch")
+    assert option.saving is not None
+    acting = replace(checked, segments=PLANTED["rollout-share"]["fires"].segments)
+    assert only("RM505", acting).saving is None
+    assert options("RM505", HEALTHY) == ()
 
 
 def test_objects_are_frozen_before_the_loop_that_is_known() -> None:

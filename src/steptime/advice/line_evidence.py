@@ -332,7 +332,7 @@ def forwards_without_gradients(
     again, frozen = (_without_gradients(process, layout, usual, kind, forwards.start[gradient]) for kind in kinds)
     seen = [each for each in process.without_gradients if each.identity in kinds[0].identity]
     if again is not None and any(each.same < each.calls for each in seen):
-        part = sum(each.same for each in seen) / sum(each.calls for each in seen)
+        part = max(0.0, min(1.0, ratio(sum(each.same for each in seen), sum(each.calls for each in seen))))
         line = next((each.site for each in seen if each.same), None)
         again = replace(again, duration=scaled(again.duration, part), calls=part * again.calls, source=line)
     return again if again is not None and again.calls else None, frozen

@@ -196,6 +196,28 @@ def test_denormals_that_the_job_flushes_or_keeps_itself_are_its_own_matter(tmp_p
     assert (reported.applied, reported.exercised, reported.detail) == (True, False, "the job has switched it off")
 
 
+DISTRIBUTIONS = """
+import json
+
+import torch
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(6):
+    made = torch.distributions.Categorical(logits=model(torch.ones(3, 4)))
+    asked = torch.distributions.Normal(torch.zeros(1), torch.ones(1), validate_args=True)
+    made.log_prob(torch.ones(3)).mean().backward()
+    optimizer.step()
+    print("SEEN " + json.dumps({"checked": [made._validate_args, asked._validate_args]}), flush=True)
+"""
+
+
+def test_distributions_check_their_arguments_only_where_one_asks_for_it(tmp_path: Path) -> None:
+    variant = run(tmp_path, job(tmp_path, DISTRIBUTIONS), change("unchecked-distributions"))
+    assert [each["checked"] for each in variant.seen] == [[False, True]] * 6
+    assert variant.change("unchecked-distributions").exercised
+
+
 def test_what_finds_nothing_to_act_on_says_so(tmp_path: Path) -> None:
     variant = run(
         tmp_path,

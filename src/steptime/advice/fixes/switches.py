@@ -6,9 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from steptime.advice.evidence import Case
-from steptime.advice.fix import Edit, EnvironmentEdit, ModelEdit, Option, Promise, Snippet, SwitchEdit, fix, model_edit
+from steptime.advice.evidence import Case, SiteUse
+from steptime.advice.fix import (
+    Edit,
+    EnvironmentEdit,
+    ModelEdit,
+    Option,
+    Promise,
+    Snippet,
+    StatementEdit,
+    SwitchEdit,
+    fix,
+    model_edit,
+)
+from steptime.advice.models import check_time, checks
 from steptime.advice.run_uses import SettingsUse, StepSummary
+from steptime.advice.savings import modelled
 from steptime.analysis.modules import ModuleUse
 from steptime.changes import Change
 from steptime.debug_switches import acting
@@ -86,6 +99,31 @@ def no_profiler(settings: SettingsUse) -> Option | None:
         return None
     snippet = Snippet("torch.profiler.profile(schedule=torch.profiler.schedule(wait=10, warmup=2, active=3, repeat=1))")
     return Option("no profiler", (Change("profiler-off"),), None, snippet)
+
+
+@fix("RM505", "unchecked-distributions", addresses={"ST608", "ST903"}, promise=Promise.SAME_BITS, risk=1)
+def unchecked_distributions(step: StepSummary, sites: tuple[SiteUse, ...], case: Case) -> Option | None:
+    """Distributions that do not check their arguments
+
+    What it changes: torch.distributions.Distribution.set_default_validate_args(False) before training. Distributions
+    that are made with validate_args=True check all the same.
+
+    What it promises: Equal losses: a check changes nothing, it only raises.
+
+    What it should gain: The checks of a step, as ST608 counts them; where they lie in rollouts, too, what these take is
+    not known for a step.
+
+    When to leave it: While the job is new: the checks find a NaN where it arises.
+    """
+    found = checks(sites)
+    if not found:
+        return None
+    statement = "torch.distributions.Distribution.set_default_validate_args(False)"
+    saved = sum(each.calls for each in found) * check_time(case.machine)
+    between = any(use.kind == "rollout" for use in case.segments)
+    saving = None if between else modelled(saved, 0.5 * saved, 2 * saved, step.steady)
+    edit = StatementEdit(statement, "torch")
+    return Option("distributions unchecked", (Change("unchecked-distributions"),), saving, edit)
 
 
 @fix("RM504", "no-debug-switches", addresses={"ST606"}, promise=Promise.SAME_BITS, risk=1)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.autograd import anomaly_mode, profiler as autograd_profiler
 from torch.autograd.profiler_util import EventList
+from torch.distributions import Distribution
 
 from steptime.probe.changes.applier import Applier, with_arguments
 from steptime.probe.identity import flushes_denormals
@@ -133,6 +134,33 @@ class FlushDenormal(Applier):
         if self.applied:
             self.exercised = flushes_denormals()
             self.detail = "" if self.exercised else "the job has switched it off"
+
+
+class UncheckedDistributions(Applier):
+    """torch.distributions without checks of its arguments, but where a distribution asks for them. No arguments."""
+
+    switchable = True
+    detail = "the checks of torch.distributions were already off"
+
+    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
+        super().__init__(target, arguments)
+        self._before = False
+
+    def on(self) -> None:
+        super().on()
+        self._before = Distribution._validate_args
+        Distribution.set_default_validate_args(False)
+        self.applied = self.applied or self._before
+
+    def off(self) -> None:
+        super().off()
+        Distribution.set_default_validate_args(self._before)
+
+    def boundary(self, steps: int) -> None:
+        """Looks whether the job has switched the checks on again."""
+        if self.applied and self.in_force:
+            self.exercised = not Distribution._validate_args
+            self.detail = "" if self.exercised else "the job has switched them on"
 
 
 FROZEN_AFTER = 2

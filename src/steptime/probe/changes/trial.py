@@ -55,6 +55,7 @@ APPLIERS: dict[str, type[Applier]] = {
     "sharing-strategy": loading.SharingStrategy,
     "similar-lengths": lengths.SimilarLengths,
     "threads": process.ThreadCount,
+    "unchecked-distributions": process.UncheckedDistributions,
     "zero-grad": updates.ZeroGrad,
 }
 """Appliers by the kind of their change. The launch makes "environment" and "preload"."""
