@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import fields, replace
 from pathlib import Path
@@ -426,6 +427,20 @@ def test_a_forward_without_gradients_is_needed_on_other_inputs_or_with_other_wei
     case = case_of(job.process(tmp_path / "recording"))
     assert (case.repeated.duration.value if case.repeated is not None else 0.0) == repeated * MS
     assert (case.frozen is not None) is frozen
+
+
+def test_a_site_at_each_forward_is_called_as_often_as_forwards_run(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for line, count in ((5, 4), (9, 1)):  # at each of two forwards twice, and once a step
+        site = {"file": "train.py", "line": line, "function": "act", "text": ""}
+        job.fact("site", name="item", device="cpu", count=count, steps=1, forwards=2, site=site)
+    for _ in range(20):
+        for _ in range(5):
+            job.forward(4 * MS, 1)
+        job.backward(8 * MS).step(2 * MS)
+    case = case_of(job.process(tmp_path / "recording"))
+    assert [each.calls for each in case.sites] == [10.0, 1.0]
+    assert json.loads(msgspec.json.encode(case.sites))[0]["calls"] == 10.0
 
 
 def test_the_line_of_a_frozen_model_is_the_one_that_runs_no_trained_one(tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ def _site_uses(process: Process, layout: Layout, usual: Int64) -> tuple[SiteUse,
     """Calls of tensor methods, per step. A site that is called at each forward is called as often as forwards run in
     the usual steps: an episode may be short when it is looked at, and long when the agent has learnt."""
     callees, starts, steps = process.callees, layout.activity.forwards.start, layout.timeline.steps
-    forwards = (np.searchsorted(starts, steps.end) - np.searchsorted(starts, steps.start))[usual].mean()
+    forwards = float((np.searchsorted(starts, steps.end) - np.searchsorted(starts, steps.start))[usual].mean())
     return tuple(
         SiteUse(
             each.name,
