@@ -188,9 +188,11 @@ def judged(results: Results) -> list[Judgement]:
 
 
 def certainty(results: Results, judgements: Iterable[Judgement]) -> str:
-    """Confidence of the verdicts and its basis: "Confident: 12 processes in 3 rounds, 4 min."."""
+    """Confidence of the verdicts and its basis: "Confident: 12 processes in 3 rounds, 4 min."; of processes that took
+    turns, and so ran at the same time, "4 min together"."""
     rounds = sum(run.variant == CONTROL and not run.rehearsal and not run.stage for run in results.runs)
     spent = format_duration(sum(run.seconds for run in results.runs) * 1e9)
+    spent += " together" * any(run.turns for run in results.runs)
     basis = f"{format_count(len(results.runs), 'process')} in {format_count(rounds, 'round')}, {spent}"
     alone = results.patch is not None and results.patch.diff and results.patch.judgement is None
     basis += "; the budget ended before the patch ran by itself" if alone else ""
