@@ -325,7 +325,12 @@ Jacobians of 32 rows by is_grads_batched, 0.24 by samples alone and 0.48 by vmap
 of three layers, one thread, torch 2.13)."""
 
 
-@rule("ST510", "passes-through-one-graph", supersedes=("dominant-operator", "dispatch-loop", "outside-model"))
+@rule(
+    "ST510",
+    "passes-through-one-graph",
+    supersedes=("dominant-operator", "dispatch-loop", "outside-model"),
+    by_line=True,
+)
 def passes_through_one_graph(step: StepSummary, passes: PassUse) -> Finding | None:
     """Many backward passes go through the same graph
 
