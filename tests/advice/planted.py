@@ -53,6 +53,7 @@ from steptime.advice.run_uses import (
     SegmentLine,
     SegmentUse,
     SettingsUse,
+    ShapedUse,
     WorkUse,
 )
 from steptime.analysis.modules import ModuleUse
@@ -91,6 +92,26 @@ SORTED_FOR_FEW = replace(
     runs=(RunUse(NEAREST, "aten::argsort", 1.0, 5 * MS, 1.0, "[[256, 256], [], []]"),),
 )
 """A part of a sort is a slow way of its own: the first five of 256 in each row."""
+UNIQUE_ROWS = ShapedUse(
+    "unique_dim", ((12_000, 4),), ("long int",), ("", "0", "True", "True", "True"), 1.0, 8 * MS, source=ITEM
+)
+BILINEAR = ShapedUse(
+    "bilinear", ((320, 64), (320, 64), (36, 64, 64), (36,)), ("float",) * 4, ("",) * 4, 1.0, 8 * MS, source=ITEM
+)
+LOOKUPS = ShapedUse(
+    "embedding", ((600, 48), (600, 7)), ("float", "long int"), ("", "", "-1", "False", "True"), 6.0, 6 * MS
+)
+SPARSE_ADAM = optimizer(3 * MS, 1, 28_800, type="SparseAdam")
+
+
+def _blur(size: int, channels: int = 3, side: int = 96) -> ShapedUse:
+    """Pictures that a fixed window of so many numbers a side goes over."""
+    shapes = ((4, channels, side, side), (channels, 1, size, size))
+    settings = ("", "", "", "[1, 1]", "[0, 0]", "[1, 1]", str(channels))
+    return ShapedUse("conv2d", shapes, ("float", "float"), settings, 5.0, 8 * MS, source=ITEM)
+
+
+BLUR = _blur(21)
 ENCODER = ModuleUse("Net.encoder", "Encoder", 1, 3.0, 6 * MS, 8 * MS, 0.7, None, 4096, 16384)
 PASSES_APART = replace(
     BASE,
@@ -1736,6 +1757,48 @@ PLANTED: dict[str, dict[str, Case]] = {
         ),
         "clean-of-a-list": replace(SORTED_FOR_FEW, called=()),
         "clean-short": replace(SORTED_FOR_FEW, paths=(PathUse(0.1 * MS, "forward", (NEAREST,)),)),
+    },
+    "slow-operator": {
+        "fires": replace(BASE, shaped=(UNIQUE_ROWS,)),
+        "fires-on-runs": replace(
+            BASE,
+            shaped=(replace(UNIQUE_ROWS, name="unique_consecutive", settings=("", "True", "True", "0")),),
+        ),
+        "fires-on-bilinear": replace(BASE, shaped=(BILINEAR,)),
+        "fires-on-a-window": replace(BASE, shaped=(BLUR,)),
+        "fires-on-a-window-of-one-channel": replace(BASE, shaped=(_blur(7, channels=1),)),
+        "fires-at-a-timed-line": replace(
+            BASE,
+            shaped=(replace(UNIQUE_ROWS, source=None),),
+            lines=(*HEALTHY.lines, line("cells, index = torch.unique(places, dim=0)", 8 * MS)),
+        ),
+        "clean-of-a-window-of-nobodys": replace(BASE, shaped=(replace(BLUR, source=None),)),
+        "clean-of-points": replace(BASE, shaped=(replace(UNIQUE_ROWS, dtypes=("float",)),)),
+        "clean-of-long-rows": replace(BASE, shaped=(replace(UNIQUE_ROWS, shapes=((12_000, 64),)),)),
+        "clean-of-columns": replace(BASE, shaped=(replace(UNIQUE_ROWS, settings=("", "1", "True", "True", "True")),)),
+        "clean-of-numbers-in-runs": replace(
+            BASE,
+            shaped=(replace(UNIQUE_ROWS, name="unique_consecutive", settings=("", "True", "True", "")),),
+        ),
+        "clean-of-few-rows": replace(BASE, shaped=(replace(UNIQUE_ROWS, calls=200.0),)),
+        "clean-short": replace(BASE, shaped=(replace(BILINEAR, duration=0.5 * MS),)),
+        "clean-of-a-window-that-is-trained": replace(BASE, shaped=(replace(BLUR, trains=True),)),
+        "clean-of-a-layer-that-is-frozen": replace(BASE, shaped=(replace(BLUR, module="FrozenConv"),)),
+        "clean-of-a-small-window": replace(BASE, shaped=(_blur(7),)),
+        "clean-of-a-small-picture": replace(BASE, shaped=(_blur(21, side=24),)),
+        "clean-of-large-pictures": replace(BASE, shaped=(_blur(11, side=512),)),
+    },
+    "sparse-gradient-of-all-rows": {
+        "fires": replace(BASE, shaped=(LOOKUPS,), optimizers=(SPARSE_ADAM,)),
+        "clean-few-rows": replace(
+            BASE, shaped=(replace(LOOKUPS, shapes=((90_000, 48), (600, 7))),), optimizers=(SPARSE_ADAM,)
+        ),
+        "clean-one-of-two-tables": replace(
+            BASE, shaped=(replace(LOOKUPS, calls=0.2),), optimizers=(replace(SPARSE_ADAM, parameters=2),)
+        ),
+        "clean-another-optimizer": replace(
+            BASE, shaped=(LOOKUPS,), optimizers=(replace(SPARSE_ADAM, type="SGD", fused=True),)
+        ),
     },
     "passes-apart": {
         "fires": PASSES_APART,

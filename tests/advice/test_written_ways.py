@@ -11,7 +11,7 @@ from advice.planted import BASE, PLANTED
 from steptime.advice.engine import examine
 from steptime.advice.evidence import PathUse, RunUse
 from steptime.advice.rules import CATALOGUE
-from steptime.advice.run_uses import SegmentLine, SegmentUse
+from steptime.advice.run_uses import PassUse, SegmentLine, SegmentUse
 from steptime.advice.written_ways import Passes, WrittenLoop, loop_around, making_results, passes_of, written_ways
 from steptime.analysis.operators import OperatorUse
 from steptime.quantities import SourceLine
@@ -68,6 +68,23 @@ def better(*lines: str) -> list[str]:
         ),
         (("outs = [m(a) for m in b]", "return torch.stack(outs, 1)[torch.arange(8), k]"), "Draw k first"),
         (("return F.linear(a, self.base + 2 * torch.kron(b, k))",), "(b @ F.linear(x.unflatten"),
+        (
+            (
+                "every = jacobian(f, a, create_graph=True)",
+                "return torch.stack([every[i, :, i] for i in range(len(a))])",
+            ),
+            "the Jacobian of f(a).sum(0) by a",
+        ),
+        (
+            ("j = torch.func.jacrev(f)(a)", "n = torch.arange(len(j))", "return j[n, :, n]"),
+            "vmap(torch.func.jacrev(f))",
+        ),
+        (("return jacobian(f, a).diagonal(dim1=0, dim2=2)",), "the Jacobian of f(a).sum(0) by a"),
+        (("return torch.einsum('bibj->bij', jacobian(f, a))",), "the Jacobian of f(a).sum(0) by a"),
+        (
+            ("for i in range(len(a)):", "    found.append(torch.autograd.grad(b[i, 0], a, retain_graph=True)[0][i])"),
+            "torch.autograd.grad of each number of b.sum(0)",
+        ),
         (("weight = torch.kron(b, k).to(a.dtype)", "return a @ weight.T"), "(b @ F.linear(x.unflatten"),
     ],
 )
@@ -104,6 +121,14 @@ def test_a_slow_way_is_named_with_the_expression_that_is_faster(lines: tuple[str
         ("return torch.linalg.eigh(torch.kron(b, k))",),
         ("weight = weight + torch.kron(b, k)",),
         ("return torch.kron(b, k)",),  # nobody is seen to multiply it
+        ("j = jacobian(f, a)", "return j[k, :, k], j.norm()"),  # all derivatives are needed
+        ("return jacobian(f, a)[k, k]",),  # the diagonal of a square one
+        ("return jacobian(f, a)[0, :, 0]",),
+        ("return jacobian(f, a, vectorize=True)[k, :, k]",),  # one pass, whose savings were not measured
+        ("return torch.func.vmap(torch.func.jacrev(f))(a)",),
+        ("for i in range(len(a)):", "    found.append(torch.autograd.grad(b[i], a, retain_graph=True)[0])"),
+        ("for i in range(3):", "    found.append(torch.autograd.grad(b[:, i].sum(), a, retain_graph=True)[0][:, i])"),
+        ("return torch.autograd.grad(b[k], a)[0][k]",),
     ],
 )  # fmt: skip
 def test_what_is_needed_elsewhere_or_is_no_slow_way_is_left_alone(lines: tuple[str, ...]) -> None:
@@ -293,3 +318,20 @@ def test_lines_that_make_some_results_alone_are_known() -> None:
     assert making_results(text, (3,)) == set()
     assert making_results(function("wrong = errors(a)", "return loss(a) + wrong, wrong"), (1,)) == set()
     assert making_results(function("wrong = errors(a)", "if k:", "    return a", "return a, wrong"), (1,)) == set()
+
+
+@pytest.mark.parametrize(("other", "found"), [(11, ["better-way"]), (12, ["better-way", "passes-through-one-graph"])])
+def test_derivatives_of_all_rows_replace_the_passes_of_their_own_line(other: int, found: list[str]) -> None:
+    """Passes that another line starts stay a finding. other: line of the passes."""
+    text = function("every = jacobian(f, a)", "b = inner(a)", "return every[k, :, k]")
+    line, passes = (SourceLine(text.file, at, "Net.f") for at in (11, other))
+    case = replace(
+        BASE,
+        step=replace(BASE.step, duration=about(50 * MS)),
+        texts=(text,),
+        called=(CalledFacts(text.file, 11, ("torch.autograd.functional.jacobian",)),),
+        paths=(PathUse(20 * MS, "forward", (line,)), PathUse(19 * MS, "forward", (passes,))),
+        passes=PassUse(passes, 72.0, about(20 * MS), shared=True),
+    )
+    rules = [each for each in CATALOGUE if each.name in ("better-way", "passes-through-one-graph")]
+    assert sorted(each.name for each in examine(case, rules).findings) == found

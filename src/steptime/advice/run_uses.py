@@ -382,3 +382,22 @@ class Contention:
     drift: float = 0.0
     together: float | None = None
     handover: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedUse:
+    """Calls of an operator with equal arguments, without such calls inside of others. name: plain. shapes: of the
+    arguments in their order, () for what is no tensor; dtypes: theirs, in C++; settings: the other arguments, as a
+    trace prints them, "" for tensors, () if unknown. calls: per step; duration: ns in a steady step with all that runs
+    inside, and what autograd runs for it. trains: a weight gets a gradient (of convolutions). source: user's function
+    that calls most of them; module: class of the module around them."""
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    settings: tuple[str, ...]
+    calls: float
+    duration: float
+    trains: bool = False
+    source: SourceLine | None = None
+    module: str = ""

@@ -16,14 +16,15 @@ from steptime.advice.rules import (
     ranks,
     repeats,
     run,
+    shaped,
     shapes,
     switches,
     ways,
 )
 
 _FAMILIES = (
-    input, items, kernels, machine, memory, optimizer, overhead, precision, python, ranks, repeats, run, shapes,
-    switches, ways,
+    input, items, kernels, machine, memory, optimizer, overhead, precision, python, ranks, repeats, run, shaped,
+    shapes, switches, ways,
 )  # fmt: skip
 _MADE = {made for family in _FAMILIES for made in vars(family).values() if isinstance(made, Rule)}
 CATALOGUE: tuple[Rule, ...] = tuple(sorted(_MADE, key=lambda made: made.code))

@@ -16,6 +16,7 @@ from steptime.advice.written_ways import (
     BLOCKS,
     FACTORS,
     ITERATING,
+    JACOBIAN,
     KRONECKER,
     ONE_BY_ONE,
     ROWS,
@@ -36,7 +37,7 @@ LEAST = 0.03
 """Fraction of the step in a slow way, from which on it is reported."""
 GENERAL = (
     "dominant-operator", "memory-bound-pointwise", "dispatch-loop", "outside-model", "python-time", "metrics-in-step",
-    "overhead-bound", "large-part",
+    "overhead-bound", "large-part", "passes-through-one-graph",
 )  # fmt: skip
 """Rules that say where the time goes, and not what is faster."""
 MOST_TAKEN = 0.5
@@ -60,8 +61,8 @@ def better_way(step: StepSummary, texts: tuple[FunctionText, ...], case: Case) -
     normal distribution that factors such a matrix, a sort of which a few numbers are taken, all products or distances
     for those of equal rows, pairs of all samples for those of each one, a tensor that a loop joins to itself again and
     again, calls of all members of a list of which one result is picked, for all rows or for each row, a Kronecker
-    product that few rows are multiplied with, and Python's own sum, max or sorted of a tensor compute far more than the
-    result needs.
+    product that few rows are multiplied with, derivatives of all rows by all rows for those of each one, and Python's
+    own sum, max or sorted of a tensor compute far more than the result needs.
 
     How we know: The text of the functions that take most of the time is recorded, and its expressions are compared as
     trees. A name that is bound once and read once stands for its expression, so that a result that is needed elsewhere
@@ -136,6 +137,9 @@ def _spent(written: Written, text: FunctionText, case: Case) -> float:
         return 0.0
     if way is BLOCKS:  # with what its lines call
         return _spent_below(lines, text, case)
+    passes = case.passes
+    if way is JACOBIAN and passes is not None and is_in(passes.source, text) and passes.source.line in lines:
+        return passes.duration.value
     place = SourceLine(text.file, written.first_line, written.function)
     own = [use for use in case.operators if use.source is not None and _is_function(use.source, place)]
     chosen = [use for use in own if plain_name(use.name) in way.operators]
