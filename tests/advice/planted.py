@@ -53,6 +53,7 @@ from steptime.advice.run_uses import (
     SegmentLine,
     SegmentUse,
     SettingsUse,
+    SmallBatches,
     WorkUse,
 )
 from steptime.analysis.modules import ModuleUse
@@ -1327,6 +1328,9 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-on-a-teacher-whose-pass-was-walked": replace(
             BASE, dropped=(UnusedPass(replace(_UNDETACHED, path="Net.teacher", unowned=True, passed=None), 0.4, 0.0),)
         ),
+        "fires-on-gradients-of-a-call-that-reads-the-last-two": replace(
+            BASE, dropped=(UnusedPass(PassFacts(30, ITEM, elements=9000, asked=8, read=(6, 7)), 0.6, 0.0),)
+        ),
         "clean-a-small-critic": replace(BASE, dropped=(UnusedPass(replace(_UNDETACHED, path="Critic"), 0.0, 0.05),)),
         "clean": replace(BASE, modules=(ModuleUse("Net", "Net", 0, 1.0, 8 * MS, 11 * MS, 0.9, parameters=9000),)),
         "fires-on-a-backbone-below-a-small-head": replace(
@@ -1599,6 +1603,14 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires": replace(BASE, segments=(SegmentUse("evaluation", 3, 4_000_000_000, 0.4),)),
         "fires-at-the-loops-line": replace(
             BASE, segments=(SegmentUse("evaluation", 3, 4_000_000_000, 0.4, asked=ITEM),)
+        ),
+        "fires-on-single-rows-by-hand": replace(
+            BASE,
+            segments=(
+                SegmentUse(
+                    "evaluation", 3, 4_000_000_000, 0.4, small=SmallBatches(1, 32, 400.0, 1_200_000_000, 60_000_000)
+                ),
+            ),
         ),
         "clean": replace(BASE, segments=(SegmentUse("evaluation", 3, 100_000_000, 0.01),)),
     },

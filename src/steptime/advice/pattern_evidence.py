@@ -208,7 +208,7 @@ def period_use(process: Process, layout: Layout) -> PeriodUse | None:
     slow = mean_of_series(layout.timeline.steps.phases[period.slow, period.phase])
     reach, saved = (slow.high - slow.value) / period.every, period.cost
     cost = modelled(saved, saved - reach, saved + reach, slow.samples)
-    use = PeriodUse(period.every, len(period.slow), period.extra, cost, period.phase.title)
+    use = PeriodUse(period.every, len(period.slow), period.extra, cost, period.phase.title, growth=period.growth)
     if (grown := grown_line(process, layout)) is not None:
         return replace(use, line=grown[0], line_share=grown[1])
     line = _turn(process, period.every) or (_only_call(process) if period.phase is Phase.REST else None)

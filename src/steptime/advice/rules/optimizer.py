@@ -300,12 +300,15 @@ def gradients_for_nothing(
     How we know: In a few steps the graph of each backward is walked to the parameters. Their gradients are followed
     until an optimizer steps with them, or they are set to None or zeros. The profiled pass with the same graph has the
     time of the nodes that lead to dropped gradients only; of those that lead to others too, half counts. A gradient is
-    used where somebody holds it, or an operator takes tensors of its shape between pass and update. Without that,
+    used where somebody holds it, or an operator takes tensors of its shape between pass and update. Of a tuple that
+    torch.autograd.grad gives, the code of the caller shows what it reads, where it does no more with it than to index
+    it by constants or to unpack it. Without that,
     parameters that have a gradient and are in no optimizer are counted to their modules, whose backward is known; where
     mostly other tensors are updated than the modules' own (copies, flat shards), it is silent.
 
     What helps: detach() what one part gives before the other's loss uses it, or make it under torch.no_grad(), which
-    keeps no activations either; requires_grad_(False) on parameters that are not trained, or not by this loss.
+    keeps no activations either; requires_grad_(False) on parameters that are not trained, or not by this loss. Ask
+    torch.autograd.grad for the gradients that are read only.
 
     When to ignore it: When the gradients themselves are wanted (saliency), or the loop updates these parameters itself.
     """
@@ -358,6 +361,8 @@ def _of_dropped(use: UnusedPass, phase: CategoryUse, case: Case) -> Finding | No
         return None
     least = (SURELY_UNUSED * use.nothing + OF_WEIGHTS_AT_LEAST * use.partly) * whole
     saving = modelled(spent, least, min(1.0, use.nothing + use.partly) * whole, case.step.steady)
+    if facts.read:
+        return _of_asked(facts, spent, saving, case)
     fate = "no optimizer has" if facts.unowned else "are zeroed unused"
     where = f" ({Path(facts.made.file).name}:{facts.made.line})" if facts.made is not None else ""
     what = f"{facts.path or 'parameters'}{where}"
@@ -368,6 +373,20 @@ def _of_dropped(use: UnusedPass, phase: CategoryUse, case: Case) -> Finding | No
     source = (facts.passed if through else None) or (facts.made if facts.unowned else None) or facts.site or facts.made
     return gradients_for_nothing.finding(
         summary, _what_helps(facts, through), saving, category="compute", source=source, evidence=tuple(_seen(facts))
+    )
+
+
+def _of_asked(facts: PassFacts, spent: float, saving: Estimate, case: Case) -> Finding:
+    """Gradients that torch.autograd.grad gives and its caller does not read."""
+    count, left = len(facts.read), facts.asked - len(facts.read)
+    ends = {tuple(range(count)): f"the first {count}", tuple(range(left, facts.asked)): f"the last {count}"}
+    read = ends.get(facts.read, f"{count} of them")
+    summary = f"torch.autograd.grad takes {facts.asked} gradients, and its caller reads only {read}: "
+    summary += f"{in_step(spent, case.step)} for the unread ones"
+    advice = f"Ask for the gradients of only {read}: backward does not go to the others then."
+    evidence = (f"The unread gradients have {facts.elements:,} numbers.",)
+    return gradients_for_nothing.finding(
+        summary, advice, saving, category="compute", source=facts.site, evidence=evidence
     )
 
 
