@@ -81,8 +81,7 @@ def test_the_batch_size_comes_first_with_the_loaders_line(tmp_path: Path) -> Non
     uses = segment_uses(process, lay_out_whole(process))
     (found,) = (each for each in examine(replace(HEALTHY, segments=uses)).findings if each.code == "ST901")
     assert found.summary == (
-        "The evaluation's loader has a batch size of 1: 40 forward passes in 80 ms; in batches of 32, as in "
-        "training, 2 in about 5 ms"
+        "The evaluation's loader has a batch size of 1: 40 forward passes in 80 ms; in batches of 32, 2 in some 5 ms"
     )
     assert found.source is not None
     assert found.source.line == 61

@@ -348,7 +348,8 @@ class OutlierUse:
     category) that grew most, by growth ns; "" where the timers were off. share: their fraction of the steady steps'
     time; where the probe looked into them, `steps` and `share` are of all steps. numbers: of the first
     ones. optimizer: type of the one that takes most of that time, and steps in no usual step; "" for none. passes: many
-    backward passes, None where they have as few as others."""
+    backward passes, None where they have as few as others. rise: ns of the first and the last ones, where they become
+    longer. line: that takes most of one that was timed by line."""
 
     count: int
     steps: int
@@ -361,6 +362,8 @@ class OutlierUse:
     numbers: tuple[int, ...] = ()
     optimizer: str = ""
     passes: PassUse | None = None
+    rise: tuple[float, float] | None = None
+    line: SourceLine | None = None
 
     @property
     def longer(self) -> bool:

@@ -379,11 +379,13 @@ def _of_dropped(use: UnusedPass, phase: CategoryUse, case: Case) -> Finding | No
 def _of_asked(facts: PassFacts, spent: float, saving: Estimate, case: Case) -> Finding:
     """Gradients that torch.autograd.grad gives and its caller does not read."""
     count, left = len(facts.read), facts.asked - len(facts.read)
-    ends = {tuple(range(count)): f"the first {count}", tuple(range(left, facts.asked)): f"the last {count}"}
-    read = ends.get(facts.read, f"{count} of them")
-    summary = f"torch.autograd.grad takes {facts.asked} gradients, and its caller reads only {read}: "
-    summary += f"{in_step(spent, case.step)} for the unread ones"
-    advice = f"Ask for the gradients of only {read}: backward does not go to the others then."
+    ends = {tuple(range(count)): "the first ", tuple(range(left, facts.asked)): "the last "}
+    read = f"{ends.get(facts.read, '')}{count if count > 1 else 'one'}"
+    taken = (
+        f"torch.autograd.grad takes {facts.asked} gradients, of which only {read} {'are' if count > 1 else 'is'} read"
+    )
+    summary = f"{taken}: {in_step(spent, case.step)}"
+    advice = f"Ask for the gradients of only {read} of them: backward does not go to the others then."
     evidence = (f"The unread gradients have {facts.elements:,} numbers.",)
     return gradients_for_nothing.finding(
         summary, advice, saving, category="compute", source=facts.site, evidence=evidence

@@ -34,6 +34,7 @@ from steptime.advice.savings import (
     named,
     partly,
     ratio,
+    rises,
     scaled,
     share_of_step,
     total,
@@ -367,11 +368,6 @@ def _line(made: Rule, line: LineUse, does: str, advice: str, saving: Estimate, c
 SAVE_WHAT_IS_NEW = (
     "Something in it grows with the run: save only what is new since the last save, or save it apart and rarely."
 )
-
-
-def rises(growth: tuple[float, float]) -> str:
-    """ "40.0 ms at first, 180 ms at the end". growth: ns of both."""
-    return f"{format_duration(growth[0])} at first, {format_duration(growth[1])} at the end"
 
 
 @rule("ST204", "checkpoint-in-step", supersedes=("outside-model",))

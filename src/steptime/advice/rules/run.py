@@ -16,7 +16,7 @@ from steptime.advice.line_evidence import line_times, steady_time
 from steptime.advice.models import AT_ONCE, check_time, checks
 from steptime.advice.places import short_name
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Weight, rule
-from steptime.advice.rules.python import OFTEN, SAVE_WHAT_IS_NEW, rises
+from steptime.advice.rules.python import OFTEN, SAVE_WHAT_IS_NEW
 from steptime.advice.rules.switches import CHECKS_OFF
 from steptime.advice.rules.ways import way_at
 from steptime.advice.run_uses import (
@@ -30,7 +30,7 @@ from steptime.advice.run_uses import (
     SmallBatches,
     StepSummary,
 )
-from steptime.advice.savings import in_step, modelled, named, ratio, scaled
+from steptime.advice.savings import in_step, modelled, named, ratio, rises, scaled
 from steptime.advice.segment_evidence import MOST, MOST_SLOWED, in_environment, line_place, only_calls, own_work
 from steptime.advice.step_evidence import others_took_cpus
 from steptime.advice.unclaimed import ASK, LARGE
@@ -83,7 +83,10 @@ def slow_evaluation(segments: tuple[SegmentUse, ...]) -> Finding | None:
     whole = f"{summary} ({format_duration(use.duration)})"
     if use.small is not None:
         summary, advice = _in_small_batches(use.small)
-        given = {**_where(use, f"{whole}."), "source": use.small.loader or given["source"]}
+        given = {
+            **_where(use, f"{whole}.", f"A training batch has {use.small.usual} rows."),
+            "source": use.small.loader or given["source"],
+        }
         return slow_evaluation.finding(summary, advice, **given)
     return slow_evaluation.finding(whole, advice, **given)
 
@@ -97,7 +100,7 @@ def _in_small_batches(use: SmallBatches) -> tuple[str, str]:
         advice = f"Evaluate in batches of {use.usual} or more"
     passes, fewer = format_count(round(use.calls), "forward pass"), math.ceil(use.calls * use.rows / use.usual)
     summary = f"{where}: {passes} in {format_duration(use.forward)}; "
-    summary += f"in batches of {use.usual}, as in training, {fewer} in about {format_duration(use.batched)}"
+    summary += f"in batches of {use.usual}, {fewer} in some {format_duration(use.batched)}"
     return summary, f"{advice}: a batch without gradients needs less memory than in training."
 
 
@@ -402,7 +405,8 @@ def outlier_steps(outliers: OutlierUse, caught: CaughtUse | None = None) -> Find
     turn (ST905), are the job's own and stay in the mean. So do steps that wait for input, if they are more than one in
     fifty: a late batch now and then is how the job runs. Steps whose model took long and whose wait was shorter for it
     are no longer as a whole: the mean leaves them out, and nothing is reported of them. Where they have many backward
-    passes, the line that starts these is named (see ST510).
+    passes, the line that starts these is named (see ST510); else the line with most of the time, where one of them was
+    timed by line. Outliers that become longer, by half or more and steadily, go through something that grows.
 
     What helps: Look at what else the job does in these steps (a checkpoint, a log, a first batch of another shape), and
     at what else ran on the machine then.
@@ -422,7 +426,11 @@ def outlier_steps(outliers: OutlierUse, caught: CaughtUse | None = None) -> Find
     advice, passes = f"Look at {words} in these steps.", outliers.passes
     if passes is not None and passes.shared:
         advice, evidence = AT_ONCE, (*evidence, "All of these passes go through the same graph.")
-    source = passes.source if passes is not None else None
+    elif outliers.line is not None:
+        advice = f"Look at what {format_source(outliers.line)} does in these steps."
+        if outliers.rise is not None and SAVES.search(outliers.line.text):
+            advice = SAVE_WHAT_IS_NEW
+    source = passes.source if passes is not None else outliers.line
     return outlier_steps.finding(outliers_text(outliers), advice, source=source, evidence=evidence)
 
 
