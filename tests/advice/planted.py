@@ -795,6 +795,10 @@ PLANTED: dict[str, dict[str, Case]] = {
             _lines(line("save(model, path)", 14 * MS, checkpoint=13.8 * MS)),
             segments=(SegmentUse("checkpoint", 30, 420_000_000, 0.25),),
         ),
+        "fires-on-saves-that-grow": replace(
+            _lines(line("save(model, path)", 14 * MS, checkpoint=13.8 * MS)),
+            segments=(SegmentUse("checkpoint", 30, 420_000_000, 0.25, growth=(4.04 * MS, 23.1 * MS)),),
+        ),
         "fires-in-every-step-which-makes-no-segment": replace(
             _lines(line("torch.save(model.state_dict(), path)", 14 * MS, checkpoint=13.8 * MS)),
             categories=categories(python=14.5 * MS),
@@ -1698,6 +1702,12 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "periodic-steps": {
         "fires": replace(BASE, period=PeriodUse(25, 12, 250 * MS, about(10 * MS), "rest", ITEM)),
+        "fires-and-grows": replace(
+            BASE,
+            period=PeriodUse(
+                16, 40, 110 * MS, about(10 * MS), "rest", ITEM, line_share=0.6, growth=(40.4 * MS, 181 * MS)
+            ),
+        ),
         "fires-with-the-part-of-a-line": replace(
             BASE, period=PeriodUse(4, 80, 40 * MS, about(10 * MS), "rest", ITEM, line_share=0.6)
         ),
@@ -1767,6 +1777,12 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "outlier-steps": {
         "fires": replace(BASE, outliers=OutlierUse(3, 22, 1000 * MS, 100 * MS, "rest", 890 * MS, 0.6, 3, (5, 12, 19))),
+        "fires-on-saves-that-grow": replace(
+            BASE,
+            outliers=OutlierUse(
+                38, 800, 351 * MS, 8.23 * MS, "", 340 * MS, 0.6, 38, (5, 12, 19), rise=(131 * MS, 520 * MS), line=ITEM
+            ),
+        ),
         "fires-with-many-passes": replace(
             BASE,
             outliers=OutlierUse(

@@ -11,9 +11,10 @@ from advice.healthy import HEALTHY
 from journals import MS, JournalBuilder
 
 from steptime.advice.engine import examine
-from steptime.advice.run_uses import SmallBatches
+from steptime.advice.run_uses import SegmentLine, SegmentUse, SmallBatches
 from steptime.advice.segment_evidence import segment_uses
 from steptime.analysis.layout import lay_out_whole
+from steptime.quantities import SourceLine
 
 SITE = {"file": "train.py", "line": 61, "function": "<module>", "text": "dev = DataLoader(held_out, 1)"}
 ONE = {"identity": 1, "rows": 1, "larger": 1.0}
@@ -81,8 +82,17 @@ def test_the_batch_size_comes_first_with_the_loaders_line(tmp_path: Path) -> Non
     uses = segment_uses(process, lay_out_whole(process))
     (found,) = (each for each in examine(replace(HEALTHY, segments=uses)).findings if each.code == "ST901")
     assert found.summary == (
-        "The evaluation's loader has a batch size of 1: 40 forward passes in 80 ms; in batches of 32, 2 in some 5 ms"
+        "The evaluation's loader has a batch size of 1: 40 forward passes, 80 ms; 2 of 32 rows, some 5 ms"
     )
     assert found.source is not None
     assert found.source.line == 61
     assert "batch size of its own, 32 or more" in found.advice
+
+
+@pytest.mark.parametrize("text", ["right += int(net(x[i : i + 1]).argmax() == y[i])", "seen = env.step(act(seen))"])
+def test_a_loop_without_a_loader_is_no_rollout_where_no_line_is_an_environment(text: str) -> None:
+    line = SegmentLine(SourceLine("train.py", 14, "validate", text), 0.96)
+    use = SegmentUse("rollout", 24, 783 * MS, 0.33, 0.75, (line,), small=SmallBatches(1, 32, 300.0, 24e6, 4e6))
+    (found,) = (each for each in examine(replace(HEALTHY, segments=(use,))).findings if each.code == "ST903")
+    by_row = "Without gradients the model gets 1 row at a time: 300 forward passes, 24 ms; 10 of 32 rows, some 4 ms"
+    assert found.summary.startswith("Rollouts" if "env" in text else by_row)

@@ -24,7 +24,7 @@ from steptime.arrays import Int64, unique
 from steptime.intervals import measure
 from steptime.journal import Flag, Kind
 from steptime.quantities import SourceLine, mean_of_series
-from steptime.recording.recording import Process, SampleFacts
+from steptime.recording.recording import BetweenFacts, Process, SampleFacts
 
 FEWEST_PASSES, MORE_PASSES = 16, 4.0
 """Backward passes of a step that are many, and times those of a usual step."""
@@ -282,19 +282,22 @@ def _passes_at(time: int, steps: Steps, counts: Int64) -> int:
 
 
 def with_line(use: OutlierUse | None, process: Process, layout: Layout) -> OutlierUse | None:
-    """Outliers with the line that takes most of those that all functions were timed in."""
+    """Outliers with the line that takes most of those that all functions were timed in. What lies between the steps,
+    such as an evaluation, is timed, too: all of that may be in the line, and none of it is theirs."""
     if use is None:
         return None
     steps = layout.timeline.steps
     least = max(LONGER * use.usual, (use.rise[0] if use.rise is not None else use.duration) * HALF)
-    for facts in filter(None, (process.between, *process.sampled)):
+    timed: list[BetweenFacts | SampleFacts] = [] if process.between is None else [process.between]
+    for facts in [*timed, *process.sampled]:
         first = int(np.searchsorted(steps.end, facts.start, side="right"))
-        lasted = (steps.end - steps.start)[first : first + facts.steps]
+        inside = slice(first, first + facts.steps)
+        lasted, between = steps.duration[inside], (steps.end - steps.start - steps.duration)[inside]
         spent = Counter[SourceLine]()
         for path in facts.paths:
             spent[path.lines[0]] += path.duration
         for line, amount in spent.most_common(1):
-            if amount >= HALF * int(lasted[lasted >= least].sum()) > 0:
+            if amount - int(between.sum()) >= HALF * int(lasted[lasted >= least].sum()) > 0:
                 return replace(use, line=line)
     return use
 

@@ -44,6 +44,8 @@ PARTS = (
 SMALL, LEAST_SAVED = 4, 0.3
 """Times fewer rows than a training batch has, from which on an evaluation's batches are small; fraction of its time
 that larger ones must save: a pass that is as long as its rows ask for gains nothing."""
+WITHOUT_GRADIENTS = {SegmentKind.EVALUATION, SegmentKind.ROLLOUT}
+"""Segments with calls without gradients: where a run has both, nobody knows whose rows were counted."""
 CALLS_ALONE = 0.95
 """Fraction of a rollout in the models' forward above which no environment acts between the calls."""
 
@@ -76,9 +78,7 @@ def _use(kind: SegmentKind, held: list[Segment], run: int, process: Process, lay
     apart = np.diff(np.unique(np.searchsorted(ends, np.array(every, np.int64))))
     lines, slowed, asked = _lines(process, layout, union(first, last))
     small = None
-    if kind is SegmentKind.EVALUATION and not any(
-        each.kind is SegmentKind.ROLLOUT for each in layout.timeline.segments
-    ):
+    if {each.kind for each in layout.timeline.segments} & WITHOUT_GRADIENTS == {kind}:
         small = _small_batches(process, layout, union(first, last), len(between))
     return SegmentUse(
         kind.name.lower(),
@@ -96,7 +96,8 @@ def _use(kind: SegmentKind, held: list[Segment], run: int, process: Process, lay
 
 
 def _small_batches(process: Process, layout: Layout, held: Intervals, count: int) -> SmallBatches | None:
-    """Batches of `count` evaluations in these intervals; None where they are not small, or larger ones save little."""
+    """Batches of `count` evaluations or rollouts in these intervals; None where they are not small, or larger ones save
+    little."""
     trained, seen = process.inputs, process.evaluated
     if trained is None or seen is None or trained.changed or seen.rows * SMALL > trained.rows:
         return None
@@ -238,12 +239,12 @@ def _outside_of_forward(lines: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]
 
 def only_calls(use: SegmentUse) -> bool:
     """True if a rollout consists of model calls alone: no environment takes time, and no line's text looks like one."""
-    return use.kind == "rollout" and use.forward >= CALLS_ALONE and not any(map(_is_environment, use.lines))
+    return use.kind == "rollout" and use.forward >= CALLS_ALONE and not any(map(is_environment, use.lines))
 
 
 def in_environment(use: SegmentUse) -> float:
     """Fraction of it in lines that, by their text, belong to an environment."""
-    return sum(line.share for line in use.lines if _is_environment(line))
+    return sum(line.share for line in use.lines if is_environment(line))
 
 
 def own_work(use: SegmentUse) -> tuple[SegmentLine, ...]:
@@ -255,7 +256,8 @@ def own_work(use: SegmentUse) -> tuple[SegmentLine, ...]:
     return lines if share >= MOST and share + use.forward <= 1 and not use.lines[0].acts else ()
 
 
-def _is_environment(line: SegmentLine) -> bool:
+def is_environment(line: SegmentLine) -> bool:
+    """True for a line that, by its text, belongs to an environment."""
     return PARTS[0][1].search(line.source.text) is not None
 
 

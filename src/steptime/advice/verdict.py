@@ -219,7 +219,7 @@ def outliers_text(use: OutlierUse) -> str:
         part = f"most of it at {format_source(use.line)}"
     if use.passes is not None:
         part = f"{use.passes.count:.0f} backward passes each, at {format_source(use.passes.source)}"
-    return f"{took}{times}{', excluded here' if use.left_out else ''}: {part}"
+    return f"{took}{times}{', excluded here' if use.left_out and use.rise is None else ''}: {part}"
 
 
 def _run_text(case: Case, findings: tuple[Finding, ...]) -> str:

@@ -534,17 +534,11 @@ class InputFacts:
 @dataclass(frozen=True, slots=True)
 class EvaluatedFacts:
     """Calls of the top module of `InputFacts` without gradients. rows: that most of them have; larger: elements of such
-    a row, as a multiple of a training row's.
-
-    Raises ValueError for sizes that no call has."""
+    a row, as a multiple of a training row's."""
 
     identity: int
     rows: int
     larger: float
-
-    def __post_init__(self) -> None:
-        if self.rows < 1 or not self.larger >= 0:
-            raise ValueError("a call without a row")
 
 
 @dataclass(frozen=True, slots=True)

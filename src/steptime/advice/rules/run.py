@@ -31,7 +31,15 @@ from steptime.advice.run_uses import (
     StepSummary,
 )
 from steptime.advice.savings import in_step, modelled, named, ratio, rises, scaled
-from steptime.advice.segment_evidence import MOST, MOST_SLOWED, in_environment, line_place, only_calls, own_work
+from steptime.advice.segment_evidence import (
+    MOST,
+    MOST_SLOWED,
+    in_environment,
+    is_environment,
+    line_place,
+    only_calls,
+    own_work,
+)
 from steptime.advice.step_evidence import others_took_cpus
 from steptime.advice.unclaimed import ASK, LARGE
 from steptime.advice.verdict import outliers_text, part_words
@@ -96,11 +104,11 @@ def _in_small_batches(use: SmallBatches) -> tuple[str, str]:
     where = f"The evaluation's loader has a batch size of {use.rows}"
     advice = f"Give this loader a batch size of its own, {use.usual} or more"
     if use.loader is None:
-        where = f"The evaluation calls the model on {format_count(use.rows, 'row')} at a time"
-        advice = f"Evaluate in batches of {use.usual} or more"
-    passes, fewer = format_count(round(use.calls), "forward pass"), math.ceil(use.calls * use.rows / use.usual)
-    summary = f"{where}: {passes} in {format_duration(use.forward)}; "
-    summary += f"in batches of {use.usual}, {fewer} in some {format_duration(use.batched)}"
+        where = f"Without gradients the model gets {format_count(use.rows, 'row')} at a time"
+        advice = f"Call it on {use.usual} rows or more at once, unless a call needs what the one before gave"
+    passes, fewer = format_count(round(use.calls), "forward pass"), math.ceil(use.calls * use.rows / max(1, use.usual))
+    summary = f"{where}: {passes}, {format_duration(use.forward)}; "
+    summary += f"{fewer} of {use.usual} rows, some {format_duration(use.batched)}"
     return summary, f"{advice}: a batch without gradients needs less memory than in training."
 
 
@@ -152,6 +160,7 @@ def rollout_share(
     compared with the run after the warm-up. The models' forward is timed in all of them, and in one the
     lines, too; the text of a line shows whether it is the environment (`.step(`, `.reset(`) or a transfer. Where only
     the models' forward takes time, the rule reports calls of the models: a check, a teacher, a generator of samples.
+    Calls with far fewer rows than a training batch are reported as such (see ST901), where no line is an environment.
     Where most of it is in lines in which neither a model nor an environment runs, the rule names these. Where
     torch.distributions checks its arguments for a tenth of it (see ST608), that comes first, and then a slow way to a
     result at the line that takes most (see ST421).
@@ -193,6 +202,10 @@ def rollout_share(
         makes = any(MAKES_TENSORS.search((line.within or line.source).text) for line in lines[:2])
         return rollout_share.finding(summary, ON_LISTS if makes else ON_OWN_WORK, **_where(use))
     summary = f"Rollouts took {format_share(use.share)} of the run ({times})"
+    if use.small is not None and use.lines and not any(map(is_environment, use.lines)):
+        small, better = _in_small_batches(use.small)
+        given = _where(use, f"{summary}.", f"A training batch has {use.small.usual} rows.")
+        return rollout_share.finding(small, better, **given)
     advice = "Act in many environments at once with one batched forward."
     if in_environment(use) >= MOST:
         advice = "Make the environment's own step cheaper, or run environments in processes of their own."
@@ -360,10 +373,13 @@ def periodic_steps(step: StepSummary, period: PeriodUse, loader: LoaderUse | Non
     cost = scaled(period.cost, period.line_share)
     longer = f"Every {ordinal(period.every)} step takes {format_duration(period.extra)} longer"
     if period.growth is not None:
-        longer = f"Every {ordinal(period.every)} step takes longer and longer: {rises(period.growth)}"
+        first, last = map(format_duration, period.growth)
+        longer = f"Every {ordinal(period.every)} step takes {first} more at first, {last} at the end"
     summary = f"{longer}, {in_step(cost.value, step)} on average"
     if period.line is not None and period.line_share < WHOLE_LINE:
         summary = f"{longer}; {format_source(period.line)} makes up {in_step(cost.value, step)} on average"
+        if period.growth is not None:
+            summary = f"{longer}; {format_source(period.line)}: {in_step(cost.value, step)} on average"
     where = part_words(period.phase)
     advice = f"Most of it is {where}: do it less often, on less, or outside of the training thread."
     evidence: tuple[str, ...] = ()
