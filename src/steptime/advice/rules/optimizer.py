@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from steptime.advice.device_uses import MachineUse
 from steptime.advice.evidence import Case, LineUse, OptimizerUse, PathUse, TopModuleUse
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import calls_function
+from steptime.advice.line_ways import last_name, parsed
 from steptime.advice.models import (
     AT_ONCE,
     BYTES_PER_ELEMENT,
@@ -378,18 +380,34 @@ def _of_dropped(use: UnusedPass, phase: CategoryUse, case: Case) -> Finding | No
 
 def _of_asked(facts: PassFacts, spent: float, saving: Estimate, case: Case) -> Finding:
     """Gradients that torch.autograd.grad gives and its caller does not read."""
-    count, left = len(facts.read), facts.asked - len(facts.read)
-    ends = {tuple(range(count)): "the first ", tuple(range(left, facts.asked)): "the last "}
-    read = f"{ends.get(facts.read, '')}{count if count > 1 else 'one'}"
-    taken = (
-        f"torch.autograd.grad takes {facts.asked} gradients, of which only {read} {'are' if count > 1 else 'is'} read"
-    )
-    summary = f"{taken}: {in_step(spent, case.step)}"
-    advice = f"Ask for the gradients of only {read} of them: backward does not go to the others then."
+    left = facts.asked - len(facts.read)
+    ends = {
+        tuple(range(len(facts.read))): f"[:{len(facts.read)}]",
+        tuple(range(left, facts.asked)): f"[-{facts.asked - left}:]",
+    }
+    places, given = ends.get(facts.read, ""), _given(facts.site)
+    wanted = f"{given}{places}" if places and given else f"the {len(facts.read)} that the caller reads"
+    summary = f"Nobody reads {left} of the {facts.asked} gradients that torch.autograd.grad takes"
+    advice = f"Ask for the gradients of {wanted} only: backward does not go to the others then."
     evidence = (f"The unread gradients have {facts.elements:,} numbers.",)
     return gradients_for_nothing.finding(
-        summary, advice, saving, category="compute", source=facts.site, evidence=evidence
+        f"{summary}: {in_step(spent, case.step)}",
+        advice,
+        saving,
+        category="compute",
+        source=facts.site,
+        evidence=evidence,
     )
+
+
+def _given(site: SourceLine | None) -> str:
+    """The name of what a call of torch.autograd.grad is given to take gradients of; "" where its text shows none."""
+    tree = parsed(site.text) if site is not None else None
+    for call in ast.walk(tree) if tree is not None else ():
+        if isinstance(call, ast.Call) and last_name(call.func) == "grad":
+            inputs = [*call.args[1:2], *(each.value for each in call.keywords if each.arg == "inputs")]
+            return next((ast.unparse(each) for each in inputs if isinstance(each, ast.Name | ast.Attribute)), "")
+    return ""
 
 
 def _what_helps(facts: PassFacts, through: bool) -> str:

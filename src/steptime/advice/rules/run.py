@@ -444,6 +444,7 @@ def outlier_steps(outliers: OutlierUse, caught: CaughtUse | None = None) -> Find
         advice, evidence = AT_ONCE, (*evidence, "All of these passes go through the same graph.")
     elif outliers.line is not None:
         advice = f"Look at what {format_source(outliers.line)} does in these steps."
+        evidence = (*evidence, f"{format_source(outliers.line)}: {outliers.line.text}")
         if outliers.rise is not None and SAVES.search(outliers.line.text):
             advice = SAVE_WHAT_IS_NEW
     source = passes.source if passes is not None else outliers.line
