@@ -1,4 +1,4 @@
-"""Gradients of torch.autograd.grad that its caller does not read: what is advised, and one finding for each call."""
+"""Gradients of torch.autograd.grad that its caller does not read: what is advised."""
 
 from __future__ import annotations
 
