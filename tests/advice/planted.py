@@ -54,6 +54,7 @@ from steptime.advice.run_uses import (
     SegmentUse,
     SettingsUse,
     ShapedUse,
+    SmallBatches,
     WorkUse,
 )
 from steptime.analysis.modules import ModuleUse
@@ -815,6 +816,10 @@ PLANTED: dict[str, dict[str, Case]] = {
             _lines(line("save(model, path)", 14 * MS, checkpoint=13.8 * MS)),
             segments=(SegmentUse("checkpoint", 30, 420_000_000, 0.25),),
         ),
+        "fires-on-saves-that-grow": replace(
+            _lines(line("save(model, path)", 14 * MS, checkpoint=13.8 * MS)),
+            segments=(SegmentUse("checkpoint", 30, 420_000_000, 0.25, growth=(4.04 * MS, 23.1 * MS)),),
+        ),
         "fires-in-every-step-which-makes-no-segment": replace(
             _lines(line("torch.save(model.state_dict(), path)", 14 * MS, checkpoint=13.8 * MS)),
             categories=categories(python=14.5 * MS),
@@ -1348,6 +1353,9 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-on-a-teacher-whose-pass-was-walked": replace(
             BASE, dropped=(UnusedPass(replace(_UNDETACHED, path="Net.teacher", unowned=True, passed=None), 0.4, 0.0),)
         ),
+        "fires-on-gradients-of-a-call-that-reads-the-last-two": replace(
+            BASE, dropped=(UnusedPass(PassFacts(30, ITEM, elements=9000, asked=8, read=(6, 7)), 0.6, 0.0),)
+        ),
         "clean-a-small-critic": replace(BASE, dropped=(UnusedPass(replace(_UNDETACHED, path="Critic"), 0.0, 0.05),)),
         "clean": replace(BASE, modules=(ModuleUse("Net", "Net", 0, 1.0, 8 * MS, 11 * MS, 0.9, parameters=9000),)),
         "fires-on-a-backbone-below-a-small-head": replace(
@@ -1621,6 +1629,14 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-at-the-loops-line": replace(
             BASE, segments=(SegmentUse("evaluation", 3, 4_000_000_000, 0.4, asked=ITEM),)
         ),
+        "fires-on-single-rows-by-hand": replace(
+            BASE,
+            segments=(
+                SegmentUse(
+                    "evaluation", 3, 4_000_000_000, 0.4, small=SmallBatches(1, 32, 400.0, 1_200_000_000, 60_000_000)
+                ),
+            ),
+        ),
         "clean": replace(BASE, segments=(SegmentUse("evaluation", 3, 100_000_000, 0.01),)),
     },
     "slow-checkpoint": {
@@ -1707,6 +1723,12 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "periodic-steps": {
         "fires": replace(BASE, period=PeriodUse(25, 12, 250 * MS, about(10 * MS), "rest", ITEM)),
+        "fires-and-grows": replace(
+            BASE,
+            period=PeriodUse(
+                16, 40, 110 * MS, about(10 * MS), "rest", ITEM, line_share=0.6, growth=(40.4 * MS, 181 * MS)
+            ),
+        ),
         "fires-with-the-part-of-a-line": replace(
             BASE, period=PeriodUse(4, 80, 40 * MS, about(10 * MS), "rest", ITEM, line_share=0.6)
         ),
@@ -1818,6 +1840,12 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "outlier-steps": {
         "fires": replace(BASE, outliers=OutlierUse(3, 22, 1000 * MS, 100 * MS, "rest", 890 * MS, 0.6, 3, (5, 12, 19))),
+        "fires-on-saves-that-grow": replace(
+            BASE,
+            outliers=OutlierUse(
+                38, 800, 351 * MS, 8.23 * MS, "", 340 * MS, 0.6, 38, (5, 12, 19), rise=(131 * MS, 520 * MS), line=ITEM
+            ),
+        ),
         "fires-with-many-passes": replace(
             BASE,
             outliers=OutlierUse(

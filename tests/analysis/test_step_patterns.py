@@ -127,6 +127,25 @@ def test_every_kth_step_is_found_with_what_it_costs(every: int) -> None:
     assert period.extra == pytest.approx(7.5 * MS, rel=0.1)
 
 
+@pytest.mark.parametrize("least", [1.5, 4.0])
+def test_slow_steps_that_become_slower_have_their_period_and_their_growth(least: float) -> None:
+    slow = np.where(np.arange(400) % 16 == 3, np.linspace(least, 60, 400), 0.2)
+    period = find_period(made({Phase.FORWARD: noisy(5, 400, 1, 0.03), Phase.REST: noisy(slow, 400, 2, 0.03)}))
+    assert period is not None
+    assert (period.every, period.phase) == (16, Phase.REST)
+    assert period.growth is not None
+    assert period.growth[0] == pytest.approx((least + (60 - least) / 6) * MS, rel=0.2)
+    assert period.growth[1] == pytest.approx((60 - (60 - least) / 6) * MS, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_slow_steps_that_scatter_do_not_rise(seed: int) -> None:
+    slow = np.where(np.arange(400) % 16 == 3, 30.0, 0.2)
+    period = find_period(made({Phase.FORWARD: noisy(5, 400, seed, 0.03), Phase.REST: noisy(slow, 400, seed + 9, 0.4)}))
+    assert period is not None
+    assert period.growth is None
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_slow_steps_that_come_by_chance_have_no_period(seed: int) -> None:
     slow = np.random.default_rng(seed).random(200) < 0.1

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from steptime.probe.discovery import Discovery  # noqa: E402
-from steptime.probe.inputs import LEAST_ODD, PERIOD, InputCheck, Inputs, size_of  # noqa: E402
+from steptime.probe.inputs import LEAST_ODD, LOOK_PERIOD, LOOKS, PERIOD, InputCheck, Inputs, RowsWithout, size_of  # noqa: E402
 
 Step = Callable[[], None]
 IDS = torch.zeros(4, 12, dtype=torch.long)
@@ -273,3 +273,23 @@ def test_the_place_of_a_call_is_outside_of_the_methods_of_its_module() -> None:
         (call,) = discovery.stop().without_gradients(actor)
     assert call.place is not None
     assert call.place[2] == "test_the_place_of_a_call_is_outside_of_the_methods_of_its_module"
+
+
+@pytest.mark.parametrize(
+    ("shapes", "reported"),
+    [
+        pytest.param([(1, 6)], [(1, 1.0)], id="one row"),
+        pytest.param([(6,)], [(1, 1.0)], id="one sample without the batch's dimension"),
+        pytest.param([(2, 12)], [(2, 2.0)], id="longer rows"),
+        pytest.param([(8, 6), (8, 6), (1, 6)], [], id="batches of several sizes"),
+        pytest.param([(2, 3, 6)], [], id="another dimension"),
+    ],
+)
+def test_rows_of_calls_without_gradients(shapes: list[tuple[int, ...]], reported: list[tuple[int, float]]) -> None:
+    net, seen, now = nn.Linear(6, 2), list[tuple[int, float]](), 0
+    rows = RowsWithout(Inputs(lambda: net, "Linear", 4, None, 2, 24.0), lambda *each: seen.append(each))
+    for number in range(3 * LOOKS):
+        now += LOOK_PERIOD
+        if now >= rows.due:
+            rows.look(now, (torch.randn(shapes[number % len(shapes)]),), {})
+    assert seen == reported

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import functools
 import gc
 import sys
 import weakref
@@ -385,3 +386,125 @@ def test_zeros_and_runs() -> None:
     assert not is_zero(torch.zeros(4, 4).t()[1:]), "not looked at"
     assert runs([5, 3, 4, 9, 9]) == [[3, 5], [9, 9]]
     assert runs([]) == []
+
+
+def _sliced(loss: Any, weights: list[Any]) -> Any:
+    gradients = torch.autograd.grad(loss, weights, create_graph=True)
+    return [weight - 0.1 * each for weight, each in zip(weights[-2:], gradients[-2:], strict=True)]
+
+
+def _indexed(loss: Any, weights: list[Any]) -> Any:
+    return [weights[3] - torch.autograd.grad(loss, weights)[3]]
+
+
+def _in_a_branch(loss: Any, weights: list[Any]) -> Any:
+    gradients = torch.autograd.grad(loss, weights)
+    if loss > 100:
+        return [gradients[-2]]
+    return [gradients[3]]
+
+
+def _unpacked(loss: Any, weights: list[Any]) -> Any:
+    _, _, first, second = torch.autograd.grad(loss, weights)
+    return [first, second]
+
+
+def _all(loss: Any, weights: list[Any]) -> Any:
+    return list(torch.autograd.grad(loss, weights))
+
+
+def _index_and_pass_on(loss: Any, weights: list[Any]) -> Any:
+    gradients = torch.autograd.grad(loss, weights)
+    assert gradients[3] is not None
+    return list(gradients)
+
+
+def _variable(loss: Any, weights: list[Any], at: int = 3) -> Any:
+    gradients = torch.autograd.grad(loss, weights)
+    return [gradients[at]]
+
+
+def _beside_another(loss: Any, weights: list[Any]) -> Any:
+    gradients = torch.autograd.grad(loss, weights)
+    return [gradients, weights[3]]
+
+
+def _kept(loss: Any, weights: list[Any]) -> Any:
+    gradients = torch.autograd.grad(loss, weights)
+    return [(lambda: gradients[3])()]
+
+
+def _mapped(loss: Any, weights: list[Any]) -> Any:
+    gradients = list(map(functools.partial(torch.autograd.grad, inputs=weights), [loss]))
+    return [gradients[0]]
+
+
+def inner_steps(read: Callable[[Any, list[Any]], Any], *, hooked: bool = False) -> list[dict[str, Any]]:
+    """What is known of passes of torch.autograd.grad with unread gradients, of two layers with a bias each."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+    update, weights = torch.optim.SGD(net.parameters(), lr=1e-3), list(net.parameters())
+    if hooked:
+        weights[0].register_hook(lambda gradient: gradient * 2)
+
+    def step() -> None:
+        read(net(torch.randn(4, 8)).square().mean(), weights)
+        update.zero_grad()
+        net(torch.randn(4, 8)).mean().backward()
+        update.step()
+
+    return [each for each in observed(step, [net], [update])["passes"] if each.get("asked")]
+
+
+@pytest.mark.parametrize(
+    ("read", "places", "nodes"),
+    [(_sliced, [2, 3], 3), (_in_a_branch, [2, 3], 3), (_unpacked, [2, 3], 3), (_indexed, [3], 4)],
+)
+def test_gradients_that_the_caller_of_grad_does_not_read_are_for_nothing(
+    read: Any, places: list[int], nodes: int
+) -> None:
+    """nodes: the first layer with its transposed weight, and the activation; that of the second without its bias."""
+    [found] = inner_steps(read)
+    assert (found["asked"], found["read"], found["count"]) == (4, places, STEPS)
+    assert found["elements"] >= 8 * 16 + 16
+    assert "torch.autograd.grad(loss, weights" in found["site"]["text"]
+    nothing = sum(last - first + 1 for first, last in found["nothing"])
+    assert nothing == nodes
+    assert len(found["partly"]) == 1, "the second layer, whose input needs no gradient"
+
+
+@pytest.mark.parametrize("read", [_all, _index_and_pass_on, _variable, _beside_another, _kept, _mapped])
+def test_gradients_that_the_caller_of_grad_may_read_are_not(read: Any) -> None:
+    assert inner_steps(read) == []
+
+
+def test_a_hook_reads_gradients_that_the_caller_of_grad_does_not() -> None:
+    assert inner_steps(_sliced, hooked=True) == []
+
+
+def test_gradients_of_weights_that_were_made_by_gradients() -> None:
+    """Inner steps of meta learning: the head's weights are no leaves from the second on."""
+    torch.manual_seed(0)
+    net, head = nn.Linear(8, 16), nn.Linear(16, 4)
+    update = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=1e-3)
+
+    def adapted(weights: list[Any]) -> list[Any]:
+        rows = torch.tanh(nn.functional.linear(torch.randn(4, 8), *weights[:2]))
+        loss = nn.functional.linear(rows, *weights[2:]).square().mean()
+        gradients = torch.autograd.grad(loss, weights, create_graph=True)
+        return weights[:2] + [weight - 0.1 * each for weight, each in zip(weights[2:], gradients[2:], strict=True)]
+
+    def step() -> None:
+        weights = [*net.parameters(), *head.parameters()]
+        for _ in range(3):
+            weights = adapted(weights)
+        update.zero_grad()
+        sum(each.square().sum() for each in weights).backward()
+        update.step()
+
+    found = [each for each in observed(step, [net, head], [update])["passes"] if each.get("asked")]
+    assert sum(each["count"] for each in found) == 3 * STEPS
+    assert all(each["read"] == [2, 3] and each["nothing"] for each in found)
+    lengths = [sum(last - first + 1 for first, last in each["nothing"]) for each in found]
+    assert lengths == sorted(lengths), "through the steps before, too"
+    assert lengths[-1] > lengths[0]

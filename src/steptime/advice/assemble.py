@@ -33,7 +33,7 @@ from steptime.advice.loader_evidence import input_use, loader_use
 from steptime.advice.memory_evidence import with_memory
 from steptime.advice.models import changing_work, gradient_use
 from steptime.advice.outliers import outliers_of, usual_steps
-from steptime.advice.pattern_evidence import caught_use, change_use, pass_use, period_use, with_passes
+from steptime.advice.pattern_evidence import caught_use, change_use, pass_use, period_use, with_line, with_passes
 from steptime.advice.repeat_evidence import looked_at, repeat_uses, work_uses
 from steptime.advice.run_uses import CategoryUse, GarbageUse, LoaderUse, PeriodUse, SettingsUse
 from steptime.advice.savings import ratio
@@ -137,7 +137,7 @@ def assemble(
         change=change_use(process, layout),
         period=period_use(process, layout),
         passes=(passes := pass_use(process, layout, usual)),
-        outliers=with_passes(outliers, process, layout, passes),
+        outliers=with_passes(with_line(outliers, process, layout), process, layout, passes),
         caught=caught_use(process, layout),
         gpus=gpu_uses(steps, usual, telemetry, process.devices),
         **{each.name: getattr(process, each.name) for each in fields(RuleFacts)},

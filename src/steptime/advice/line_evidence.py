@@ -312,11 +312,11 @@ def grown_line(process: Process, layout: Layout) -> tuple[SourceLine, float] | N
     table = line_table(steps, layout.lines, layout.claims, layout.work)
     spent, whole = table.spent[:, :, period.phase], steps.phases[np.flatnonzero(steps.lined), period.phase]
     grown = np.median(spent[:, chosen], axis=1) - np.median(spent[:, ~chosen], axis=1)
-    most = int(grown.argmax())
+    most, extra = int(grown.argmax()), float(np.median(whole[chosen]) - np.median(whole[~chosen]))
     line = dict(_sources(process)).get(int(table.identities[most]))
-    if line is None or grown[most] < period.extra / 2:
+    if line is None or grown[most] < (extra if period.growth is not None else period.extra) / 2:
         return None
-    return line, min(1.0, ratio(grown[most], float(np.median(whole[chosen]) - np.median(whole[~chosen]))))
+    return line, min(1.0, ratio(grown[most], extra))
 
 
 def forwards_without_gradients(

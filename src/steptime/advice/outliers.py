@@ -11,7 +11,7 @@ import numpy as np
 from steptime.advice.run_uses import OutlierUse
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import Layout
-from steptime.analysis.step_patterns import find_period
+from steptime.analysis.step_patterns import find_period, rising
 from steptime.analysis.steps import UPDATES
 from steptime.analysis.timeline import Phase
 from steptime.arrays import Bool, Int64, quartiles
@@ -114,6 +114,7 @@ def _left_out(layout: Layout, far: Int64, usual: Int64, names: Sequence[str]) ->
         share=float(steps.duration[far].sum() / steps.duration.sum()),
         left_out=len(far),
         numbers=tuple((far[:MOST_NUMBERS] + 1).tolist()),
+        rise=rising(steps.duration[far]),
     )
 
 
@@ -154,4 +155,5 @@ def _use(numbers: Int64, duration: Int64, parts: Int64, names: Sequence[str], us
         share=float(duration[far].sum() / duration.sum()),
         left_out=int(left_out.sum()),
         numbers=tuple((numbers[far][:MOST_NUMBERS] + 1).tolist()),
+        rise=rising(duration[far]),
     )

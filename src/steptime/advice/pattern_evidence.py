@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from steptime.advice.line_evidence import grown_line
-from steptime.advice.run_uses import CaughtUse, OutlierUse, PassUse, PeriodUse
+from steptime.advice.run_uses import LONGER, CaughtUse, OutlierUse, PassUse, PeriodUse
 from steptime.advice.savings import modelled
 from steptime.advice.segment_evidence import segment_lines
 from steptime.advice.what_runs import OTHER_PHASES
@@ -24,7 +24,7 @@ from steptime.arrays import Int64, unique
 from steptime.intervals import measure
 from steptime.journal import Flag, Kind
 from steptime.quantities import SourceLine, mean_of_series
-from steptime.recording.recording import Process, SampleFacts
+from steptime.recording.recording import BetweenFacts, Process, SampleFacts
 
 FEWEST_PASSES, MORE_PASSES = 16, 4.0
 """Backward passes of a step that are many, and times those of a usual step."""
@@ -34,6 +34,8 @@ REGISTERS = re.compile(r"\.register_\w*hook\w*$")
 """Functions of torch's that add a hook."""
 LEAST_READ = 0.1
 """Least fraction of a phase that lines around a container take for it to be what makes the phase grow."""
+HALF = 0.5
+"""Fraction of the outliers' time that makes a line the one to look at, and of their length that makes a step one."""
 LEAST_SLOW = 1.5
 """Least length of a step that was profiled because it should be slow, as a multiple of the usual step."""
 MOST_NUMBERS = 8
@@ -208,7 +210,7 @@ def period_use(process: Process, layout: Layout) -> PeriodUse | None:
     slow = mean_of_series(layout.timeline.steps.phases[period.slow, period.phase])
     reach, saved = (slow.high - slow.value) / period.every, period.cost
     cost = modelled(saved, saved - reach, saved + reach, slow.samples)
-    use = PeriodUse(period.every, len(period.slow), period.extra, cost, period.phase.title)
+    use = PeriodUse(period.every, len(period.slow), period.extra, cost, period.phase.title, growth=period.growth)
     if (grown := grown_line(process, layout)) is not None:
         return replace(use, line=grown[0], line_share=grown[1])
     line = _turn(process, period.every) or (_only_call(process) if period.phase is Phase.REST else None)
@@ -277,6 +279,27 @@ def pass_use(process: Process, layout: Layout, chosen: Int64) -> PassUse | None:
 def _passes_at(time: int, steps: Steps, counts: Int64) -> int:
     """Passes of the step that ran at a time."""
     return int(counts[min(int(np.searchsorted(steps.end, time)), len(counts) - 1)])
+
+
+def with_line(use: OutlierUse | None, process: Process, layout: Layout) -> OutlierUse | None:
+    """Outliers with the line that takes most of those that all functions were timed in. What lies between the steps,
+    such as an evaluation, is timed, too: all of that may be in the line, and none of it is theirs."""
+    if use is None:
+        return None
+    steps = layout.timeline.steps
+    least = max(LONGER * use.usual, (use.rise[0] if use.rise is not None else use.duration) * HALF)
+    timed: list[BetweenFacts | SampleFacts] = [] if process.between is None else [process.between]
+    for facts in [*timed, *process.sampled]:
+        first = int(np.searchsorted(steps.end, facts.start, side="right"))
+        inside = slice(first, first + facts.steps)
+        lasted, between = steps.duration[inside], (steps.end - steps.start - steps.duration)[inside]
+        spent = Counter[SourceLine]()
+        for path in facts.paths:
+            spent[path.lines[0]] += path.duration
+        for line, amount in spent.most_common(1):
+            if amount - int(between.sum()) >= HALF * int(lasted[lasted >= least].sum()) > 0:
+                return replace(use, line=line)
+    return use
 
 
 def with_passes(use: OutlierUse | None, process: Process, layout: Layout, usual: PassUse | None) -> OutlierUse | None:

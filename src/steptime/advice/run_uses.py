@@ -224,12 +224,28 @@ class SegmentLine:
 
 
 @dataclass(frozen=True, slots=True)
+class SmallBatches:
+    """Batches of evaluations that are much smaller than training's. rows: of one; usual: of a training batch; calls:
+    of the model in an evaluation; forward: ns of these calls; batched: ns that they would take in training batches, as
+    long for each as in training. loader: construction of the loader that has this batch size, None for batches made by
+    hand."""
+
+    rows: int
+    usual: int
+    calls: float
+    forward: float
+    batched: float
+    loader: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentUse:
     """Time outside of training steps. kind: "evaluation", "checkpoint", "rollout", … duration: total ns; share:
     fraction of the run after warm-up, without steptime's own pauses. forward: fraction of it in which the job's models
     run. lines: user's lines with their fractions of it, including callees; longest first, all at one level of calls.
     slowed: factor by which timing these lines slowed it. every: median number of steps from one to the next, those of
-    the warm-up included; 0 if there is only one. asked: line of the training loop that most of it is below."""
+    the warm-up included; 0 if there is only one. asked: line of the training loop that most of it is below. small: of
+    evaluations in small batches. growth: ns of the first and the last segments, where they become longer."""
 
     kind: str
     count: int
@@ -240,6 +256,8 @@ class SegmentUse:
     every: float = 0.0
     slowed: float = 1.0
     asked: SourceLine | None = None
+    small: SmallBatches | None = None
+    growth: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +301,8 @@ class WorkUse:
 class PeriodUse:
     """Periodically slow steps. every: steps per period; count: number of slow steps; extra: ns of one above a usual
     step; cost: ns per step. phase: the one with most of it. line: line that counts the steps, or takes most of that
-    time; line_share: its fraction of it then. extras: operators that a slow step runs beyond
-    others; alone: names of those that it alone runs, inner ones too."""
+    time; line_share: its fraction of it then. extras: operators that a slow step runs beyond others; alone: names of
+    those that it alone runs, inner ones too. growth: extra ns of the first and the last ones, where they rise."""
 
     every: int
     count: int
@@ -295,6 +313,7 @@ class PeriodUse:
     line_share: float = 1.0
     extras: tuple[CallUse, ...] = ()
     alone: tuple[str, ...] = ()
+    growth: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +348,8 @@ class OutlierUse:
     category) that grew most, by growth ns; "" where the timers were off. share: their fraction of the steady steps'
     time; where the probe looked into them, `steps` and `share` are of all steps. numbers: of the first
     ones. optimizer: type of the one that takes most of that time, and steps in no usual step; "" for none. passes: many
-    backward passes, None where they have as few as others."""
+    backward passes, None where they have as few as others. rise: ns of the first and the last ones, where they become
+    longer. line: that takes most of one that was timed by line."""
 
     count: int
     steps: int
@@ -342,6 +362,8 @@ class OutlierUse:
     numbers: tuple[int, ...] = ()
     optimizer: str = ""
     passes: PassUse | None = None
+    rise: tuple[float, float] | None = None
+    line: SourceLine | None = None
 
     @property
     def longer(self) -> bool:

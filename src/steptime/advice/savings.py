@@ -122,6 +122,11 @@ def in_step(spent: float, step: StepSummary) -> str:
     return f"{format_duration(spent)} {per} ({share_of_step(spent, step)})"
 
 
+def rises(growth: tuple[float, float]) -> str:
+    """Growth as text: "40 ms at first, 180 ms at the end". growth: ns of both."""
+    return f"{format_duration(growth[0])} at first, {format_duration(growth[1])} at the end"
+
+
 def per_step(step: StepSummary) -> str:
     """Text after a count: "per step"; for a single step, "in this step"."""
     return "in this step" if step.steady == 1 else "per step"

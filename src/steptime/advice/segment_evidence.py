@@ -9,13 +9,14 @@ from itertools import islice
 
 import numpy as np
 
-from steptime.advice.run_uses import SegmentLine, SegmentUse
+from steptime.advice.run_uses import SegmentLine, SegmentUse, SmallBatches
 from steptime.advice.savings import ratio
 from steptime.analysis.layout import Layout
 from steptime.analysis.lines import identity_of
+from steptime.analysis.step_patterns import rising
 from steptime.analysis.timeline import Segment, SegmentKind
-from steptime.intervals import Intervals, measure, union
-from steptime.journal import Kind
+from steptime.intervals import Intervals, contains, measure, union
+from steptime.journal import Flag, Kind
 from steptime.quantities import SourceLine, format_share, format_source
 from steptime.recording.recording import Process, SampledPath
 from steptime.trace.call_tree import ROOT, call_tree, exclusive_spans
@@ -40,6 +41,11 @@ PARTS = (
     (TRANSFER, re.compile(r"\.(?:item|cpu|numpy|tolist|to|cuda)\(|\b(?:as_)?tensor\(|\bfrom_numpy\(")),
 )
 """Kinds of a rollout's lines, by their text: environments have the methods of Gymnasium (and of Gym before it)."""
+SMALL, LEAST_SAVED = 4, 0.3
+"""Times fewer rows than a training batch has, from which on an evaluation's batches are small; fraction of its time
+that larger ones must save: a pass that is as long as its rows ask for gains nothing."""
+WITHOUT_GRADIENTS = {SegmentKind.EVALUATION, SegmentKind.ROLLOUT}
+"""Segments with calls without gradients: where a run has both, nobody knows whose rows were counted."""
 CALLS_ALONE = 0.95
 """Fraction of a rollout in the models' forward above which no environment acts between the calls."""
 
@@ -71,6 +77,9 @@ def _use(kind: SegmentKind, held: list[Segment], run: int, process: Process, lay
     between = np.unique(np.searchsorted(ends, first))  # a pause of ours cuts one in two
     apart = np.diff(np.unique(np.searchsorted(ends, np.array(every, np.int64))))
     lines, slowed, asked = _lines(process, layout, union(first, last))
+    small = None
+    if {each.kind for each in layout.timeline.segments} & WITHOUT_GRADIENTS == {kind}:
+        small = _small_batches(process, layout, union(first, last), len(between))
     return SegmentUse(
         kind.name.lower(),
         len(between),
@@ -81,7 +90,34 @@ def _use(kind: SegmentKind, held: list[Segment], run: int, process: Process, lay
         float(np.median(apart)) if len(apart) else 0.0,
         ratio(slowed * len(between), length) if slowed else 1.0,
         asked,
+        small,
+        rising(last - first),
     )
+
+
+def _small_batches(process: Process, layout: Layout, held: Intervals, count: int) -> SmallBatches | None:
+    """Batches of `count` evaluations or rollouts in these intervals; None where they are not small, or larger ones save
+    little."""
+    trained, seen = process.inputs, process.evaluated
+    if trained is None or seen is None or trained.changed or seen.rows * SMALL > trained.rows:
+        return None
+    calls = layout.records.of(Kind.FORWARD).outermost()
+    calls = calls.where(calls.identity == seen.identity)
+    gradient, inside = calls.flagged(Flag.GRADIENT), contains(held, calls.start)
+    usual, small = (
+        each.end - each.start for each in (calls.where(gradient & ~inside), calls.where(~gradient & inside))
+    )
+    if not len(usual) or not len(small):
+        return None
+    forward = int(small.sum())
+    batched = min(1.0, seen.rows / trained.rows * max(1.0, seen.larger)) * len(small) * float(np.median(usual))
+    if forward - batched < LEAST_SAVED * int((held.end - held.start).sum()):
+        return None
+    asked = layout.records.of(Kind.LOADER_NEXT)
+    fed = set(asked.where(contains(held, asked.start)).identity.tolist()) - {*layout.timeline.training_loaders}
+    loaders = (each.site for each in process.loaders if each.identity in fed and each.batch_size == seen.rows)
+    made = next(loaders, None)
+    return SmallBatches(seen.rows, trained.rows, len(small) / count, forward / count, batched / count, made)
 
 
 def _lines(process: Process, layout: Layout, held: Intervals) -> tuple[tuple[SegmentLine, ...], int, SourceLine | None]:
@@ -203,12 +239,12 @@ def _outside_of_forward(lines: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]
 
 def only_calls(use: SegmentUse) -> bool:
     """True if a rollout consists of model calls alone: no environment takes time, and no line's text looks like one."""
-    return use.kind == "rollout" and use.forward >= CALLS_ALONE and not any(map(_is_environment, use.lines))
+    return use.kind == "rollout" and use.forward >= CALLS_ALONE and not any(map(is_environment, use.lines))
 
 
 def in_environment(use: SegmentUse) -> float:
     """Fraction of it in lines that, by their text, belong to an environment."""
-    return sum(line.share for line in use.lines if _is_environment(line))
+    return sum(line.share for line in use.lines if is_environment(line))
 
 
 def own_work(use: SegmentUse) -> tuple[SegmentLine, ...]:
@@ -220,7 +256,8 @@ def own_work(use: SegmentUse) -> tuple[SegmentLine, ...]:
     return lines if share >= MOST and share + use.forward <= 1 and not use.lines[0].acts else ()
 
 
-def _is_environment(line: SegmentLine) -> bool:
+def is_environment(line: SegmentLine) -> bool:
+    """True for a line that, by its text, belongs to an environment."""
     return PARTS[0][1].search(line.source.text) is not None
 
 

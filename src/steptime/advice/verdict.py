@@ -12,7 +12,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.models import how_to_record, straggler_name, straggler_reason, straggler_text
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.run_uses import CategoryUse, MemoryUse, OutlierUse, SegmentUse, StepSummary
-from steptime.advice.savings import IDLE, named, ratio
+from steptime.advice.savings import IDLE, named, ratio, rises
 from steptime.advice.segment_evidence import MOST, line_place, lines_text, only_calls
 from steptime.analysis.timeline import UNSPLIT_PHASES
 from steptime.analysis.what_if.calibrated import DEVICE, HOST
@@ -208,11 +208,18 @@ def outliers_text(use: OutlierUse) -> str:
     times = (
         f", {format_times(use.duration / use.usual)} times the usual {format_duration(use.usual)}" if use.usual else ""
     )
+    if use.rise is not None:
+        took, times = (
+            f"{use.count} of {use.steps} steps took {rises(use.rise)}",
+            f", usually {format_duration(use.usual)}",
+        )
     part = f"{use.optimizer}, which steps in no other" if use.optimizer else part_words(use.part)
     part = part if use.part or use.optimizer else "their parts were not timed"
+    if use.line is not None:
+        part = f"most of it at {format_source(use.line)}"
     if use.passes is not None:
         part = f"{use.passes.count:.0f} backward passes each, at {format_source(use.passes.source)}"
-    return f"{took}{times}{', excluded here' if use.left_out else ''}: {part}"
+    return f"{took}{times}{', excluded here' if use.left_out and use.rise is None else ''}: {part}"
 
 
 def _run_text(case: Case, findings: tuple[Finding, ...]) -> str:
@@ -221,7 +228,8 @@ def _run_text(case: Case, findings: tuple[Finding, ...]) -> str:
     if most is None:
         return ""
     lines = lines_text(most, case.step.device)
-    return f"{_takes(most)} {format_share(most.share)} of the run{lines and f': {lines}'}."
+    small = f", in batches of {most.small.rows} where training has {most.small.usual}" if most.small is not None else ""
+    return f"{_takes(most)} {format_share(most.share)} of the run{small}{lines and f': {lines}'}."
 
 
 def _takes(use: SegmentUse) -> str:

@@ -405,7 +405,8 @@ def lined_turns(steps: Steps) -> LinedTurns:
     slow = np.zeros(len(lined), np.bool_)
     if period is not None and len(lined):
         spent = steps.phases[lined, period.phase]
-        slow = spent > spent.min() + period.extra / 2
+        extra = period.growth[0] if period.growth is not None else period.extra
+        slow = spent > spent.min() + extra / 2
     weights = np.ones(len(lined))
     if period is not None and slow.any() and not slow.all():
         weights = np.where(slow, 1 / (period.every * slow.mean()), (1 - 1 / period.every) / (~slow).mean())

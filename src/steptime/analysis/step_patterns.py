@@ -9,7 +9,7 @@ from math import erfc, exp, sqrt
 import numpy as np
 
 from steptime.analysis.timeline import Phase, Steps
-from steptime.arrays import Float64, Int64
+from steptime.arrays import Bool, Float64, Int64
 from steptime.quantities import TO_DEVIATION, SourceLine
 
 LEAST_STEPS = 30
@@ -192,12 +192,13 @@ TRIED = 5
 @dataclass(frozen=True, slots=True)
 class Period:
     """Slow steps at a fixed distance. every: steps from one to the next. slow: their indices. extra: time that a slow
-    step's phase takes above the usual, ns."""
+    step's phase takes above the usual, ns; growth: the same of the first and the last of them, as `rising` gives it."""
 
     every: int
     slow: Int64
     extra: float
     phase: Phase
+    growth: tuple[float, float] | None = None
 
     @property
     def cost(self) -> float:
@@ -230,11 +231,35 @@ def _period_of(steady: Int64, values: Int64, phase: Phase, step: float) -> Perio
         turn = int(np.bincount(slow % every).argmax())
         in_turn = steady % every == turn
         extra = float(np.median(values[in_turn])) - usual
-        held = values > usual + max(SLOWER * step, SLOW_SPREADS * noise, extra / 2)
+        held = values > usual + np.maximum(max(SLOWER * step, SLOW_SPREADS * noise), _then(values, in_turn, usual) / 2)
         both = int((held & in_turn).sum())
         if both >= max(LEAST_SLOW, IN_TIME * held.sum(), IN_TIME * in_turn.sum()):
-            return Period(every, steady[held & in_turn], extra, phase)
+            slow = held & in_turn
+            return Period(every, steady[slow], extra, phase, rising(values[slow] - usual))
     return None
+
+
+def _then(values: Int64, in_turn: Bool, usual: float) -> Float64:
+    """What a slow step takes above the usual around each step, ns: slow steps may become slower all the time."""
+    places = np.flatnonzero(in_turn)
+    parts = np.array_split(places, PARTS if len(places) >= 2 * PARTS else 1)
+    extras = [float(np.median(values[part])) - usual for part in parts]
+    around: Float64 = np.interp(np.arange(len(values)), [float(part.mean()) for part in parts], extras)
+    return around
+
+
+MOST_PAIRED = 500
+"""Values of which each is compared with each other."""
+
+
+def rising(values: Int64 | Float64) -> tuple[float, float] | None:
+    """(median of the first third, of the last) of values that rise steadily, to half as much again or more; else
+    None."""
+    some = values[:: 1 + len(values) // MOST_PAIRED].astype(np.float64)
+    if len(values) < LEAST_LEVEL or _chance(some) > BY_CHANCE:
+        return None
+    first, middle, last = (float(np.median(part)) for part in np.array_split(values, 3))
+    return (first, last) if first <= middle <= last and last >= MUCH * first else None
 
 
 def _distances(slow: Int64) -> list[int]:

@@ -105,7 +105,8 @@ def _matched(steps: StepContext, known: Sequence[PassFacts]) -> list[tuple[PassF
 
 def unused_passes(steps: StepContext, known: Sequence[PassFacts]) -> tuple[UnusedPass, ...]:
     """Those of the known passes whose time the profiled steps show. Without those where an operator behind the pass
-    takes tensors of the dropped gradients' shapes: somebody reads them."""
+    takes tensors of the dropped gradients' shapes: somebody reads them. Those of one call of torch.autograd.grad are
+    together: its graph may differ from pass to pass."""
     whole = sum(_time(steps, track, numbered_frames(steps, track)) for track in steps.tracks)
     uses = []
     for facts, matched in _matched(steps, known):
@@ -115,7 +116,13 @@ def unused_passes(steps: StepContext, known: Sequence[PassFacts]) -> tuple[Unuse
                 for nodes in (facts.nothing, facts.partly)
             )
             uses.append(UnusedPass(facts, nothing, partly))
-    return tuple(uses)
+    asked = {(each.facts.site, each.facts.read): each for each in uses if each.facts.asked}
+    for key, use in asked.items():
+        alike = [each for each in uses if each.facts.asked and (each.facts.site, each.facts.read) == key]
+        asked[key] = replace(
+            use, nothing=sum(each.nothing for each in alike), partly=sum(each.partly for each in alike)
+        )
+    return (*(each for each in uses if not each.facts.asked), *asked.values())
 
 
 def picked_uses(steps: StepContext, known: Sequence[PassFacts]) -> tuple[PickedUse, ...]:

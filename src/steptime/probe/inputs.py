@@ -7,8 +7,9 @@ per second. Only shapes are read, never values.
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections import UserDict
+from collections import Counter, UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,9 @@ LEAST_LENGTH = 2
 """Least length of a row of tokens."""
 PERIOD = 200_000_000
 """Time between two checks of the inputs once their size is known, ns."""
+LOOKS, LOOK_PERIOD, ALIKE = 16, 10_000_000, 0.75
+"""Calls without gradients that are looked at, ns between two of them, and the least fraction of them with the same
+number of rows."""
 ODD_SHARE, LEAST_ODD = 8, 3
 """Batches count as varying if at least LEAST_ODD checks, and more than one in ODD_SHARE, differ. A smaller last batch
 of an epoch counts as whole, like a loader's."""
@@ -46,13 +50,14 @@ over recurrent cells may have either dimension first."""
 class Size:
     """Size of one call. rows: first dimension of all its tensors. length: second dimension of its integer tensors, if
     all are 2-D and equal. named: one of them is called `input_ids`. several: there is more than one. least: fewest
-    dimensions of its floating-point tensors; None without any."""
+    dimensions of its floating-point tensors; None without any. largest: shape of the tensor with most elements."""
 
     rows: int
     length: int | None
     named: bool
     several: bool
     least: int | None
+    largest: tuple[int, ...]
 
 
 def size_of(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Size | None:
@@ -73,7 +78,8 @@ def size_of(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Size | None
     flat = {shape for _, shape in integers if len(shape) == 2 and shape[1] >= LEAST_LENGTH}
     length = next(iter(flat))[1] if len(flat) == 1 else None
     named_so = any(name == IDS for name, _ in integers)
-    return Size(rows.pop(), length, named_so, len(integers) > 1, min(numbers, default=None))
+    largest = max((shape for _, _, shape in shapes), key=math.prod)
+    return Size(rows.pop(), length, named_so, len(integers) > 1, min(numbers, default=None), largest)
 
 
 def _given(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -117,12 +123,14 @@ def _shared(known: Iterable[weakref.ref[torch.Tensor]], given: list[torch.Tensor
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """Common shape of the calls in the examined steps. module: returns the module whose calls count. rows, tokens: per
-    call; tokens is None if the model reads none."""
+    call; tokens is None if the model reads none. dimensions: of the largest tensor; elements: of it, mean per call."""
 
     module: Callable[[], torch.nn.Module | None]
     name: str
     rows: int
     tokens: int | None
+    dimensions: int = 0
+    elements: float = 0.0
 
 
 @dataclass
@@ -233,7 +241,10 @@ def _inputs(
     read = {_length(call) for call in calls}
     embeds = any(isinstance(each, torch.nn.Embedding) for each in modules_of(module))
     length = read.pop() if len(read) == 1 and embeds else None
-    return Inputs(modules[first.module], type(module).__name__, rows, length and rows * length)
+    largest = [call.size.largest for call in calls if call.size is not None]
+    elements = sum(map(math.prod, largest)) / len(largest)
+    tokens = length and rows * length
+    return Inputs(modules[first.module], type(module).__name__, rows, tokens, len(size.largest), elements)
 
 
 def _length(call: _ModelCall) -> int | None:
@@ -292,3 +303,34 @@ class InputCheck:
         if self._odd >= LEAST_ODD and self._odd * ODD_SHARE > self._looks:
             self.due = 1 << 62
             self._changed()
+
+
+class RowsWithout:
+    """Rows of a model's calls without gradients. report: called once with the number that most of LOOKS calls have, and
+    the elements of such a row as a multiple of a training row's; never where the numbers differ."""
+
+    def __init__(self, inputs: Inputs, report: Callable[[int, float], None]) -> None:
+        self._inputs, self._report = inputs, report
+        self._calls, self._elements = Counter[int](), Counter[int]()
+        self.due = 0
+        """Time of the next look, ns."""
+
+    def look(self, start: int, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """Looks at a call of the model without gradients. start: ns."""
+        self.due = start + LOOK_PERIOD
+        if being_traced():
+            return
+        with unasked():
+            tensors = [each for _, each in _given(arguments, named) if isinstance(each, torch.Tensor)]
+            shapes = [tuple(each.shape) for each in tensors if not each.is_nested]
+        shape, dimensions = max(shapes, key=math.prod, default=()), self._inputs.dimensions
+        # A dimension less: a single sample without the batch's.
+        rows = shape[0] if len(shape) == dimensions else int(len(shape) == dimensions - 1)
+        self._calls[rows] += 1
+        self._elements[rows] += math.prod(shape)
+        if self._calls.total() >= LOOKS:
+            self.due = 1 << 62
+            ((rows, count),) = self._calls.most_common(1)
+            if rows and count >= ALIKE * LOOKS:
+                of_a_row = self._elements[rows] / count / rows
+                self._report(rows, of_a_row * self._inputs.rows / max(1.0, self._inputs.elements))

@@ -21,7 +21,7 @@ from steptime.probe import calls
 from steptime.probe.backwards import BackwardObserver
 from steptime.probe.calls import CallObserver
 from steptime.probe.inlay import Inlay
-from steptime.probe.inputs import InputCheck
+from steptime.probe.inputs import InputCheck, RowsWithout
 from steptime.probe.objects import being_traced, modules_of, parameters_of
 from steptime.probe.ours import pass_on
 from steptime.probe.weights import Weights
@@ -238,6 +238,7 @@ class TopModuleTimer(CallObserver):
         self.identity, self._listener = identity, listener
         self._head = FORWARD | identity << 32
         self.check: InputCheck | None = None
+        self.check_without: RowsWithout | None = None
 
     def starts(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
         flags = GRADIENT << 8 if gradients() else 0
@@ -245,8 +246,8 @@ class TopModuleTimer(CallObserver):
             flags += TRAINING << 8
         start = now()
         if start >= self._listener.fast_path.until:
-            check = self.check
-            if check is not None and start >= check.due and flags & GRADIENT << 8:
+            check = self.check if flags & GRADIENT << 8 else self.check_without
+            if check is not None and start >= check.due:
                 reported(self._listener, check.look, start, args, kwargs)
         return self._head + flags, start
 

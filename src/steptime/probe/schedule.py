@@ -33,7 +33,7 @@ from steptime.probe.deadline import Deadline
 from steptime.probe.discovery import Discovery, Found
 from steptime.probe.gradients import GradientNorm
 from steptime.probe.identity import place, traces
-from steptime.probe.inputs import InputCheck
+from steptime.probe.inputs import InputCheck, RowsWithout
 from steptime.probe.lines import LineTimeline, LoopFrame
 from steptime.probe.loader import code_of
 from steptime.probe.memory import exhausted
@@ -273,9 +273,12 @@ def _note_inputs(session: Session, found: Found, steps: int) -> None:
     def changed() -> None:
         session.recorder.fact("inputs", changed=True, **facts)
 
+    def evaluated(rows: int, larger: float) -> None:
+        session.recorder.fact("evaluated", identity=number, rows=rows, larger=larger)
+
     for top_module in session.top_modules:
         if top_module.identity == number:
-            top_module.check = InputCheck(inputs, changed)
+            top_module.check, top_module.check_without = InputCheck(inputs, changed), RowsWithout(inputs, evaluated)
 
 
 def _sampled(session: Session) -> Generator[None, None, tuple[CodeType, ...]]:

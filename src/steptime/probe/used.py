@@ -1,9 +1,11 @@
-"""Use of what is computed, in a few steps: gradients that no optimizer takes, and results of modules that nobody reads.
+"""Use of what is computed, in a few steps: gradients that no optimizer takes or nobody reads, and results of modules
+that nobody reads.
 
 Before each backward pass its graph is walked, down to the parameters. A parameter's gradient is used once an optimizer
 steps with it; it is dropped if it is set to None, or to zeros, before that. A node of the graph is for nothing if all
-gradients that it leads to are dropped. Nodes are written down by their sequence numbers, counted back from the newest
-of the pass, by which a profile of other steps, which makes the same graph, finds their time.
+gradients that it leads to are dropped. Of torch.autograd.grad, the code of its caller shows which it reads. Nodes are
+written down by their sequence numbers, counted back from the newest of the pass, by which a profile of other steps,
+which makes the same graph, finds their time.
 
 No node is held while the pass runs, and no gradient: they are known by identity and version, and with weak references.
 """
@@ -15,8 +17,9 @@ import time
 import weakref
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import get_ident
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -44,7 +47,10 @@ LEAST_PICKED = 0.5
 MOSTLY = 0.9
 """Of a call's nodes in a graph, those that are for nothing where the call is named."""
 TENSOR = torch._C.TensorBase
-GRADIENT, VERSION, NODE = TENSOR.grad, TENSOR._version, TENSOR.grad_fn
+GRADIENT, VERSION, NODE, HOOKS = TENSOR.grad, TENSOR._version, TENSOR.grad_fn, TENSOR._backward_hooks
+GOES_ON, IS_DROPPED = 1, 2
+"""Gradients that a node leads to: some that are used, some that are not."""
+NONE: Mapping[int, int] = MappingProxyType({})
 USED, ZEROED, UNOWNED = "", "zeroed", "unowned"
 """What became of a gradient: used, or not known; set to nothing before any optimizer took it; of a parameter that no
 optimizer has."""
@@ -85,9 +91,13 @@ class WalkedPass:
     """Graph of one pass. numbers: sequence number of each node, -1 of those without one. children: of each node, in the
     same order. leaves: key of the parameter by the node that accumulates its gradient. site: line that calls backward.
     dropped: what became of gradients that nobody used. kept: the fraction of its rows that a node picks; row_wise: the
-    nodes that compute each row by itself."""
+    nodes that compute each row by itself. Of torch.autograd.grad, asked: the numbers of elements of the gradients that
+    it gives; read: the places of those that are read; taken: GOES_ON or IS_DROPPED, or both, by the node in front of
+    which gradients are taken."""
 
-    __slots__ = ("_before", "children", "dropped", "kept", "leaves", "numbers", "row_wise", "site")
+    __slots__ = (
+        "_before", "asked", "children", "dropped", "kept", "leaves", "numbers", "read", "row_wise", "site", "taken",
+    )  # fmt: skip
 
     def __init__(self, site: Any) -> None:
         self.site = site
@@ -98,9 +108,25 @@ class WalkedPass:
         self.dropped: dict[int, str] = {}
         self.kept: dict[int, float] = {}
         self.row_wise: set[int] = set()
+        self.asked: list[int] = []
+        self.read: frozenset[int] = frozenset()
+        self.taken: dict[int, int] = {}
 
-    def walk(self, tensors: Iterable[Any], most: int) -> Iterator[tuple[int, Any]]:
-        """Fills the graph; yields (key, parameter) of its leaves. Raises OverflowError for more than `most` nodes."""
+    def walk_to(self, inputs: list[Any], read: frozenset[int], tensors: Iterable[Any], most: int) -> None:
+        """Fills the graph of a pass that gives the gradients of some tensors. read: the places of those that are.
+        Raises OverflowError as `walk` does."""
+        self.asked, self.read = [TENSOR.numel(each) for each in inputs], read
+        ends = [NODE.__get__(each) for each in inputs]  # held, so that their identities are their own
+        fates = Counter[int]()
+        for place, (tensor, node) in enumerate(zip(inputs, ends, strict=True)):
+            fates[id(tensor if node is None else node)] |= GOES_ON if place in read else IS_DROPPED
+        for _ in self.walk(tensors, most, fates):
+            pass
+        self.taken |= {at: fates[key] for at, key in self.leaves.items() if key in fates}
+
+    def walk(self, tensors: Iterable[Any], most: int, fates: Mapping[int, int] = NONE) -> Iterator[tuple[int, Any]]:
+        """Fills the graph; yields (key, parameter) of its leaves. fates: as `taken`, by a node's identity. Raises
+        OverflowError for more than `most` nodes."""
         nodes: list[Any] = []
         known: dict[int, int] = {}
 
@@ -118,6 +144,8 @@ class WalkedPass:
         while at < len(nodes):
             node = nodes[at]
             self.children.append([number_of(child) for child, _ in node.next_functions if child is not None])
+            if id(node) in fates:
+                self.taken[at] = fates[id(node)]
             if type(node).__name__ == "AccumulateGrad":
                 self.leaves[at] = id(leaf := node.variable)
                 self.numbers.append(-1)
@@ -180,22 +208,27 @@ class WalkedPass:
         if fate:
             self.dropped[key] = fate
 
-    def for_nothing(self) -> tuple[list[int], list[int]]:
-        """Returns (nodes that lead to dropped gradients only, nodes that lead to others, too, by another child)."""
-        used, dropped = 1, 2
-        state = [0] * len(self.children)
+    def for_nothing(self) -> tuple[list[int], list[int], list[int]]:
+        """Returns (nodes that lead to dropped gradients only, nodes that lead to others, too, by another child, all
+        nodes that the pass runs)."""
+        below, state = [0] * len(self.children), [0] * len(self.children)
         for node in _children_first(self.children):
-            key = self.leaves.get(node)
-            if key is not None:
-                state[node] = dropped if key in self.dropped else used
             for child in self.children[node]:
-                state[node] |= state[child]
-        nothing = [node for node, found in enumerate(state) if found == dropped and node not in self.leaves]
+                below[node] |= state[child]
+            state[node] = below[node] | self._fate(node)
         partly = [
-            node for node, found in enumerate(state)
-            if found == used | dropped and any(state[child] == dropped for child in self.children[node])
+            node for node, found in enumerate(below)
+            if found == GOES_ON | IS_DROPPED and any(state[child] == IS_DROPPED for child in self.children[node])
         ]  # fmt: skip
-        return nothing, partly
+        nothing = [node for node, found in enumerate(below) if found == IS_DROPPED]
+        return nothing, partly, [node for node, found in enumerate(below) if found or not self.asked]
+
+    def _fate(self, node: int) -> int:
+        """What becomes of the gradient that is taken in front of a node; 0 where none is."""
+        if self.asked:
+            return self.taken.get(node, 0)
+        key = self.leaves.get(node)
+        return 0 if key is None else IS_DROPPED if key in self.dropped else GOES_ON
 
 
 def _children_first(children: list[list[int]]) -> Iterator[int]:
@@ -236,7 +269,7 @@ class GradientObserver(BackwardObserver):
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self.graphs: list[WalkedPass] = []
-        self.on, self.ours, self._left = False, 0, MOST_NODES
+        self.on, self.ours, self._left, self._left_asked = False, 0, MOST_NODES, MOST_NODES
         self._thread, self._stop = get_ident(), stop
         self._waiting: dict[int, _Filled] = {}
         self.updates = Counter[int]()
@@ -244,8 +277,8 @@ class GradientObserver(BackwardObserver):
 
     def starts(self, tensors: Any, partial: bool) -> tuple[Any, WalkedPass | None]:
         graph = None
-        if self.on and not partial and get_ident() == self._thread and not being_traced():
-            graph = self._guarded(self._walked, tensors)
+        if self.on and get_ident() == self._thread and not being_traced():
+            graph = self._guarded(self._asked if partial else self._walked, tensors)
         return tensors, graph
 
     def ends(self, graph: WalkedPass) -> None:
@@ -302,6 +335,21 @@ class GradientObserver(BackwardObserver):
         self._left -= len(graph.numbers)
         self.graphs.append(graph)
         return graph
+
+    def _asked(self, tensors: Any) -> None:
+        """Looks at a pass of torch.autograd.grad, if its caller is known to read some gradients only. That many of them
+        have large graphs ends these looks alone."""
+        found = unread.asked_by(sys._getframe(1)) if self._left_asked else None
+        if found is None or any(HOOKS.__get__(each) for each in found[0]):
+            return
+        graph = WalkedPass(sites.user_frame(sys._getframe(3)) or sites.user_frame(sys._getframe(3), sites.LIBRARY))
+        try:
+            graph.walk_to(*found, tensors, self._left_asked)
+        except OverflowError:
+            self._left_asked = 0
+            return
+        self._left_asked -= len(graph.numbers)
+        self.graphs.append(graph)
 
     def _filled(self, graph: WalkedPass) -> None:
         for key, leaf, gradient in graph.changed():
@@ -456,20 +504,21 @@ class UseObserver:
         for graph in graphs:
             fact = self._fact(graph, owned)
             if fact is not None:
-                key = (graph.site, *(str(fact[each]) for each in ("visited", "nothing", "partly")), len(fact["picked"]))
+                alike = (str(fact[each]) for each in ("visited", "nothing", "partly"))
+                key = (graph.site, *alike, len(fact.get("picked", ())))
                 found.setdefault(key, fact)["count"] += 1
         return list(found.values())
 
     def _fact(self, graph: WalkedPass, owned: dict[int, Any]) -> dict[str, Any] | None:
         numbers = graph.numbers
-        newest = max(numbers, default=-1)
+        nothing, partly, ran = graph.for_nothing()
+        newest = max((numbers[node] for node in ran), default=-1)
         if newest < 0:
             return None
-        nothing, partly = graph.for_nothing()
         fact: dict[str, Any] = {
             "count": 0,
             "site": _line(graph.site),
-            "visited": runs(newest - number for number in numbers if number >= 0),
+            "visited": runs(newest - numbers[node] for node in ran if numbers[node] >= 0),
             "nothing": runs(newest - numbers[node] for node in nothing),
             "partly": runs(newest - numbers[node] for node in partly),
         }
@@ -480,6 +529,10 @@ class UseObserver:
             fact["shapes"] = [list(each) for each in sorted(sizes, key=lambda each: -sizes[each])[:MOST_SHAPES]]
             fact["unowned"] = UNOWNED in graph.dropped.values()
             fact |= self._places(graph, nothing, partly)
+        if graph.asked:
+            fact["elements"] = sum(size for at, size in enumerate(graph.asked) if at not in graph.read)
+            fact |= {"asked": len(graph.asked), "read": sorted(graph.read)}
+            return fact
         fact["picked"] = [self._picked(graph, newest, *each) for each in graph.picked()]
         return fact
 

@@ -351,7 +351,8 @@ class PassFacts:
     to gradients only that were dropped; partly: those that lead to others, too. elements, shapes: of the dropped
     gradients; unowned: True if they are of parameters that no optimizer has, else they were set to nothing before one
     took them. path: module whose nodes are for nothing, called at `made`; passed: line that calls what goes on with its
-    result. picked: nodes of which the loss uses some rows."""
+    result. picked: nodes of which the loss uses some rows. Of torch.autograd.grad, asked: the number of gradients that
+    it gives, and read: the places of those that its caller reads; 0 and none for backward()."""
 
     count: int
     site: SourceLine | None = None
@@ -365,6 +366,8 @@ class PassFacts:
     made: SourceLine | None = None
     passed: SourceLine | None = None
     picked: tuple[PickedFacts, ...] = ()
+    asked: int = 0
+    read: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,6 +530,16 @@ class InputFacts:
     def __post_init__(self) -> None:
         if self.rows < 1 or (self.tokens is not None and self.tokens < 1):
             raise ValueError("inputs without a row, or without a token")
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedFacts:
+    """Calls of the top module of `InputFacts` without gradients. rows: that most of them have; larger: elements of such
+    a row, as a multiple of a training row's."""
+
+    identity: int
+    rows: int
+    larger: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -751,6 +764,7 @@ class Process(RuleFacts):
     modules: ModuleFacts | None = fact(None, "modules")
     loss: LossFacts | None = fact(None, "loss")
     inputs: InputFacts | None = fact(None, "inputs")
+    evaluated: EvaluatedFacts | None = fact(None, "evaluated")
     items: tuple[ItemFacts, ...] = fact((), "items", in_workers=True)
     sampled: tuple[SampleFacts, ...] = fact((), "samples")
     in_workers: tuple[SampleFacts, ...] = fact((), "worker_samples", in_workers=True)

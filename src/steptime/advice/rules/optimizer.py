@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from steptime.advice.device_uses import MachineUse
 from steptime.advice.evidence import Case, LineUse, OptimizerUse, PathUse, TopModuleUse
 from steptime.advice.kernels import elements, plain_name
 from steptime.advice.line_evidence import calls_function
+from steptime.advice.line_ways import last_name, parsed
 from steptime.advice.models import (
     AT_ONCE,
     BYTES_PER_ELEMENT,
@@ -300,12 +302,15 @@ def gradients_for_nothing(
     How we know: In a few steps the graph of each backward is walked to the parameters. Their gradients are followed
     until an optimizer steps with them, or they are set to None or zeros. The profiled pass with the same graph has the
     time of the nodes that lead to dropped gradients only; of those that lead to others too, half counts. A gradient is
-    used where somebody holds it, or an operator takes tensors of its shape between pass and update. Without that,
+    used where somebody holds it, or an operator takes tensors of its shape between pass and update. Of a tuple that
+    torch.autograd.grad gives, the code of the caller shows what it reads, where it does no more with it than to index
+    it by constants or to unpack it. Without that,
     parameters that have a gradient and are in no optimizer are counted to their modules, whose backward is known; where
     mostly other tensors are updated than the modules' own (copies, flat shards), it is silent.
 
     What helps: detach() what one part gives before the other's loss uses it, or make it under torch.no_grad(), which
-    keeps no activations either; requires_grad_(False) on parameters that are not trained, or not by this loss.
+    keeps no activations either; requires_grad_(False) on parameters that are not trained, or not by this loss. Ask
+    torch.autograd.grad for the gradients that are read only.
 
     When to ignore it: When the gradients themselves are wanted (saliency), or the loop updates these parameters itself.
     """
@@ -412,6 +417,8 @@ def _of_dropped(use: UnusedPass, phase: CategoryUse, case: Case) -> Finding | No
         return None
     least = (SURELY_UNUSED * use.nothing + OF_WEIGHTS_AT_LEAST * use.partly) * whole
     saving = modelled(spent, least, min(1.0, use.nothing + use.partly) * whole, case.step.steady)
+    if facts.read:
+        return _of_asked(facts, spent, saving, case)
     fate = "no optimizer has" if facts.unowned else "are zeroed unused"
     where = f" ({Path(facts.made.file).name}:{facts.made.line})" if facts.made is not None else ""
     what = f"{facts.path or 'parameters'}{where}"
@@ -423,6 +430,38 @@ def _of_dropped(use: UnusedPass, phase: CategoryUse, case: Case) -> Finding | No
     return gradients_for_nothing.finding(
         summary, _what_helps(facts, through), saving, category="compute", source=source, evidence=tuple(_seen(facts))
     )
+
+
+def _of_asked(facts: PassFacts, spent: float, saving: Estimate, case: Case) -> Finding:
+    """Gradients that torch.autograd.grad gives and its caller does not read."""
+    left = facts.asked - len(facts.read)
+    ends = {
+        tuple(range(len(facts.read))): f"[:{len(facts.read)}]",
+        tuple(range(left, facts.asked)): f"[-{facts.asked - left}:]",
+    }
+    places, given = ends.get(facts.read, ""), _given(facts.site)
+    wanted = f"{given}{places}" if places and given else f"the {len(facts.read)} that the caller reads"
+    summary = f"Nobody reads {left} of the {facts.asked} gradients that torch.autograd.grad takes"
+    advice = f"Ask for the gradients of {wanted} only: backward does not go to the others then."
+    evidence = (f"The unread gradients have {facts.elements:,} numbers.",)
+    return gradients_for_nothing.finding(
+        f"{summary}: {in_step(spent, case.step)}",
+        advice,
+        saving,
+        category="compute",
+        source=facts.site,
+        evidence=evidence,
+    )
+
+
+def _given(site: SourceLine | None) -> str:
+    """The name of what a call of torch.autograd.grad is given to take gradients of; "" where its text shows none."""
+    tree = parsed(site.text) if site is not None else None
+    for call in ast.walk(tree) if tree is not None else ():
+        if isinstance(call, ast.Call) and last_name(call.func) == "grad":
+            inputs = [*call.args[1:2], *(each.value for each in call.keywords if each.arg == "inputs")]
+            return next((ast.unparse(each) for each in inputs if isinstance(each, ast.Name | ast.Attribute)), "")
+    return ""
 
 
 def _what_helps(facts: PassFacts, through: bool) -> str:

@@ -34,6 +34,7 @@ from steptime.advice.savings import (
     named,
     partly,
     ratio,
+    rises,
     scaled,
     share_of_step,
     total,
@@ -364,6 +365,11 @@ def _line(made: Rule, line: LineUse, does: str, advice: str, saving: Estimate, c
     return made.finding(summary, advice, saving, category=category, source=line.source, evidence=text)
 
 
+SAVE_WHAT_IS_NEW = (
+    "Something in it grows with the run: save only what is new since the last save, or save it apart and rarely."
+)
+
+
 @rule("ST204", "checkpoint-in-step", supersedes=("outside-model",))
 def checkpoint_in_step(step: StepSummary, case: Case, segments: tuple[SegmentUse, ...] = ()) -> Finding | None:
     """A checkpoint is written every few steps
@@ -373,10 +379,11 @@ def checkpoint_in_step(step: StepSummary, case: Case, segments: tuple[SegmentUse
 
     How we know: Each torch.save in the training thread is timed as a segment of its own; their total, spread over the
     steps, can be saved. Where every step saves, the time in torch.save of its line is. The line is the one of the
-    loop that holds the call.
+    loop that holds the call. Saves that become longer, by half or more and steadily, hold something that grows.
 
-    What helps: Save less often; copy the state to the CPU and write it from another thread or process
-    (torch.distributed.checkpoint.async_save does both); save the optimizer's state less often than the parameters.
+    What helps: Save only what is new since the last save, or what grows apart and rarely. Save less often; copy the
+    state to the CPU and write it from another thread or process (torch.distributed.checkpoint.async_save does both);
+    save the optimizer's state less often than the parameters.
 
     When to ignore it: When the machine may vanish at any time and a step is expensive.
     """
@@ -397,8 +404,11 @@ def checkpoint_in_step(step: StepSummary, case: Case, segments: tuple[SegmentUse
     each = use.duration / max(1, use.count)
     every = use.every or steps / max(1, use.count)
     spread = each / every
+    takes = format_duration(each)
+    if use.growth is not None:
+        takes, advice = rises(use.growth), SAVE_WHAT_IS_NEW
     summary = (
-        f"A checkpoint every {every:.0f} steps takes {format_duration(each)}: "
+        f"A checkpoint every {every:.0f} steps takes {takes}: "
         f"{format_duration(spread)} for each step ({share_of_step(spread, step)} of it)"
     )
     saving = modelled(spread, 0.8 * spread, 1.2 * spread, use.count)

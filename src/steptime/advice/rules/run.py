@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from steptime.advice.line_evidence import line_times, steady_time
 from steptime.advice.models import AT_ONCE, check_time, checks
 from steptime.advice.places import short_name
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Weight, rule
-from steptime.advice.rules.python import OFTEN
+from steptime.advice.rules.python import OFTEN, SAVE_WHAT_IS_NEW
 from steptime.advice.rules.switches import CHECKS_OFF
 from steptime.advice.rules.ways import way_at
 from steptime.advice.run_uses import (
@@ -26,10 +27,19 @@ from steptime.advice.run_uses import (
     OutlierUse,
     PeriodUse,
     SegmentUse,
+    SmallBatches,
     StepSummary,
 )
-from steptime.advice.savings import in_step, modelled, named, ratio, scaled
-from steptime.advice.segment_evidence import MOST, MOST_SLOWED, in_environment, line_place, only_calls, own_work
+from steptime.advice.savings import in_step, modelled, named, ratio, rises, scaled
+from steptime.advice.segment_evidence import (
+    MOST,
+    MOST_SLOWED,
+    in_environment,
+    is_environment,
+    line_place,
+    only_calls,
+    own_work,
+)
 from steptime.advice.step_evidence import others_took_cpus
 from steptime.advice.unclaimed import ASK, LARGE
 from steptime.advice.verdict import outliers_text, part_words
@@ -61,11 +71,13 @@ def slow_evaluation(segments: tuple[SegmentUse, ...]) -> Finding | None:
     this is never charged to them.
 
     How we know: Forward calls without gradients, and the loaders that feed them, are their own segments of the run;
-    their total is compared with the run after the warm-up.
+    their total is compared with the run after the warm-up. The rows of some of these calls are counted. Where they have
+    a fourth of a training batch or less, and as many rows would take far less time in passes as training has, the small
+    batches are the cause.
 
-    What helps: Evaluate less often or on a fixed part of the data; a larger batch without gradients
-    (torch.inference_mode); workers for the validation loader; evaluate checkpoints in another process. What is wanted
-    of the training set alone, the training steps have: add up their losses and hits.
+    What helps: Larger batches without gradients (torch.inference_mode): a loader for evaluation needs a batch size of
+    its own. Evaluate less often or on a fixed part of the data; workers for the validation loader; evaluate checkpoints
+    in another process. What is wanted of the training set alone, the training steps have: add up their losses and hits.
 
     When to ignore it: When the measured piece of the run is too short to hold the usual number of training steps per
     evaluation.
@@ -76,7 +88,28 @@ def slow_evaluation(segments: tuple[SegmentUse, ...]) -> Finding | None:
     summary = f"Evaluation ran {_times(use)} and took {format_share(use.share)} of the run"
     advice = "Evaluate less often, on less data, or with larger batches; scores of training data: from its own steps."
     given = {**_where(use)} if use.asked is None else {**_where(use), "source": use.asked}
-    return slow_evaluation.finding(f"{summary} ({format_duration(use.duration)})", advice, **given)
+    whole = f"{summary} ({format_duration(use.duration)})"
+    if use.small is not None:
+        summary, advice = _in_small_batches(use.small)
+        given = {
+            **_where(use, f"{whole}.", f"A training batch has {use.small.usual} rows."),
+            "source": use.small.loader or given["source"],
+        }
+        return slow_evaluation.finding(summary, advice, **given)
+    return slow_evaluation.finding(whole, advice, **given)
+
+
+def _in_small_batches(use: SmallBatches) -> tuple[str, str]:
+    """Summary and advice."""
+    where = f"The evaluation's loader has a batch size of {use.rows}"
+    advice = f"Give this loader a batch size of its own, {use.usual} or more"
+    if use.loader is None:
+        where = f"Without gradients the model gets {format_count(use.rows, 'row')} at a time"
+        advice = f"Call it on {use.usual} rows or more at once, unless a call needs what the one before gave"
+    passes, fewer = format_count(round(use.calls), "forward pass"), math.ceil(use.calls * use.rows / max(1, use.usual))
+    summary = f"{where}: {passes}, {format_duration(use.forward)}; "
+    summary += f"{fewer} of {use.usual} rows, some {format_duration(use.batched)}"
+    return summary, f"{advice}: a batch without gradients needs less memory than in training."
 
 
 @rule("ST902", "slow-checkpoint", weight=Weight.NOTE)
@@ -98,9 +131,10 @@ def slow_checkpoint(step: StepSummary, segments: tuple[SegmentUse, ...]) -> Find
     if use is None or use.count * OFTEN >= steps:
         return None
     summary = f"Checkpoints were written {_times(use)} and took {format_share(use.share)} of the run"
-    return slow_checkpoint.finding(
-        f"{summary} ({format_duration(use.duration)})", "Save less often, or asynchronously."
-    )
+    summary, advice = f"{summary} ({format_duration(use.duration)})", "Save less often, or asynchronously."
+    if use.growth is not None:
+        summary, advice = f"{summary}: {rises(use.growth)}", SAVE_WHAT_IS_NEW
+    return slow_checkpoint.finding(summary, advice)
 
 
 LEAST_CHECKS = 0.1
@@ -126,6 +160,7 @@ def rollout_share(
     compared with the run after the warm-up. The models' forward is timed in all of them, and in one the
     lines, too; the text of a line shows whether it is the environment (`.step(`, `.reset(`) or a transfer. Where only
     the models' forward takes time, the rule reports calls of the models: a check, a teacher, a generator of samples.
+    Calls with far fewer rows than a training batch are reported as such (see ST901), where no line is an environment.
     Where most of it is in lines in which neither a model nor an environment runs, the rule names these. Where
     torch.distributions checks its arguments for a tenth of it (see ST608), that comes first, and then a slow way to a
     result at the line that takes most (see ST421).
@@ -167,6 +202,10 @@ def rollout_share(
         makes = any(MAKES_TENSORS.search((line.within or line.source).text) for line in lines[:2])
         return rollout_share.finding(summary, ON_LISTS if makes else ON_OWN_WORK, **_where(use))
     summary = f"Rollouts took {format_share(use.share)} of the run ({times})"
+    if use.small is not None and use.lines and not any(map(is_environment, use.lines)):
+        small, better = _in_small_batches(use.small)
+        given = _where(use, f"{summary}.", f"A training batch has {use.small.usual} rows.")
+        return rollout_share.finding(small, better, **given)
     advice = "Act in many environments at once with one batched forward."
     if in_environment(use) >= MOST:
         advice = "Make the environment's own step cheaper, or run environments in processes of their own."
@@ -204,6 +243,8 @@ CATEGORY: dict[str, Part] = {"input": "input", "transfer": "copy"}
 """Category of the phases that are one; the others hold several."""
 
 
+SAVES = re.compile(r"(?i)\bdumps?\(|save|checkpoint|snapshot")
+"""A line that saves something."""
 COPIES = re.compile(r"\.(?:copy|clone|tolist)\(|\b(?:concatenate|concat|cat|[hv]?stack|deepcopy|append|array|sorted)\(")
 """A line that makes a new array or list of all that it reads."""
 
@@ -316,9 +357,11 @@ def periodic_steps(step: StepSummary, period: PeriodUse, loader: LoaderUse | Non
     those steps are slow. Their extra time is spread over all steps. Where lines were timed in slow steps and in others,
     the line with most of the extra time is named, and the savings are its part. The operators are those of profiled
     slow steps. Without such times, the line is the only one of the loop that takes a count modulo something, else the
-    only one that calls anything but torch.
+    only one that calls anything but torch. Slow steps may become slower with each, as where all that was stored so far
+    is saved again.
 
-    What helps: Do it less often, on a part of the data, or in another thread or process.
+    What helps: Do it less often, on a part of the data, or in another thread or process. Of what grows, only the new
+    part.
 
     When to ignore it: When it is the point of the job. Where workers of a loader deliver in bursts, the rule is silent:
     the wait for input is what it is about.
@@ -329,9 +372,14 @@ def periodic_steps(step: StepSummary, period: PeriodUse, loader: LoaderUse | Non
         return None
     cost = scaled(period.cost, period.line_share)
     longer = f"Every {ordinal(period.every)} step takes {format_duration(period.extra)} longer"
+    if period.growth is not None:
+        first, last = map(format_duration, period.growth)
+        longer = f"Every {ordinal(period.every)} step takes {first} more at first, {last} at the end"
     summary = f"{longer}, {in_step(cost.value, step)} on average"
     if period.line is not None and period.line_share < WHOLE_LINE:
         summary = f"{longer}; {format_source(period.line)} makes up {in_step(cost.value, step)} on average"
+        if period.growth is not None:
+            summary = f"{longer}; {format_source(period.line)}: {in_step(cost.value, step)} on average"
     where = part_words(period.phase)
     advice = f"Most of it is {where}: do it less often, on less, or outside of the training thread."
     evidence: tuple[str, ...] = ()
@@ -349,6 +397,9 @@ def periodic_steps(step: StepSummary, period: PeriodUse, loader: LoaderUse | Non
         place = loader.iterated_at or loader.site
         at = f", at {format_source(place)}" if place is not None else ""
         advice = f"It is one step of each epoch: look at what starts or ends one{at}, such as a new loader or dataset."
+    if period.growth is not None:
+        saves = period.line is not None and SAVES.search(period.line.text)
+        advice = SAVE_WHAT_IS_NEW if saves else f"Look for what {where} goes through that grows with the run."
     category = CATEGORY.get(period.phase, "")
     return periodic_steps.finding(summary, advice, cost, category=category, source=period.line, evidence=evidence)
 
@@ -370,7 +421,8 @@ def outlier_steps(outliers: OutlierUse, caught: CaughtUse | None = None) -> Find
     turn (ST905), are the job's own and stay in the mean. So do steps that wait for input, if they are more than one in
     fifty: a late batch now and then is how the job runs. Steps whose model took long and whose wait was shorter for it
     are no longer as a whole: the mean leaves them out, and nothing is reported of them. Where they have many backward
-    passes, the line that starts these is named (see ST510).
+    passes, the line that starts these is named (see ST510); else the line with most of the time, where one of them was
+    timed by line. Outliers that become longer, by half or more and steadily, go through something that grows.
 
     What helps: Look at what else the job does in these steps (a checkpoint, a log, a first batch of another shape), and
     at what else ran on the machine then.
@@ -390,7 +442,12 @@ def outlier_steps(outliers: OutlierUse, caught: CaughtUse | None = None) -> Find
     advice, passes = f"Look at {words} in these steps.", outliers.passes
     if passes is not None and passes.shared:
         advice, evidence = AT_ONCE, (*evidence, "All of these passes go through the same graph.")
-    source = passes.source if passes is not None else None
+    elif outliers.line is not None:
+        advice = f"Look at what {format_source(outliers.line)} does in these steps."
+        evidence = (*evidence, f"{format_source(outliers.line)}: {outliers.line.text}")
+        if outliers.rise is not None and SAVES.search(outliers.line.text):
+            advice = SAVE_WHAT_IS_NEW
+    source = passes.source if passes is not None else outliers.line
     return outlier_steps.finding(outliers_text(outliers), advice, source=source, evidence=evidence)
 
 
