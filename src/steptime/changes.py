@@ -35,6 +35,7 @@ SWITCHABLE = frozenset(
         "matmul-precision",
         "optimizer",
         "sdpa-backend",
+        "unchecked-distributions",
         "zero-grad",
     }
 )

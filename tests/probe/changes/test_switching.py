@@ -25,6 +25,7 @@ CASES = {
     "matmul-precision": {"precision": "high"},
     "optimizer": {"fused": True},
     "sdpa-backend": {"backend": "math"},
+    "unchecked-distributions": {},
     "zero-grad": {},
 }
 MORE = [("autocast", {"dtype": "float16"}), ("optimizer", {"foreach": True})]
@@ -37,6 +38,7 @@ FELT = {
     "matmul-precision": "matmul",
     "optimizer": "groups",
     "sdpa-backend": "sdpa",
+    "unchecked-distributions": "checks",
 }
 """What of the job's state shows that a change is on."""
 
