@@ -139,6 +139,13 @@ def test_another_category_is_another_matter() -> None:
     assert set(names(general, special)) == {"general", "special"}
 
 
+def test_a_line_of_the_loop_does_not_explain_what_the_loader_is_waited_for() -> None:
+    waiting = PLANTED["slow-collate"]["fires"]
+    (work,) = PLANTED["goes-through-all"]["fires"].works
+    case = replace(waiting, works=(work,))
+    assert {"slow-collate", "goes-through-all"} <= {each.name for each in examine(case, CATALOGUE).findings}
+
+
 def test_findings_about_lines_are_replaced_line_by_line() -> None:
     general = made(
         "ST901",

@@ -532,6 +532,8 @@ def _replaces(finding: Finding, general: Finding, rules: Rules) -> bool:
             return False
     if finding.category and general.category and finding.category != general.category:
         return False
+    if not finding.category and general.category == "input" and finding.source is not None:
+        return False  # a line of the step is not what the loader is waited for
     line, other = (each and _place(each) for each in (finding.spent_at, general.spent_at))
     if rules[general.name].by_line and other is not None and line != other:
         return False
