@@ -149,7 +149,7 @@ def test_one_kernel_computes_what_the_chain_computes(name: str, backward: bool, 
     given = own["inputs"]()
     expected, found = own["chain"](*given), own["fused"](*given)
     assert found.shape == expected.shape
-    assert torch.allclose(found, expected, rtol=2e-5, atol=2e-6)
+    assert torch.allclose(found, expected, rtol=2e-5, atol=2e-6, equal_nan=True)  # a row may be masked as a whole
 
 
 def test_gradients_in_bfloat16_and_a_cast(triton: None) -> None:
