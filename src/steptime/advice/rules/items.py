@@ -70,7 +70,7 @@ def avoidable_item_work(step: StepSummary, loader: LoaderUse, paths: tuple[PathU
     saved = min(part * usual, loader.wait.value)
     if not better or ratio(saved, step.duration.value) < LEAST:
         return None
-    waited = f"{format_duration(saved)} ({share_of_step(saved, step)})"
+    waited = f"{format_duration(loader.wait.value)} ({share_of_step(loader.wait.value, step)})"
     return avoidable_item_work.finding(
         f"{format_source(source)}: {what}; steps wait {waited} for the loader",
         " ".join(filter(None, (better, _workers(case, loader)))),
