@@ -45,7 +45,7 @@ def finding(rule: str, name: str) -> Finding:
         ("overhead-bound", "fires-where-breaks-are-known", "mend its graph breaks (ST308)"),
         ("overhead-bound", "fires-in-recurrent-layers-of-torch", "no compiler takes apart"),
         ("overhead-bound", "fires-on-several-stalls", "trace later steps"),
-        ("dispatch-loop", "fires-by-a-timed-line-of-the-function", "Replace the loop"),
+        ("dispatch-loop", "fires-by-a-timed-line-of-the-function", "Vectorize: replace the loop"),
         ("dispatch-loop", "fires-on-a-loop-over-parameters", "torch._foreach_*"),
         ("overhead-bound", "fires-on-many-micro-batches", "fewer, larger micro-batches (16 per step now)"),
         ("allocator-stalls", "fires", "empty_cache()"),

@@ -266,7 +266,7 @@ def test_a_line_that_reads_a_container_that_grows_says_so(text: str, line: int, 
     case = replace(CASE, memory=MemoryUse("cpu", 2 << 30, holders=(holder,)))
     source = SourceLine("a.py", line, "sample" if line == 9 else "add", text)
     (finding,) = examine(case, [made("ST901", "slow", found("ST901", "slow", saving(200), source=source))]).findings
-    sentence = "It reads the deque Replay.items, which gets 40 longer with each step."
+    sentence = "It reads the deque Replay.items, which grows by 40 with each step."
     assert (sentence in finding.evidence) is says
     assert ("Empty Replay.items once it has served" in finding.advice) is says
 
@@ -276,7 +276,7 @@ def test_a_line_of_a_function_whose_results_a_cache_keeps_says_that_it_grows() -
     case = replace(CASE, memory=MemoryUse("cpu", 2 << 30, holders=(holder,)))
     source = SourceLine("a.py", 5, "offsets", "return torch.arange(count)")
     (finding,) = examine(case, [made("ST901", "slow", found("ST901", "slow", saving(200), source=source))]).findings
-    assert "Its results stay in the cache offsets, which gets 1 longer with each step." in finding.evidence
+    assert "Its results stay in the cache offsets, which grows by 1 with each step." in finding.evidence
     assert "Give the cache of offsets a limit" in finding.advice
 
 

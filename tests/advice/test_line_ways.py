@@ -146,18 +146,21 @@ def in_python(made: LineUse) -> Case:
 
 
 def logged(spent: int) -> Case:
-    """A line that makes a text for a logger, whose own call takes `spent` ns."""
+    """A line that makes a text for a logger, whose own call takes `spent` ns: 0 where it was too short to be kept."""
     source = at('log.debug(f"{x.tolist()}")')
-    call = OutsideCall("logging.Logger.debug", spent)
-    work = LineWork(source, 1.0, 12 * MS, own=12 * MS - spent, calls=(call,))
-    works = work_uses([Looked(RepeatFacts(0, 1, 0, 4, works=(work,)))], {}, (), 20 * MS)
+    calls = (OutsideCall("logging.Logger.debug", spent),) if spent else ()
+    work = LineWork(source, 1.0, 12 * MS, own=12 * MS - spent, calls=calls)
+    called = {(source.file, source.line): ("logging.Logger.debug",)}
+    works = work_uses([Looked(RepeatFacts(0, 1, 0, 4, works=(work,)))], called, (), 20 * MS)
     made = line(source.text, 12 * MS, calls="torch.Tensor.tolist logging.Logger.debug")
     return replace(in_python(replace(made, source=source)), works=works)
 
 
 def test_a_logger_that_drops_what_is_made_for_it_is_asked_first() -> None:
-    found = next(each for each in examine(logged(5_000), CATALOGUE).findings if each.name == "logging-in-step")
-    assert "`if log.isEnabledFor(logging.DEBUG):`" in found.advice
+    for spent in (0, 5_000):
+        found = next(each for each in examine(logged(spent), CATALOGUE).findings if each.name == "logging-in-step")
+        assert "formats messages that are never written" in found.summary
+        assert "`if log.isEnabledFor(logging.DEBUG):`" in found.advice
     writes = next(each for each in examine(logged(200_000), CATALOGUE).findings if each.name == "logging-in-step")
     assert writes.advice.startswith("Log every n-th step")
 

@@ -116,7 +116,7 @@ def test_a_loop_over_single_values_is_told_by_how_often_its_lines_run() -> None:
     paths = (PathUse(4 * MS, "", (inner,), 52_345.0), PathUse(1 * MS, "", (head,), 52_347.0))
     found = with_what_runs(finding(source=inner), replace(BASE, paths=paths), general=True)
     assert found.advice.startswith(
-        "Here a Python loop runs tens of thousands of rounds per step: compute all rounds at once"
+        "Here a Python loop runs tens of thousands of rounds per step: vectorize it: compute all rounds at once"
     )
     lines = tuple(
         LineUse(path.lines[0], "python", about(path.duration), about(path.duration), path.ran) for path in paths

@@ -206,7 +206,7 @@ def test_of_a_loop_whose_rounds_differ_nothing_is_said(body: str) -> None:
     [
         ("out[i] = (x[i] @ keys).tanh()", "No round of the loop reads what another wrote"),
         ("h = (x[i] @ keys + h).tanh()", "Each round takes h from the one before"),
-        ("h = cells[i](h)", "Replace the loop by one operator"),
+        ("h = cells[i](h)", "Vectorize: replace the loop by one operator"),
     ],
 )
 def test_a_dispatch_loop_is_advised_by_whether_its_rounds_need_each_other(body: str, advice: str) -> None:

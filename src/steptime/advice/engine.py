@@ -323,7 +323,7 @@ def _with_container(finding: Finding, longer: Sequence[HolderUse]) -> Finding:
         keeps = each.kind == "cache" and each.name == line.function
         if each.source != line and each.name not in finding.summary and (keeps or re.search(named, texts)):
             reads = "Its results stay in" if keeps else "It reads"
-            grows = f"{reads} the {each.kind} {each.name}, which gets {each.entries:,.0f} longer with each step."
+            grows = f"{reads} the {each.kind} {each.name}, which grows by {each.entries:,.0f} with each step."
             advice = f"Empty {each.name} once it has served, bound it, or keep a sum of it."
             if each.kind == "cache":
                 advice = limit_of_cache(each.name)

@@ -16,8 +16,8 @@ MANY_ROUNDS, LONGEST_ROUND = 1000.0, 20_000.0
 """Rounds per step from which on a loop goes through single values, and ns of a round up to which it does: a few small
 operators, or functions of numpy on arrays, take as much."""
 AT_ONCE = (
-    "compute all rounds at once, on whole arrays (numpy, torch); what is the same for a sample in every epoch, compute "
-    "once before training and keep."
+    "vectorize it: compute all rounds at once, on whole arrays (numpy, torch); what is the same for a sample in every "
+    "epoch, compute once before training and keep."
 )
 ONCE = (
     "take what is the same each time once, before the loop or in __init__, and compute the rest on whole arrays "

@@ -184,11 +184,11 @@ def _place(source: SourceLine) -> tuple[str, int]:
 def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tuple[str, str, float]]:
     """(kind, what, ns) of what a line goes through, or makes for nothing."""
     yield from _gone_through(line, names)
-    logged = [call.duration for call in line.calls if LOGS.fullmatch(call.name)]
+    logged = sum(call.duration for call in line.calls if LOGS.fullmatch(call.name))  # short ones are not kept
     if LOADS.fullmatch(line.site.text) and 0 < line.used <= LITTLE * line.held:
         what = f"{format_bytes(line.used)} of each {format_bytes(line.held)}"
         yield "view", what, line.duration * (1 - line.used / line.held)
-    if logged and sum(logged) <= SILENT * line.evaluations:
+    if logged <= SILENT * line.evaluations and any(map(LOGS.fullmatch, (*names, *(call.name for call in line.calls)))):
         yield UNLOGGED, "", line.own
     reads = READS.search(line.site.text) or any(map(READING.fullmatch, (*names, *(call.name for call in line.calls))))
     grows = joins_itself(line.site.text)  # it copies all, of whatever precision

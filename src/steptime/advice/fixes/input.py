@@ -90,7 +90,7 @@ ms in pure Python and 18 ms of training next to them, a wait of 10.5 ms became o
 lock go (zlib), 2.5 to 3.5 ms became 1.1 to 1.5 ms."""
 
 EXAMPLE_SIMILAR_LENGTHS = '''class LengthSampler(torch.utils.data.Sampler):
-    """Batches of rows of like length. lengths: of all rows of the dataset."""
+    """Batches of rows of similar length. lengths: of all rows of the dataset."""
 
     def __init__(self, lengths, batch_size, batches=50):
         self.lengths, self.batch_size, self.window = lengths, batch_size, batches * batch_size
@@ -443,10 +443,10 @@ def file_system_sharing(step: StepSummary, loader: LoaderUse, case: Case) -> Opt
 
 @fix("RM111", "similar-lengths", addresses={"ST109"}, promise=Promise.SAME_CURVE, risk=3)
 def similar_lengths(compiled: bool, loader: LoaderUse) -> Option | None:
-    """Rows of like length in one batch
+    """Rows of similar length in one batch
 
     What it changes: The sampler of the training DataLoader draws as before. Among its draws for up to fifty batches in
-    a row, rows of like length come into one batch, and these batches come in random order.
+    a row, rows of similar length come into one batch, and these batches come in random order.
 
     What it promises: A curve as another seed would give: each row is trained on as often as before, in other company.
 
@@ -465,7 +465,7 @@ def similar_lengths(compiled: bool, loader: LoaderUse) -> Option | None:
     place = (("site", f"{loader.site.file}:{loader.site.line}"),) if loader.site is not None else ()
     snippet = Snippet(EXAMPLE_SIMILAR_LENGTHS, loader.site)
     change = Change("similar-lengths", arguments=place)
-    return Option("rows of like length in a batch", (change,), None, snippet, "which rows share a batch", True)
+    return Option("rows of similar length in a batch", (change,), None, snippet, "which rows share a batch", True)
 
 
 @fix("RM112", "whole-batches", addresses={"ST304", "ST309"}, promise=Promise.SAME_CURVE, risk=2)
@@ -506,8 +506,8 @@ def few_lengths(compilations: tuple[CompilationUse, ...]) -> Option | None:
     number of lengths, by the sizes that failed guards have shown: the bounds are those that pad least. The code has the
     fewest that pad a tenth or less.
 
-    When to leave it: When code that is compiled for all sizes is as fast (RM309), or rows of like length share batches
-    (RM111).
+    When to leave it: When code that is compiled for all sizes is as fast (RM309), or rows of similar length share
+    batches (RM111).
     """
     for dimension in (1, 2):
         sizes = sorted({size for each in compilations for size in _size_in(each.reason, dimension)})

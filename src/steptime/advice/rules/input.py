@@ -607,6 +607,9 @@ LEAST_BEYOND = 0.05
 """Fraction of the length behind the longest row of a batch: from there on rows are filled up to a fixed length."""
 
 
+SIMILAR_LENGTHS = "Make batches of rows of similar length (bucketing): rows of a batch differ that much."
+
+
 @rule("ST109", "padding", supersedes=("unstable-steps",), at_setting=True)
 def padded_tokens(
     categories: tuple[CategoryUse, ...], phases: tuple[CategoryUse, ...], padding: PaddingFacts, case: Case
@@ -623,10 +626,10 @@ def padded_tokens(
     interval is wide. A batch that is packed (pack_padded_sequence) computes none of it. The line is the one of the
     loader's code that fills rows up, where it runs in this process.
 
-    What helps: Pad to the longest row of the batch, not to a fixed length; draw rows of like length together (RM111;
-    Hugging Face's Trainer by group_by_length=True, from version 5 on by train_sampling_strategy="group_by_length"); or
-    pack rows end to end, with a mask or position ids that keep them apart, or nested tensors (torch.nested with the
-    jagged layout).
+    What helps: Pad to the longest row of the batch, not to a fixed length; make batches of rows of similar length
+    (RM111; Hugging Face's Trainer by group_by_length=True, from version 5 on by
+    train_sampling_strategy="group_by_length"); or pack rows end to end, with a mask or position ids that keep them
+    apart, or nested tensors (torch.nested with the jagged layout).
 
     When to ignore it: When shapes must stay fixed: for a compiler without dynamic shapes, or CUDA graphs. A few fixed
     lengths keep most of the gain then.
@@ -642,11 +645,11 @@ def padded_tokens(
     looked_at = "the one batch that was" if use.batches == 1 else f"the {use.batches} batches that were"
     summary = f"{format_share(use.share)} of the tokens are padding (in {looked_at} looked at)"
     loader = case.loader.site if case.loader is not None else None
-    site, advice = loader or use.site, "Draw rows of like length together: rows of a batch differ that much."
+    site, advice = loader or use.site, SIMILAR_LENGTHS
     if use.beyond >= LEAST_BEYOND:
         summary += f", {format_share(use.beyond)} of the length behind every row"
         site = use.site or loader
-        advice = "Pad to the longest row of each batch, and draw rows of like length together."
+        advice = "Pad to the longest row of each batch, and make batches of rows of similar length (bucketing)."
     return padded_tokens.finding(summary, advice, saving, category="compute", source=site)
 
 

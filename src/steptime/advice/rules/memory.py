@@ -122,7 +122,7 @@ def _kept(holder: HolderUse) -> str:
     named = f"The {holder.kind} {holder.name}" if holder.kind else "Something that was not found"
     if holder.entries and not holder.tensors:
         most = f", up to {holder.most:,}" if holder.most is not None else ""
-        return f"{named} gets {holder.entries:,.0f} entries longer with every step{most}."
+        return f"{named} grows by {holder.entries:,.0f} entries with every step{most}."
     kept = f"keeps {holder.tensors:.3g} tensors more with every step" if holder.tensors >= 1 else "is a sum that grows"
     if 0 < holder.tensors < 1 <= holder.bytes:
         kept = f"keeps a tensor more every {1 / holder.tensors:,.0f} steps"

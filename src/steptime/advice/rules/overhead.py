@@ -129,9 +129,9 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
     launch, on_device = named(categories, "overhead"), step.device != "cpu"
     overhead = launch.recoverable if launch is not None else NOTHING
     compiled = or_compile(case.second_order, "the function that holds it")
-    advice = f"Replace the loop by one operator on the whole tensor{compiled}."
     if case.compilations or step.compiled:
-        advice = "Replace the loop by one operator on the whole tensor; the compiler has left this line as it is."
+        compiled = "; the compiler has left this line as it is"
+    advice = f"Vectorize: replace the loop by one operator on the whole tensor{compiled}."
     everything = sum(operator.calls for operator in case.operators)
     for site in sorted(loops(case), key=lambda site: site.calls, reverse=True)[:MOST_SITES]:
         part = ratio(site.calls, max(everything, site.calls))

@@ -22,6 +22,7 @@ from steptime.advice.line_evidence import (
     own_share,
     sampled_lines,
 )
+from steptime.advice.line_ways import UNLOGGED
 from steptime.advice.models import REFUSED, hand_made_update
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Part, Rule, rule
 from steptime.advice.run_uses import GarbageUse, SegmentUse, StepSummary
@@ -250,7 +251,7 @@ def _finding(step: StepSummary, group: list[LineTime], saving: Estimate, unprofi
     summary = f"{where}: {in_step(saving.value, step)} {inside}"
     named_function = summary.replace(inside, _in_what(group[0], inside) if len(group) == 1 else inside)
     summary = named_function if len(named_function) <= LONGEST_SUMMARY else summary
-    advice = "Move this out of the step, do it less often, or do it on whole arrays."
+    advice = "Move this out of the step, do it less often, or vectorize it (whole arrays, no loop)."
     if any(line_kind(each.line.calls) is LineKind.GRADIENTS for each in group):
         advice = EACH_UPDATE
     evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
@@ -351,11 +352,15 @@ def logging_in_step(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -
     for time in line_times(lines, case.phases):
         if time.line.role != "evaluation" and line_kind(time.line.calls) is LineKind.LOGGING:
             saving = time.duration if step.device == "cpu" else time.python
-            does = f"logs for {in_step(saving.value, step)}"
+            dropped = any(each.kind == UNLOGGED and each.source == time.line.source for each in case.works)
+            does = f"{MADE_TO_DROP if dropped else 'logs for'} {in_step(saving.value, step)}"
             advice = "Log every n-th step, or from another thread."
             if any(map(LIGHTNING_LOG.fullmatch, time.line.calls)):
                 advice = "Call it for every n-th batch only: the Trainer's log_every_n_steps does not spare the call."
             yield _line(logging_in_step, time.line, does, advice, saving)
+
+
+MADE_TO_DROP = "formats messages that are never written (below the logger's level), for"
 
 
 def _line(made: Rule, line: LineUse, does: str, advice: str, saving: Estimate, category: Part = "") -> Finding:

@@ -289,7 +289,7 @@ def steps_changed(
     keeps = f": {change.carried} keeps its graph" if change.carried else ""
     if keeps:
         summary = f"Since step {change.step}{epoch} a step takes {took}{keeps}"
-    gets = "get {} more" if change.longer.startswith(HOOKS_OF) else "gets {} longer"
+    gets = "get {} more" if change.longer.startswith(HOOKS_OF) else "grows by {}"
     longer = f"{change.longer} {gets.format(f'{change.entries:,.0f}')} with each step" if change.longer else ""
     if change.gradual:
         summary = _growing_summary(change, keeps, longer)
@@ -335,7 +335,7 @@ def _growing_summary(change: LastingChange, keeps: str, longer: str) -> str:
     part, each = part_words(change.phase), format_duration(change.by_step)
     place = f", at {format_source(change.line)}" if change.line is not None else ""
     if longer:
-        return f"{longer[:1].upper()}{longer[1:]}, and {part} {each} longer{place}"
+        return f"{longer[:1].upper()}{longer[1:]}, and {part} takes {each} longer{place}"
     grown = f"from {format_duration(change.before)} to {format_duration(change.now)}"
     return f"{part[:1].upper()}{part[1:]} grows by {each} every step, {grown}{keeps or place}"
 
