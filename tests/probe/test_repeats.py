@@ -104,6 +104,20 @@ def test_what_a_line_binds_counts_as_what_a_function_returns() -> None:
     assert names(watched(in_line)) == ["mask"]
 
 
+WEIGHT = torch.ones(SIZE, requires_grad=True)
+
+
+def trained(step: int) -> Any:
+    keys = [WEIGHT.cos() * torch.arange(float(SIZE))]
+    return keys[0].sum().detach() + step
+
+
+def test_what_comes_again_with_a_graph_is_told_apart() -> None:
+    (found,) = watched(trained)
+    assert found["with_graph"] == found["duration"] > 0
+    assert watched(in_line)[0]["with_graph"] == 0
+
+
 def test_several_results_that_come_in_turns_are_counted() -> None:
     (found,) = watched(of_two)
     assert (found["results"], found["again"]) == (2, 2.0)

@@ -26,6 +26,8 @@ CONVERTS = re.compile(r"(?P<name>\btorch\.(?:as_tensor|tensor|\w*Tensor))\(\s*(?
 torch 2.13 reads it number by number."""
 OFF = 0.3
 """Of a time that was taken in a few traced steps."""
+MOST_BACKWARD = 2.0
+"""Times as long as forward: of a product, the gradients of both factors."""
 MOST_OF_A_LINE = 0.3
 """Of the time of a line: a function that takes so much is what the line does."""
 PER_ENTRY = 3.0
@@ -92,12 +94,12 @@ def looked_at(process: Process, layout: Layout, loader: LoaderUse | None, usual:
 
 def repeat_uses(looked: Iterable[Looked], phases: tuple[CategoryUse, ...], usual: float) -> tuple[RepeatUse, ...]:
     """The longest first; of lines that call each other the innermost that takes nearly all. None takes longer than its
-    phase of a steady step, or such a step, `usual` ns."""
+    phase of a steady step, or such a step, `usual` ns; backward through it comes on top (`_with_backward`)."""
     whole = {phase.name: phase.duration.value for phase in phases}
     found = [
         RepeatUse(
             source=line.site,
-            duration=_about(min(whole.get(line.part, usual), each.share * line.duration)),
+            duration=_with_backward(line, min(whole.get(line.part, usual), each.share * line.duration), whole),
             evaluations=line.evaluations * each.often,
             again=line.again * each.often,
             results=line.results,
@@ -116,6 +118,16 @@ def repeat_uses(looked: Iterable[Looked], phases: tuple[CategoryUse, ...], usual
 
 def _about(amount: float) -> Estimate:
     return modelled(amount, (1 - OFF) * amount, (1 + OFF) * amount)
+
+
+def _with_backward(line: RepeatedLine, forward: float, whole: Mapping[str, float]) -> Estimate:
+    """Saving of ns of forward, and of backward through the same operators, which takes as many times as long as that of
+    the whole step does: its part of the interval, as a result may be detached. Of two lines that ask for a result, one
+    may need no gradient, and nothing comes on top."""
+    graph = ratio(line.with_graph, line.duration) if line.first is None and line.part != "input" else 0.0
+    spent = whole.get("backward", 0.0)
+    backward = min(spent, graph * forward * min(MOST_BACKWARD, ratio(spent, whole.get("forward", 0.0))))
+    return modelled(forward + backward, (1 - OFF) * forward, (1 + OFF) * (forward + backward))
 
 
 def _apart(lines: Iterable[RepeatedLine]) -> list[RepeatedLine]:

@@ -93,6 +93,14 @@ def _gather(value: Any, found: list[int], deep: int, long: bool) -> int:
     return OPAQUE
 
 
+def _has_graph(value: Any, deep: int = DEEPEST) -> bool:
+    """True if backward may go to a tensor in a result."""
+    kind = type(value)
+    if kind in (list, tuple, dict) and deep:
+        return any(_has_graph(each, deep - 1) for each in islice(value.values() if kind is dict else value, MOST_ITEMS))
+    return kind in NATIVE and bool(value.requires_grad)
+
+
 OPAQUE = -(1 << 60)
 
 
@@ -113,28 +121,32 @@ def _bytes(start: int, count: int, size: int, found: list[int]) -> int:
 class _Evaluated:
     """A line and the fingerprints of what it gave, with the step and the lines that called for it last. outer: the line
     that calls its function, of several the one of `callers` with most repeated time; depth: how many watched functions
-    run then. repeated: ns, again: number, of evaluations whose result had been there before. askers: ns of those that
+    run then. repeated: ns, again: number, of evaluations whose result had been there before; with_graph: ns of those
+    to whose result backward may go. askers: ns of those that
     another line of one call asked for in the same step, by (that line, the line that asks again). changed: what it
     bound was changed later."""
 
     __slots__ = (
         "again", "askers", "callers", "changed", "depth", "evaluations", "outer", "part", "repeated", "results",
+        "with_graph",
     )  # fmt: skip
 
     def __init__(self, outer: _Key | None, part: str, depth: int) -> None:
         self.outer, self.part, self.depth = outer, part, depth
         self.results: dict[int, tuple[int, list[_Key]]] = {}
         self.callers = Counter[_Key]()
-        self.evaluations = self.repeated = self.again = 0
+        self.evaluations = self.repeated = self.again = self.with_graph = 0
         self.askers = Counter[tuple[_Key, _Key]]()
         self.changed = False
 
-    def gave(self, found: int, step: int, callers: list[_Key], took: int) -> None:
-        """The line has given a result, in so many ns. callers: the lines that run, the outermost first."""
+    def gave(self, found: int, step: int, callers: list[_Key], took: int, *, graph: bool) -> None:
+        """The line has given a result, in so many ns. callers: the lines that run, the outermost first. graph: backward
+        may go to the result."""
         self.evaluations += 1
         if found in self.results and step:
             self.repeated += took
             self.again += 1
+            self.with_graph += took * graph
             self.callers.update({callers[-1]: took} if callers and callers[-1][1] else {})
             self.outer = next((key for key, _ in self.callers.most_common(1)), self.outer)
             before, known = self.results[found]
@@ -245,6 +257,7 @@ class RepeatObserver:
             "again": line.again / steps,
             "results": len(line.results),
             "duration": line.repeated / steps,
+            "with_graph": line.with_graph / steps,
         }
 
     # -- the trace function ----------------------------------------------------------------------------------------
@@ -358,7 +371,9 @@ class RepeatObserver:
         found = fingerprint(tuple(map(values.get, names)) if values else returned)
         if found is None or line.evaluations >= MOST_EVALUATIONS:
             return
-        line.gave(found, self.steps, [(each.code, each.line) for each in self._open[: line.depth - 1]], took)
+        callers = [(each.code, each.line) for each in self._open[: line.depth - 1]]
+        graph = any(_has_graph(values.get(name)) for name in names) if values else _has_graph(returned)
+        line.gave(found, self.steps, callers, took, graph=graph)
 
     def _line(self, frame: FrameType, key: _Key, depth: int) -> _Evaluated:
         """key: of a call, with the line below zero."""

@@ -255,8 +255,9 @@ class SampleFacts:
 class RepeatedLine:
     """A line that computed what it had computed before. outer: the line that calls its function, depth: how many
     functions run then. evaluations: per step; again: of those behind the first step, per step, that gave what was there
-    before, in `duration` ns; results: different ones, in all. called: the function of a package that gave them to the
-    line; "" for the line itself. first, asker: two lines of one call that both ask for it in the same step."""
+    before, in `duration` ns, `with_graph` of it with results that backward may go to; results: different ones, in all.
+    called: the function of a package that gave them to the line; "" for the line itself. first, asker: two lines of one
+    call that both ask for it in the same step."""
 
     site: SourceLine
     evaluations: float
@@ -266,6 +267,7 @@ class RepeatedLine:
     outer: SourceLine | None = None
     part: str = ""
     depth: int = 0
+    with_graph: float = 0.0
     called: str = ""
     first: SourceLine | None = None
     asker: SourceLine | None = None
