@@ -1237,6 +1237,11 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires": replace(
             BASE, optimizers=(optimizer(9 * MS, elements=2_600_000, dense_embedding_elements=2_500_000, fused=True),)
         ),
+        "fires-with-what-backward-takes": replace(
+            BASE,
+            optimizers=(optimizer(3 * MS, elements=2_600_000, dense_embedding_elements=2_500_000, fused=True),),
+            operators=(*BASE.operators, operator("fill_", 2, 4 * MS, "memory", "backward", bytes=2e7)),
+        ),
         "clean": replace(
             BASE, optimizers=(optimizer(9 * MS, elements=2_600_000, dense_embedding_elements=100_000, fused=True),)
         ),

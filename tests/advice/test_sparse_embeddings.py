@@ -53,6 +53,16 @@ def test_a_table_is_made_sparse_where_the_update_stays_what_it_was(kind: str) ->
     assert option.saving.value > 4 * MS
 
 
+def test_what_fills_a_dense_gradient_is_no_chain_of_pointwise_operators() -> None:
+    filled = PLANTED["dense-embedding-gradient"]["fires-with-what-backward-takes"]
+    found = {each.name: each for each in examine(filled).findings}
+    dense = found["dense-embedding-gradient"]
+    assert dense.summary.startswith("Backward and Adam")
+    assert dense.savings is not None
+    assert dense.savings.value > 6 * MS
+    assert "memory-bound-pointwise" not in found
+
+
 def test_with_adam_it_is_another_training_and_advice_alone() -> None:
     option = offered(case("Adam"))
     assert option is not None

@@ -11,7 +11,7 @@ import numpy as np
 from steptime.advice.device_uses import CopyUse, GradientUse, MachineUse
 from steptime.advice.evidence import Case, OptimizerUse, SiteUse
 from steptime.advice.kernels import plain_name
-from steptime.advice.line_evidence import UPDATED, LineTime, function_of, line_times, profile_scale
+from steptime.advice.line_evidence import UPDATED, LineTime, function_of, line_times, profile_scale, steady_time
 from steptime.advice.memory_evidence import memory_rate
 from steptime.advice.run_uses import Contention, LoaderUse, NormUse, SettingsUse, StepSummary
 from steptime.advice.savings import ratio
@@ -130,6 +130,21 @@ def _collecting(use: OptimizerUse, machine: MachineUse | None) -> float:
     if machine is None or not machine.updates or not machine.dispatch:
         return 0.0
     return HOST_CALLS.get(use.type, USUAL_HOST_CALLS) * machine.dispatch * use.parameters
+
+
+def dense_gradients(case: Case, elements: int) -> float:
+    """ns per step in which backward makes dense gradients of embeddings of so many elements: it fills at least as much
+    with zeros, and adds the rows that were looked up."""
+    least = BYTES_PER_ELEMENT * elements
+    made = [
+        use for use in case.operators
+        if LOOKED_UP in use.name
+        or (use.phase == "backward" and plain_name(use.name) in FILLING and (use.bytes or 0.0) >= least)
+    ]  # fmt: skip
+    return steady_time(made, case.operators, case.categories, case.machine)
+
+
+LOOKED_UP = "embedding_dense_backward"
 
 
 def hand_made_update(case: Case) -> list[LineTime]:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from steptime.advice.evidence import Case, LineUse, OptimizerUse
 from steptime.advice.fix import CallEdit, Edit, JointEdit, Option, Promise, Snippet, fix
-from steptime.advice.line_evidence import steady_time
-from steptime.advice.models import FOREACH, FUSABLE, lower_bound, zeroing
+from steptime.advice.models import FOREACH, FUSABLE, dense_gradients, lower_bound, zeroing
 from steptime.advice.run_uses import SettingsUse, StepSummary
 from steptime.advice.savings import as_decided, modelled, partly
 from steptime.changes import Change
@@ -23,7 +22,6 @@ LIKELY_SPARSE, SURE_SPARSE = 0.9, 0.4
 """Fraction of the update of embeddings and of the filling of their gradient. By hand (torch 2.13, a table of 200,000
 rows of 32, 256 pairs per step, one thread of a CPU) a step of 9.8 ms took 0.86 with SGD, 18.5 took 2.9 with momentum,
 and 64.8 took 1.35 with Adagrad: what is left is the sorting and the adding of the rows that were looked up."""
-LOOKED_UP = "embedding_dense_backward"
 EXAMPLE_SPARSE = "nn.Embedding(…, sparse=True)"
 EXAMPLE_TWO = """# the table: nn.Embedding(…, sparse=True)
 sparse = torch.optim.SparseAdam(model.table.parameters(), lr=1e-3)
@@ -179,9 +177,7 @@ def sparse_embeddings(step: StepSummary, case: Case) -> Option | None:
         advice = f"Train the table by SparseAdam, the rest by {use.type}: another training, for you to decide on."
         return Option("sparse embeddings", edit=Snippet(EXAMPLE_TWO.format(kind=use.type), use.site), advice=advice)
     part = min(1.0, use.dense_embedding_elements / max(use.elements, 1))
-    making = steady_time([each for each in case.operators if LOOKED_UP in each.name], case.operators, case.categories,
-                         case.machine)  # fmt: skip
-    gain = part * use.duration.value + making
+    gain = part * use.duration.value + dense_gradients(case, use.dense_embedding_elements)
     saving = partly(gain, LIKELY_SPARSE, SURE_SPARSE, step)
     edit = JointEdit((CallEdit("Embedding", (("sparse", "True"),)),), Snippet(EXAMPLE_SPARSE))
     advice = "Make the embedding sparse: sparse=True."

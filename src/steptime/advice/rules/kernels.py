@@ -40,8 +40,9 @@ from steptime.trace.vendors import BUCKET_TO_GRADIENT, is_compiled
 LEAST_SHARE_POINTWISE = 0.2
 """Fraction of the step: plain activations next to small matmuls reach a sixth on a CPU, and there is little to
 fuse; five recordings of a planted chain showed 23 to 37 %."""
-FILL = "fill"
-"""Fills of new tensors under deterministic algorithms: a matter for ST603, and no link of a chain."""
+FILLS = frozenset({"fill", "zero"})
+"""They read nothing, so that no chain goes through them: gradients that are mostly zero, new tensors under
+deterministic algorithms (ST603)."""
 FEWEST_CALLS = 4.0
 """Fewer pointwise operators per step are no chain."""
 FUSION_SAVES = 0.5
@@ -176,8 +177,7 @@ def memory_bound_pointwise(step: StepSummary, operators: tuple[OperatorUse, ...]
     """
     if case.chains:
         return _from_chains(case)
-    forced = FILL if case.settings is not None and case.settings.deterministic else ""
-    chain = [use for use in moving(operators, case.machine) if plain_name(use.name) != forced]
+    chain = [use for use in moving(operators, case.machine) if plain_name(use.name) not in FILLS]
     spent = steady_time(chain, operators, case.categories, case.machine)
     calls = sum(use.calls for use in chain)
     if ratio(spent, step.duration.value) < LEAST_SHARE_POINTWISE or calls < FEWEST_CALLS:

@@ -18,6 +18,7 @@ from steptime.advice.models import (
     FOREACH,
     FUSABLE,
     ITERATIVE,
+    dense_gradients,
     hand_made_update,
     lower_bound,
     zeroing,
@@ -135,14 +136,14 @@ def _above_lower_bound(duration: Estimate, optimizers: Iterable[OptimizerUse], m
 
 
 @rule("ST502", "dense-embedding-gradient", supersedes=("optimizer-share", "single-tensor-optimizer"), at_setting=True)
-def dense_embedding_gradient(step: StepSummary, optimizers: tuple[OptimizerUse, ...]) -> Finding | None:
+def dense_embedding_gradient(step: StepSummary, optimizers: tuple[OptimizerUse, ...], case: Case) -> Finding | None:
     """The gradient of a large embedding is dense, and almost all of it is zero
 
     What it means: Each batch looks up only a few rows of the table, but the gradient has the size of the whole
     table: backward fills it with zeros, and the optimizer updates every row in every step.
 
-    How we know: The savings are the optimizer's time times the share of such embeddings in its elements. Filling in
-    the zeros comes on top.
+    How we know: The savings are the optimizer's time times the share of such embeddings in its elements, and what
+    backward takes to fill their gradients with zeros and to add the rows that were looked up.
 
     What helps: Embedding(..., sparse=True) with SparseAdam, SGD or Adagrad for that table (the moments of untouched
     rows then stay as they are, which changes Adam's curve slightly). Or give the table its own optimizer, which
@@ -159,11 +160,19 @@ def dense_embedding_gradient(step: StepSummary, optimizers: tuple[OptimizerUse, 
     part = ratio(use.dense_embedding_elements, max(use.elements, use.dense_embedding_elements))
     if part < LEAST_EMBEDDINGS or use.dense_embedding_elements < FEWEST_ELEMENTS:
         return None
-    saving = scaled(use.duration, part)
-    elements = f"{use.dense_embedding_elements / 1e6:.1f} M elements of embeddings"
+    updating, making = scaled(use.duration, part), dense_gradients(case, use.dense_embedding_elements)
+    saving = total((updating, modelled(making, SURELY_MADE * making, making)))
+    elements = f"dense gradients of {use.dense_embedding_elements / 1e6:.1f} M elements of embeddings"
     summary = f"{use.type} spends {in_step(saving.value, step)} on {elements}"
+    if making >= SMALL_PART * saving.value:
+        summary = f"Backward and {use.type} spend {in_step(saving.value, step)} on {elements}"
     advice = "Make the embedding sparse (sparse=True) with SparseAdam or SGD for it."
     return dense_embedding_gradient.finding(summary, advice, saving, source=use.site)
+
+
+SURELY_MADE, SMALL_PART = 0.5, 0.1
+"""Fraction of the making that a sparse gradient surely saves (it still sorts and adds the rows), and fraction of the
+savings from which on it is named."""
 
 
 @rule("ST503", "single-tensor-optimizer", supersedes=("optimizer-share", "overhead-bound"), at_setting=True)
