@@ -55,6 +55,7 @@ from steptime.advice.run_uses import (
     SettingsUse,
     ShapedUse,
     SmallBatches,
+    SpreadUse,
     WorkUse,
 )
 from steptime.analysis.modules import ModuleUse
@@ -93,6 +94,7 @@ SORTED_FOR_FEW = replace(
     runs=(RunUse(NEAREST, "aten::argsort", 1.0, 5 * MS, 1.0, "[[256, 256], [], []]"),),
 )
 """A part of a sort is a slow way of its own: the first five of 256 in each row."""
+PAIRS = SpreadUse("distance", (128, 100, 64), 1.0, 5 * MS, ITEM)
 UNIQUE_ROWS = ShapedUse(
     "unique_dim", ((12_000, 4),), ("long int",), ("", "0", "True", "True", "True"), 1.0, 8 * MS, source=ITEM
 )
@@ -1784,6 +1786,13 @@ PLANTED: dict[str, dict[str, Case]] = {
         ),
         "clean-of-a-list": replace(SORTED_FOR_FEW, called=()),
         "clean-short": replace(SORTED_FOR_FEW, paths=(PathUse(0.1 * MS, "forward", (NEAREST,)),)),
+    },
+    "all-pairs": {
+        "fires": replace(BASE, spread=(PAIRS,)),
+        "fires-on-products": replace(BASE, spread=(replace(PAIRS, kind="product"),)),
+        "fires-where-stacks-are-missing": replace(BASE, spread=(replace(PAIRS, source=None),)),
+        "clean": replace(BASE, spread=(replace(PAIRS, duration=0.5 * MS),)),
+        "clean-on-cuda": replace(_CUDA, spread=(PAIRS,)),
     },
     "slow-operator": {
         "fires": replace(BASE, shaped=(UNIQUE_ROWS,)),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from advice.healthy import phases
 
 from steptime.advice.repeat_evidence import GOING_THROUGH, Looked, _apart, repeat_uses
 from steptime.quantities import SourceLine
 from steptime.recording.recording import RepeatedLine, RepeatFacts
-from tests.advice.healthy import phases
 
 CALL = SourceLine("train.py", 44, "product", "kl = kl_divergence(old, policy(states))")
 FORWARD = SourceLine("train.py", 22, "Policy.forward", "return Normal(self.body(states), self.scale)")

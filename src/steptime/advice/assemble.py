@@ -40,6 +40,7 @@ from steptime.advice.savings import ratio
 from steptime.advice.segment_evidence import segment_uses
 from steptime.advice.seldom_read import seldom_uses
 from steptime.advice.shaped_evidence import shaped_uses
+from steptime.advice.spread_evidence import spread_uses
 from steptime.advice.step_evidence import (
     category_uses,
     contention_use,
@@ -188,7 +189,8 @@ def with_profile(
         return case
     if not steps.on_device:
         stacks = [window for window in recorded.windows if window.stacks]
-        case = replace(case, shaped=shaped_uses(steps, stacks, recorded.operators, case.operators))
+        profiled = steps, stacks, recorded.operators, case.operators
+        case = replace(case, shaped=shaped_uses(*profiled), spread=spread_uses(*profiled))
         return with_processor(case, steps)
     traced = recorded.breakdown if case.step.mode == "trace" else breakdown_of(steps)
     return with_device(case, steps, traced, recorded.sources)

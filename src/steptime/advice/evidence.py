@@ -43,6 +43,7 @@ from steptime.advice.run_uses import (
     SegmentUse,
     SettingsUse,
     ShapedUse,
+    SpreadUse,
     StepSummary,
     WorkUse,
 )
@@ -337,6 +338,7 @@ class Case(RuleFacts):
     functions: tuple[FunctionUse, ...] = absent((), "no step was profiled with Python stacks")
     runs: tuple[RunUse, ...] = absent((), "no step was profiled with Python stacks")
     shaped: tuple[ShapedUse, ...] = absent((), "no operator with a faster way was profiled on a CPU")
+    spread: tuple[SpreadUse, ...] = absent((), "no tensors of all pairs were seen to be summed up on a CPU")
     repeated: RepeatedForward | None = absent(None, "no model that trains ran without gradients in the steps")
     frozen: RepeatedForward | None = absent(None, "no model that never has gradients ran in the steps")
     works: tuple[WorkUse, ...] = absent((), "no line was seen to go through all of a container, a folder or a file")

@@ -423,3 +423,16 @@ class ShapedUse:
     trains: bool = False
     source: SourceLine | None = None
     module: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadUse:
+    """Tensors of all pairs that are summed up. kind: "distance" (of differences) or "product". shape: theirs. calls:
+    per step that make one; duration: ns in a steady step of all operators on tensors of this shape, backward too.
+    source: user's function that makes them."""
+
+    kind: str
+    shape: tuple[int, ...]
+    calls: float
+    duration: float
+    source: SourceLine | None = None

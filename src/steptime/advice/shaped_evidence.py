@@ -56,14 +56,14 @@ def shaped_uses(
     if steps.on_device or not _known(steps).any():
         return ()
     found: dict[_Call, _Calls] = defaultdict(_Calls)
-    _add_times(steps, found, _steady(profiled, steady))
+    _add_times(steps, found, steady_shares(profiled, steady))
     for window in stacks:
         _add_sources(window, found)
     uses = (_use(call, calls, len(steps)) for call, calls in found.items() if calls.count)
     return tuple(sorted(uses, key=lambda use: -use.duration))
 
 
-def _steady(profiled: Iterable[OperatorUse], steady: Iterable[OperatorUse]) -> Mapping[tuple[str, str], float]:
+def steady_shares(profiled: Iterable[OperatorUse], steady: Iterable[OperatorUse]) -> Mapping[tuple[str, str], float]:
     """Time in a steady step as a fraction of that in a profiled one, by operator and phase."""
     before, after = (defaultdict[tuple[str, str], float](float) for _ in range(2))
     for counted, uses in ((before, profiled), (after, steady)):
@@ -127,9 +127,14 @@ def _add_times(window: StepContext, found: dict[_Call, _Calls], steady: Mapping[
 
 def _takes_weights(trace: Trace, row: int) -> bool:
     """True if a backward of a convolution has a gradient for its weights, or does not show whether."""
-    settings = _listed(trace.inputs[at] if (at := int(trace.events.inputs[row])) != ABSENT else "")
+    settings = listed_inputs(trace, row)
     mask = settings[-1].strip("[]").split(",") if settings else []
     return len(mask) != 3 or mask[1].strip() not in ("False", "0")
+
+
+def listed_inputs(trace: Trace, row: int) -> tuple[str, ...]:
+    """Arguments of a call as texts, "" for tensors; () where the trace has none."""
+    return _listed(trace.inputs[at] if (at := int(trace.events.inputs[row])) != ABSENT else "")
 
 
 def _listed(text: str) -> tuple[str, ...]:
