@@ -709,6 +709,10 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-without-lines": replace(BASE, lines=(), categories=categories(python=6.2 * MS, overhead=0.5 * MS)),
         "clean": BASE,
         "clean-time-is-in-operators": _lines(line("output = model(images)", 15 * MS, 0.1 * MS, role="forward")),
+        "clean-freeing-the-graph-at-backward": replace(
+            _lines(line("loss.mean().backward()", 14 * MS, 6 * MS, role="backward", calls="torch.Tensor.mean")),
+            categories=categories(python=6.2 * MS, overhead=0.5 * MS),
+        ),
     },
     "outside-model": {
         "fires-on-a-line-of-operators": replace(
@@ -717,6 +721,20 @@ PLANTED: dict[str, dict[str, Case]] = {
         ),
         "fires-on-a-line-of-the-loops-own-python": replace(
             _lines(line("self.archive(batch)", 6 * MS, 5.9 * MS)),
+            phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
+        ),
+        "fires-on-a-forward-that-is-called-by-its-name": replace(
+            BASE,
+            lines=(
+                *BASE.lines,
+                LineUse(
+                    SourceLine("net.py", 9, "Net.forward", "spread = x.std(0)"),
+                    "python",
+                    about(6 * MS),
+                    about(0.0),
+                    1.0,
+                ),
+            ),
             phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
         ),
         "fires-on-a-chain-in-a-loss-function": replace(

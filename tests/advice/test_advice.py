@@ -79,6 +79,7 @@ def finding(rule: str, name: str) -> Finding:
         ("list-conversion", "fires", "np.stack"),
         ("list-conversion", "fires-on-a-mask-in-forward", "register_buffer"),
         ("outside-model", "fires-on-a-line-of-operators", "If the loss or its gradients go through it"),
+        ("outside-model", "fires-on-a-forward-that-is-called-by-its-name", "The loss goes through it"),
         ("outside-model", "fires-on-a-line-of-the-loops-own-python", "Ask whether each step needs it"),
         ("workers-restarted", "fires", "Set persistent_workers=True"),
         ("workers-restarted", "fires-where-each-epoch-makes-a-loader", "Make the DataLoader once"),
