@@ -1250,6 +1250,9 @@ PLANTED: dict[str, dict[str, Case]] = {
             BASE, optimizers=(optimizer(8 * MS, elements=3_500_000, fused=True),)
         ),
         "clean-no-floor-is-known": replace(BASE, optimizers=(optimizer(8 * MS, elements=1_000_000, type="LBFGS"),)),
+        "clean-the-lookups-decide": replace(
+            BASE, optimizers=(optimizer(8 * MS, elements=1_000_000, type="SparseAdam"),)
+        ),
     },
     "dense-embedding-gradient": {
         "fires": replace(
