@@ -183,7 +183,7 @@ def _place(source: SourceLine) -> tuple[str, int]:
 
 def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tuple[str, str, float]]:
     """(kind, what, ns) of what a line goes through, or makes for nothing."""
-    yield from _gone_through(line, names)
+    yield from _gone_through(line, names, round(line.evaluations * looked.facts.steps))
     logged = [call.duration for call in line.calls if LOGS.fullmatch(call.name)]
     if LOADS.fullmatch(line.site.text) and 0 < line.used <= LITTLE * line.held:
         what = f"{format_bytes(line.used)} of each {format_bytes(line.held)}"
@@ -207,9 +207,9 @@ def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tup
         yield "list", converts["name"], line.own
 
 
-def _gone_through(line: LineWork, names: Iterable[str]) -> Iterable[tuple[str, str, float]]:
+def _gone_through(line: LineWork, names: Iterable[str], long: int) -> Iterable[tuple[str, str, float]]:
     """(kind, what, ns per step) of what a line goes through. names: functions that it was seen to call, C functions
-    too, whose time is the line's."""
+    too, whose time is the line's. long: evaluations that took long; a single one may have waited for a CPU."""
     if line.one_hot:
         yield "one-hot", " × ".join(map(str, line.one_hot)), line.own
     files = [read for read in line.read if read.kind == "file"]
@@ -222,6 +222,6 @@ def _gone_through(line: LineWork, names: Iterable[str]) -> Iterable[tuple[str, s
             kind = "file"
         if kind and spent >= MOST_OF_A_LINE * line.duration:
             yield kind, name.removeprefix("builtins."), spent
-    for read in line.read:
+    for read in line.read if long > 1 else ():
         if read.entries and read.kind != ARRAYS and line.duration >= PER_ENTRY * read.entries * line.evaluations:
             yield "container", f"the {read.kind} {read.name} ({read.entries:,} entries)", line.duration

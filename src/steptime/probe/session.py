@@ -321,6 +321,7 @@ class Session:
         if self.counter.changed:
             self.counter.changed = False
             self.allowance.again()
+            self.recorder.fact("freed", names=())
             self._start_script()  # what was learnt at the old kind of boundary starts again
         elif time_ns >= self.fast_path.until and self._script is not None:
             self._garbage.write()
