@@ -134,8 +134,7 @@ class Session:
         self.recorder = Recorder(self.switch_off)
         self.allowance = Allowance(lambda: self.recorder.held)
         self.fast_path = FastPath(self.recorder.journal.records, self.recorder.threads)
-        self.counter = StepCounter()
-        self.numbers = ObjectNumbers()
+        self.counter, self.numbers = StepCounter(), ObjectNumbers()
         self.saves, self.steps, self.ended = 0, 0, StepNumber(self.recorder.journal)
         self.step_timer, self.untrained, self.pass_sites = StepTimer(), Untrained(), PassSites(self.recorder.fact)
         self.top_modules: list[TopModuleTimer] = []
