@@ -48,4 +48,5 @@ def test_a_line_goes_through_a_list_where_it_took_long_more_than_once(evaluation
     rows = (WholeRead("self.rows", "list", 300_000),)
     work = LineWork(BELOW, evaluations, evaluations * 9e6, "input", own=evaluations * 9e6, read=rows)
     looked = Looked(RepeatFacts(0, 1, 0, 3, works=(work,)))
-    assert [use.kind for use in work_uses([looked], {}, (), 1e9)] == ["container"] * found
+    uses = work_uses([looked], {}, (), 1e9)
+    assert [(use.kind, use.duration.samples) for use in uses] == [("container", 3)] * found

@@ -97,7 +97,7 @@ def repeat_uses(looked: Iterable[Looked], phases: tuple[CategoryUse, ...], usual
     found = [
         RepeatUse(
             source=line.site,
-            duration=_about(min(whole.get(line.part, usual), each.share * line.duration)),
+            duration=_about(min(whole.get(line.part, usual), each.share * line.duration), each.facts.steps),
             evaluations=line.evaluations * each.often,
             again=line.again * each.often,
             results=line.results,
@@ -114,8 +114,8 @@ def repeat_uses(looked: Iterable[Looked], phases: tuple[CategoryUse, ...], usual
     return tuple(sorted(found, key=lambda use: -use.duration.value))
 
 
-def _about(amount: float) -> Estimate:
-    return modelled(amount, (1 - OFF) * amount, (1 + OFF) * amount)
+def _about(amount: float, steps: int) -> Estimate:
+    return modelled(amount, (1 - OFF) * amount, (1 + OFF) * amount, steps)
 
 
 def _apart(lines: Iterable[RepeatedLine]) -> list[RepeatedLine]:
@@ -172,7 +172,8 @@ def work_uses(
                 place = _place(line.site)
                 most = timed[place] if place in timed and place not in calling else usual
                 amount = min(whole.get(line.part, usual), each.share * spent, most)
-                use = WorkUse(line.site, kind, what, _about(amount), line.evaluations * each.often, line.part)
+                about = _about(amount, each.facts.steps)
+                use = WorkUse(line.site, kind, what, about, line.evaluations * each.often, line.part)
                 found.setdefault((line.site.file, line.site.line, kind), use)
     return tuple(sorted(found.values(), key=lambda use: -use.duration.value))
 
