@@ -1861,6 +1861,11 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "outlier-steps": {
         "fires": replace(BASE, outliers=OutlierUse(3, 22, 1000 * MS, 100 * MS, "rest", 890 * MS, 0.6, 3, (5, 12, 19))),
+        "fires-while-others-use-the-cpus": replace(
+            BASE,
+            outliers=OutlierUse(3, 22, 1000 * MS, 100 * MS, "backward", 890 * MS, 0.6, 3, (5, 12, 19)),
+            contention=contention(other=6.5, job=1.2, pressure=89.0),
+        ),
         "fires-on-saves-that-grow": replace(
             BASE,
             outliers=OutlierUse(

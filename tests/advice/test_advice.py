@@ -76,6 +76,8 @@ def finding(rule: str, name: str) -> Finding:
         ("gradients-for-nothing", "fires-on-a-judge-behind-what-is-trained", "gradients still flow through"),
         ("steps-changed", "fires", "does differently"),
         ("steps-changed", "fires-while-others-use-the-cpus", "others used its CPUs"),
+        ("outlier-steps", "fires", "in these steps"),
+        ("outlier-steps", "fires-while-others-use-the-cpus", "others used its CPUs"),
         ("list-conversion", "fires", "np.stack"),
         ("list-conversion", "fires-on-a-mask-in-forward", "register_buffer"),
         ("outside-model", "fires-on-a-line-of-operators", "If the loss or its gradients go through it"),
