@@ -711,6 +711,10 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-without-lines": replace(BASE, lines=(), categories=categories(python=6.2 * MS, overhead=0.5 * MS)),
         "clean": BASE,
         "clean-time-is-in-operators": _lines(line("output = model(images)", 15 * MS, 0.1 * MS, role="forward")),
+        "clean-freeing-the-graph-at-backward": replace(
+            _lines(line("loss.mean().backward()", 14 * MS, 6 * MS, role="backward", calls="torch.Tensor.mean")),
+            categories=categories(python=6.2 * MS, overhead=0.5 * MS),
+        ),
     },
     "outside-model": {
         "fires-on-a-line-of-operators": replace(
@@ -719,6 +723,20 @@ PLANTED: dict[str, dict[str, Case]] = {
         ),
         "fires-on-a-line-of-the-loops-own-python": replace(
             _lines(line("self.archive(batch)", 6 * MS, 5.9 * MS)),
+            phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
+        ),
+        "fires-on-a-forward-that-is-called-by-its-name": replace(
+            BASE,
+            lines=(
+                *BASE.lines,
+                LineUse(
+                    SourceLine("net.py", 9, "Net.forward", "spread = x.std(0)"),
+                    "python",
+                    about(6 * MS),
+                    about(0.0),
+                    1.0,
+                ),
+            ),
             phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
         ),
         "fires-on-a-chain-in-a-loss-function": replace(
@@ -1234,6 +1252,9 @@ PLANTED: dict[str, dict[str, Case]] = {
             BASE, optimizers=(optimizer(8 * MS, elements=3_500_000, fused=True),)
         ),
         "clean-no-floor-is-known": replace(BASE, optimizers=(optimizer(8 * MS, elements=1_000_000, type="LBFGS"),)),
+        "clean-the-lookups-decide": replace(
+            BASE, optimizers=(optimizer(8 * MS, elements=1_000_000, type="SparseAdam"),)
+        ),
     },
     "dense-embedding-gradient": {
         "fires": replace(
@@ -1854,6 +1875,11 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "outlier-steps": {
         "fires": replace(BASE, outliers=OutlierUse(3, 22, 1000 * MS, 100 * MS, "rest", 890 * MS, 0.6, 3, (5, 12, 19))),
+        "fires-while-others-use-the-cpus": replace(
+            BASE,
+            outliers=OutlierUse(3, 22, 1000 * MS, 100 * MS, "backward", 890 * MS, 0.6, 3, (5, 12, 19)),
+            contention=contention(other=6.5, job=1.2, pressure=89.0),
+        ),
         "fires-on-saves-that-grow": replace(
             BASE,
             outliers=OutlierUse(

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from advice.healthy import phases
 
-from steptime.advice.repeat_evidence import GOING_THROUGH, Looked, _apart, repeat_uses
+from steptime.advice.repeat_evidence import GOING_THROUGH, Looked, _apart, repeat_uses, work_uses
 from steptime.quantities import SourceLine
-from steptime.recording.recording import RepeatedLine, RepeatFacts
+from steptime.recording.recording import LineWork, RepeatedLine, RepeatFacts, WholeRead
 
 CALL = SourceLine("train.py", 44, "product", "kl = kl_divergence(old, policy(states))")
 FORWARD = SourceLine("train.py", 22, "Policy.forward", "return Normal(self.body(states), self.scale)")
@@ -56,3 +56,12 @@ def test_what_comes_again_with_a_graph_goes_through_backward_again() -> None:
 )  # fmt: skip
 def test_a_folder_is_searched_by_functions_for_folders_alone(name: str, kind: str) -> None:
     assert next((each for each, names in GOING_THROUGH.items() if names.fullmatch(name)), "") == kind
+
+
+@pytest.mark.parametrize(("evaluations", "found"), [(1 / 3, False), (1.0, True)])
+def test_a_line_goes_through_a_list_where_it_took_long_more_than_once(evaluations: float, found: bool) -> None:
+    rows = (WholeRead("self.rows", "list", 300_000),)
+    work = LineWork(BELOW, evaluations, evaluations * 9e6, "input", own=evaluations * 9e6, read=rows)
+    looked = Looked(RepeatFacts(0, 1, 0, 3, works=(work,)))
+    uses = work_uses([looked], {}, (), 1e9)
+    assert [(use.kind, use.duration.samples) for use in uses] == [("container", 3)] * found

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from steptime.advice.evidence import Case, PathUse
+from steptime.advice.evidence import Case, OptimizerUse, PathUse
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.run_uses import (
     CategoryUse,
@@ -52,6 +52,10 @@ def test_the_line_that_most_of_the_forward_pass_is_at_is_named() -> None:
     even = tuple(PathUse(20, "forward", (SourceLine("model.py", line, "forward"),)) for line in range(3, 9))
     assert verdict(replace(seen, paths=even)).sentence == f"{amount}."
     assert verdict(replace(seen, paths=paths[:1])).sentence == f"{amount}.", "the only line of a model says nothing"
+    phases = (use("forward", 10, 1), use("backward", 20, 1), use("optimizer", 60, 2))
+    adam = OptimizerUse("Adam", Estimate(60.0, 58.0, 62.0, 50), 12, 1_000_000)
+    updating = replace(seen, paths=paths, phases=phases, optimizers=(adam,))
+    assert verdict(updating).sentence == f"{amount}; Adam takes 60 % of the step."
     device = replace(seen, paths=paths, step=replace(seen.step, device="cuda"))
     assert "forward" not in verdict(device).sentence, "there the host's lines say where it waits"
 

@@ -188,3 +188,11 @@ def test_cells_apart_cost_what_the_layer_costs(tmp_path: Path) -> None:
 
     whole = flops(profiled(lambda: layer(sequence), tmp_path))
     assert whole == flops(profiled(apart, tmp_path)) == counted(apart)
+
+
+@pytest.mark.parametrize("stored", ["to_sparse", "to_sparse_csr"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_the_work_of_a_sparse_matrix_is_unknown_and_not_that_of_a_dense_one(stored: str, tmp_path: Path) -> None:
+    matrix, weight = getattr(torch.eye(64), stored)(), torch.randn(64, 4)
+    assert flops(profiled(lambda: matrix @ weight, tmp_path)) == 0
+    assert flops(profiled(lambda: torch.eye(64) @ weight, tmp_path)) == 2 * 64 * 64 * 4

@@ -102,6 +102,16 @@ def test_a_running_sum_is_a_graph_that_grows() -> None:
     assert "total = total + loss()" in text_of(leak)
 
 
+def test_a_graph_that_is_longer_each_time_and_holds_nothing_of_earlier_steps_is_no_leak() -> None:
+    episode: Any = None
+
+    def step_of_job(step: int) -> None:
+        nonlocal episode
+        episode = sum(loss() for _ in range(step + 1))
+
+    assert hunted(step_of_job) == []
+
+
 def test_an_attribute_is_named_with_its_class_and_the_line_that_grows_it() -> None:
     meter = Meter()
     (leak,) = hunted(lambda step: meter.update(loss()))

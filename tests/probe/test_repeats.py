@@ -65,6 +65,27 @@ def of_the_step(step: int) -> Any:
     return found.sum()
 
 
+WEIGHT = torch.ones(SIZE, requires_grad=True)
+
+
+def weighted(step: int) -> Any:
+    return torch.arange(float(SIZE)).cos() * (step + WEIGHT)
+
+
+def scored_again(step: int) -> Any:
+    found = weighted(step)
+    with torch.no_grad():
+        score = weighted(step)
+    return found.sum() + score.sum()
+
+
+def trained_after(step: int) -> Any:
+    with torch.no_grad():
+        score = weighted(step)
+    found = weighted(step)
+    return found.sum() + score.sum()
+
+
 def numbers(step: int) -> Any:
     total = float(torch.arange(float(SIZE)).sum())
     return total + step
@@ -224,6 +245,34 @@ def test_of_two_lines_that_ask_for_the_same_both_are_named() -> None:
     (inner,) = [each for each in found if each["site"]["text"].startswith("return")]
     assert inner["first"]["text"] == "first = of_call(step)"
     assert inner["asker"]["text"] == "second = of_call(step)"
+
+
+def one_step(observer: RepeatObserver, step: int) -> None:
+    if not step:
+        assert observer.start(sys._getframe(1))
+    found = of_call(0)
+    assert found is not None
+    observer.boundary()
+
+
+def loop_of_steps(observer: RepeatObserver) -> None:
+    for step in range(4):
+        one_step(observer, step)
+
+
+def test_who_calls_is_known_where_the_observer_starts_in_a_function_of_the_loop() -> None:
+    observer = RepeatObserver({each.__code__ for each in (one_step, loop_of_steps, of_call)}, 10**10)
+    try:
+        loop_of_steps(observer)
+    finally:
+        found = observer.stop(sys._getframe())
+    (inner,) = [each for each in found if each["site"]["text"].startswith("return")]
+    assert inner["outer"]["text"] == "found = of_call(0)"
+
+
+def test_a_result_without_gradients_is_none_for_backward_to_go_through() -> None:
+    assert watched(trained_after, weighted.__code__, calls=1) == []
+    assert watched(scored_again, weighted.__code__, calls=1)
 
 
 def test_a_line_that_computes_the_same_by_itself_has_no_other() -> None:

@@ -309,6 +309,8 @@ class Tagger(nn.Module):  # type: ignore[misc]
             return logits[:2, 4:6].square().mean()
         if self.kind == "both ends":
             return logits[:, -1].square().mean() + logits[:, 0].square().mean()
+        if self.kind == "neighbours":
+            return (torch.ones(40, 40) @ logits.view(40, 30))[:8].square().mean()
         if self.kind == "features":
             return logits[..., :3].square().mean()
         return logits[:, 1:].square().mean()
@@ -337,7 +339,7 @@ def test_rows_that_the_loss_leaves_out_are_told_with_the_head_that_computes_them
     assert "logits = self.head(hidden)" in found["made"]["text"]
 
 
-@pytest.mark.parametrize("kind", ["before", "both ends", "features", "all but one"])
+@pytest.mark.parametrize("kind", ["before", "both ends", "features", "all but one", "neighbours"])
 def test_rows_that_are_used_or_picked_before_the_head_are_not(kind: str) -> None:
     assert picked(kind) == []
 

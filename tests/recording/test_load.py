@@ -55,6 +55,21 @@ def test_a_whole_recording(tmp_path: Path) -> None:
     assert recording.telemetry[0].job_cpu == 1.0
 
 
+def test_what_was_freed_after_it_was_reported_is_not_held_and_no_names_are_all_names(tmp_path: Path) -> None:
+    job, leak = built(), {"tensors": 1.0, "bytes": 4.0, "graphs": 1.0, "nodes": 9.0, "steps": 4}
+    job.facts += [
+        {"fact": "leak", "kind": "variable", "name": "hidden", **leak},
+        {"fact": "growing", "kind": "list", "name": "rows", "entries": 1.0},
+        {"fact": "freed", "names": ()},
+        {"fact": "leak", "kind": "variable", "name": "hidden", **leak},
+        {"fact": "leak", "kind": "list", "name": "outputs", **leak},
+        {"fact": "freed", "names": ("outputs",)},
+    ]
+    (process,) = job.recording(tmp_path / "recording").processes
+    assert [each.name for each in process.leaks] == ["hidden"]
+    assert process.growing == ()
+
+
 def test_columns_are_read_only_and_parents_come_first(tmp_path: Path) -> None:
     job = JournalBuilder()
     with job.within(Kind.OPTIMIZER_STEP, 1):

@@ -100,9 +100,10 @@ USUAL_STREAMS = 5
 """Reads and writes per element of an optimizer that is not in STREAMS: one state besides parameter and gradient."""
 BYTES_PER_SECOND = 5e9
 """Copy bandwidth of an unmeasured machine, B/s: a slow CPU's, so that the lower bound is high and the promise small."""
-ITERATIVE = frozenset({"LBFGS"})
+UNBOUNDED = frozenset({"LBFGS", "SparseAdam"})
 """Torch optimizers whose update is not one pass over memory: LBFGS passes twice over up to `history_size` pairs of
-vectors in each of its iterations (Nocedal, Mathematics of Computation 35, 1980), so there is no lower bound."""
+vectors in each of its iterations (Nocedal, Mathematics of Computation 35, 1980), and SparseAdam goes through what was
+looked up, so there is no lower bound."""
 HOST_CALLS = {"SGD": 2.0}
 USUAL_HOST_CALLS = 4.0
 """CPU time per tensor, in tiny operators, in which Python collects it with its gradient and state, also for a fused

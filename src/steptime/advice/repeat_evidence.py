@@ -99,7 +99,9 @@ def repeat_uses(looked: Iterable[Looked], phases: tuple[CategoryUse, ...], usual
     found = [
         RepeatUse(
             source=line.site,
-            duration=_with_backward(line, min(whole.get(line.part, usual), each.share * line.duration), whole),
+            duration=_with_backward(
+                line, min(whole.get(line.part, usual), each.share * line.duration), whole, each.facts.steps
+            ),
             evaluations=line.evaluations * each.often,
             again=line.again * each.often,
             results=line.results,
@@ -116,18 +118,19 @@ def repeat_uses(looked: Iterable[Looked], phases: tuple[CategoryUse, ...], usual
     return tuple(sorted(found, key=lambda use: -use.duration.value))
 
 
-def _about(amount: float) -> Estimate:
-    return modelled(amount, (1 - OFF) * amount, (1 + OFF) * amount)
+def _about(amount: float, steps: int) -> Estimate:
+    return modelled(amount, (1 - OFF) * amount, (1 + OFF) * amount, steps)
 
 
-def _with_backward(line: RepeatedLine, forward: float, whole: Mapping[str, float]) -> Estimate:
+def _with_backward(line: RepeatedLine, forward: float, whole: Mapping[str, float], steps: int) -> Estimate:
     """Saving of ns of forward, and of backward through the same operators, which takes as many times as long as that of
     the whole step does: its part of the interval, as a result may be detached. Of two lines that ask for a result, one
     may need no gradient, and nothing comes on top."""
     graph = ratio(line.with_graph, line.duration) if line.first is None and line.part != "input" else 0.0
     spent = whole.get("backward", 0.0)
     backward = min(spent, graph * forward * min(MOST_BACKWARD, ratio(spent, whole.get("forward", 0.0))))
-    return modelled(forward + backward, (1 - OFF) * forward, (1 + OFF) * (forward + backward))
+    amount = forward + backward
+    return modelled(amount, (1 - OFF) * forward, (1 + OFF) * amount, steps)
 
 
 def _apart(lines: Iterable[RepeatedLine]) -> list[RepeatedLine]:
@@ -184,7 +187,8 @@ def work_uses(
                 place = _place(line.site)
                 most = timed[place] if place in timed and place not in calling else usual
                 amount = min(whole.get(line.part, usual), each.share * spent, most)
-                use = WorkUse(line.site, kind, what, _about(amount), line.evaluations * each.often, line.part)
+                about = _about(amount, each.facts.steps)
+                use = WorkUse(line.site, kind, what, about, line.evaluations * each.often, line.part)
                 found.setdefault((line.site.file, line.site.line, kind), use)
     return tuple(sorted(found.values(), key=lambda use: -use.duration.value))
 
@@ -195,7 +199,7 @@ def _place(source: SourceLine) -> tuple[str, int]:
 
 def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tuple[str, str, float]]:
     """(kind, what, ns) of what a line goes through, or makes for nothing."""
-    yield from _gone_through(line, names)
+    yield from _gone_through(line, names, round(line.evaluations * looked.facts.steps))
     logged = sum(call.duration for call in line.calls if LOGS.fullmatch(call.name))  # short ones are not kept
     if LOADS.fullmatch(line.site.text) and 0 < line.used <= LITTLE * line.held:
         what = f"{format_bytes(line.used)} of each {format_bytes(line.held)}"
@@ -219,9 +223,9 @@ def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tup
         yield "list", converts["name"], line.own
 
 
-def _gone_through(line: LineWork, names: Iterable[str]) -> Iterable[tuple[str, str, float]]:
+def _gone_through(line: LineWork, names: Iterable[str], long: int) -> Iterable[tuple[str, str, float]]:
     """(kind, what, ns per step) of what a line goes through. names: functions that it was seen to call, C functions
-    too, whose time is the line's."""
+    too, whose time is the line's. long: evaluations that took long; a single one may have waited for a CPU."""
     if line.one_hot:
         yield "one-hot", " × ".join(map(str, line.one_hot)), line.own
     files = [read for read in line.read if read.kind == "file"]
@@ -234,6 +238,6 @@ def _gone_through(line: LineWork, names: Iterable[str]) -> Iterable[tuple[str, s
             kind = "file"
         if kind and spent >= MOST_OF_A_LINE * line.duration:
             yield kind, name.removeprefix("builtins."), spent
-    for read in line.read:
+    for read in line.read if long > 1 else ():
         if read.entries and read.kind != ARRAYS and line.duration >= PER_ENTRY * read.entries * line.evaluations:
             yield "container", f"the {read.kind} {read.name} ({read.entries:,} entries)", line.duration

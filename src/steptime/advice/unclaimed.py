@@ -68,12 +68,14 @@ def _place(category: str, case: Case) -> tuple[SourceLine | None, str]:
 
 
 def _line(case: Case) -> SourceLine | None:
-    """Line of the job by its time outside of operators where lines were timed, and by samples below them."""
+    """Line of the job by its time outside of operators where lines were timed, and by samples below them. Not the one
+    that starts backward: what runs in it was made by others."""
     spent = {each.line.source: each.python.value for each in line_times(case.lines, case.phases)}
+    passes = {line.source for line in case.lines if line.role == "backward"}
     for path in case.paths:
         if path.lines:
             spent[path.lines[0]] = spent.get(path.lines[0], 0.0) + path.duration
-    return max(spent, key=lambda each: spent[each], default=None)
+    return max(spent.keys() - passes, key=lambda each: spent[each], default=None)
 
 
 def _operator(case: Case) -> tuple[SourceLine | None, str]:

@@ -457,9 +457,15 @@ def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> st
 def _hottest_forward(case: Case) -> str:
     """Text "; 92 % of the forward pass at model.py:27" if one user line in the model takes most of it, else "".
     Backward's part has no line, and a model's only line shows nothing. On a device the CPU's lines show where it
-    waits, not what takes long."""
+    waits, not what takes long. Where updating takes longer than forward and backward, the optimizer is named."""
     if case.step.device != "cpu":
         return ""
+    times = {use.name: use.duration.value for use in case.phases}
+    if case.optimizers and times.get("optimizer", 0.0) > times.get("forward", 0.0) + times.get("backward", 0.0):
+        stepping = max(case.optimizers, key=lambda use: use.duration.value)
+        return (
+            f"; {stepping.type} takes {format_share(ratio(times['optimizer'], case.step.duration.value))} of the step"
+        )
     spent: dict[str, float] = {}
     for path in case.paths:
         if path.part == "forward" and path.lines:

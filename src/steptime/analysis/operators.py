@@ -34,7 +34,7 @@ from steptime.trace.call_tree import (
     nesting_order,
 )
 from steptime.trace.links import UNKNOWN, Links, host_forest, none_of, roles_of, source_line
-from steptime.trace.table import ABSENT, EventKind, EventTable, Trace
+from steptime.trace.table import ABSENT, SPARSE, EventKind, EventTable, Trace
 from steptime.trace.vendors import (
     DETACH,
     OPTIMIZER_STEP,
@@ -400,7 +400,8 @@ def _phases(steps: StepContext, operations: Operations) -> Int8:
 def worked(trace: Trace, links: Links, calls: OperatorCalls) -> Modelled:
     """Cost of each call; calls with equal arguments are modelled once. A call around others gets a cost only if it
     multiplies matrices and no inner call does, or if inner calls move almost none of its bytes; otherwise work would
-    count twice. If an inner call has no model (sums of sparse tensors), neither has the outer one."""
+    count twice. If an inner call has no model (sums of sparse tensors), neither has the outer one; nor have products of
+    sparse matrices, whatever is in them."""
     modelled = complete(trace, links, calls.rows, model(trace, calls.rows))
     multiplies = modelled.flops > 0
     everything = np.ones(len(calls.rows), np.bool_)
@@ -409,6 +410,8 @@ def worked(trace: Trace, links: Links, calls: OperatorCalls) -> Modelled:
     inside = _moved_inside(modelled.bytes, calls.parent, own)
     own |= ~multiplies & (modelled.bytes > OWN * inside)
     unknown = ~multiplies & np.isnan(inside) & ~np.isnan(modelled.bytes)
+    sparse = np.array([SPARSE in kinds for kinds in (*trace.dtypes, "")])
+    unknown |= sparse[np.maximum(trace.events.dtypes[calls.rows], -1)]
     kind = np.where(own, modelled.kind, len(modelled.works) + unknown)
     return Modelled((*modelled.works, OpCost(0.0, 0.0), None), kind)
 

@@ -133,27 +133,27 @@ class _Evaluated:
 
     def __init__(self, outer: _Key | None, part: str, depth: int) -> None:
         self.outer, self.part, self.depth = outer, part, depth
-        self.results: dict[int, tuple[int, list[_Key]]] = {}
+        self.results: dict[int, tuple[int, list[_Key], bool]] = {}
         self.callers = Counter[_Key]()
         self.evaluations = self.repeated = self.again = self.with_graph = 0
         self.askers = Counter[tuple[_Key, _Key]]()
         self.changed = False
 
-    def gave(self, found: int, step: int, callers: list[_Key], took: int, *, graph: bool) -> None:
+    def gave(self, found: int, step: int, callers: list[_Key], took: int, *, graph: bool = False) -> None:
         """The line has given a result, in so many ns. callers: the lines that run, the outermost first. graph: backward
-        may go to the result."""
+        goes through it, for which one that was made without gradients is no substitute."""
         self.evaluations += 1
-        if found in self.results and step:
+        if found in self.results and step and graph <= self.results[found][2]:
             self.repeated += took
             self.again += 1
             self.with_graph += took * graph
             self.callers.update({callers[-1]: took} if callers and callers[-1][1] else {})
             self.outer = next((key for key, _ in self.callers.most_common(1)), self.outer)
-            before, known = self.results[found]
+            before, known, _ = self.results[found]
             apart = next((pair for pair in zip(known, callers, strict=False) if pair[0] != pair[1]), None)
             if before == step and apart is not None and apart[0][0] is apart[1][0]:
                 self.askers[apart] += took
-        self.results[found] = step, callers
+        self.results[found] = step, callers, graph
 
 
 class _Running:
@@ -354,7 +354,7 @@ class RepeatObserver:
 
     def _evaluated(self, frame: FrameType, top: _Running, given: tuple[Any, list[str], Any], took: int) -> None:
         values, names, returned = given
-        self._count(self._line(frame, (top.code, top.line), len(self._open)), values, names, returned, took)
+        self._count(frame, (top.code, top.line), len(self._open), (values, names, returned), took)
         for name in names if values else ():
             if (one := fingerprint(values.get(name))) is not None:
                 top.bound[name] = (top.code, top.line), id(values[name]), one
@@ -365,15 +365,17 @@ class RepeatObserver:
         if top.entered and took >= LEAST_TIME and caller is not None and caller.line and not being_traced():
             if frame.f_code.co_name not in sites.INLINE:
                 self._work.inside(caller.code, caller.line, took)
-            self._count(self._line(frame, (caller.code, -caller.line), len(self._open) - 1), {}, [], result, took)
+            self._count(frame, (caller.code, -caller.line), len(self._open) - 1, ({}, [], result), took)
 
-    def _count(self, line: _Evaluated, values: Any, names: list[str], returned: Any, took: int) -> None:
-        found = fingerprint(tuple(map(values.get, names)) if values else returned)
+    def _count(self, frame: FrameType, key: _Key, depth: int, given: tuple[Any, list[str], Any], took: int) -> None:
+        line, (values, names, returned) = self._line(frame, key, depth), given
+        result = tuple(map(values.get, names)) if values else returned
+        found = fingerprint(result)
         if found is None or line.evaluations >= MOST_EVALUATIONS:
             return
-        callers = [(each.code, each.line) for each in self._open[: line.depth - 1]]
-        graph = any(_has_graph(values.get(name)) for name in names) if values else _has_graph(returned)
-        line.gave(found, self.steps, callers, took, graph=graph)
+        line.depth = depth  # more of what ran when the observer started has gone on since
+        callers = [(each.code, each.line) for each in self._open[: depth - 1]]
+        line.gave(found, self.steps, callers, took, graph=_has_graph(result))
 
     def _line(self, frame: FrameType, key: _Key, depth: int) -> _Evaluated:
         """key: of a call, with the line below zero."""

@@ -21,6 +21,11 @@ ROW_WISE = frozenset(f"{name}Backward0" for name in _ROW_WISE.split())
 """Nodes that compute each row, along the last dimension, by itself (torch 2.4 to 2.13)."""
 ARITHMETIC = frozenset({"AddBackward0", "SubBackward0", "MulBackward0", "DivBackward0"})
 """Nodes that do so where nothing is broadcast: a bias, a residual connection, a scale."""
+PRODUCTS = {"MmBackward0": 1, "AddmmBackward0": 2}
+"""Products that do so where their second factor, at this place, is a weight: an activation there is mixed by the first
+factor, such as a graph's adjacency matrix."""
+AS_IT_IS = frozenset({"TBackward0", "TransposeBackward0", "ToCopyBackward0"})
+"""Nodes through which a weight goes to a product."""
 PICKING = frozenset({"SliceBackward0", "SelectBackward0", "IndexBackward0", "IndexSelectBackward0"})
 LEAVES = ("AccumulateGrad", "NoneType")
 LABELS = "NllLossBackward0"
@@ -47,6 +52,8 @@ def is_row_wise(node: Any) -> bool:
     name = type(node).__name__
     if name not in ROW_WISE | ARITHMETIC:
         return False
+    if name in PRODUCTS:
+        return _is_weight(node.next_functions[PRODUCTS[name]][0])
     shape = tuple(node._input_metadata[0].shape)
     if name in ARITHMETIC:
         taken = [(child, at) for child, at in node.next_functions if type(child).__name__ not in LEAVES]
@@ -59,6 +66,13 @@ def is_row_wise(node: Any) -> bool:
         before = tuple(node._saved_self_sym_sizes)
         return bool(shape) and bool(before) and before[-1] == shape[-1]
     return True
+
+
+def _is_weight(node: Any) -> bool:
+    """True if the node is of a leaf, perhaps transposed or converted."""
+    while type(node).__name__ in AS_IT_IS:
+        node = node.next_functions[0][0]
+    return type(node).__name__ in LEAVES
 
 
 def _labelled(node: Any) -> float:

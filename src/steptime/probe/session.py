@@ -134,8 +134,7 @@ class Session:
         self.recorder = Recorder(self.switch_off)
         self.allowance = Allowance(lambda: self.recorder.held)
         self.fast_path = FastPath(self.recorder.journal.records, self.recorder.threads)
-        self.counter = StepCounter()
-        self.numbers = ObjectNumbers()
+        self.counter, self.numbers = StepCounter(), ObjectNumbers()
         self.saves, self.steps, self.ended = 0, 0, StepNumber(self.recorder.journal)
         self.step_timer, self.untrained, self.pass_sites = StepTimer(), Untrained(), PassSites(self.recorder.fact)
         self.top_modules: list[TopModuleTimer] = []
@@ -321,6 +320,7 @@ class Session:
         if self.counter.changed:
             self.counter.changed = False
             self.allowance.again()
+            self.recorder.fact("freed", names=())
             self._start_script()  # what was learnt at the old kind of boundary starts again
         elif time_ns >= self.fast_path.until and self._script is not None:
             self._garbage.write()

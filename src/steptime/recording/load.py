@@ -9,7 +9,7 @@ Also the reader of parity.jsonl, which a variant of a trial writes: losses, grad
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -272,9 +272,9 @@ def assemble_process(
             facts[each.field] = tuple(
                 replace(fact, iterator=iterators.get(fact.iterator, fact.iterator)) for fact in facts[each.field]
             )
-    freed = {name for fact in facts["freed"] for name in fact.names}
+    held = _held(found)
     for name in ("leaks", "growing"):
-        facts[name] = tuple(fact for fact in facts[name] if fact.name not in freed)
+        facts[name] = tuple(fact for fact in facts[name] if any(fact is each for each in held))
     facts["traces"] = _traces(folder, facts["traces"], problems)
     return rec.Process(
         folder=folder,
@@ -285,6 +285,17 @@ def assemble_process(
         parity=read_parity(folder / "parity.jsonl", problems),
         **facts,
     )
+
+
+def _held(found: Iterable[object]) -> list[rec.LeakFacts | rec.GrowingFacts]:
+    """What grows and was not freed after it had been reported."""
+    held: list[rec.LeakFacts | rec.GrowingFacts] = []
+    for fact in found:
+        if isinstance(fact, rec.LeakFacts | rec.GrowingFacts):
+            held.append(fact)
+        elif isinstance(fact, rec.FreedFacts):
+            held = [each for each in held if fact.names and each.name not in fact.names]
+    return held
 
 
 def read_facts(folder: Path, problems: list[str]) -> rec.ProcessFacts | None:

@@ -620,7 +620,8 @@ class GrowingFacts:
 
 @dataclass(frozen=True, slots=True)
 class FreedFacts:
-    """Names of leaks and containers that were emptied after they had been reported: they are bounded."""
+    """Names of leaks and containers that were emptied after they had been reported: they are bounded. No names: all
+    that were reported so far, because other calls end a step from now on."""
 
     names: tuple[str, ...]
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.arrays import Bool, Few, Float64, Int32, Int64
-from steptime.trace.table import ABSENT, FEW, AllocationEvents, EventKind, EventTable, Track
+from steptime.trace.table import ABSENT, FEW, SPARSE, AllocationEvents, EventKind, EventTable, Track
 from steptime.trace.vendors import (
     CATEGORIES,
     CATEGORY_ENDINGS,
@@ -30,6 +30,7 @@ from steptime.trace.vendors import (
     DEVICE_WORK_KINDS,
     LEGACY,
     MODULE_RANGE,
+    PRODUCTS,
 )
 
 Number: TypeAlias = int | str | None
@@ -58,6 +59,7 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     sequence: Number = msgspec.field(default=ABSENT, name="Sequence number")
     inputs: msgspec.Raw = msgspec.field(default=NOTHING, name="Concrete Inputs")
     dtypes: msgspec.Raw = msgspec.field(default=NOTHING, name="Input type")
+    strides: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Strides")
     shapes: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Dims")
     device: Number = ABSENT
     stream: Number = ABSENT
@@ -539,7 +541,9 @@ class Columns:
         with_inputs = self._add_texts("inputs", self.inputs, [args.inputs for args in every])
         with_shapes = self._add_texts("shapes", self.shapes, [args.shapes for args in every])
         if with_inputs or with_shapes:
-            self._add_texts("dtypes", self.dtypes, [args.dtypes for args in every])
+            sparse = self._with_sparse
+            kinds = [sparse(event.args) if event.name in PRODUCTS else event.args.dtypes for event in events]
+            self._add_texts("dtypes", self.dtypes, kinds)
         else:  # Kineto writes types with shapes only
             self._columns["dtypes"].skip(len(every))
         self._add_details(every)
@@ -547,6 +551,18 @@ class Columns:
         self._add_blocks(every, streams)
         devices = self._add_ids("device", [args.device for args in every])
         self._columns["event_kind"].extend(self._event_kinds.of(events, streams, devices))
+
+    @staticmethod
+    def _with_sparse(args: Arguments) -> msgspec.Raw:
+        """Types of the arguments, with sparse tensors as such: they have sides and no strides."""
+        if b"[]" not in bytes(args.strides):
+            return args.dtypes
+        kinds, strides, shapes = map(msgspec.json.decode, (args.dtypes, args.strides, args.shapes))
+        if not all(type(each) is list for each in (kinds, strides, shapes)):
+            return args.dtypes
+        every = zip(kinds, strides, shapes, strict=False)
+        marked = [SPARSE + kind if sides and not apart else kind for kind, apart, sides in every]
+        return msgspec.Raw(msgspec.json.encode(marked)) if marked != kinds else args.dtypes
 
     def _add_texts(self, column: str, numbers: Texts, raw: list[msgspec.Raw]) -> bool:
         """Appends raw JSON texts; True if some event has one. Events without one share one default object."""

@@ -31,6 +31,8 @@ PREPARING = frozenset(_PREPARING.split())
 """Operators that inside another one set up its output: aten::sum fills its result, aten::addmm copies its bias."""
 WRAPPERS = PREPARING - {"fill_", "copy_"} | {"repeat", "constant_pad_nd", "pad"}
 """Operators whose work is done by the filling or copying inside them."""
+PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "matmul", "mv", "addmv", "_sparse_addmm"))
+"""Operators that take sparse matrices, too, whose work their shapes do not show."""
 DETACH = "aten::detach"
 """What takes a tensor out of its graph, in backward, too."""
 RECURRENT_OPERATORS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})

@@ -17,7 +17,7 @@ from steptime.advice.models import (
     BYTES_PER_ELEMENT,
     FOREACH,
     FUSABLE,
-    ITERATIVE,
+    UNBOUNDED,
     dense_gradients,
     hand_made_update,
     lower_bound,
@@ -92,13 +92,14 @@ def optimizer_share(step: StepSummary, optimizers: tuple[OptimizerUse, ...], cas
     gradients; a larger batch; freezing what does not train; an optimizer with less state.
 
     When to ignore it: When the batch size is fixed by the method and the optimizer is fused already: then this is its
-    price. LBFGS, which iterates over its history, is left out: no lower bound of it is known.
+    price. LBFGS, which iterates over its history, and SparseAdam, whose time depends on the lookups (see ST511), are
+    left out: no lower bound of them is known.
     """
     duration = total(use.duration for use in optimizers)
     least = LEAST_SHARE_OF_FUSED if all(use.fused for use in optimizers) else LEAST_SHARE
     if ratio(duration.value, step.duration.value) < least:
         return None
-    if not all(use.elements and use.type not in ITERATIVE for use in optimizers):
+    if not all(use.elements and use.type not in UNBOUNDED for use in optimizers):
         return None
     top = max(optimizers, key=lambda use: use.duration.value)
     tensors = sum(use.parameters for use in optimizers)

@@ -191,6 +191,6 @@ def double_precision(step: StepSummary, categories: tuple[CategoryUse, ...], roo
         return None
     spent = computing.duration.value
     summary = f"Most of the arithmetic is in float64; computing takes {in_step(spent, step)}"
-    advice = "Make data and model float32: astype(np.float32) where the data is made, and no .double()."
+    advice = "Make data and model float32: astype(np.float32) where the data is made, no .double(), float32 as default."
     saving = modelled(DOUBLE_SAVES * spent, DOUBLE_SAVES_AT_LEAST * spent, DOUBLE_SAVES * spent, step.steady)
     return double_precision.finding(summary, advice, saving, category="compute")

@@ -125,10 +125,16 @@ def python_time(step: StepSummary, case: Case) -> Iterator[Finding]:
         groups.sort(key=lambda each: -each[0].value)
     for saving, group in groups[:MOST_LINES]:
         least = LEAST_LINE if is_user_file(group[0].line.source.file) else LEAST_SHARE
-        if ratio(saving.value, step.duration.value) >= least:
+        if ratio(saving.value, step.duration.value) >= least and not _is_backward(group):
             yield _finding(step, group, saving, unprofiled is not None)
     if not times:
         yield from _whole_breakdown(case)
+
+
+def _is_backward(group: Sequence[LineTime]) -> bool:
+    """True for a line that starts backward and calls nothing else than torch: its own time frees the graph."""
+    line = group[0].line
+    return line.role == "backward" and all(each.startswith("torch.") for each in line.calls)
 
 
 def _by_function(times: list[LineTime], loops: frozenset[tuple[str, str]]) -> list[list[LineTime]]:
@@ -501,8 +507,8 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
     outside of the loader, forward, backward and update belongs to the line, with its operators and, as far as a
     step with stacks shows them, their backward. Loss functions of torch do not count: every training needs one. A
     model that trains and is called again without gradients in the same steps counts. An update written by hand does
-    not (see ST505). Where the loss goes through it, the work has to be done: a twentieth of the time surely goes, a
-    third likely.
+    not (see ST505). Where the loss goes through it, as through a forward() that is called by its name, the work has to
+    be done: a twentieth of the time surely goes, a third likely.
 
     What helps: Ask whether each step needs it. Do it every n-th step, do it once before the loop, or reuse what the
     step has computed. If the loss goes through it, each step needs it: use torch.compile on that function, or
@@ -524,7 +530,7 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
         elif any(map(LOSS_CALL.fullmatch, group[0].line.calls)):
             spent = less(spent, _needed_in_loop(case.operators, group[0], times, loops))
         if is_user_file(source.file) and ratio(spent.value, step.duration.value) >= LEAST_OUTSIDE:
-            trained = backward >= TRAINED_THROUGH * spent.value
+            trained = backward >= TRAINED_THROUGH * spent.value or (_is_forward(source) and not case.functions)
             saving = partly(spent.value, LIKELY_FASTER, SURELY_FASTER, step) if trained else spent
             yield _outside(step, group, spent, saving, _advice_outside(case, group, trained, loops))
     if case.repeated is not None:
@@ -584,6 +590,11 @@ def _in_backward(case: Case, source: SourceLine) -> float:
     return max(0.0, ratio(own, whole) * phase.duration.value - needed) if phase is not None else 0.0
 
 
+def _is_forward(source: SourceLine) -> bool:
+    """True for a forward() that the job calls itself, past the module's call: the loss goes through it."""
+    return source.function.endswith(".forward")
+
+
 def _advice_outside(case: Case, group: Sequence[LineTime], trained: bool, loops: Collection[tuple[str, str]]) -> str:
     """By whether the loss goes through it. A line of the loop itself with operators of unknown origin: backward's are
     known by function, and the loop's own line holds all kinds."""
@@ -603,7 +614,8 @@ def _outside(step: StepSummary, group: Sequence[LineTime], spent: Estimate, savi
     source = group[0].line.source
     where = format_source(source) + (f" `{source.text}`" if 0 < len(source.text) <= SHORT_TEXT else "")
     where += _behind(group)
-    summary = f"{where}: {in_step(spent.value, step)}, outside of model and optimizer"
+    around = "its submodules" if _is_forward(source) else "model"
+    summary = f"{where}: {in_step(spent.value, step)}, outside of {around} and optimizer"
     return outside_model.finding(
         summary, advice, saving, source=source, evidence=(source.text,) if len(source.text) > SHORT_TEXT else ()
     )

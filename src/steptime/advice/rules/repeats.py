@@ -281,7 +281,8 @@ def frozen_forward(step: StepSummary, frozen: RepeatedForward) -> Finding | None
     where = f"{format_source(frozen.source)} runs" if frozen.source is not None else "Each step runs"
     return frozen_forward.finding(
         f"{where} a frozen model without gradients: {in_step(spent, step)}",
-        "If its weights stay as they are: compute its outputs once per sample before training, and keep them.",
+        "If its weights stay as they are, and the samples, too (no random augmentation): compute its outputs once per "
+        "sample, and keep them.",
         modelled(spent, SURE_FROZEN * spent, frozen.duration.high, step.steady),
         source=frozen.source,
         evidence=(frozen.source.text,) if frozen.source is not None and frozen.source.text else (),

@@ -137,6 +137,7 @@ def slow_checkpoint(step: StepSummary, segments: tuple[SegmentUse, ...]) -> Find
     return slow_checkpoint.finding(summary, advice)
 
 
+MEASURE_AGAIN = "Measure again on a quiet machine first: others used its CPUs."
 LEAST_CHECKS = 0.1
 """Fraction of the rollouts: checks of arguments that take so much are the first to go."""
 MAKES_TENSORS = re.compile(r"\b(?:as_)?tensor\(")
@@ -323,9 +324,7 @@ def steps_changed(
     alone = change.growth >= ALONE * (change.now - change.before)
     surely = change.line is not None or bool(keeps) or (change.now >= SURELY * change.before and alone)
     if shared and step.device == "cpu" and not surely:
-        return replace(
-            found, weight=Weight.NOTE, advice="Measure again on a quiet machine first: others used its CPUs."
-        )
+        return replace(found, weight=Weight.NOTE, advice=MEASURE_AGAIN)
     return found
 
 
@@ -408,8 +407,14 @@ LEAST_OUTLYING = 0.05
 """Fraction of the time of the steady steps: less is no matter."""
 
 
+OF_THE_MODEL = ("forward", "backward", "optimizer")
+"""Phases that take the same time in each step, unless somebody else used the CPUs."""
+
+
 @rule("ST906", "outlier-steps", weight=Weight.NOTE)
-def outlier_steps(outliers: OutlierUse, caught: CaughtUse | None = None) -> Finding | None:
+def outlier_steps(
+    outliers: OutlierUse, caught: CaughtUse | None = None, contention: Contention | None = None
+) -> Finding | None:
     """A few steps take many times as long as the others
 
     What it means: The usual step is one thing, and these are another. A mean of both describes neither, so that the
@@ -425,7 +430,7 @@ def outlier_steps(outliers: OutlierUse, caught: CaughtUse | None = None) -> Find
     timed by line. Outliers that become longer, by half or more and steadily, go through something that grows.
 
     What helps: Look at what else the job does in these steps (a checkpoint, a log, a first batch of another shape), and
-    at what else ran on the machine then.
+    at what else ran on the machine then: where others used its CPUs, measure again.
 
     When to ignore it: When they are few of a long run, or another program's doing.
     """
@@ -439,7 +444,8 @@ def outlier_steps(outliers: OutlierUse, caught: CaughtUse | None = None) -> Find
     evidence: tuple[str, ...] = (
         f"{numbers}{more}; {words} takes {format_duration(outliers.growth)} more than in the others.",
     )
-    advice, passes = f"Look at {words} in these steps.", outliers.passes
+    held_up = contention is not None and others_took_cpus(contention) and outliers.part in OF_THE_MODEL
+    advice, passes = MEASURE_AGAIN if held_up else f"Look at {words} in these steps.", outliers.passes
     if passes is not None and passes.shared:
         advice, evidence = AT_ONCE, (*evidence, "All of these passes go through the same graph.")
     elif outliers.line is not None:

@@ -1,7 +1,8 @@
 """Search for leaks: three looks at the living objects, a few steps apart, at step boundaries.
 
 An object made between the first two looks and alive at the third has outlived several steps; the garbage collector
-knows its holder. A running sum of losses keeps no Python tensors alive, but a growing graph.
+knows its holder. A running sum of losses keeps no Python tensors alive, but a growing graph, which reaches back to
+nodes from before the first look: that of an episode or a sentence may merely be longer than the last one's.
 
 Objects of a few steps are in the collector's young generations, so only those are searched. If some objects are
 promoted meanwhile, the search starts again with all generations.
@@ -26,7 +27,16 @@ from typing import Any, NamedTuple
 import torch
 
 from steptime.probe import backwards, sites
-from steptime.probe.memory.living import Graphs, gradient_function, promotions, size_of, storage_of, tensors
+from steptime.probe.allowance import graph_nodes
+from steptime.probe.memory.living import (
+    Graphs,
+    gradient_function,
+    promotions,
+    reaches_back,
+    size_of,
+    storage_of,
+    tensors,
+)
 
 MOST_LEVELS = 5
 """Levels from a tensor up to a named object: tensor, tuple, list, dictionary, instance."""
@@ -275,6 +285,7 @@ class LeakSearch:
         self._made: list[weakref.ref[Any]] = []
         self._graphs: list[int] = []
         self._steps: list[int] = []
+        self._first_node = 0
         self.leaks: list[dict[str, Any]] = []
         self.samples: list[weakref.ref[Any]] = []
         """Objects of the leak that was found, the largest."""
@@ -299,6 +310,7 @@ class LeakSearch:
         self._graphs.append(graphs.behind(deepest) if deepest is not None else 0)
         if len(self._steps) == 1:
             self._known = {id(each): weakref.ref(each) for each in living}
+            self._first_node = graph_nodes()
         elif len(self._steps) == 2:
             # A number may be given to a new object when the old one is gone.
             old = self._known
@@ -314,7 +326,7 @@ class LeakSearch:
         steps = self._steps[1] - self._steps[0]
         looks = pairwise(zip(self._graphs, self._steps, strict=True))
         growth = min((later - nodes) / (at - step) for (nodes, step), (later, at) in looks)
-        nodes = growth if growth >= LEAST_NODES else 0.0
+        nodes = growth if growth >= LEAST_NODES and reaches_back(deepest, self._first_node) else 0.0
         if nodes and deepest is not None:
             deepest = self._carrier(deepest, frame)
         if len(survivors) >= steps or (self._least is not None and self._are_much(survivors, self._least)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,3 +100,18 @@ class Graphs:
         size += max((self._sizes[each] for each in joined - {LEAF, number}), default=0)
         self._sizes.append(size)
         return size
+
+
+def reaches_back(tensor: Any, number: int) -> bool:
+    """True if the graph behind a tensor has a node that was made before the one with this number. Of MOST_NODES, those
+    nearest to the tensor. Leaves have the largest of all numbers."""
+    first = gradient_function(tensor)
+    seen, waiting = {first}, deque([first] if first is not None else [])
+    while waiting and len(seen) < MOST_NODES:
+        node = waiting.popleft()
+        if node._sequence_nr() < number:
+            return True
+        below = {each for each, _ in node.next_functions if each is not None} - seen
+        seen |= below
+        waiting += below
+    return False
