@@ -1288,6 +1288,7 @@ PLANTED: dict[str, dict[str, Case]] = {
     "double-precision": {
         "fires": replace(BASE, roofline=_DOUBLE),
         "clean": replace(BASE, roofline=replace(_DOUBLE, dtype="float32")),
+        "clean-of-small-operators": replace(BASE, roofline=replace(_DOUBLE, latency=500 * _DOUBLE.compute)),
         "clean-no-arithmetic": replace(BASE, roofline=replace(_DOUBLE, flops=0.0)),
     },
     "work-without-gradient": {

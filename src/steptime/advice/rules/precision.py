@@ -179,7 +179,8 @@ def double_precision(step: StepSummary, categories: tuple[CategoryUse, ...], roo
     and no Tensor Cores. It mostly comes from NumPy, whose arrays are float64 unless told otherwise.
 
     How we know: The dtype of the operators with most of the FLOPs, by the types in the trace. Half of the time
-    that computing takes is the promise, 30 % the least (small operators gain less).
+    that computing takes is the promise, without operators that are bound by latency; 30 % of what arithmetic and memory
+    bound is the least.
 
     What helps: array.astype(np.float32) or torch.from_numpy(array).float() where the data is made; no .double(), and no
     torch.set_default_dtype(torch.float64).
@@ -192,5 +193,8 @@ def double_precision(step: StepSummary, categories: tuple[CategoryUse, ...], roo
     spent = computing.duration.value
     summary = f"Most of the arithmetic is in float64; computing takes {in_step(spent, step)}"
     advice = "Make data and model float32: astype(np.float32) where the data is made, no .double(), float32 as default."
-    saving = modelled(DOUBLE_SAVES * spent, DOUBLE_SAVES_AT_LEAST * spent, DOUBLE_SAVES * spent, step.steady)
+    bound, small = roofline.compute + roofline.memory, roofline.latency
+    whole = bound + small + roofline.unmodelled
+    likely = DOUBLE_SAVES * spent * (1 - ratio(small, whole))
+    saving = modelled(likely, DOUBLE_SAVES_AT_LEAST * spent * ratio(bound, whole), likely, step.steady)
     return double_precision.finding(summary, advice, saving, category="compute")
