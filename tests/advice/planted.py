@@ -715,6 +715,10 @@ PLANTED: dict[str, dict[str, Case]] = {
             _lines(line("self.archive(batch)", 6 * MS, 0.1 * MS)),
             phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
         ),
+        "fires-on-a-loss-in-the-loop": replace(
+            _lines(replace(line("loss = likelihood(output, y)", 6 * MS, 0.1 * MS), trained=True)),
+            phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
+        ),
         "fires-on-a-line-of-the-loops-own-python": replace(
             _lines(line("self.archive(batch)", 6 * MS, 5.9 * MS)),
             phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),

@@ -251,6 +251,8 @@ def _finding(step: StepSummary, group: list[LineTime], saving: Estimate, unprofi
     named_function = summary.replace(inside, _in_what(group[0], inside) if len(group) == 1 else inside)
     summary = named_function if len(named_function) <= LONGEST_SUMMARY else summary
     advice = "Move this out of the step, do it less often, or do it on whole arrays."
+    if group[0].line.trained:
+        advice = "The loss goes through it, so each step needs it: look for what it does anew each time."
     if any(line_kind(each.line.calls) is LineKind.GRADIENTS for each in group):
         advice = EACH_UPDATE
     evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
@@ -494,7 +496,8 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
 
     How we know: The lines of the loop, and of your functions that it calls, are timed exactly in a few steps. Time
     outside of the loader, forward, backward and update belongs to the line, with its operators and, as far as a
-    step with stacks shows them, their backward. Loss functions of torch do not count: every training needs one. A
+    step with stacks shows them, their backward. By the names that the loop binds and reads, a line of it may be on the
+    way from the model, or from parameters of your own, to backward(). Loss functions of torch do not count: every training needs one. A
     model that trains and is called again without gradients in the same steps counts. An update written by hand does
     not (see ST505). Where the loss goes through it, the work has to be done: a twentieth of the time surely goes, a
     third likely.
@@ -519,9 +522,10 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
         elif any(map(LOSS_CALL.fullmatch, group[0].line.calls)):
             spent = less(spent, _needed_in_loop(case.operators, group[0], times, loops))
         if is_user_file(source.file) and ratio(spent.value, step.duration.value) >= LEAST_OUTSIDE:
-            trained = backward >= TRAINED_THROUGH * spent.value
+            trained = backward >= TRAINED_THROUGH * spent.value or group[0].line.trained
             saving = partly(spent.value, LIKELY_FASTER, SURELY_FASTER, step) if trained else spent
-            yield _outside(step, group, spent, saving, _advice_outside(case, group, trained, loops))
+            place = "on the way to the loss" if group[0].line.trained else "outside of model and optimizer"
+            yield _outside(step, group, place, spent, saving, _advice_outside(case, group, trained, loops))
     if case.repeated is not None:
         again = case.repeated
         where = f"{format_source(again.source)} runs" if again.source is not None else "The loop runs"
@@ -594,11 +598,13 @@ def _advice_outside(case: Case, group: Sequence[LineTime], trained: bool, loops:
     return "Ask whether each step needs it: do it every n-th step, or once before the loop."
 
 
-def _outside(step: StepSummary, group: Sequence[LineTime], spent: Estimate, saving: Estimate, advice: str) -> Finding:
+def _outside(
+    step: StepSummary, group: Sequence[LineTime], place: str, spent: Estimate, saving: Estimate, advice: str
+) -> Finding:
     source = group[0].line.source
     where = format_source(source) + (f" `{source.text}`" if 0 < len(source.text) <= SHORT_TEXT else "")
     where += _behind(group)
-    summary = f"{where}: {in_step(spent.value, step)}, outside of model and optimizer"
+    summary = f"{where}: {in_step(spent.value, step)}, {place}"
     return outside_model.finding(
         summary, advice, saving, source=source, evidence=(source.text,) if len(source.text) > SHORT_TEXT else ()
     )
