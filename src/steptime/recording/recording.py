@@ -483,7 +483,8 @@ class TraceFacts:
     """Window of torch's profiler. path: relative to the process folder. start, end: monotonic ns. epoch_ns and
     monotonic_ns: read together, to align the trace (epoch) with the journal (monotonic). thread: the system's id of the
     training thread, as in the trace; 0 if unknown. memory: with every allocation (profile_memory). caught: of a
-    predicted slow step (`steptime run --catch`), not of usual ones."""
+    predicted slow step (`steptime run --catch`), not of usual ones. packages: paths of installed ones that were
+    imported, with stacks: a trace names their files without the folders above."""
 
     number: int
     path: str
@@ -496,6 +497,7 @@ class TraceFacts:
     thread: int = 0
     memory: bool = False
     caught: bool = False
+    packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
