@@ -317,6 +317,15 @@ def test_where_a_cause_is_asked_for_elsewhere_the_place_keeps_what_the_cause_lea
     assert (first.savings.value, rest.savings.value) == (250, 350)
 
 
+def test_a_line_outside_of_the_loop_makes_parts_of_the_step_that_do_not_share_their_time() -> None:
+    case = replace(CASE, lines=(LineUse(THERE, "python", saving(600), saving(0), 1.0),))
+    updates = made("ST503", "updates", found("ST503", "updates", saving(150), source=HERE))
+    batches = made("ST106", "batches", found("ST106", "batches", saving(100), source=HERE, category="input"))
+    assert [each.savings is not None for each in examine(case, [updates, batches]).findings] == [True, True]
+    timed = replace(case, lines=(LineUse(HERE, "python", saving(160), saving(0), 1.0),))
+    assert [each.savings is not None for each in examine(timed, [updates, batches]).findings] == [True, False]
+
+
 @pytest.mark.parametrize(("saved", "first"), [(60, "slow-evaluation"), (150, "slow")])
 def test_a_note_on_the_run_comes_first_where_half_of_it_is_worth_more_than_all_findings(saved: int, first: str) -> None:
     case = replace(CASE, segments=(SegmentUse("evaluation", 4, 250, 0.2),))

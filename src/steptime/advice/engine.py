@@ -69,9 +69,12 @@ def _left(finding: Finding, earlier: Iterable[Finding], case: Case) -> float:
         own = _sum(each for each in earlier if each.category == finding.category)
         bounds.append(_left_by_places(finding.category, category.duration.value, earlier, case) - own)
     here = [each for each in earlier if _same_line(finding, each) and _overlap(finding, each)]
+    spent = _time_of(finding.spent_at, case)
+    if case.lines and not spent:  # a line outside of the loop made things that cost time in different parts of the step
+        here = [each for each in here if each.category == finding.category]
     if here:
         taken = _sum(here)
-        bounds.append(max(taken, _time_of(finding.spent_at, case)) - taken)
+        bounds.append(max(taken, spent) - taken)
     near = [each for each in earlier if _same_function(finding, each) and _overlap(finding, each)]
     if near and (whole := _time_of_function(finding.spent_at, case)):
         bounds.append(whole - _sum(near))
