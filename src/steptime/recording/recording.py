@@ -432,7 +432,8 @@ class SettingsFacts:
     debug_switches: (name, value) of active environment variables for debugging. memory_limit: bytes of the device, else
     of the process. autocast: format of the autocast around modules that are
     trained, "off", or None if unknown. anomaly_site, deterministic_site: the line that switched it on, by its text;
-    threads_site: one that calls torch.set_num_threads, looked for where OMP_NUM_THREADS is set to as many."""
+    threads_site: one that calls torch.set_num_threads, looked for where OMP_NUM_THREADS is set to as many.
+    environments: a library of environments, such as gymnasium, is imported."""
 
     intra_op_threads: int
     inter_op_threads: int
@@ -449,6 +450,7 @@ class SettingsFacts:
     distributed_backend: str | None = None
     memory_limit: int | None = None
     packages: tuple[str, ...] = ()
+    environments: bool = False
     allocator: str = ""
     debug_switches: tuple[tuple[str, str], ...] = ()
     anomaly_site: SourceLine | None = None

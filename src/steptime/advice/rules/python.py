@@ -497,10 +497,10 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
     How we know: The lines of the loop, and of your functions that it calls, are timed exactly in a few steps. Time
     outside of the loader, forward, backward and update belongs to the line, with its operators and, as far as a
     step with stacks shows them, their backward. By the names that the loop binds and reads, a line of it may be on the
-    way from the model, or from parameters of your own, to backward(). Loss functions of torch do not count: every training needs one. A
-    model that trains and is called again without gradients in the same steps counts. An update written by hand does
-    not (see ST505). Where the loss goes through it, the work has to be done: a twentieth of the time surely goes, a
-    third likely.
+    way from the model, or from parameters of your own, to backward(). Loss functions of torch do not count: every
+    training needs one. A model that trains and is called again without gradients in the same steps counts. An update
+    written by hand does not (see ST505). Where the loss goes through it, the work has to be done: a twentieth of the
+    time surely goes, a third likely.
 
     What helps: Ask whether each step needs it. Do it every n-th step, do it once before the loop, or reuse what the
     step has computed. If the loss goes through it, each step needs it: use torch.compile on that function, or
