@@ -191,6 +191,13 @@ def test_what_a_larger_finding_about_the_line_claims_already_stays_as_a_part_of_
     assert part.summary == "garbage costs: 90 ns, included in the savings of ST901"
 
 
+def test_what_its_category_has_no_room_for_is_a_part_of_what_fills_the_category() -> None:
+    anywhere = made("ST901", "anywhere", found("ST901", "anywhere", saving(280), source=THERE, category="compute"))
+    python = made("ST902", "python", found("ST902", "python", saving(270), category="python", source=HERE))
+    part = made("ST903", "part", found("ST903", "part", saving(100), category="python"))
+    assert "included in the savings of ST902" in examine(CASE, [anywhere, python, part]).findings[-1].summary
+
+
 def test_what_categories_keep_apart_stands_alongside_each_other_on_one_line() -> None:
     python = made("ST901", "python", found("ST901", "python", saving(200), category="python", source=HERE))
     compute = made("ST902", "compute", found("ST902", "compute", saving(150), category="compute", source=HERE))
