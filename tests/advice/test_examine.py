@@ -192,8 +192,8 @@ def test_what_a_larger_finding_about_the_line_claims_already_stays_as_a_part_of_
 
 
 def test_what_its_category_has_no_room_for_is_a_part_of_what_fills_the_category() -> None:
-    anywhere = made("ST901", "anywhere", found("ST901", "anywhere", saving(280), source=THERE, category="compute"))
-    python = made("ST902", "python", found("ST902", "python", saving(270), category="python", source=HERE))
+    anywhere = made("ST901", "anywhere", found("ST901", "anywhere", saving(299), source=THERE))
+    python = made("ST902", "python", found("ST902", "python", saving(295), category="python", source=HERE))
     part = made("ST903", "part", found("ST903", "part", saving(100), category="python"))
     assert "included in the savings of ST902" in examine(CASE, [anywhere, python, part]).findings[-1].summary
 

@@ -195,7 +195,7 @@ def with_profile(
 
 
 def _in_backward(case: Case, recorded: RecordedBreakdown, spent: Int64) -> Estimate:
-    """Time of each profiled step inside backward as a steady step's, ns: on a CPU a profiled backward may take longer."""
+    """Time per step inside backward, ns, scaled to a steady step: on a CPU a profiled backward may take longer."""
     steps, backward = recorded.profiled, named(case.phases, "backward")
     mean = mean_of_series(spent)
     if steps is None or steps.on_device or backward is None or Phase.BACKWARD not in steps.phases:
