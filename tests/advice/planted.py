@@ -789,6 +789,11 @@ PLANTED: dict[str, dict[str, Case]] = {
             garbage=GarbageUse(about(4.9 * MS), 1.0),
             categories=categories(python=5.2 * MS),
         ),
+        "fires-in-a-line-by-chance": replace(
+            _lines(line("loss = criterion(output, y)", 5 * MS, garbage=0.2)),
+            garbage=GarbageUse(about(4.9 * MS), 0.01),
+            categories=categories(python=5.2 * MS),
+        ),
         "fires-hidden": replace(
             BASE, garbage=GarbageUse(about(3 * MS), 0.2), categories=categories(python=3.2 * MS), lines=BASE.lines
         ),

@@ -90,6 +90,11 @@ def test_advice_fits_the_job(rule: str, name: str, message: str) -> None:
     assert message in finding(rule, name).advice
 
 
+def test_a_line_that_saw_one_of_few_collections_is_not_named_for_all_of_them() -> None:
+    assert finding("garbage-collection", "fires").source is not None
+    assert finding("garbage-collection", "fires-in-a-line-by-chance").source is None
+
+
 def test_a_line_that_the_loss_is_made_of_is_not_saved_whole() -> None:
     found = finding("outside-model", "fires-on-a-loss-in-the-loop")
     assert found.savings is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -575,3 +576,23 @@ def test_hardly_any_steps(tmp_path: Path, count: int) -> None:
 
 def test_nothing_but_a_loader(tmp_path: Path) -> None:
     assert len(laid_out(JournalBuilder().start(MS).next(MS), tmp_path).steps.end) == 0
+
+
+@pytest.mark.parametrize(("trains", "phase"), [(True, Phase.REST), (False, Phase.INPUT)])
+def test_a_line_that_waits_for_the_loader_prepares_the_batch_unless_it_trains_too(
+    tmp_path: Path, trains: bool, phase: Phase
+) -> None:
+    text = {"line": 7, "text": "for batch in loader: fit(batch)", "stores": ["batch"], "loads": ["loader", "fit"]}
+    job = JournalBuilder().fact("code", base=1, file="a.py", function="fit", first_line=7, loop=True, lines=[text])
+    for number in range(20):
+        start = job.now
+        with job.within(Kind.LINE, 1) if number in (10, 11, 12) else nullcontext():
+            job.next(5 * MS).wait(4 * MS)
+            if trains:
+                job.forward(2 * MS).backward(3 * MS).step(MS)
+        if not trains:
+            job.forward(2 * MS).backward(3 * MS).step(MS)
+        if number == 12:
+            job.record(Kind.LINES, start - 30 * MS, job.now)
+    spent = phases(laid_out(job, tmp_path), 11)
+    assert spent[phase] == (4 if trains else 9) * MS

@@ -83,6 +83,8 @@ LIKELY_FASTER, SURELY_FASTER = 0.3, 0.05
 they save dispatch and traffic, not the arithmetic, and the work has to be done."""
 OFTEN = 50
 """Steps between two checkpoints: when more are between, saving is an event between steps (ST902), not part of them."""
+BY_CHANCE = 4
+"""Times the collections per step of the run: a line with more in the few timed steps had them by chance."""
 LEAST_CONVERSION = 200_000.0
 """ns per execution: a conversion of one array of some MB is done by then (a copy at several GB/s)."""
 
@@ -319,6 +321,8 @@ def garbage_collection(step: StepSummary, garbage: GarbageUse, lines: tuple[Line
     When to ignore it: When cycles hold large tensors and memory is short: then the collector is what frees them.
     """
     collecting = [line for line in lines if line.garbage > 0 and line.role != "evaluation"]
+    often = [line for line in collecting if line.garbage <= BY_CHANCE * garbage.collections]
+    collecting = [line for line in collecting if line in often or line_kind(line.calls) is LineKind.COLLECT]
     source = max(collecting, key=lambda line: line.garbage).source if collecting else None
     spent = in_step(garbage.duration.value, step)
     summary = f"The garbage collector takes {spent}, {garbage.collections:.2g} collections per step"
