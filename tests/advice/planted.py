@@ -790,7 +790,7 @@ PLANTED: dict[str, dict[str, Case]] = {
             categories=categories(python=5.2 * MS),
         ),
         "fires-in-a-line-by-chance": replace(
-            _lines(line("loss = criterion(output, y)", 5 * MS, garbage=0.2)),
+            _lines(line("loss = criterion(output, y)", 0.4 * MS, 0.1 * MS, garbage=0.2)),
             garbage=GarbageUse(about(4.9 * MS), 0.01),
             categories=categories(python=5.2 * MS),
         ),
