@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from steptime.advice.device_uses import MachineUse
 from steptime.advice.evidence import Case, LineUse, OptimizerUse, SiteUse
 from steptime.advice.run_uses import CategoryUse, Contention, GarbageUse, LoaderUse, SettingsUse, StepSummary
@@ -44,7 +46,8 @@ def line(
     number = 40 + sum(map(ord, text)) % 60
     source = SourceLine("train.py", number, "main", text)
     own = duration if host is None else host
-    return LineUse(source, role, about(duration), about(own), more.pop("hits", 1.0), calls=tuple(calls.split()), **more)
+    made = LineUse(source, role, about(duration), about(own), more.pop("hits", 1.0), calls=tuple(calls.split()))
+    return replace(made, **more)  # type: ignore[arg-type]
 
 
 def loader(wait: float, item: float, workers: int = 0, **more: object) -> LoaderUse:

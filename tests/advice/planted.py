@@ -721,6 +721,10 @@ PLANTED: dict[str, dict[str, Case]] = {
             _lines(line("self.archive(batch)", 6 * MS, 0.1 * MS)),
             phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
         ),
+        "fires-on-a-loss-in-the-loop": replace(
+            _lines(replace(line("loss = likelihood(output, y)", 6 * MS, 0.1 * MS), trained=True)),
+            phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
+        ),
         "fires-on-a-line-of-the-loops-own-python": replace(
             _lines(line("self.archive(batch)", 6 * MS, 5.9 * MS)),
             phases=phases(input=0.1 * MS, forward=5 * MS, backward=8 * MS, optimizer=0.7 * MS, rest=6.2 * MS),
@@ -803,6 +807,11 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires": replace(
             _lines(line("gc.collect()", 5 * MS, garbage=1.0, calls="gc.collect")),
             garbage=GarbageUse(about(4.9 * MS), 1.0),
+            categories=categories(python=5.2 * MS),
+        ),
+        "fires-in-a-line-by-chance": replace(
+            _lines(line("loss = criterion(output, y)", 0.4 * MS, 0.1 * MS, garbage=0.2)),
+            garbage=GarbageUse(about(4.9 * MS), 0.01),
             categories=categories(python=5.2 * MS),
         ),
         "fires-hidden": replace(

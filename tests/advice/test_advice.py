@@ -82,6 +82,7 @@ def finding(rule: str, name: str) -> Finding:
         ("list-conversion", "fires-on-a-mask-in-forward", "register_buffer"),
         ("outside-model", "fires-on-a-line-of-operators", "If the loss or its gradients go through it"),
         ("outside-model", "fires-on-a-forward-that-is-called-by-its-name", "The loss goes through it"),
+        ("outside-model", "fires-on-a-loss-in-the-loop", "each step needs it"),
         ("outside-model", "fires-on-a-line-of-the-loops-own-python", "Ask whether each step needs it"),
         ("workers-restarted", "fires", "Set persistent_workers=True"),
         ("workers-restarted", "fires-where-each-epoch-makes-a-loader", "Make the DataLoader once"),
@@ -90,6 +91,18 @@ def finding(rule: str, name: str) -> Finding:
 )
 def test_advice_fits_the_job(rule: str, name: str, message: str) -> None:
     assert message in finding(rule, name).advice
+
+
+def test_a_line_that_saw_one_of_few_collections_is_not_named_for_all_of_them() -> None:
+    assert finding("garbage-collection", "fires").source is not None
+    assert finding("garbage-collection", "fires-in-a-line-by-chance").source is None
+
+
+def test_a_line_that_the_loss_is_made_of_is_not_saved_whole() -> None:
+    found = finding("outside-model", "fires-on-a-loss-in-the-loop")
+    assert found.savings is not None
+    assert found.savings.value < 0.5 * finding("outside-model", "fires-on-a-line-of-operators").savings.value  # type: ignore[union-attr]
+    assert "on the way to the loss" in found.summary
 
 
 def test_what_grows_is_named_with_the_line_that_fills_it_and_the_line_that_costs_more_for_it() -> None:

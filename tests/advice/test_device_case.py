@@ -260,3 +260,18 @@ def test_no_rule_looks_at_a_trace_and_is_blind_for_the_recording_that_holds_it(n
     usual = {use.name for use in recorded.categories}
     lost = {name for name in ABSENT if bare.has(name) and not recorded.has(name)} - OF_STEPS
     assert not lost or (lost == {"gaps"} and usual.isdisjoint(gap.category for gap in bare.gaps)), lost
+
+
+def test_what_backward_computes_again_in_profiled_steps_is_a_steady_steps_part(written: Written) -> None:
+    trace = written([operator("aten::mm", 20, 90)])
+    phases = dict.fromkeys(Phase, EMPTY) | {Phase.BACKWARD: union([20_000], [100_000])}
+    profiled = step_context(trace, np.array([[0, 100_000]], np.int64), phases=phases, thread=MAIN)
+    again = np.array([40_000], np.int64)
+    recorded = replace(category(profiled), recompute=again, backward_again=again)
+    backward = Estimate(20_000.0, 19_000.0, 21_000.0, 60)
+    steady = replace(CASE, phases=(CategoryUse("backward", backward, backward),))
+    for case, spent in ((steady, 10_000), (CASE, 40_000)):
+        found = with_profile(case, recorded)
+        assert found.recompute is not None
+        assert found.backward_again is not None
+        assert (found.recompute.duration.value, found.backward_again.value) == (spent, spent)

@@ -191,6 +191,13 @@ def test_what_a_larger_finding_about_the_line_claims_already_stays_as_a_part_of_
     assert part.summary == "garbage costs: 90 ns, included in the savings of ST901"
 
 
+def test_what_its_category_has_no_room_for_is_a_part_of_what_fills_the_category() -> None:
+    anywhere = made("ST901", "anywhere", found("ST901", "anywhere", saving(299), source=THERE))
+    python = made("ST902", "python", found("ST902", "python", saving(295), category="python", source=HERE))
+    part = made("ST903", "part", found("ST903", "part", saving(100), category="python"))
+    assert "included in the savings of ST902" in examine(CASE, [anywhere, python, part]).findings[-1].summary
+
+
 def test_what_categories_keep_apart_stands_alongside_each_other_on_one_line() -> None:
     python = made("ST901", "python", found("ST901", "python", saving(200), category="python", source=HERE))
     compute = made("ST902", "compute", found("ST902", "compute", saving(150), category="compute", source=HERE))
@@ -315,6 +322,15 @@ def test_where_a_cause_is_asked_for_elsewhere_the_place_keeps_what_the_cause_lea
     assert first.savings is not None
     assert rest.savings is not None
     assert (first.savings.value, rest.savings.value) == (250, 350)
+
+
+def test_a_line_outside_of_the_loop_makes_parts_of_the_step_that_do_not_share_their_time() -> None:
+    case = replace(CASE, lines=(LineUse(THERE, "python", saving(600), saving(0), 1.0),))
+    updates = made("ST503", "updates", found("ST503", "updates", saving(150), source=HERE))
+    batches = made("ST106", "batches", found("ST106", "batches", saving(100), source=HERE, category="input"))
+    assert [each.savings is not None for each in examine(case, [updates, batches]).findings] == [True, True]
+    timed = replace(case, lines=(LineUse(HERE, "python", saving(160), saving(0), 1.0),))
+    assert [each.savings is not None for each in examine(timed, [updates, batches]).findings] == [True, False]
 
 
 @pytest.mark.parametrize(("saved", "first"), [(60, "slow-evaluation"), (150, "slow")])

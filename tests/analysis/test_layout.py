@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -312,6 +313,49 @@ def test_a_rollout_that_follows_an_evaluation_is_reported_apart_from_it(tmp_path
     assert evaluated == [39 * MS, 39 * MS]
 
 
+def settings(job: JournalBuilder, *, environments: bool) -> JournalBuilder:
+    threads = {"intra_op_threads": 1, "inter_op_threads": 1, "usable_cpus": 1, "logical_cpus": 1}
+    return job.fact("settings", **threads, environments=environments)
+
+
+@pytest.mark.parametrize(
+    ("environments", "kind"), [(True, SegmentKind.ROLLOUT), (False, SegmentKind.EVALUATION)]
+)  # fmt: skip
+def test_a_model_in_evaluation_mode_acts_where_the_job_has_environments(
+    tmp_path: Path, environments: bool, kind: SegmentKind
+) -> None:
+    job = settings(JournalBuilder(), environments=environments)
+    for _ in range(4):
+        for _ in range(32):
+            job.evaluate(MS).wait(MS)
+        for _ in range(5):
+            job.wait(MS).forward(3 * MS).backward(4 * MS).step(MS)
+    assert kinds(laid_out(job, tmp_path)) == [kind] * 4
+
+
+def test_an_agent_that_acts_in_training_mode_is_evaluated_in_evaluation_mode(tmp_path: Path) -> None:
+    job = settings(JournalBuilder(), environments=True)
+    for iteration in range(8):
+        for _ in range(20 if iteration % 4 == 0 else 0):
+            job.evaluate(MS).wait(MS)
+        for _ in range(32):
+            job.evaluate(MS, training=True).wait(MS)
+        for _ in range(5):
+            job.wait(MS).forward(3 * MS).backward(4 * MS).step(MS)
+    assert Counter(kinds(laid_out(job, tmp_path))) == {SegmentKind.ROLLOUT: 8, SegmentKind.EVALUATION: 2}
+
+
+def test_a_target_networks_call_is_the_steps_own_and_no_rollout(tmp_path: Path) -> None:
+    job = settings(JournalBuilder(), environments=True)
+    for step in range(24):
+        for _ in range(3 if step % 2 else 5):
+            job.evaluate(MS).wait(MS)
+        job.evaluate(MS, root=2).forward(3 * MS).backward(4 * MS).step(MS)
+    timeline = laid_out(job, tmp_path)
+    assert set(kinds(timeline)) <= {SegmentKind.ROLLOUT}
+    assert all(each.end - each.start == 9 * MS for each in timeline.segments)
+
+
 def test_many_samples_before_every_update_are_a_rollout_even_with_a_loader(tmp_path: Path) -> None:
     job = JournalBuilder()
     for _ in range(12):
@@ -532,3 +576,23 @@ def test_hardly_any_steps(tmp_path: Path, count: int) -> None:
 
 def test_nothing_but_a_loader(tmp_path: Path) -> None:
     assert len(laid_out(JournalBuilder().start(MS).next(MS), tmp_path).steps.end) == 0
+
+
+@pytest.mark.parametrize(("trains", "phase"), [(True, Phase.REST), (False, Phase.INPUT)])
+def test_a_line_that_waits_for_the_loader_prepares_the_batch_unless_it_trains_too(
+    tmp_path: Path, trains: bool, phase: Phase
+) -> None:
+    text = {"line": 7, "text": "for batch in loader: fit(batch)", "stores": ["batch"], "loads": ["loader", "fit"]}
+    job = JournalBuilder().fact("code", base=1, file="a.py", function="fit", first_line=7, loop=True, lines=[text])
+    for number in range(20):
+        start = job.now
+        with job.within(Kind.LINE, 1) if number in (10, 11, 12) else nullcontext():
+            job.next(5 * MS).wait(4 * MS)
+            if trains:
+                job.forward(2 * MS).backward(3 * MS).step(MS)
+        if not trains:
+            job.forward(2 * MS).backward(3 * MS).step(MS)
+        if number == 12:
+            job.record(Kind.LINES, start - 30 * MS, job.now)
+    spent = phases(laid_out(job, tmp_path), 11)
+    assert spent[phase] == (4 if trains else 9) * MS

@@ -332,3 +332,8 @@ def test_turns_measure_the_watch_as_it_is_for_most_of_a_run(session: Session) ->
         reported[session.watching] += 1
         session.steps += 5 if session.watching else 1  # those that end before `until` are counted with the next one
     assert reported == {True: schedule.TURNS, False: 5 * schedule.TURNS}
+
+
+def test_installed_packages_are_known_by_their_paths() -> None:
+    paths = profiling.installed()
+    assert str(Path(torch.__file__).parent) in paths

@@ -67,6 +67,13 @@ def test_no_more_than_the_step_is_saved(report: Report, saved: float) -> None:
     assert " 0 ns" not in gain.number
 
 
+def test_a_place_that_is_not_known_promises_nothing(report: Report) -> None:
+    process = report.processes[0]
+    known = replace(process.findings[0], name="python-time", savings=Estimate(90e6, 80e6, 95e6, 58))
+    assert possible_gain(replace(process, findings=(known,))) is not None
+    assert possible_gain(replace(process, findings=(replace(known, source=None),))) is None
+
+
 def test_findings_of_one_category_save_no_more_than_it_takes() -> None:
     report = stored("quiet-1")  # two findings about the same wait
     gain = gain_of(report)

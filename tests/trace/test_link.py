@@ -29,6 +29,7 @@ from steptime.trace.links import (
     linked,
     origins_of,
     roles_of,
+    with_full_paths,
 )
 from steptime.trace.reader import read
 from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, EventTable, Trace
@@ -352,3 +353,13 @@ def test_the_line_at_which_a_function_started_the_profiler_is_not_that_of_its_op
     function = {name(trace, row): int(links.function[row]) for row in range(len(trace.events))}
     assert function["aten::mm"] == UNKNOWN
     assert name(trace, function["aten::sum"]) == "train.py(7): loss_of"
+
+
+def test_a_package_that_is_known_to_be_installed_is_no_code_of_the_users(written: Written) -> None:
+    library, own = "solvers/steps.py(3): solve", "train.py(12): train"
+    trace = written([step(0, 1000), python(own, 10, 900), python(library, 20, 200), operator("aten::mm", 30, 190)])
+    known = with_full_paths(trace, ["/env/lib/python3/site-packages/solvers", "/env/lib/python3/site-packages/torch"])
+    callers = (link(each, NOWHERE).function[row_of(each, "aten::mm")] for each in (trace, known))
+    assert [name(trace, row) for row in callers] == [library, own]
+    assert "/env/lib/python3/site-packages/solvers/steps.py(3): solve" in known.symbols
+    assert own in known.symbols

@@ -36,7 +36,7 @@ from steptime.advice.outliers import outliers_of, usual_steps
 from steptime.advice.pattern_evidence import caught_use, change_use, pass_use, period_use, with_line, with_passes
 from steptime.advice.repeat_evidence import looked_at, repeat_uses, work_uses
 from steptime.advice.run_uses import CategoryUse, GarbageUse, LoaderUse, PeriodUse, SettingsUse
-from steptime.advice.savings import ratio
+from steptime.advice.savings import named, ratio, scaled
 from steptime.advice.segment_evidence import segment_uses
 from steptime.advice.seldom_read import seldom_uses
 from steptime.advice.shaped_evidence import shaped_uses
@@ -67,7 +67,7 @@ from steptime.arrays import Int64, unique
 from steptime.intervals import EMPTY, contains, intersect, join, measure, subtract, union
 from steptime.journal import Flag, Kind
 from steptime.machine.machine import Machine
-from steptime.quantities import SourceLine, mean_of_series
+from steptime.quantities import Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import ModuleFacts, OptimizerFacts, Process, RuleFacts, TelemetrySample
 from steptime.trace.compile_logs import CompilerEvent, is_limit, reason_and_hint
 from steptime.trace.table import EventKind, Trace
@@ -160,8 +160,8 @@ def with_profile(
     case = replace(
         case,
         runs=runs,
-        recompute=RecomputeUse(mean_of_series(recorded.recompute)) if recorded.recompute.any() else None,
-        backward_again=mean_of_series(recorded.backward_again) if recorded.backward_again.any() else None,
+        recompute=RecomputeUse(_in_backward(case, recorded, recorded.recompute)) if recorded.recompute.any() else None,
+        backward_again=_in_backward(case, recorded, recorded.backward_again) if recorded.backward_again.any() else None,
         functions=functions,
         second_order=recorded.second_order,
         period=_with_extras(case.period, recorded),
@@ -194,6 +194,16 @@ def with_profile(
         return with_processor(case, steps)
     traced = recorded.breakdown if case.step.mode == "trace" else breakdown_of(steps)
     return with_device(case, steps, traced, recorded.sources)
+
+
+def _in_backward(case: Case, recorded: RecordedBreakdown, spent: Int64) -> Estimate:
+    """Time per step inside backward, ns, scaled to a steady step: on a CPU a profiled backward may take longer."""
+    steps, backward = recorded.profiled, named(case.phases, "backward")
+    mean = mean_of_series(spent)
+    if steps is None or steps.on_device or backward is None or Phase.BACKWARD not in steps.phases:
+        return mean
+    profiled = measure(steps.phases[Phase.BACKWARD], steps.boundaries[:, 0], steps.boundaries[:, 1])
+    return scaled(mean, min(1.0, ratio(backward.duration.value, float(profiled.mean())) or 1.0))
 
 
 def _with_extras(period: PeriodUse | None, recorded: RecordedBreakdown) -> PeriodUse | None:

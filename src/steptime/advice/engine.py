@@ -55,7 +55,7 @@ def shared(findings: Sequence[Finding], case: Case, least: float) -> tuple[Findi
         elif left >= least:
             kept.append(replace(finding, savings=_reduced(saving, left)))
         else:
-            holder = next((each for each in earlier if _overlap(finding, each)), earlier[0])
+            holder = max(earlier, key=lambda each: _closeness(finding, each))
             part = f"{finding.summary}: {format_duration(saving.value)}, included in the savings of {holder.code}"
             kept.append(replace(finding, savings=None, summary=part))
     return tuple(kept)
@@ -69,9 +69,12 @@ def _left(finding: Finding, earlier: Iterable[Finding], case: Case) -> float:
         own = _sum(each for each in earlier if each.category == finding.category)
         bounds.append(_left_by_places(finding.category, category.duration.value, earlier, case) - own)
     here = [each for each in earlier if _same_line(finding, each) and _overlap(finding, each)]
+    spent = _time_of(finding.spent_at, case)
+    if case.lines and not spent:  # a line outside of the loop made things that cost time in different parts of the step
+        here = [each for each in here if each.category == finding.category]
     if here:
         taken = _sum(here)
-        bounds.append(max(taken, _time_of(finding.spent_at, case)) - taken)
+        bounds.append(max(taken, spent) - taken)
     near = [each for each in earlier if _same_function(finding, each) and _overlap(finding, each)]
     if near and (whole := _time_of_function(finding.spent_at, case)):
         bounds.append(whole - _sum(near))
@@ -87,6 +90,16 @@ def _left_by_places(name: str, spent: float, earlier: Iterable[Finding], case: C
     others = case.step.duration.value - (python.duration.value if python is not None else 0.0)
     taken = _sum(each for each in earlier if not each.category) + others - case.step.duration.value
     return spent * (1 - ratio(max(0.0, taken), others))
+
+
+def _closeness(finding: Finding, other: Finding) -> tuple[bool, bool, bool]:
+    """How surely another finding holds the time of one: at its line, in its category, or anywhere in the step."""
+    overlap = _overlap(finding, other)
+    return (
+        overlap and _same_line(finding, other),
+        bool(finding.category) and finding.category == other.category,
+        overlap,
+    )
 
 
 def _overlap(finding: Finding, other: Finding) -> bool:

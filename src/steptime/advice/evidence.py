@@ -67,7 +67,7 @@ class LineUse:
     duration: time of the line per step (without lines inside it that are traced too); python: part of it outside
     operators, the loader and the phases; hits: executions per step. garbage: garbage collections per step inside it;
     checkpoint: ns per step in torch.save. calls: functions that it was seen to call, such as "logging.Logger.info",
-    "torch.Tensor.item"."""
+    "torch.Tensor.item". trained: the loss is made of its result, as far as the names in the loop show."""
 
     source: SourceLine
     role: LineRoleName
@@ -77,6 +77,7 @@ class LineUse:
     garbage: float = 0.0
     checkpoint: float = 0.0
     calls: tuple[str, ...] = ()
+    trained: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import numpy as np
 from steptime.advice.device_uses import MachineUse
 from steptime.advice.evidence import LineUse, PathUse, RepeatedForward, TopModuleUse
 from steptime.advice.kernels import COPIES, plain_name
+from steptime.advice.loss_path import on_loss_path
 from steptime.advice.memory_evidence import memory_rate
 from steptime.advice.run_uses import CategoryUse
 from steptime.advice.savings import named, ratio, scaled, total
@@ -284,6 +285,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
     garbage = counted(times.identity, times.start, inside)
     sources = dict(_sources(process))
     callees = process.callees
+    trained = {each for code in process.codes if code.loop for each in on_loss_path(code, layout.lines.roles)}
     duration = spent.sum(axis=2)
     known = [row for row, each in enumerate(identities.tolist()) if each in sources and duration[row].any()]
     return tuple(
@@ -296,6 +298,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
             garbage=float(garbage[row].mean()),
             checkpoint=float(checkpoint[row].mean()),
             calls=callees.get((source.file, source.line), ()),
+            trained=int(identities[row]) in trained,
         )
         for row in sorted(known, key=lambda row: -duration[row].sum())[:MOST_LINES]
     )

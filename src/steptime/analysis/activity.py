@@ -7,7 +7,10 @@ not fed by a loader that evaluates. Bursts of forwards without gradients, betwee
   those of the only model between the update and the next batch, to its evaluation.
 * *rollout*: no loader, and either many forwards in at least half of the steps, or top modules that were not switched to
   evaluation mode, in a job without any training loader or one that starts with such a burst: reinforcement learning
-  gathers experience with the model as it trains, and before it trains.
+  gathers experience with the model as it trains, and before it trains. Some libraries switch the model to evaluation
+  mode to act: in a job with a library of environments, without a training loader and without rollouts in training
+  mode, the mode says nothing. With such a library, calls of a model that never trains (a target network) belong to the
+  step's forward, where they recur.
 * *evaluation*: everything else, from its first event to its last one, its loader and the loader's start included.
 
 Something that happens in at least half of the steps is part of the step and no segment (a checkpoint per step, a loader
@@ -49,16 +52,33 @@ class Activity:
     rollout: Intervals
 
 
-def find_activity(records: RecordTable, boundaries: Boundaries, facts: tuple[LoaderFacts, ...]) -> Activity:
-    """Tells training from evaluation and rollouts."""
+def find_activity(
+    records: RecordTable, boundaries: Boundaries, facts: tuple[LoaderFacts, ...], *, acts: bool = False
+) -> Activity:
+    """Tells training from evaluation and rollouts. acts: the job has a library of environments."""
     forwards = records.of(Kind.FORWARD).outermost()
     if boundaries.mode is Mode.FORWARD:
         iterators = unique(records.of(Kind.LOADER_NEXT).identity)
         return Activity(forwards, tuple(int(each) for each in iterators), EMPTY, EMPTY, EMPTY)
     loaders = _training_loaders(records, forwards, facts)
     trains = _trains(records, forwards, loaders) | forwards.inside(records.of(Kind.BACKWARD, *UPDATES))
-    sampled, *untrained = _untrained(records, forwards, trains, loaders, boundaries.ends)
-    return Activity(forwards.where(trains | sampled), loaders, *untrained)
+    acts = acts and not loaders
+    targets = _targets(forwards, trains, boundaries.ends) if acts else np.zeros(len(forwards), np.bool_)
+    others = forwards.where(~targets)
+    sampled, *untrained = _untrained(records, others, trains[~targets], loaders, boundaries.ends, acts=acts)
+    in_steps = trains | targets
+    in_steps[~targets] |= sampled
+    return Activity(forwards.where(in_steps), loaders, *untrained)
+
+
+def _targets(forwards: RecordTable, trains: Bool, ends: Int64) -> Bool:
+    """Mask of the calls of models that never train and that most steps call a few times."""
+    found = np.zeros(len(forwards), np.bool_)
+    for identity in np.setdiff1d(forwards.identity, forwards.identity[trains]).tolist():
+        own = forwards.identity == identity
+        if is_recurring(forwards.start[own], ends) and own.sum() <= INLINE_FORWARDS * len(ends):
+            found |= own
+    return found
 
 
 def _training_loaders(records: RecordTable, forwards: RecordTable, facts: tuple[LoaderFacts, ...]) -> tuple[int, ...]:
@@ -106,10 +126,11 @@ def _count(times: Int64, start: Int64, end: Int64) -> Int64:
 
 
 def _untrained(
-    records: RecordTable, forwards: RecordTable, trains: Bool, loaders: tuple[int, ...], ends: Int64
+    records: RecordTable, forwards: RecordTable, trains: Bool, loaders: tuple[int, ...], ends: Int64, *, acts: bool
 ) -> tuple[Bool, Intervals, Intervals, Intervals]:
     """(mask over `forwards` of those that belong to the step, evaluations between the steps, evaluations in the steps,
-    rollouts). Works on bursts: runs of events that do not train, between two signs of training."""
+    rollouts). Works on bursts: runs of events that do not train, between two signs of training. acts: evaluation
+    mode may be one to act in."""
     asked = records.of(Kind.LOADER_NEXT, Kind.LOADER_START)
     feeds = np.isin(asked.identity, np.array(loaders, np.int64))
     training = merge(records.of(Kind.BACKWARD, *UPDATES), forwards.where(trains), asked.where(feeds))
@@ -119,7 +140,9 @@ def _untrained(
     is_call = events.kind == int(Kind.FORWARD)
     modes = unique(forwards.identity[trains & forwards.flagged(Flag.TRAINING)])
     of_trained = is_call & np.isin(events.identity, modes)
-    if not loaders:
+    in_training = np.bincount(np.cumsum(heads) - 1, of_trained & events.flagged(Flag.TRAINING))
+    acts = acts and in_training.max(initial=0) <= INLINE_FORWARDS
+    if not loaders and not acts:
         heads[_switches(events, of_trained)] = True
     number, count = np.cumsum(heads) - 1, int(heads.sum())
     start, end = events.start[heads], np.full(count, np.iinfo(np.int64).min)
@@ -128,7 +151,7 @@ def _untrained(
     loading = np.bincount(number[~is_call], minlength=count) > 0
     few, many = ~loading & (calls <= INLINE_FORWARDS), ~loading & (calls > INLINE_FORWARDS)
     inline = few & is_recurring(start[few], ends)
-    switched = of_trained & ~events.flagged(Flag.TRAINING)
+    switched = of_trained & ~events.flagged(Flag.TRAINING) & (not acts)
     rollout = many & is_recurring(start[many], ends)
     first = bool((many & (signs[heads] == 0)).any())
     if not loaders or first:  # unless a top module that trains was in evaluation mode

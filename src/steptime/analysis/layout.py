@@ -72,7 +72,8 @@ def lay_out_whole(process: Process) -> Layout:
         records_of(table, table.thread == training_thread(table)), probe.of(Kind.BOUNDARY).start
     )
     boundaries = find_boundaries(records, probe.of(Kind.UNTIMED, Kind.THINNED), probe.of(Kind.BOUNDARY).start)
-    activity = find_activity(records, boundaries, process.loaders)
+    acts = process.settings is not None and process.settings.environments
+    activity = find_activity(records, boundaries, process.loaders, acts=acts)
     claims = find_segments(records, probe, activity, boundaries.ends)
     work = find_work(records, activity, claims.loader_starts)
     lines = find_lines(process, records, activity, work)

@@ -294,8 +294,13 @@ def _leading(times: LineTimes, made: CallTree, owner: Int64, targets: set[int], 
     return frozenset(identities[share].tolist())
 
 
+TRAINED = (LineRole.FORWARD, LineRole.BACKWARD, LineRole.OPTIMIZER)
+
+
 def _roles_by_clock(times: LineTimes, activity: Activity, work: TrainingWork) -> dict[int, LineRole]:
-    """Role of each line by the instrumented part that takes most of its time, if that is more than a sliver."""
+    """Role of each line by the instrumented part that takes most of its time, if that is more than a sliver. A line
+    that waits for the loader and trains, too (a loop in one line, a call of the whole step), does not prepare the batch
+    in the rest of its time: its role is what it trains."""
     parts = {
         LineRole.EVALUATION: join(activity.evaluation, work.evaluation),
         LineRole.INPUT: work.loader,
@@ -309,7 +314,10 @@ def _roles_by_clock(times: LineTimes, activity: Activity, work: TrainingWork) ->
     whole = np.bincount(number, weights=times.end - times.start)
     insides = (measure(instants, times.start, times.end) for instants in parts.values())
     held = np.stack([np.bincount(number, weights=inside) for inside in insides])
-    roles, largest = list(parts), held.argmax(axis=0).tolist()
+    roles = list(parts)
+    trained = held[[roles.index(each) for each in TRAINED]].max(axis=0) > SLIVER * whole
+    held[roles.index(LineRole.INPUT), trained] = 0
+    largest = held.argmax(axis=0).tolist()
     known = held.max(axis=0) > SLIVER * whole
     return {each: roles[row] for each, row, sure in zip(identities.tolist(), largest, known, strict=True) if sure}
 

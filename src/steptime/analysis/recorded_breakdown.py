@@ -43,6 +43,7 @@ from steptime.journal import Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine
 from steptime.recording.recording import Process, TraceFacts
+from steptime.trace.links import with_full_paths
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
 
@@ -221,7 +222,7 @@ def _read(process: Process, facts: TraceFacts, problems: list[str]) -> Trace | N
         problems.append(error.sentence)
         return None
     problems.extend(trace.damage.sentences)
-    return trace
+    return with_full_paths(trace, facts.packages)
 
 
 def _window(trace: Trace, facts: TraceFacts, process: Process, layout: Layout, machine: Machine | None) -> StepContext:

@@ -104,6 +104,8 @@ def _number(names: Sequence[str]) -> int | None:
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
 
 
+ENVIRONMENTS = frozenset({"gymnasium", "gym", "pettingzoo", "envpool", "dm_env"})
+"""Libraries of environments for reinforcement learning."""
 PACKAGES = ("bitsandbytes", "torchao")
 """Packages that a fix could use; searched, not imported."""
 
@@ -253,6 +255,7 @@ def settings_facts() -> dict[str, Any]:
         "memory_limit": memory_limit(),
         "packages": [name for name in PACKAGES if _is_installed(name)],
         "debug_switches": switched_on(os.environ),
+        "environments": not ENVIRONMENTS.isdisjoint(list(sys.modules)),
         "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or "",
     }
 

@@ -104,10 +104,20 @@ CONFIG_LOOKS, CONFIG_LOOK = 40, 0.0005
 tenth of a millisecond where a CPU is free."""
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 """Pattern of Python's form of a file name's byte that is not UTF-8 (PEP 383)."""
+INSTALLED = re.compile(r"(.*/(?:site|dist)-packages/[^/]+)")
+"""Path of a package, in a file's."""
 SPOILT, SPOILT_TIME = 2, 100_000_000
 """A step ends the window if it takes SPOILT times the expected time and SPOILT_TIME, ns, more. Expected: the longer of
 the usual step and the shortest of the window. The shapes of its tensors take memory that grows with each
 (`steptime.analysis.recorded_breakdown`)."""
+
+
+def installed() -> list[str]:
+    """Paths of the imported packages, of folders or files."""
+    modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+    files = (each.__dict__.get("__file__") for each in modules)
+    found = (INSTALLED.match(file) for file in files if type(file) is str)
+    return sorted({each[1] for each in found if each})
 
 
 @contextlib.contextmanager
@@ -438,6 +448,7 @@ class ProfilerWindow:
             "monotonic_ns": monotonic,
             "thread": threading.get_native_id(),
             "memory": self._memory,
+            "packages": installed() if self.stacks else [],
         }
 
     def give_way(self, other: Any) -> None:

@@ -434,7 +434,8 @@ class SettingsFacts:
     debug_switches: (name, value) of active environment variables for debugging. memory_limit: bytes of the device, else
     of the process. autocast: format of the autocast around modules that are
     trained, "off", or None if unknown. anomaly_site, deterministic_site: the line that switched it on, by its text;
-    threads_site: one that calls torch.set_num_threads, looked for where OMP_NUM_THREADS is set to as many."""
+    threads_site: one that calls torch.set_num_threads, looked for where OMP_NUM_THREADS is set to as many.
+    environments: a library of environments, such as gymnasium, is imported."""
 
     intra_op_threads: int
     inter_op_threads: int
@@ -451,6 +452,7 @@ class SettingsFacts:
     distributed_backend: str | None = None
     memory_limit: int | None = None
     packages: tuple[str, ...] = ()
+    environments: bool = False
     allocator: str = ""
     debug_switches: tuple[tuple[str, str], ...] = ()
     anomaly_site: SourceLine | None = None
@@ -485,7 +487,8 @@ class TraceFacts:
     """Window of torch's profiler. path: relative to the process folder. start, end: monotonic ns. epoch_ns and
     monotonic_ns: read together, to align the trace (epoch) with the journal (monotonic). thread: the system's id of the
     training thread, as in the trace; 0 if unknown. memory: with every allocation (profile_memory). caught: of a
-    predicted slow step (`steptime run --catch`), not of usual ones."""
+    predicted slow step (`steptime run --catch`), not of usual ones. packages: paths of installed ones that were
+    imported, with stacks: a trace names their files without the folders above."""
 
     number: int
     path: str
@@ -498,6 +501,7 @@ class TraceFacts:
     thread: int = 0
     memory: bool = False
     caught: bool = False
+    packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from steptime.advice.engine import OF_A_PLACE
 from steptime.advice.evidence import Case
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import capped, named, total
@@ -53,11 +54,13 @@ def _of_run(speed: Estimate | None, other: OtherWork) -> str:
 
 def possible_gain(process: ProcessReport) -> Gain | None:
     """What all findings together could leave of the step. Those of one category save no more than it takes, and
-    all no more than the step; bounds add, which is wider than independent errors."""
+    all no more than the step; bounds add, which is wider than independent errors. A place that is not known promises
+    nothing: nobody knows what of its time is needed."""
     case, step = process.case, process.case.step.duration
     found = [each for each in process.findings if each.weight is Weight.FINDING and each.savings is not None]
+    found = [each for each in found if each.source is not None or each.name not in OF_A_PLACE]
     saved = capped(total(_by_category(found, case)), step)
-    if not step.value or saved.value < LEAST * step.value or most_of_the_run(case) is not None:
+    if not found or not step.value or saved.value < LEAST * step.value or most_of_the_run(case) is not None:
         return None
     left, other = step.value - saved.value, other_work(case.segments, step.value)
     most = max(left, step.value / MOST_TIMES)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, TypeVar, overload
@@ -230,6 +230,18 @@ def is_user_file(file: str) -> bool:
         return False
     top = parts[0].removesuffix(".py")
     return top not in LIBRARIES and top not in sys.stdlib_module_names
+
+
+def with_full_paths(trace: Trace, packages: Iterable[str]) -> Trace:
+    """The trace with the files of these packages (paths of folders or files) by their full path, which shows that they
+    are a library's."""
+    paths = {PurePath(each).name: each for each in packages if PurePath(each).stem not in LIBRARIES}
+
+    def full(symbol: str) -> str:
+        first = frame["file"].partition("/")[0] if (frame := FRAME.match(symbol)) else ""
+        return paths[first] + symbol.removeprefix(first) if first in paths else symbol
+
+    return replace(trace, symbols=tuple(map(full, trace.symbols)))
 
 
 def source_line(symbol: str) -> SourceLine | None:

@@ -84,6 +84,8 @@ LIKELY_FASTER, SURELY_FASTER = 0.3, 0.05
 they save dispatch and traffic, not the arithmetic, and the work has to be done."""
 OFTEN = 50
 """Steps between two checkpoints: when more are between, saving is an event between steps (ST902), not part of them."""
+BY_CHANCE = 4
+"""Times the collections per step of the run: a line with more in the few timed steps had them by chance."""
 LEAST_CONVERSION = 200_000.0
 """ns per execution: a conversion of one array of some MB is done by then (a copy at several GB/s)."""
 
@@ -258,6 +260,8 @@ def _finding(step: StepSummary, group: list[LineTime], saving: Estimate, unprofi
     named_function = summary.replace(inside, _in_what(group[0], inside) if len(group) == 1 else inside)
     summary = named_function if len(named_function) <= LONGEST_SUMMARY else summary
     advice = "Move this out of the step, do it less often, or vectorize it (whole arrays, no loop)."
+    if group[0].line.trained:
+        advice = "The loss goes through it, so each step needs it: look for what it does anew each time."
     if any(line_kind(each.line.calls) is LineKind.GRADIENTS for each in group):
         advice = EACH_UPDATE
     evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
@@ -324,6 +328,8 @@ def garbage_collection(step: StepSummary, garbage: GarbageUse, lines: tuple[Line
     When to ignore it: When cycles hold large tensors and memory is short: then the collector is what frees them.
     """
     collecting = [line for line in lines if line.garbage > 0 and line.role != "evaluation"]
+    often = [line for line in collecting if line.garbage <= BY_CHANCE * garbage.collections]
+    collecting = [line for line in collecting if line in often or line_kind(line.calls) is LineKind.COLLECT]
     source = max(collecting, key=lambda line: line.garbage).source if collecting else None
     spent = in_step(garbage.duration.value, step)
     summary = f"The garbage collector takes {spent}, {garbage.collections:.2g} collections per step"
@@ -505,10 +511,11 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
 
     How we know: The lines of the loop, and of your functions that it calls, are timed exactly in a few steps. Time
     outside of the loader, forward, backward and update belongs to the line, with its operators and, as far as a
-    step with stacks shows them, their backward. Loss functions of torch do not count: every training needs one. A
-    model that trains and is called again without gradients in the same steps counts. An update written by hand does
-    not (see ST505). Where the loss goes through it, as through a forward() that is called by its name, the work has to
-    be done: a twentieth of the time surely goes, a third likely.
+    step with stacks shows them, their backward. By the names that the loop binds and reads, a line of it may be on the
+    way from the model, or from parameters of your own, to backward(). Loss functions of torch do not count: every
+    training needs one. A model that trains and is called again without gradients in the same steps counts. An update
+    written by hand does not (see ST505). Where the loss goes through it, as through a forward() that is called by its
+    name, the work has to be done: a twentieth of the time surely goes, a third likely.
 
     What helps: Ask whether each step needs it. Do it every n-th step, do it once before the loop, or reuse what the
     step has computed. If the loss goes through it, each step needs it: use torch.compile on that function, or
@@ -530,7 +537,8 @@ def outside_model(step: StepSummary, lines: tuple[LineUse, ...], case: Case) -> 
         elif any(map(LOSS_CALL.fullmatch, group[0].line.calls)):
             spent = less(spent, _needed_in_loop(case.operators, group[0], times, loops))
         if is_user_file(source.file) and ratio(spent.value, step.duration.value) >= LEAST_OUTSIDE:
-            trained = backward >= TRAINED_THROUGH * spent.value or (_is_forward(source) and not case.functions)
+            called = _is_forward(source) and not case.functions
+            trained = backward >= TRAINED_THROUGH * spent.value or group[0].line.trained or called
             saving = partly(spent.value, LIKELY_FASTER, SURELY_FASTER, step) if trained else spent
             yield _outside(step, group, spent, saving, _advice_outside(case, group, trained, loops))
     if case.repeated is not None:
@@ -615,7 +623,8 @@ def _outside(step: StepSummary, group: Sequence[LineTime], spent: Estimate, savi
     where = format_source(source) + (f" `{source.text}`" if 0 < len(source.text) <= SHORT_TEXT else "")
     where += _behind(group)
     around = "its submodules" if _is_forward(source) else "model"
-    summary = f"{where}: {in_step(spent.value, step)}, outside of {around} and optimizer"
+    place = "on the way to the loss" if group[0].line.trained else f"outside of {around} and optimizer"
+    summary = f"{where}: {in_step(spent.value, step)}, {place}"
     return outside_model.finding(
         summary, advice, saving, source=source, evidence=(source.text,) if len(source.text) > SHORT_TEXT else ()
     )
