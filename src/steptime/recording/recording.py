@@ -255,9 +255,8 @@ class SampleFacts:
 class RepeatedLine:
     """A line that computed what it had computed before. outer: the line that calls its function, depth: how many
     functions run then. evaluations: per step; again: of those behind the first step, per step, that gave what was there
-    before, in `duration` ns, `with_graph` of it with results that backward may go to; results: different ones, in all.
-    called: the function of a package that gave them to the line; "" for the line itself. first, asker: two lines of one
-    call that both ask for it in the same step."""
+    before, in `duration` ns, `with_graph` of it with results that backward goes to; results: different ones. called:
+    package's function that gave them, "" for the line itself. first, asker: lines of one call that ask in one step."""
 
     site: SourceLine
     evaluations: float
