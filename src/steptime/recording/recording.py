@@ -283,8 +283,7 @@ class WholeRead:
 
 @dataclass(frozen=True, slots=True)
 class OutsideCall:
-    """Function of a package or of Python's library that a line calls. duration: ns per step. one_file: all calls were
-    given the name of the same file."""
+    """Function outside of the job that a line calls. duration: ns per step. one_file: all calls name the same file."""
 
     name: str
     duration: float
@@ -373,8 +372,7 @@ class PassFacts:
 
 @dataclass(frozen=True, slots=True)
 class PassSiteFacts:
-    """Line that started many backward passes in one step, one of them at `start` ns. shared: they went through the same
-    graph."""
+    """Line that started many backward passes in a step, one at `start` ns. shared: they went through the same graph."""
 
     site: SourceLine
     start: int
@@ -431,10 +429,9 @@ class SettingsFacts:
     """Process-wide settings of torch and the machine, in an early step. usable_cpus: those that the process may run on.
     packages: installed ones that a fix could use. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
     debug_switches: (name, value) of active environment variables for debugging. memory_limit: bytes of the device, else
-    of the process. autocast: format of the autocast around modules that are
-    trained, "off", or None if unknown. anomaly_site, deterministic_site: the line that switched it on, by its text;
-    threads_site: one that calls torch.set_num_threads, looked for where OMP_NUM_THREADS is set to as many.
-    environments: a library of environments, such as gymnasium, is imported."""
+    of the process. autocast: format of the autocast around modules that are trained, "off", None if unknown.
+    anomaly_site, deterministic_site: the line that switched it on, by its text; threads_site: one that calls
+    torch.set_num_threads, where OMP_NUM_THREADS is set to as many. environments: gymnasium or such is imported."""
 
     intra_op_threads: int
     inter_op_threads: int
@@ -486,8 +483,8 @@ class TraceFacts:
     """Window of torch's profiler. path: relative to the process folder. start, end: monotonic ns. epoch_ns and
     monotonic_ns: read together, to align the trace (epoch) with the journal (monotonic). thread: the system's id of the
     training thread, as in the trace; 0 if unknown. memory: with every allocation (profile_memory). caught: of a
-    predicted slow step (`steptime run --catch`), not of usual ones. packages: paths of installed ones that were
-    imported, with stacks: a trace names their files without the folders above."""
+    predicted slow step (`steptime run --catch`). packages: paths of imported ones, of which a trace names the files
+    without the folders above; with stacks only."""
 
     number: int
     path: str
@@ -611,8 +608,8 @@ class LeakFacts:
 @dataclass(frozen=True, slots=True)
 class GrowingFacts:
     """Container that became longer with every step. kind: its type, "cache" for results that functools.lru_cache keeps;
-    name: of the variable or attribute; entries: by which it grew per step. site: the line that makes it longer, None if
-    unknown. most: entries of a deque or cache that has a limit."""
+    name: of the variable or attribute; entries: by which it grew per step. site: the line that makes it longer, if
+    known. most: entries of a deque or cache that has a limit."""
 
     kind: str
     name: str
