@@ -55,7 +55,6 @@ class Rounds:
 
     @property
     def better(self) -> str:
-        """Advice."""
         return AT_ONCE if self.loops else ONCE
 
 

@@ -353,7 +353,6 @@ class LineTable:
 
 
 def line_table(steps: Steps, lines: LineRoles, claims: SegmentClaims, work: TrainingWork) -> LineTable:
-    """Table of the line-timed steps."""
     times, lined = lines.times, np.flatnonzero(steps.lined)
     identities = unique(times.hit_identity)  # by a coarse clock some may have taken no time
     first = np.searchsorted(times.end, steps.start[lined], side="right")
