@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from advice.healthy import HEALTHY, MS, line, operator, optimizer
 from machines import remember_peaks
-from preloading import python
+from preloading import python, steptime_words
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import PathUse
@@ -27,7 +27,6 @@ from steptime.cli.main import main
 from steptime.cli.mcp import answered, judged_diff
 from steptime.diagnosis import diagnose_anywhere
 from steptime.errors import SteptimeError
-from steptime.own_python import own_python
 from steptime.quantities import Estimate, SourceLine
 from steptime.trials.results import PatchResult, Plan, Results
 from steptime.trials.trial import BASELINE, Agreement, Judgement, Run, TrialVerdict, Variant
@@ -95,7 +94,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
 
     async def converse(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Reported]:
         mcp, stdio = importlib.import_module("mcp"), importlib.import_module("mcp.client.stdio")
-        command, *words = own_python("steptime", "mcp")
+        command, *words = steptime_words("mcp")
         server = mcp.StdioServerParameters(command=command, args=words, env=environment, cwd=tmp_path)
         found = []
         async with mcp.Client(stdio.stdio_client(server)) as client:

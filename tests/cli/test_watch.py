@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from journals import MS, JournalBuilder
 from patience import PATIENCE
-from preloading import python
+from preloading import python, steptime_words
 
 pytest.importorskip("torch")
 
@@ -49,7 +49,7 @@ def job(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
     work = tmp_path / "work"
     work.mkdir()
     words = ["run", "-q", "--no-peaks", "--no-profile", "--", python(), str(script), str(tmp_path / "stop")]
-    started = subprocess.Popen([sys.executable, "-m", "steptime", *words], cwd=work, env=environment(tmp_path))
+    started = subprocess.Popen(steptime_words(*words), cwd=work, env=environment(tmp_path))
     until(lambda: any(work.glob("runs/*/process-*/process.json")))
     yield tmp_path / "stop", started
     (tmp_path / "stop").touch()
@@ -72,7 +72,7 @@ def test_lines_come_while_the_job_runs_and_the_last_one_with_its_end(
 ) -> None:
     stop, _ = job
     watch = subprocess.Popen(
-        [sys.executable, "-m", "steptime", "watch", "--every", "1s"],
+        steptime_words("watch", "--every", "1s"),
         cwd=tmp_path / "work",
         stdout=subprocess.PIPE,
         text=True,
