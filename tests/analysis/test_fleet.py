@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from fleet import fleet_of, found  # type: ignore[import-not-found]
 from fleet_traces import Base, Plan, read_base, write_fleet  # type: ignore[import-not-found]
 
-RANKS = 40
-LATE = 23
+RANKS = 20
+LATE = 13
 
 
 @pytest.fixture(scope="module")

@@ -83,6 +83,7 @@ class Reported:
 
 
 Ask = Callable[..., list[Reported]]
+RECORDED = "the recording of the first answer"
 
 
 @pytest.fixture
@@ -109,7 +110,8 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
                 ) -> None:
                     into.append(message or "")
 
-                result = await client.call_tool(tool, dict(arguments), progress_callback=note)
+                known = {name: found[0].document["recording"] for name, each in arguments.items() if each is RECORDED}
+                result = await client.call_tool(tool, {**arguments, **known}, progress_callback=note)
                 found.append(Reported(result.content[0].text, bool(result.is_error), progress))
         return found
 
@@ -318,12 +320,10 @@ def test_a_job_is_measured_and_a_change_of_it_judged(ask: Ask, tmp_path: Path) -
     (tmp_path / "train.py").write_text(TRAINING)
     (tmp_path / "click.py").write_text("raise SystemExit('a file of the job is no module of ours')")
     job = {"command": [python(), "train.py"]}
-    (diagnosed,) = ask(("diagnose", job))
-    found = diagnosed.document
+    change = {"diff": BROKEN, "recording": RECORDED, "budget": "4m"}
+    diagnosed, judged = ask(("diagnose", job), ("judge", job | change))
     assert any("measuring the unchanged job" in message for message in diagnosed.progress)
-    assert Path(found["recording"]).is_dir()
-    change = {"diff": BROKEN, "recording": found["recording"], "budget": "4m"}
-    (judged,) = ask(("judge", job | change))
+    assert Path(diagnosed.document["recording"]).is_dir()
     verdict = judged.document
     assert ": broken" in verdict["answer"]
     assert "mat1 and mat2 shapes cannot be multiplied" in verdict["candidates"][0]["why"]

@@ -49,7 +49,7 @@ def job(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
     work = tmp_path / "work"
     work.mkdir()
     words = ["run", "-q", "--no-peaks", "--no-profile", "--", python(), str(script), str(tmp_path / "stop")]
-    started = subprocess.Popen(steptime_words(*words), cwd=work, env=environment(tmp_path))
+    started = subprocess.Popen([sys.executable, "-m", "steptime", *words], cwd=work, env=environment(tmp_path))
     until(lambda: any(work.glob("runs/*/process-*/process.json")))
     yield tmp_path / "stop", started
     (tmp_path / "stop").touch()
@@ -80,7 +80,7 @@ def test_lines_come_while_the_job_runs_and_the_last_one_with_its_end(
     )
     assert watch.stdout is not None
     first = watch.stdout.readline()
-    while "step " not in first:
+    while "; step " not in first:  # at first there may be none yet
         first = watch.stdout.readline()
     assert re.fullmatch(r"\d+ s: [\d,]+ steps?; step [\d.]+ ms, .*%.*\n", first)
     stop.touch()
