@@ -97,7 +97,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
         mcp, stdio = importlib.import_module("mcp"), importlib.import_module("mcp.client.stdio")
         command, *words = steptime_words("mcp")
         server = mcp.StdioServerParameters(command=command, args=words, env=environment, cwd=tmp_path)
-        found = []
+        found = list[Reported]()
         async with mcp.Client(stdio.stdio_client(server)) as client:
             listed = {each.name: each for each in (await client.list_tools()).tools}
             assert set(listed) == {"diagnose", "explain", "judge", "what_if", "compare"}
