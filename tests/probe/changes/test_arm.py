@@ -118,11 +118,7 @@ def test_a_loop_outside_of_the_main_thread_and_rollouts_before_the_first_trainin
     assert variant.change("autocast").exercised
 
 
-@pytest.mark.parametrize("forks", ["1", pytest.param("", marks=pytest.mark.slow)])
-def test_a_parent_that_waits_for_its_trainers_results_ends_with_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: str
-) -> None:
-    monkeypatch.setenv("PRELOADED_SPAWNS_ARE_FORKS", forks)
+def test_a_parent_that_waits_for_its_trainers_results_ends_with_them(tmp_path: Path) -> None:
     variant = run(tmp_path, ZOO / "spawned.py")
     assert variant.status == 0
     steps = [process.parity.step.tolist() for process in variant.recording.processes if process.parity is not None]
