@@ -7,7 +7,6 @@ from pathlib import Path
 
 from steptime.advice.evidence import Case
 from steptime.advice.rule import Finding
-from steptime.cli.trial import case_and_findings
 from steptime.diagnosis import diagnose_paths
 from steptime.report.report import Report
 
@@ -15,12 +14,11 @@ GPU = Path(__file__).resolve().parent / "data" / "gpu"
 
 
 @cache
-def diagnosed(name: str) -> tuple[Case, tuple[Finding, ...]]:
-    """What a trial would begin with."""
-    case, findings = case_and_findings(GPU / name)
-    return case, tuple(findings)
-
-
-@cache
 def report_of(name: str) -> Report:
     return diagnose_paths([str(GPU / name)])
+
+
+def diagnosed(name: str) -> tuple[Case, tuple[Finding, ...]]:
+    """Case and findings of the first process."""
+    process = report_of(name).processes[0]
+    return process.case, process.findings

@@ -18,6 +18,7 @@ import pytest
 from device_recordings import report_of
 from documents import text_of
 from patience import PATIENCE
+from preloading import steptime_words
 
 from steptime import errors
 from steptime.advice.engine import all_rules
@@ -207,10 +208,8 @@ def test_a_section_of_the_changelog_can_be_read_at_once() -> None:
 
 def test_the_readmes_gpu_example_is_what_diagnose_prints() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    words = ["-m", "steptime", "diagnose", "tests/data/gpu/chargpt"]
-    reported = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE
-    ).stdout
+    words = steptime_words("diagnose", "tests/data/gpu/chargpt")
+    reported = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
     assert f"```text\n{reported.strip()}\n```" in readme
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from once import made_once
 from patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
@@ -50,10 +51,12 @@ def python() -> str:
 
 @pytest.fixture(scope="module")
 def site(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    command = [python, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE)
-    return folder
+    command = [python, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir"]
+
+    def build(folder: Path) -> None:
+        subprocess.run([*command, str(folder)], cwd=ROOT, check=True, timeout=PATIENCE)
+
+    return made_once(tmp_path_factory, "site", build)
 
 
 @pytest.fixture(scope="module")

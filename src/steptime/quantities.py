@@ -39,6 +39,11 @@ class SourceLine:
     function: str = ""
     text: str = ""
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """(file, line): equal for one line, however its function and text are known."""
+        return self.file, self.line
+
 
 MINUS = "−"
 """Sign of all negative numbers in the output, where a hyphen joins words."""

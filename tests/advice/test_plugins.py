@@ -13,6 +13,7 @@ import pytest
 import tomllib
 from journals import MS, JournalBuilder
 from patience import PATIENCE
+from preloading import steptime_words
 
 from steptime.advice.engine import examine
 from steptime.advice.rule import Rule, rule
@@ -42,11 +43,16 @@ def install(folder: Path, name: str, value: str) -> None:
 def steptime(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """The command in an environment in which the packages of a folder are installed."""
     variables = {**os.environ, "PYTHONPATH": str(folder), "STEPTIME_CACHE_DIR": str(folder / "cache")}
-    command = [sys.executable, "-m", "steptime", *words]
     elsewhere = folder / "elsewhere"  # nothing is imported from the current folder
     elsewhere.mkdir(exist_ok=True)
     return subprocess.run(
-        command, cwd=elsewhere, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False
+        steptime_words(*words),
+        cwd=elsewhere,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
 
 

@@ -156,7 +156,7 @@ loading = st.builds(
     contention=st.none() | every(Contention),
 )
 many = settings(max_examples=examples(64), deadline=None, suppress_health_check=list(HealthCheck))
-few = settings(max_examples=examples(16), deadline=None, suppress_health_check=list(HealthCheck), database=None)
+few = settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 
 def holds(case: Case) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from once import made_once
 
 from steptime.analysis.stragglers.fleet import Task, reduce_all, reduce_rank
 from steptime.analysis.stragglers.straggler import compare
@@ -30,9 +31,8 @@ def base(shared_data: Path) -> Base:
 
 @pytest.fixture(scope="module")
 def fleet(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("fleet")
-    write_fleet(base, Plan(RANKS, 3, late=(LATE,), excess=0.3), folder)
-    return folder
+    plan = Plan(RANKS, 3, late=(LATE,), excess=0.3)
+    return made_once(tmp_path_factory, "fleet", lambda folder: write_fleet(base, plan, folder))
 
 
 def test_the_late_rank_of_a_fleet_of_traces_comes_first_and_few_are_looked_at_whole(fleet: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from journals import MS, JournalBuilder
+from once import made_once
 
 from steptime.analysis.stragglers.fleet import ProcessTask, reduce_process, reduce_processes
 from steptime.diagnosis import DETAILED_RANKS, diagnose_paths
@@ -38,10 +39,11 @@ def process_folder(folder: Path, name: str, rank: int | None, steps: int = STEPS
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("fleet")
-    for rank in range(RANKS):
-        process_folder(folder, str(100 + rank), rank, late=rank == LATE)
-    return folder
+    def write(folder: Path) -> None:
+        for rank in range(RANKS):
+            process_folder(folder, str(100 + rank), rank, late=rank == LATE)
+
+    return made_once(tmp_path_factory, "fleet-recorded", write)
 
 
 def test_the_late_rank_comes_first_all_have_a_row_and_few_are_looked_at_whole(fleet: Path) -> None:

@@ -61,8 +61,8 @@ def broken_down(recording: Path) -> RecordedBreakdown:
     return breakdown_of_process(process, lay_out_whole(process))
 
 
-def shares(recording: Path) -> dict[str, float]:
-    (process,) = diagnose_paths([str(recording)]).processes
+def shares(report: Report) -> dict[str, float]:
+    (process,) = report.processes
     return {use.name: use.duration.value / process.case.step.duration.value for use in process.case.categories}
 
 
@@ -83,7 +83,7 @@ def test_a_window_with_stacks_that_saw_no_device_counts_for_its_stacks_alone(job
 @pytest.mark.parametrize("job", ["amp", pytest.param("chargpt", marks=pytest.mark.slow)])
 def test_a_second_window_without_device_events_changes_no_figure(job: str, tmp_path: Path) -> None:
     """A further window, as `profile-request` asks for one, whose kernels are lost."""
-    before = shares(DATA / job)
+    before = shares(report_of(job))
     recording = copied(job, tmp_path)
     plain = trace_of(recording, 3)
     rewritten(plain, plain.with_name("trace-5.json.gz"), host_only)
@@ -93,7 +93,7 @@ def test_a_second_window_without_device_events_changes_no_figure(job: str, tmp_p
         file.write(line.replace("trace-3.json", "trace-5.json").replace('"number": 3', '"number": 5') + "\n")
     report = diagnose_paths([str(recording)])
     assert "trace-5.json.gz, which contains no device activity." in report.problems
-    assert shares(recording) == pytest.approx(before, rel=1e-6)
+    assert shares(report) == pytest.approx(before, rel=1e-6)
     assert findings(report) == findings(report_of(job))
 
 
@@ -118,7 +118,7 @@ def test_without_any_window_of_the_device_nothing_is_reported_of_it(job: str, lo
 )
 def test_steps_that_lost_a_part_of_their_kernels_are_left_out(job: str, tmp_path: Path) -> None:
     """The kernels of the last two of five steps are lost, as where the tracer's buffers overflow."""
-    before = shares(DATA / job)
+    before = shares(report_of(job))
     recording = copied(job, tmp_path)
     whole = broken_down(recording).windows[0]
     late = (whole.boundaries[-2, 0] - whole.trace.base_ns) / 1000
@@ -139,7 +139,7 @@ def test_steps_that_lost_a_part_of_their_kernels_are_left_out(job: str, tmp_path
     assert len(recorded.windows[0].trace.events) < len(launched)
     assert recorded.problems[0].startswith(f"2 of {steps} steps in trace-3.json.gz, whose device activity")
     assert len(recorded.windows[0]) == steps - 2
-    after = shares(recording)
+    after = shares(diagnose_paths([str(recording)]))
     assert after["compute"] == pytest.approx(before["compute"], abs=0.03)
 
 

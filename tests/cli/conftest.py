@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from machines import remember_peaks
-from preloading import python
+from preloading import steptime_words
 from printed import wrong_words
 
 Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -26,7 +26,7 @@ def steptime(tmp_path: Path) -> Steptime:
         folder = tmp_path / "work"
         folder.mkdir(exist_ok=True)
         finished = subprocess.run(
-            [python(), "-m", "steptime", *map(str, arguments)],
+            steptime_words(*map(str, arguments)),
             cwd=folder,
             env=environment,
             capture_output=True,

@@ -8,19 +8,18 @@ import os
 import pty
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from patience import PATIENCE
+from preloading import steptime_words
 from report.stored_reports import REPORTS, longer_by, stored
 
 from steptime.report import json as report_json
 
 Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
-ENTRY = "from steptime.cli.main import entry; entry()"
 
 
 @pytest.fixture
@@ -107,7 +106,7 @@ def test_what_cannot_be_followed_is_refused_in_a_sentence(
 def test_the_summary_of_a_step_of_github_is_appended_to(slow: Path, tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
     summary.write_text("# before\n")
-    command = [sys.executable, "-c", ENTRY, "compare", str(REPORTS / "quiet-1.json"), str(slow), "--fail-on", "step>5%"]
+    command = steptime_words("compare", str(REPORTS / "quiet-1.json"), str(slow), "--fail-on", "step>5%")
     environment = {**os.environ, "GITHUB_STEP_SUMMARY": str(summary)}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert run.returncode == 1
@@ -125,7 +124,7 @@ def test_no_source_leaves_lines_out(steptime: Steptime, slow: Path) -> None:
 def test_a_breach_is_reported_once_on_a_terminal(slow: Path) -> None:
     ours, theirs = pty.openpty()
     words = ["compare", str(REPORTS / "quiet-1.json"), str(slow), "--fail-on", "step>5%"]
-    done = subprocess.Popen([sys.executable, "-c", ENTRY, *words], stdout=theirs, stderr=theirs)
+    done = subprocess.Popen(steptime_words(*words), stdout=theirs, stderr=theirs)
     os.close(theirs)
     message = b""
     with contextlib.suppress(OSError):  # the other end is closed

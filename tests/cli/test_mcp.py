@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from advice.healthy import HEALTHY, MS, line, operator, optimizer
 from machines import remember_peaks
-from preloading import python
+from preloading import python, steptime_words
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import PathUse
@@ -27,7 +27,6 @@ from steptime.cli.main import main
 from steptime.cli.mcp import answered, judged_diff
 from steptime.diagnosis import diagnose_anywhere
 from steptime.errors import SteptimeError
-from steptime.own_python import own_python
 from steptime.quantities import Estimate, SourceLine
 from steptime.trials.results import PatchResult, Plan, Results
 from steptime.trials.trial import BASELINE, Agreement, Judgement, Run, TrialVerdict, Variant
@@ -84,6 +83,7 @@ class Reported:
 
 
 Ask = Callable[..., list[Reported]]
+RECORDED = "the recording of the first answer"
 
 
 @pytest.fixture
@@ -95,9 +95,9 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
 
     async def converse(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Reported]:
         mcp, stdio = importlib.import_module("mcp"), importlib.import_module("mcp.client.stdio")
-        command, *words = own_python("steptime", "mcp")
+        command, *words = steptime_words("mcp")
         server = mcp.StdioServerParameters(command=command, args=words, env=environment, cwd=tmp_path)
-        found = []
+        found = list[Reported]()
         async with mcp.Client(stdio.stdio_client(server)) as client:
             listed = {each.name: each for each in (await client.list_tools()).tools}
             assert set(listed) == {"diagnose", "explain", "judge", "what_if", "compare"}
@@ -110,7 +110,8 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
                 ) -> None:
                     into.append(message or "")
 
-                result = await client.call_tool(tool, dict(arguments), progress_callback=note)
+                known = {name: found[0].document["recording"] for name, each in arguments.items() if each is RECORDED}
+                result = await client.call_tool(tool, {**arguments, **known}, progress_callback=note)
                 found.append(Reported(result.content[0].text, bool(result.is_error), progress))
         return found
 
@@ -319,12 +320,10 @@ def test_a_job_is_measured_and_a_change_of_it_judged(ask: Ask, tmp_path: Path) -
     (tmp_path / "train.py").write_text(TRAINING)
     (tmp_path / "click.py").write_text("raise SystemExit('a file of the job is no module of ours')")
     job = {"command": [python(), "train.py"]}
-    (diagnosed,) = ask(("diagnose", job))
-    found = diagnosed.document
+    change = {"diff": BROKEN, "recording": RECORDED, "budget": "4m"}
+    diagnosed, judged = ask(("diagnose", job), ("judge", job | change))
     assert any("measuring the unchanged job" in message for message in diagnosed.progress)
-    assert Path(found["recording"]).is_dir()
-    change = {"diff": BROKEN, "recording": found["recording"], "budget": "4m"}
-    (judged,) = ask(("judge", job | change))
+    assert Path(diagnosed.document["recording"]).is_dir()
     verdict = judged.document
     assert ": broken" in verdict["answer"]
     assert "mat1 and mat2 shapes cannot be multiplied" in verdict["candidates"][0]["why"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from patience import PATIENCE
+from preloading import steptime_words
 
 from steptime.cli.main import Outlet, lost
 from steptime.journal import Journal, Kind
@@ -42,15 +43,12 @@ def shell(script: str, folder: Path, *words: str | Path, **variables: str) -> su
     )
 
 
-STEPTIME = (sys.executable, "-m", "steptime")
-
-
 @pytest.mark.parametrize(
     "streams", [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in (*CLOSED, FULL)]
 )
 def test_a_run_ends_as_its_job(tmp_path: Path, streams: str) -> None:
     for job, status in (("exit 3", 3), ("kill -TERM $$", -15)):
-        run = shell(f'exec "$@" {streams}', tmp_path, *STEPTIME, "run", "--", "sh", "-c", job)
+        run = shell(f'exec "$@" {streams}', tmp_path, *steptime_words(), "run", "--", "sh", "-c", job)
         assert run.returncode == status, (job, run.stderr)
         assert "bug" not in run.stderr
 
@@ -59,7 +57,7 @@ def test_a_run_ends_as_its_job(tmp_path: Path, streams: str) -> None:
 def test_a_job_finds_closed_what_was_closed(tmp_path: Path, streams: str) -> None:
     job = (sys.executable, "-c", STATES)
     shell(f'exec "$@" {streams}', tmp_path, *job, "alone")
-    shell(f'exec "$@" {streams}', tmp_path, *STEPTIME, "run", "--", *job, "watched")
+    shell(f'exec "$@" {streams}', tmp_path, *steptime_words(), "run", "--", *job, "watched")
     assert (tmp_path / "watched").read_text() == (tmp_path / "alone").read_text()
 
 
@@ -69,24 +67,26 @@ def test_every_verb_ends_as_it_would_have(tmp_path: Path, streams: str) -> None:
         (("--help",), 0), (("--version",), 0), (("explain", "ST101"), 0), (("diagnose", "none"), 1),
         (("run", "--nonsense"), 2), (("run", "--", "true"), 0), (("run", "--", "no-such-program"), 127),
     ):  # fmt: skip
-        assert shell(f'"$@" {streams}', tmp_path, *STEPTIME, *words).returncode == status, words
+        assert shell(f'"$@" {streams}', tmp_path, *steptime_words(), *words).returncode == status, words
 
 
 def test_a_report_that_nobody_can_read_is_reported(tmp_path: Path) -> None:
     for words in (("explain", "ST101"), ("--help",)):
-        full = shell(f'"$@" {FULL}', tmp_path, *STEPTIME, *words)
+        full = shell(f'"$@" {FULL}', tmp_path, *steptime_words(), *words)
         assert (full.returncode, full.stderr.count("\n")) == (1, 1), full.stderr
         assert "(No space left on device)" in full.stderr
         read, write = os.pipe()
         os.close(read)  # no reader at all, which is certain; `head -1` may read everything before it ends
-        gone = subprocess.run([*STEPTIME, *words], stdout=write, stderr=subprocess.PIPE, cwd=tmp_path, check=False)
+        gone = subprocess.run(
+            [*steptime_words(), *words], stdout=write, stderr=subprocess.PIPE, cwd=tmp_path, check=False
+        )
         os.close(write)
         assert gone.returncode == 1
         assert b"(nobody reads it)" in gone.stderr
-        closed = shell('"$@" >&-', tmp_path, *STEPTIME, *words)
+        closed = shell('"$@" >&-', tmp_path, *steptime_words(), *words)
         assert (closed.returncode, closed.stderr.count("\n")) == (1, 1), closed.stderr
         assert "(it is closed)" in closed.stderr
-    failed = shell(f'"$@" {FULL}', tmp_path, *STEPTIME, "diagnose", "none")
+    failed = shell(f'"$@" {FULL}', tmp_path, *steptime_words(), "diagnose", "none")
     assert (failed.returncode, failed.stderr.count("\n")) == (1, 1), "nothing was to be printed"
 
 

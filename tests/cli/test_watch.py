@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from journals import MS, JournalBuilder
 from patience import PATIENCE
-from preloading import python
+from preloading import python, steptime_words
 
 pytest.importorskip("torch")
 
@@ -72,7 +72,7 @@ def test_lines_come_while_the_job_runs_and_the_last_one_with_its_end(
 ) -> None:
     stop, _ = job
     watch = subprocess.Popen(
-        [sys.executable, "-m", "steptime", "watch", "--every", "1s"],
+        steptime_words("watch", "--every", "1s"),
         cwd=tmp_path / "work",
         stdout=subprocess.PIPE,
         text=True,
@@ -80,7 +80,7 @@ def test_lines_come_while_the_job_runs_and_the_last_one_with_its_end(
     )
     assert watch.stdout is not None
     first = watch.stdout.readline()
-    while "step " not in first:
+    while "; step " not in first:  # at first there may be none yet
         first = watch.stdout.readline()
     assert re.fullmatch(r"\d+ s: [\d,]+ steps?; step [\d.]+ ms, .*%.*\n", first)
     stop.touch()

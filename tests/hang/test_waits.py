@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from documents import text_of
+from example_counts import examples
 from hang.dumps import write
 from hang.simulated import dumped, job
 
@@ -27,7 +28,7 @@ def causes(found: HangTriage) -> set[int]:
 @pytest.mark.parametrize("kind", ["host", "device"])
 @pytest.mark.parametrize("world", [2, 4, 8, 16, 64])
 def test_one_rank_that_stands_still_is_the_only_cause(tmp_path: Path, world: int, kind: str, only_open: bool) -> None:
-    for seed in range(2 if world > 16 else 8):
+    for seed in range(examples(8)):
         chance = random.Random(f"{world} {kind} {seed}")
         faulty = chance.randrange(world)
         ranks, members = job(world, chance, {faulty: kind})
@@ -46,7 +47,7 @@ def test_of_two_ranks_that_stand_still_no_other_is_blamed(
     tmp_path: Path, world: int, kinds: tuple[str, str], only_open: bool
 ) -> None:
     """The one that stopped later may wait for the other by then: nothing tells that it would not have gone on."""
-    for seed in range(2 if world > 16 else 8):
+    for seed in range(examples(8)):
         chance = random.Random(f"{world} {kinds} {seed}")
         faults = dict(zip(chance.sample(range(world), 2), kinds, strict=True))
         ranks, members = job(world, chance, faults)

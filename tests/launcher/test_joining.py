@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from patience import PATIENCE
+from preloading import steptime_words
 
 from steptime.errors import OutputError
 from steptime.launcher import joining
@@ -34,9 +35,6 @@ for _ in range(60):
 distributed.destroy_process_group()
 time.sleep(0.3)  # gloo's threads end a moment later: a process that is gone before may abort (torch 2.13)
 """
-
-
-STEPTIME = [sys.executable, "-c", "from steptime.cli.main import entry; entry()"]
 
 
 def slurm(task: int, tasks: int) -> dict[str, str]:
@@ -134,7 +132,7 @@ def test_a_recording_of_one_launcher_is_left_alone_and_a_users_folder_is_refused
 def test_the_second_command_of_a_batch_script_runs_and_is_recorded(tmp_path: Path) -> None:
     job = "from pathlib import Path; path = Path('ran'); path.open('a').write('x'); raise SystemExit(3)"
     for _ in range(2):
-        words = [*STEPTIME, "run", "--", sys.executable, "-c", job]
+        words = steptime_words("run", "--", sys.executable, "-c", job)
         run = subprocess.run(words, cwd=tmp_path, env=slurm(0, 8), capture_output=True, text=True, check=False)
         assert (run.returncode, len(run.stderr.splitlines())) == (3, 1), run.stderr
         assert "no-torch" in run.stderr, "each accounts for its own job"
@@ -152,7 +150,7 @@ def test_two_tasks_that_run_together_find_each_other(tmp_path: Path) -> None:
         "while not Path(f'here-{1 - me}').exists(): time.sleep(0.01)\n"
         "sys.exit(5)\n"
     )
-    words = [*STEPTIME, "run", "--no-progress", "--", sys.executable, "-c", job]
+    words = steptime_words("run", "--no-progress", "--", sys.executable, "-c", job)
     tasks = [
         subprocess.Popen(words, cwd=tmp_path, env=slurm(task, 2), stderr=subprocess.PIPE, text=True) for task in (0, 1)
     ]
@@ -194,7 +192,7 @@ def test_tasks_are_counted_where_a_launcher_has_started_several(monkeypatch: pyt
 def test_each_rank_under_its_own_launcher_gives_one_report(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "job.py").write_text(JOB)
-    command = [*STEPTIME, "run", "--json", "--full", "--no-progress", "--no-peaks", "--", sys.executable, "job.py"]
+    command = steptime_words("run", "--json", "--full", "--no-progress", "--no-peaks", "--", sys.executable, "job.py")
     slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "9", "SLURM_STEP_ID": "0", "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(

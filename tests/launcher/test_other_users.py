@@ -6,12 +6,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from patience import PATIENCE
-from preloading import python
+from preloading import python, steptime_words
 
 from steptime.recording.load import load
 
@@ -31,7 +30,6 @@ for step in range(60):
     optimizer.step()
 print("loss", loss.item().hex())
 """
-STEPTIME = (sys.executable, "-c", "from steptime.cli.main import entry; entry()")
 HOMES = {"not writable": "/proc", "missing": "/nonexistent"}
 
 
@@ -55,11 +53,13 @@ def test_a_user_without_a_home_measures_a_job_and_reads_the_report(place: Path, 
         pytest.skip("user namespaces are not allowed here")
     assert as_nobody(place, None, "id", "-u").stdout.strip() == str(NOBODY)
     where, train = HOMES.get(home), (python(), "train.py")
-    run = as_nobody(place, where, *STEPTIME, "run", "--no-progress", "--no-peaks", "--recording", "r", "--", *train)
+    run = as_nobody(
+        place, where, *steptime_words(), "run", "--no-progress", "--no-peaks", "--recording", "r", "--", *train
+    )
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("loss 0x")
     assert not re.search("Traceback|bug|Permission", run.stderr), run.stderr
     (process,) = load(place / "r").processes
     assert len(process.intervals.kind) > 60
-    report = as_nobody(place, where, *STEPTIME, "report", "r", "-o", "r.html")
+    report = as_nobody(place, where, *steptime_words(), "report", "r", "-o", "r.html")
     assert (report.returncode, (place / "r.html").exists()) == (0, True), report.stderr

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from journals import MS, JournalBuilder
+from preloading import steptime_words
 
 from steptime.errors import OutputError, UsageError
 from steptime.live import export
@@ -179,7 +180,7 @@ def test_a_job_that_has_ended_leaves_its_last_numbers(tmp_path: Path) -> None:
     folder = built.write(tmp_path / "r")
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text().replace("}", ', "ended_epoch_ns": 1700000009000000000}'))
-    words = [sys.executable, "-m", "steptime", "watch", str(folder), "--export", "jsonl"]
+    words = steptime_words("watch", str(folder), "--export", "jsonl")
     found = subprocess.run(words, capture_output=True, text=True, check=True)
     assert [json.loads(line)["state"] for line in found.stdout.splitlines()] == ["ended"]
 

@@ -239,10 +239,21 @@ def _take_descriptors(descriptors: list[int], numbers: list[int]) -> None:
     for descriptor, number in zip(aside, numbers, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - they last as long as the process
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    for number in {0, 1, 2}.difference(numbers):
+        os.close(number)
+    sys.stdin = _stream(0)
+    sys.stdout = _stream(1, "w")
+    sys.stderr = _stream(2, "w", buffering=1, errors="backslashreplace")
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+
+
+def _stream(number: int, mode: str = "r", **options: Any) -> Any:
+    """A standard stream, which lasts as long as the process; None, as of Python's own, where it is closed."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return None
+    return open(number, mode, encoding="utf-8", closefd=False, **options)
 
 
 def _main(words: list[str]) -> tuple[types.CodeType, dict[str, Any]]:
@@ -303,7 +314,7 @@ def run(code: types.CodeType, names: dict[str, Any]) -> None:
         status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     if status == -signal.SIGINT:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from once import made_once
 from patience import PATIENCE
 from preloading import python
 from printed import violations
@@ -43,14 +44,16 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with r.html and r.json, both of one run."""
-    folder = tmp_path_factory.mktemp("run")
+    return made_once(tmp_path_factory, "real-run", write)
+
+
+def write(folder: Path) -> None:
     (folder / "train.py").write_text(JOB, encoding="utf-8")
     words = ("run", "--quiet", "--no-peaks", "--recording", "r", "-o", "r.html", "-o", "r.json", "--full", "--")
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([python(), "-m", "steptime", *words, python(), "train.py"], cwd=folder, env=environment,
                           capture_output=True, text=True, timeout=PATIENCE, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -328,7 +328,7 @@ def _site_uses(process: Process, layout: Layout, usual: Int64) -> tuple[SiteUse,
             each.count * (forwards / each.forwards if 0 < each.forwards <= each.count else 1 / max(1, each.steps)),
             each.site,
             each.count,
-            callees.get((each.site.file, each.site.line), ()),
+            callees.get(each.site.place, ()),
         )
         for each in process.sites
     )

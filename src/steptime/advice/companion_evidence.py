@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from steptime.advice.device_evidence import LONGEST_TEXT
 from steptime.advice.evidence import Case, CompiledKernelUse, CompilerUse
-from steptime.advice.kernels import spent
+from steptime.advice.kernels import time_in
 from steptime.advice.savings import ratio
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
@@ -95,7 +95,7 @@ def reported_counters(case: Case, measured: int, source: str) -> str:
     """Sentence on the fraction of the kernels' time that has counters. measured: number of kernels that Nsight Compute
     measured."""
     found = [use for use in case.kernels if use.counters is not None]
-    part = ratio(spent(found), spent(case.kernels))
+    part = ratio(time_in(found), time_in(case.kernels))
     reported = f"{format_share(part)} of the kernels' time, by name and grid" if found else "none with the same grid"
     return f"Nsight Compute measured {format_count(measured, 'kernel')}, {reported}: {source}."
 

@@ -42,7 +42,7 @@ from steptime.advice.kernels import (
     plain_name,
     shapes_of,
     short_kernel,
-    spent,
+    time_in,
 )
 from steptime.advice.loss_scaling import scaling_use
 from steptime.advice.run_uses import CategoryUse
@@ -408,7 +408,7 @@ def with_device(
     ]
     computing = [use for use in kernels if use.bound != COMMUNICATION]
     with_peaks = _on_machine(case, steps, roofline)
-    recoverable = _with_recoverable(case.categories, ratio(above_peaks(computing), spent(computing)))
+    recoverable = _with_recoverable(case.categories, ratio(above_peaks(computing), time_in(computing)))
     return replace(
         with_peaks,
         optimizers=_on_device(with_peaks.optimizers, steps, replay.decides if replay is not None else ""),

@@ -36,8 +36,6 @@ from steptime.advice.verdict import GROWTH, LARGE_PART, MOST_OF_THE_RUN, OUTLIER
 from steptime.analysis.what_if.calibrated import HOST
 from steptime.quantities import Estimate, SourceLine, format_duration, format_source
 
-Place = tuple[str, int]
-
 
 def shared(findings: Sequence[Finding], case: Case, least: float) -> tuple[Finding, ...]:
     """Findings with the savings that are left for each, in their order: the first takes its time first. least: ns below
@@ -109,7 +107,7 @@ def _overlap(finding: Finding, other: Finding) -> bool:
 
 def _same_line(finding: Finding, other: Finding) -> bool:
     line, its = finding.spent_at, other.spent_at
-    return line is not None and its is not None and _place(line) == _place(its)
+    return line is not None and its is not None and line.place == its.place
 
 
 def _same_function(finding: Finding, other: Finding) -> bool:
@@ -131,19 +129,15 @@ def _time_of_function(source: SourceLine | None, case: Case) -> float:
     return max(spent, below)
 
 
-def _place(source: SourceLine) -> Place:
-    return source.file, source.line
-
-
 def _time_of(source: SourceLine | None, case: Case) -> float:
     """Time per step of a line including callees, ns; 0 if it was not timed."""
     if source is None:
         return 0.0
-    spent: defaultdict[Place, float] = defaultdict(float)
+    spent: defaultdict[tuple[str, int], float] = defaultdict(float)
     for line in case.lines:
-        spent[_place(line.source)] += line.duration.value
-    below = sum(path.duration for path in case.paths if any(_place(each) == _place(source) for each in path.lines))
-    return max(spent[_place(source)], below)
+        spent[line.source.place] += line.duration.value
+    below = sum(path.duration for path in case.paths if any(each.place == source.place for each in path.lines))
+    return max(spent[source.place], below)
 
 
 def _sum(findings: Iterable[Finding]) -> float:
@@ -367,12 +361,12 @@ def _without_named_parts(findings: Findings, case: Case, rules: Rules) -> Findin
     lines of the input whose time a finding about the input claims."""
     others = [each for each in findings if each.name != LARGE_PART and each.weight is not Weight.CAVEAT]
     claimed = max((_saving(each) for each in others if each.category == "input"), default=0.0) / (1 - MOST_UNCLAIMED)
-    inputs = {_place(use.source) for use in case.lines if use.role == "input" and use.duration.value <= claimed}
+    inputs = {use.source.place for use in case.lines if use.role == "input" and use.duration.value <= claimed}
     words = set(" ".join(" ".join((each.summary, *each.evidence)) for each in others).replace(":", " ").split())
 
     def is_named(part: Finding) -> bool:
         here = any(_same_line(part, each) or _same_function(part, each) for each in others)
-        loads = part.source is not None and _place(part.source) in inputs
+        loads = part.source is not None and part.source.place in inputs
         return here or loads or part.summary.partition(" ")[0] in words
 
     return tuple(each for each in findings if each.name != LARGE_PART or not is_named(each))
@@ -383,7 +377,7 @@ def _each_line_once(findings: Findings, case: Case, rules: Rules) -> Findings:
     line."""
     kept: dict[object, Finding] = {}
     for each in findings:
-        kept.setdefault((each.code, _place(each.source)) if each.source is not None else id(each), each)
+        kept.setdefault((each.code, each.source.place) if each.source is not None else id(each), each)
     return tuple(kept.values())
 
 
@@ -547,7 +541,7 @@ def _replaces(finding: Finding, general: Finding, rules: Rules) -> bool:
         return False
     if not finding.category and general.category == "input" and finding.source is not None:
         return False  # a line of the step is not what the loader is waited for
-    line, other = (each and _place(each) for each in (finding.spent_at, general.spent_at))
+    line, other = (each and each.place for each in (finding.spent_at, general.spent_at))
     if rules[general.name].by_line and other is not None and line != other:
         return False
     return _saving(finding) >= REPLACES_FROM * _saving(general)

@@ -27,8 +27,6 @@ class Promise(Enum):
 
 
 class Goal(Enum):
-    """Goal of a change."""
-
     SPEED = "speed"
     MEMORY = "memory"
 

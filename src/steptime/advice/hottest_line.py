@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from steptime.advice.evidence import Case, PathUse
-from steptime.advice.line_evidence import function_around, function_of, loop_functions
+from steptime.advice.line_evidence import function_around, function_of, is_same_line, loop_functions
 from steptime.advice.rule import Finding, Weight
 from steptime.quantities import SourceLine, format_source
 from steptime.trace.links import is_user_file
@@ -64,7 +64,7 @@ def hottest_line(known: SourceLine | None, category: str, saved: float, case: Ca
     is_outlier = spent >= LEAST_SHARE * max(saved, everything)
     runs = known is not None and _runs(known, case)
     elsewhere = known is not None and everything < LEAST_SHARE * saved
-    if (runs and not is_outlier) or elsewhere or (known is not None and _same_line(line, known)):
+    if (runs and not is_outlier) or elsewhere or (known is not None and is_same_line(line, known)):
         return known
     return line
 
@@ -94,7 +94,7 @@ def longest_line(paths: list[PathUse]) -> tuple[SourceLine, float]:
     lines: dict[tuple[str, int], SourceLine] = {}
     for path in paths:
         line = path.lines[0]  # a comprehension is a function of its own, on the same line
-        place = line.file, line.line
+        place = line.place
         lines[place], spent[place] = line, spent.get(place, 0.0) + path.duration
     longest = max(spent, key=lambda each: spent[each])
     return lines[longest], spent[longest]
@@ -103,11 +103,11 @@ def longest_line(paths: list[PathUse]) -> tuple[SourceLine, float]:
 def _runs(known: SourceLine, case: Case) -> bool:
     """True if a line was timed in the steps."""
     timed = (*(line.source for line in case.lines), *(line for path in case.paths for line in path.lines))
-    return any(_same_line(line, known) for line in timed)
+    return any(is_same_line(line, known) for line in timed)
 
 
 def _runs_through(known: SourceLine, case: Case) -> bool:
-    return any(_same_line(each, known) for path in case.paths for each in path.lines)
+    return any(is_same_line(each, known) for path in case.paths for each in path.lines)
 
 
 def _below(known: SourceLine | None, category: str, case: Case) -> list[PathUse]:
@@ -116,7 +116,7 @@ def _below(known: SourceLine | None, category: str, case: Case) -> list[PathUse]
     framework's loop may start at the known line. For categories that are not host time alone, only paths that end in
     the operators' function count."""
     paths = [path for path in case.paths if path.lines and not (category == INPUT and path.part in OF_MODELS)]
-    through = [path for path in paths if known is not None and any(_same_line(line, known) for line in path.lines)]
+    through = [path for path in paths if known is not None and any(is_same_line(line, known) for line in path.lines)]
     around = function_around((line for path in paths for line in path.lines), known) if known is not None else None
     if category not in ON_HOST:
         return [] if through else [path for path in paths if known and _inside(path.lines[0], known, around)]
@@ -134,7 +134,3 @@ def _below(known: SourceLine | None, category: str, case: Case) -> list[PathUse]
 
 def _inside(line: SourceLine, known: SourceLine, around: str | None) -> bool:
     return line.function == around and function_of(line) == function_of(known)
-
-
-def _same_line(one: SourceLine, other: SourceLine) -> bool:
-    return one.line == other.line and function_of(one)[0] == function_of(other)[0]

@@ -98,7 +98,7 @@ def elements(shape: tuple[int, ...]) -> int:
     return min(math.prod(shape), MOST_ELEMENTS)
 
 
-def spent(uses: Iterable[KernelUse]) -> float:
+def time_in(uses: Iterable[KernelUse]) -> float:
     """Time per step in all of them, ns."""
     return sum(use.duration for use in uses)
 
@@ -130,7 +130,7 @@ def _named(name: str, same: list[KernelUse]) -> KernelName:
         bounds[use.bound] += round(use.duration)
     operators = tuple(dict.fromkeys(use.operator for use in same if use.operator))
     calls = sum(use.calls for use in same)
-    return KernelName(name, operators, len(same), calls, spent(same), bounds.most_common(1)[0][0])
+    return KernelName(name, operators, len(same), calls, time_in(same), bounds.most_common(1)[0][0])
 
 
 def about_kernels(made: Rule, kernels: Sequence[KernelUse], summary: str, advice: str, saving: Estimate) -> Finding:

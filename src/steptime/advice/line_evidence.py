@@ -47,6 +47,11 @@ def function_of(source: SourceLine) -> tuple[str, str]:
     return source.file.replace("\\", "/").rsplit("/", 1)[-1], source.function.rsplit(".", 1)[-1]
 
 
+def is_same_line(one: SourceLine, other: SourceLine) -> bool:
+    """True for one line of one file name: traces shorten paths."""
+    return one.line == other.line and function_of(one)[0] == function_of(other)[0]
+
+
 def function_around(lines: Iterable[SourceLine], source: SourceLine) -> str | None:
     """Qualified name of the function that a source means: the same name in its file, else the first of the same plain
     name at or after its line; None if there is none. A trace omits the class and only has the line where a function
@@ -78,8 +83,8 @@ def sampled_lines(paths: Iterable[PathUse], source: SourceLine) -> dict[SourceLi
 
 def own_share(paths: Iterable[PathUse], line: SourceLine) -> float:
     """Fraction of the time sampled through a line in which no other user line below it ran; 1 if it was not sampled."""
-    place = (line.file, line.line)
-    through = [path for path in paths if any((each.file, each.line) == place for each in path.lines)]
+    place = line.place
+    through = [path for path in paths if any(each.place == place for each in path.lines)]
     own = sum(path.duration for path in through if (path.lines[0].file, path.lines[0].line) == place)
     return ratio(own, sum(path.duration for path in through)) if through else 1.0
 
@@ -103,7 +108,7 @@ def at_calling_lines(
         name = plain_name(use.name).removesuffix("_data").removesuffix("_backward").lstrip("_")
         wanted = COPYING if plain_name(use.name) in COPIES else {name, f"{name}_"}
         spent = sampled[use.source] if use.source is not None else {}
-        calling = [line for line in spent if not wanted.isdisjoint(names.get((line.file, line.line), ()))]
+        calling = [line for line in spent if not wanted.isdisjoint(names.get(line.place, ()))]
         return replace(use, line=max(calling, key=lambda line: spent[line])) if calling else use
 
     return tuple(map(at_line, operators))
@@ -166,7 +171,7 @@ def _by_place(lines: Iterable[LineUse]) -> dict[tuple[str, int], list[LineUse]]:
     """Lines by (file, number); within each, comprehensions and lambdas last."""
     found: dict[tuple[str, int], list[LineUse]] = {}
     for line in sorted(lines, key=lambda line: line.source.function.rsplit(".", 1)[-1].startswith("<")):
-        found.setdefault((line.source.file, line.source.line), []).append(line)
+        found.setdefault(line.source.place, []).append(line)
     return found
 
 
@@ -297,7 +302,7 @@ def line_uses(process: Process, layout: Layout, usual: Int64, in_operators: Inte
             hits=float(hits[row].mean()),
             garbage=float(garbage[row].mean()),
             checkpoint=float(checkpoint[row].mean()),
-            calls=callees.get((source.file, source.line), ()),
+            calls=callees.get(source.place, ()),
             trained=int(identities[row]) in trained,
         )
         for row in sorted(known, key=lambda row: -duration[row].sum())[:MOST_LINES]

@@ -155,9 +155,9 @@ def _rounds(lines: Iterable[LineUse], batches: float) -> list[LineUse]:
 
 def _is_called_in(case: Case, source: SourceLine, rounds: Iterable[LineUse]) -> bool:
     """True if a function, of whose lines only samples are known, was seen below lines that run in a loop alone."""
-    lines, places = sampled_lines(case.paths, source), {(use.source.file, use.source.line) for use in rounds}
+    lines, places = sampled_lines(case.paths, source), {use.source.place for use in rounds}
     paths = [path for path in case.paths if path.lines and path.lines[0] in lines]
-    return bool(paths) and all(any((line.file, line.line) in places for line in path.lines[1:]) for path in paths)
+    return bool(paths) and all(any(line.place in places for line in path.lines[1:]) for path in paths)
 
 
 def _looping(

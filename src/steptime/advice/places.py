@@ -9,7 +9,7 @@ from itertools import chain
 
 from steptime.advice.evidence import Case, PathUse, RunUse
 from steptime.advice.kernels import elements, plain_name, shapes_of
-from steptime.advice.line_evidence import function_of
+from steptime.advice.line_evidence import function_of, is_same_line
 from steptime.advice.line_ways import body_of, way_of_line
 from steptime.advice.python_rounds import LONGEST_ROUND, MANY_ROUNDS, ONCE, rounds_in
 from steptime.advice.rule import LONGEST_SUMMARY, Finding, Weight
@@ -142,8 +142,8 @@ def _rounds(place: SourceLine, runs: Iterable[RunUse], spent: float, case: Case)
     body, timed = body_of(place), [use for use in case.lines if body_of(use.source) == body_of(place)]
     near = [path for path in case.paths if path.lines and body_of(path.lines[0]) == body]
     near = near or [PathUse(use.duration.value, "", (use.source,), use.hits) for use in timed]
-    inside = any(path.ran >= MANY_ROUNDS for path in near if _same(path.lines[0], place))
-    below = (path for path in case.paths if any(_same(line, place) for line in path.lines))
+    inside = any(path.ran >= MANY_ROUNDS for path in near if is_same_line(path.lines[0], place))
+    below = (path for path in case.paths if any(is_same_line(line, place) for line in path.lines))
     rounds = rounds_in(near if inside else below)
     if rounds is not None and rounds.spent >= MOST_OF_FINDING * spent:
         return f"Here {rounds.words}: {rounds.better}"
@@ -177,19 +177,19 @@ def _sum(runs: list[RunUse]) -> float:
 
 def at_line(place: SourceLine, case: Case) -> list[RunUse]:
     """What runs at a line, the longest first."""
-    return [run for run in case.runs if not run.whole and _same(run.source, place)]
+    return [run for run in case.runs if not run.whole and is_same_line(run.source, place)]
 
 
 def _below(place: SourceLine, case: Case) -> list[RunUse]:
     """What runs at the lines that a line leads to, the longest first."""
-    through = [path for path in case.paths if any(_same(line, place) for line in path.lines[1:])]
+    through = [path for path in case.paths if any(is_same_line(line, place) for line in path.lines[1:])]
     whole, leaves = (
         sum(path.duration for path in through),
         {(path.lines[0].file, path.lines[0].line) for path in through},
     )
     found: dict[str, RunUse] = {}
     for run in case.runs:
-        if not run.whole and (run.source.file, run.source.line) in leaves:
+        if not run.whole and run.source.place in leaves:
             known = found.get(run.name, replace(run, source=place, duration=0.0, calls=0.0))
             spent = min(whole, known.duration + run.duration)
             found[run.name] = replace(known, duration=spent, share=ratio(spent, whole), calls=known.calls + run.calls)
@@ -201,10 +201,6 @@ def _in_function(place: SourceLine, case: Case) -> list[RunUse]:
     inside = [run for run in case.runs if run.whole and function_of(run.source) == function_of(place)]
     first = max((run.source.line for run in inside if run.source.line <= place.line), default=0)
     return [run for run in inside if run.source.line == first]
-
-
-def _same(one: SourceLine, other: SourceLine) -> bool:
-    return one.line == other.line and function_of(one)[0] == function_of(other)[0]
 
 
 def short_name(name: str) -> str:
@@ -267,7 +263,7 @@ def _words(run: RunUse, case: Case) -> str:
 
 
 def _through(run: RunUse, case: Case) -> list[PathUse]:
-    return [path for path in case.paths if any(_same(line, run.source) for line in path.lines)]
+    return [path for path in case.paths if any(is_same_line(line, run.source) for line in path.lines)]
 
 
 def _count(calls: float) -> str:

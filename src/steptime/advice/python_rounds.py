@@ -55,7 +55,6 @@ class Rounds:
 
     @property
     def better(self) -> str:
-        """Advice."""
         return AT_ONCE if self.loops else ONCE
 
 
@@ -66,8 +65,8 @@ def rounds_in(paths: Iterable[PathUse], least: float = MANY_ROUNDS) -> Rounds | 
     hits: dict[tuple[str, int], float] = defaultdict(float)
     functions: dict[tuple[str, str], set[tuple[str, int]]] = defaultdict(set)
     for path in paths:
-        hits[_place(path.lines[0])] += path.ran
-        functions[body_of(path.lines[0])].add(_place(path.lines[0]))
+        hits[path.lines[0].place] += path.ran
+        functions[body_of(path.lines[0])].add(path.lines[0].place)
     found = []
     for places in functions.values():
         often = {place for place in places if hits[place] >= least}
@@ -80,7 +79,7 @@ def _of_function(paths: list[PathUse], often: set[tuple[str, int]], count: float
     through: dict[SourceLine, float] = defaultdict(float)
     spent, loops = 0.0, False
     for path in paths:
-        inside = [line for line in path.lines if _place(line) in often]
+        inside = [line for line in path.lines if line.place in often]
         spent += path.duration if inside else 0.0
         loops |= any(_loops(line.text) for line in inside)
         for line in inside[:1]:
@@ -93,7 +92,3 @@ def _loops(text: str) -> bool:
     """True for a line with a loop or a comprehension."""
     words = WORD.findall(text)
     return words[:1] == ["while"] or ("for" in words and "in" in words[words.index("for") :])
-
-
-def _place(line: SourceLine) -> tuple[str, int]:
-    return line.file, line.line

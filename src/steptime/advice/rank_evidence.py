@@ -82,10 +82,8 @@ def _of_lines(late: Straggler, own: Case, others: list[Case]) -> SourceLine | No
 
 
 def _usual(line: LineUse, others: list[Case]) -> float:
-    place = (line.source.file, line.source.line)
-    found = [
-        each.duration.value for case in others for each in case.lines if (each.source.file, each.source.line) == place
-    ]
+    place = line.source.place
+    found = [each.duration.value for case in others for each in case.lines if each.source.place == place]
     return sum(found) / len(others) if others else 0.0
 
 

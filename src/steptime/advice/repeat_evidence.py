@@ -13,7 +13,7 @@ from steptime.advice.loader_model import production
 from steptime.advice.run_uses import CategoryUse, LoaderUse, RepeatUse, WorkUse
 from steptime.advice.savings import modelled, ratio
 from steptime.analysis.layout import Layout
-from steptime.quantities import Estimate, SourceLine, format_bytes, format_share
+from steptime.quantities import Estimate, format_bytes, format_share
 from steptime.recording.recording import LineWork, Process, RepeatedLine, RepeatFacts
 
 NEARLY_ALL = 0.9
@@ -177,24 +177,20 @@ def work_uses(
     library, which slows these: a line that calls no function of the user's takes no longer than that."""
     timed: Counter[tuple[str, int]] = Counter()
     for line_use in lines:
-        timed[_place(line_use.source)] += round(line_use.duration.value)
-    calling = {_place(below) for path in paths for below in path.lines[1:] if _place(below) != _place(path.lines[0])}
+        timed[line_use.source.place] += round(line_use.duration.value)
+    calling = {below.place for path in paths for below in path.lines[1:] if below.place != path.lines[0].place}
     whole = {phase.name: phase.duration.value for phase in phases}
     found: dict[tuple[str, int, str], WorkUse] = {}
     for each in looked:
         for line in sorted(each.facts.works, key=lambda line: -line.duration):
-            for kind, what, spent in _found(line, each, callees.get(_place(line.site), ())):
-                place = _place(line.site)
+            for kind, what, spent in _found(line, each, callees.get(line.site.place, ())):
+                place = line.site.place
                 most = timed[place] if place in timed and place not in calling else usual
                 amount = min(whole.get(line.part, usual), each.share * spent, most)
                 about = _about(amount, each.facts.steps)
                 use = WorkUse(line.site, kind, what, about, line.evaluations * each.often, line.part)
                 found.setdefault((line.site.file, line.site.line, kind), use)
     return tuple(sorted(found.values(), key=lambda use: -use.duration.value))
-
-
-def _place(source: SourceLine) -> tuple[str, int]:
-    return source.file, source.line
 
 
 def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tuple[str, str, float]]:

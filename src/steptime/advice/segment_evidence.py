@@ -131,7 +131,7 @@ def _lines(process: Process, layout: Layout, held: Intervals) -> tuple[tuple[Seg
         return segment_lines(seen), 0, _in_loop(process, seen)
     inside = int(measure(held, np.array([timed.start]), np.array([timed.end]))[0])
     places = {(path.lines[-1].file, path.lines[-1].line) for path in seen if path.lines}
-    paths = [path for path in timed.paths if any((line.file, line.line) in places for line in path.lines)]
+    paths = [path for path in timed.paths if any(line.place in places for line in path.lines)]
     if not places and 2 * inside > timed.end - timed.start:
         paths = list(timed.paths)
     if not inside or not paths:

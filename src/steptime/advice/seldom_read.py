@@ -39,7 +39,7 @@ CHANGES = re.compile(r"\s*(?:global\b|nonlocal\b|\w+(?:\.\w+)+(?:\[.*\])?\s*(?:[
 def seldom_uses(codes: tuple[CodeFacts, ...], lines: Iterable[LineUse]) -> tuple[SeldomUse, ...]:
     """Lines of the training loop that bind names in each step which nothing reads in most of them. lines: as they were
     timed in a few steps."""
-    timed = {(use.source.file, use.source.line): use for use in lines}
+    timed = {use.source.place: use for use in lines}
     return tuple(use for code in codes if code.loop for use in _of_loop(code, codes, timed))
 
 
@@ -86,22 +86,18 @@ def _source(code: CodeFacts, line: CodeLine) -> SourceLine:
 
 def made_in_vain(place: SourceLine, case: Case) -> str:
     """A sentence for a line that makes what few steps read, or that runs below one; "" for others."""
-    through = [path for path in case.paths if any(_place(line) == _place(place) for line in path.lines)]
+    through = [path for path in case.paths if any(line.place == place.place for line in path.lines)]
     spent = sum(path.duration for path in through)
     for use in case.seldom:
-        below = [path for path in case.paths if any(_place(line) == _place(use.source) for line in path.lines)]
+        below = [path for path in case.paths if any(line.place == use.source.place for line in path.lines)]
         inside = sum(path.duration for path in below if path in through)
-        is_made = _place(place) == _place(use.source) or (through and inside >= MOSTLY * spent)
+        is_made = place.place == use.source.place or (through and inside >= MOSTLY * spent)
         if is_made and not any(path.part for path in below):
             return (
                 f"Only {format_source(use.reader)} reads {use.name}, and in few steps: move "
                 f"{format_source(use.source)} there, unless it does more than make {use.name}."
             )
     return ""
-
-
-def _place(line: SourceLine) -> tuple[str, int]:
-    return line.file, line.line
 
 
 def lines_of_unread(facts: UnreadFacts, case: Case) -> list[tuple[SourceLine, float]]:
@@ -113,8 +109,8 @@ def lines_of_unread(facts: UnreadFacts, case: Case) -> list[tuple[SourceLine, fl
         if not f".{text.function}".endswith(f".{facts.type}.forward"):
             continue
         for number in making_results(text, facts.results):
-            through = [path for path in case.paths if any(_is_at(each, text.file, number) for each in path.lines)]
-            at = next((each for path in through for each in path.lines if _is_at(each, text.file, number)), None)
+            through = [path for path in case.paths if any(each.place == (text.file, number) for each in path.lines)]
+            at = next((each for path in through for each in path.lines if each.place == (text.file, number)), None)
             if at is not None and not EFFECTS.search(at.text) and _changes_nothing(at, through, case):
                 found.append((at, _spent(at, through, case)))
     return sorted(found, key=lambda each: -each[1])
@@ -123,14 +119,10 @@ def lines_of_unread(facts: UnreadFacts, case: Case) -> list[tuple[SourceLine, fl
 def _spent(line: SourceLine, through: Sequence[PathUse], case: Case) -> float:
     """ns per step of a line with what it calls: as the lines were timed, each with the functions below it that were
     not; where none was, as they were sampled."""
-    timed = {_place(use.source): use.duration.value for use in case.lines if use.role != "evaluation"}
-    below = [[_place(each) for each in path.lines[: path.lines.index(line) + 1]] for path in through]
+    timed = {use.source.place: use.duration.value for use in case.lines if use.role != "evaluation"}
+    below = [[each.place for each in path.lines[: path.lines.index(line) + 1]] for path in through]
     places = {next((each for each in lines if each in timed), None) for lines in below}
     return sum(timed[each] for each in places if each is not None) or sum(path.duration for path in through)
-
-
-def _is_at(line: SourceLine, file: str, number: int) -> bool:
-    return (line.file, line.line) == (file, number)
 
 
 def _changes_nothing(line: SourceLine, through: Sequence[PathUse], case: Case) -> bool:

@@ -77,23 +77,23 @@ def run_uses(
             own[path.lines[0]] += path.duration
     at_place: dict[tuple[str, int], float] = defaultdict(float)
     for source, spent in own.items():  # a comprehension is a function of its own, on the same line
-        at_place[source.file, source.line] += spent
+        at_place[source.place] += spent
     found = [
-        run if run.whole else _of_place(run, at_place[run.source.file, run.source.line])
+        run if run.whole else _of_place(run, at_place[run.source.place])
         for each in _functions(functions, own)
         for run in _of_function(each, called)
     ]
     found = [run for run in found if run.share >= LEAST_SHARE]
-    loops, known = loop_functions(lines), {(run.source.file, run.source.line) for run in found}
+    loops, known = loop_functions(lines), {run.source.place for run in found}
     inside = _merged(use for use in functions if use.source is None and use.phase in ("rest", "input"))
     inside = tuple(call for call in inside if not call.name.startswith((*NOBODYS, "torch.")))
     for line in lines:
         in_loop = (line.source.file, line.source.function) in loops
-        if in_loop and (line.source.file, line.source.line) not in known:
-            names = called.get((line.source.file, line.source.line)) or line.calls or None
+        if in_loop and line.source.place not in known:
+            names = called.get(line.source.place) or line.calls or None
             mine = [call for call in inside if _is_called(call.name, line.source.text, names)]
             found += _runs(line.source, mine, line.duration.value, line.duration.value)
-    known |= {(run.source.file, run.source.line) for run in found}
+    known |= {run.source.place for run in found}
     found += _alone(own, at_place, called, known)
     return tuple(sorted(found, key=lambda run: -run.duration))
 
@@ -112,7 +112,7 @@ def _alone(
     time that is a line's own is in no function of the job's."""
     jobs = {function_of(line)[1] for line in own}
     for line in own:
-        place = line.file, line.line
+        place = line.place
         alone = CALL_ALONE.fullmatch(line.text) if place not in known and place not in called else None
         if alone is not None and alone["name"].rpartition(".")[2] not in jobs:
             yield RunUse(line, alone["name"], 1.0, spent[place], 0.0)
@@ -178,9 +178,7 @@ def _of_function(function: _Body, called: Mapping[tuple[str, int], Iterable[str]
     left = {line: spent for line, spent in function.lines.items() if not OTHER_PHASES.search(line.text)}
     unnamed = []
     for call in named:
-        calling = [
-            line for line in function.lines if _is_called(call.name, line.text, called.get((line.file, line.line), ()))
-        ]
+        calling = [line for line in function.lines if _is_called(call.name, line.text, called.get(line.place, ()))]
         if calling:
             line = max(calling, key=lambda each: function.lines[each])
             at_line[line].append(call)

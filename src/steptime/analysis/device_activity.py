@@ -48,7 +48,6 @@ class DeviceTime:
 
 @cached_per_trace
 def has_kernels(trace: Trace) -> bool:
-    """True if the trace holds a kernel."""
     return bool(np.any(trace.events.event_kind == EventKind.KERNEL))
 
 

@@ -269,7 +269,7 @@ def find_lines(process: Process, training_records: RecordTable, activity: Activi
     leading = _leading(times, made, spans.owner, targets, work)
     preparing = find_preparing(process.codes, forwards, evaluating, set(seen), leading)
     on_device = process.facts.device != "cpu"
-    moved = {(site.site.file, site.site.line) for site in process.sites if site.name in TRANSFER_CALLS}
+    moved = {site.site.place for site in process.sites if site.name in TRANSFER_CALLS}
     roles = dict.fromkeys(unique(records.identity).tolist(), LineRole.PYTHON) | seen
     for code in process.codes:
         for line in code.lines:
@@ -361,7 +361,6 @@ class LineTable:
 
 
 def line_table(steps: Steps, lines: LineRoles, claims: SegmentClaims, work: TrainingWork) -> LineTable:
-    """Table of the line-timed steps."""
     times, lined = lines.times, np.flatnonzero(steps.lined)
     identities = unique(times.hit_identity)  # by a coarse clock some may have taken no time
     first = np.searchsorted(times.end, steps.start[lined], side="right")

@@ -95,7 +95,6 @@ class NumberedFrames:
     recording: Int64
 
     def only(self, chosen: Bool) -> NumberedFrames:
-        """Some of the frames."""
         number, start, end, step, row = (
             each[chosen] for each in (self.number, self.start, self.end, self.step, self.row)
         )
@@ -103,7 +102,6 @@ class NumberedFrames:
 
 
 def numbered_frames(steps: StepContext, track: int) -> NumberedFrames:
-    """Frames of one track."""
     events, operations = steps.trace.events, operations_on(steps.trace, track)
     rows, engine = operations.rows, operations.engine
     number = events.sequence[rows]

@@ -156,7 +156,6 @@ class RecordTable:
         return RecordTable(self.kind[mask], self.flags[mask], self.identity[mask], self.start[mask], self.end[mask])
 
     def of(self, *kinds: Kind) -> RecordTable:
-        """Records of these kinds."""
         return self.where(np.isin(self.kind, [int(kind) for kind in kinds]))
 
     def flagged(self, flag: int) -> Bool:

@@ -177,7 +177,7 @@ def source_line(title: str, get: Callable[[Row], SourceLine | None], words: Call
         if source is None:
             return Cell("", "")
         text = words(source)
-        return Cell(text, text, parts=(source.file, source.line))
+        return Cell(text, text, parts=source.place)
 
     return Column(title, "line", cell, number=False, split=("file", "line"))
 

@@ -275,7 +275,6 @@ def _checked(answer: _Answer) -> _Answer:
 
 
 def assembled(options: BenchOptions, answers: Sequence[_Answer], machine: Machine | None, other_cpus: float) -> Bench:
-    """Bench from the answers of all processes."""
     first = answers[0]
     settings = tuple(
         _setting([answer.settings[place] for answer in answers], machine, options)

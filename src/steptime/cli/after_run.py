@@ -86,7 +86,6 @@ def _first(process: Process, facts: OutOfMemoryFacts) -> str:
 
 
 def _let_go(leak: LeakFacts) -> str:
-    """Advice on a leak."""
     if leak.graphs or leak.nodes:
         what = f"keep {leak.name or 'it'}{_at(leak.site)} without its graph (.detach() or .item())"
     else:

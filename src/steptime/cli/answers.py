@@ -102,9 +102,9 @@ def dear_lines(process: ProcessReport) -> list[tuple[SourceLine, float]]:
     for path in case.paths if working else ():
         if path.part != "input" and function_of(path.lines[0]) not in timed:
             spent[path.lines[0]] = spent.get(path.lines[0], 0.0) + path.duration
-    named = {(each.source.file, each.source.line) for each in process.findings if each.source is not None}
+    named = {each.source.place for each in process.findings if each.source is not None}
     least = LEAST_SHARE * case.step.duration.value
-    found = [(each, taken) for each, taken in spent.items() if taken >= least and (each.file, each.line) not in named]
+    found = [(each, taken) for each, taken in spent.items() if taken >= least and each.place not in named]
     return sorted(found, key=lambda each: -each[1])
 
 

@@ -135,7 +135,6 @@ class Verbs(click.Group):
         return list(VERBS)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """By group."""
         width = max(map(len, VERBS))
         for title, verbs in GROUPS.items():
             with formatter.section(title):

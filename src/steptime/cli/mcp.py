@@ -388,7 +388,6 @@ def import_mcp() -> Any:
 
 
 def new_server() -> Any:
-    """Server with all tools."""
     mcp = import_mcp()
     types = mcp.types
 

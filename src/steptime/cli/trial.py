@@ -301,7 +301,6 @@ def _page(folder: Path) -> str:
 
 
 def start(target: Sequence[str], options: TrialOptions) -> TrialOutput:
-    """Starts a new trial."""
     named = [named_fix(word) for word in options.fixes]  # before the job is measured
     recording = recording_of(target, options)
     case, findings = case_and_findings(recording)

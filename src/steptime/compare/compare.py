@@ -278,7 +278,7 @@ def _values(report: Report) -> Iterator[tuple[Key, str]]:
     formats = sorted({use.dtype for use in case.kernels if use.dtype})
     if formats:
         yield ("model", "dtypes of the kernels"), ", ".join(formats)
-    compiled = {(use.source.file, use.source.line) for use in case.compilations}
+    compiled = {use.source.place for use in case.compilations}
     if compiled or case.step.mode != "trace":  # the watch would have seen them
         yield ("model", "compiled functions"), str(len(compiled))
 

@@ -63,7 +63,6 @@ def _refused(text: str, why: str) -> UsageError:
 
 
 def judged(comparison: Comparison, bounds: Sequence[Bound]) -> Comparison:
-    """The comparison with a check for each bound."""
     return replace(comparison, checks=tuple(_check(comparison, bound) for bound in bounds))
 
 

@@ -160,7 +160,6 @@ def _held(timeline: Timeline, kind: SegmentKind) -> Intervals:
 
 
 def answer_of(found: Sequence[Goodput]) -> Answer:
-    """Answer with the goodput of each job."""
     if not found:
         return Answer("Goodput", "No recording has the time of its job.")
     first = min(found, key=lambda each: each.share)

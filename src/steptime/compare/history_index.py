@@ -187,7 +187,6 @@ def read_history(folder: Path, *, noise_floor: float = BETWEEN_RUNS) -> History:
 
 
 def index_path(folder: Path) -> Path:
-    """Path of a folder's index."""
     name = hashlib.sha256(str(folder.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:24]
     return cache_folder() / "history" / f"{name}.sqlite"
 

@@ -133,7 +133,6 @@ class LiveView:
 
     @property
     def machine(self) -> TelemetrySample | None:
-        """Newest sample."""
         return self.samples[-1] if self.samples else None
 
     @property

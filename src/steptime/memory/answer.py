@@ -202,7 +202,6 @@ UNKNOWN = SourceLine("", 0)
 
 
 def place(source: SourceLine | None) -> str:
-    """Text of a source line."""
     if source is None or source == UNKNOWN:
         return "no Python frame was recorded"
     return f"{place_text(source)} {source.function}".strip() if source.file else source.function

@@ -230,7 +230,6 @@ class InputObserver:
 def _inputs(
     first: _ModelCall, calls: list[_ModelCall], modules: dict[int, weakref.ref[torch.nn.Module]]
 ) -> Inputs | None:
-    """Returns the inputs of one model from its calls."""
     module, size = modules[first.module](), first.size
     if module is None or size is None:
         return None

@@ -424,7 +424,7 @@ def _constructed(iterator: Any) -> None:
     if loader is not None:
         _LoaderState.made_by[number] = _LoaderState.loaders.of(loader)[0]
     place = sites.user_frame(frame) or sites.user_frame(frame, sites.LIBRARY)
-    site = sites.site_of(loader) or (sites.line_at(place) if place else None)
+    site = sites.site_of(loader) or sites.line_of(place)
     if site is not None:
         _LoaderState.sites[number] = site
 

@@ -55,7 +55,6 @@ class LossObserver(BackwardObserver):
             return tensors, None
 
     def ends(self, begun: Any) -> None:
-        """Looks at it."""
         try:
             self._look(*begun)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user

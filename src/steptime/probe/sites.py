@@ -128,6 +128,11 @@ def line_at(place: tuple[str, int, str]) -> dict[str, Any]:
     return source_line(file, line, function, linecache.getline(file, line).strip())
 
 
+def line_of(place: tuple[str, int, str] | None) -> dict[str, Any] | None:
+    """`line_at` of a place that may be unknown."""
+    return line_at(place) if place is not None else None
+
+
 def site_of(built: Any) -> dict[str, Any] | None:
     """Returns the `SourceLine` where a DataLoader or an optimizer was built; None if that is unknown."""
     return _built.of(built)

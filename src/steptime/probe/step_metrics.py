@@ -228,7 +228,6 @@ class StepMetrics(Follower):
         self._session.recorder.pause(start)
 
     def end(self) -> None:
-        """Ends the writing."""
         readers, logging = self._session.recorder.journal.readers, self._session.logging
         if self in logging:
             logging.remove(self)

@@ -488,7 +488,7 @@ class UseObserver:
         passes = self._passes(whole, owned)
         often = {key: count / max(1, self.steps) for key, count in self.modules.unread.items() if key[2] is not None}
         unread_results = [
-            {"path": path, "type": kind, "site": _line(site), "results": list(results), "calls": calls}
+            {"path": path, "type": kind, "site": sites.line_of(site), "results": list(results), "calls": calls}
             for (path, kind, site, results), calls in often.items()
         ]
         return {"steps": self.steps, "passes": passes, "unread": unread_results}
@@ -517,7 +517,7 @@ class UseObserver:
             return None
         fact: dict[str, Any] = {
             "count": 0,
-            "site": _line(graph.site),
+            "site": sites.line_of(graph.site),
             "visited": runs(newest - numbers[node] for node in ran if numbers[node] >= 0),
             "nothing": runs(newest - numbers[node] for node in nothing),
             "partly": runs(newest - numbers[node] for node in partly),
@@ -544,7 +544,7 @@ class UseObserver:
         return found
 
     def _made(self, at: int) -> dict[str, Any]:
-        return {"path": self.modules.calls[at][3], "made": _line(self.modules.calls[at][4])}
+        return {"path": self.modules.calls[at][3], "made": sites.line_of(self.modules.calls[at][4])}
 
     def _places(self, graph: WalkedPass, nothing: list[int], partly: list[int]) -> dict[str, Any]:
         """The module whose part of the graph is for nothing, the line that calls it, and the line that passes on what
@@ -557,7 +557,7 @@ class UseObserver:
         outside = [at for each in around if best not in each for at in each]
         behind = [at for at in outside if not calls[at][0] <= calls[best][0] < calls[at][1]]
         passed = min(behind, key=lambda at: calls[at][2], default=None)
-        return self._made(best) | ({} if passed is None else {"passed": _line(calls[passed][4])})
+        return self._made(best) | ({} if passed is None else {"passed": sites.line_of(calls[passed][4])})
 
     def _main_call(self, graph: WalkedPass, nodes: list[int]) -> int | None:
         """The call that made most of these nodes and few others, by place; the outermost of several."""
@@ -593,7 +593,3 @@ def _kind(module: torch.nn.Module) -> str:
     """Name of the module's class, of torch's for a class of the job's that is an attention."""
     attention = torch.nn.MultiheadAttention
     return (attention if isinstance(module, attention) else type(module)).__name__
-
-
-def _line(place: tuple[str, int, str] | None) -> dict[str, Any] | None:
-    return sites.line_at(place) if place is not None else None

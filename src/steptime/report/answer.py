@@ -214,7 +214,6 @@ def _notes(report: Report, process: ProcessReport) -> Iterator[str]:
 
 
 def _details(report: Report) -> Iterator[Part]:
-    """Parts with all details, for documents."""
     yield _environment(report)
     several = len(report.processes) > 1
     if several:

@@ -117,7 +117,6 @@ def facts_of_trace(trace: Trace) -> Facts:
 
 
 def environment_of(recording: Recording) -> JobEnvironment:
-    """Environment of a recording's job."""
     facts, manifest = recording.processes[0].facts, recording.manifest
     return JobEnvironment(
         command=shlex.join(manifest.command),

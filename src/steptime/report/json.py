@@ -107,7 +107,6 @@ def render(report: Report) -> str:
 
 
 def without_contents(report: Report) -> Report:
-    """Report without the contents of its traces."""
     processes = (
         replace(process, traces=tuple(replace(each, content=None) for each in process.traces))
         for process in report.processes

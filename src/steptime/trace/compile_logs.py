@@ -79,7 +79,7 @@ class _Graph:
     def finished(self) -> Iterator[CompiledKernel]:
         for name, kernel in self.kernels.items():
             known = self.traced.get(name) or [self.nodes[node] for node in self.of_kernel[name] if node in self.nodes]
-            lines = sorted(dict.fromkeys(known), key=lambda line: (line.file, line.line))
+            lines = sorted(dict.fromkeys(known), key=lambda line: line.place)
             yield replace(kernel, lines=tuple(lines))
 
 

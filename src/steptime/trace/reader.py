@@ -81,8 +81,6 @@ OPEN, CLOSE = b"[]"
 
 
 class BlockOutcome(Enum):
-    """Outcome of decoding a block."""
-
     READ = 1
     UNCLOSED = 2
     """A bracket or a string is open at the end: the cut was wrong."""

@@ -92,7 +92,6 @@ def _path(kind: type, value: Any) -> Any:
 
 
 def answer(order: Order) -> ClusterReply:
-    """Runs an order and returns the reply."""
     workspace = order.workspace
     for folder in (workspace.directory, workspace.folder):
         if not folder.is_dir():

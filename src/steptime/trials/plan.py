@@ -238,7 +238,6 @@ def lab_variants(compile_modes: bool = False, on_cuda: bool = False) -> tuple[Va
 
 
 def batch_variant(size: int) -> Variant:
-    """Variant with another batch size."""
     change = Change("batch-size", arguments=(("size", size),))
     return Variant(f"{BATCH}{size}", (change,), "", f"batches of {size}", Promise.NEW_TRAINING)
 

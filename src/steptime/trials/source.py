@@ -167,7 +167,6 @@ def nodes_in(node: libcst.CSTNode) -> list[libcst.CSTNode]:
 
 
 def statements_of(block: Block) -> Sequence[Statement]:
-    """Statements of a block."""
     return [each for each in block.body if isinstance(each, libcst.SimpleStatementLine | libcst.BaseCompoundStatement)]
 
 

@@ -30,8 +30,6 @@ BATCH = "batch-"
 
 
 class TrialVerdict(Enum):
-    """Verdict on a variant."""
-
     ADOPT = "adopt"
     """Better at the trial's goal beyond noise and the least gain, with its promise about the numbers kept."""
     NO_EFFECT = "no effect"

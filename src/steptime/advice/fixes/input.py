@@ -303,7 +303,7 @@ def pinned_memory(step: StepSummary, loader: LoaderUse, case: Case) -> Option | 
 
 def _edit(lines: tuple[LineUse, ...], loader: LoaderUse) -> Edit:
     """The loader and the lines that copy its batches; an example where those are not known."""
-    copies = {(use.source.file, use.source.line): use.source for use in lines if use.role == "transfer"}
+    copies = {use.source.place: use.source for use in lines if use.role == "transfer"}
     waiting = [CopyEdit(each) for each in copies.values() if "non_blocking=True" not in each.text]
     if loader.site is None or not copies:
         return Snippet(EXAMPLE_PINNED_MEMORY)

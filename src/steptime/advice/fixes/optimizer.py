@@ -65,7 +65,7 @@ def _edit_fused_optimizer(uses: Sequence[OptimizerUse], name: str, example: str)
     """Each optimizer that the change acts on, once; torch takes one of the two implementations by name."""
     other = "foreach" if name == "fused" else "fused"
     keywords = ((name, "True"), (other, "None"))
-    sites = {(each.site.file, each.site.line): each for each in uses if each.site is not None}
+    sites = {each.site.place: each for each in uses if each.site is not None}
     if any(each.site is None for each in uses):
         return Snippet(example)
     parts = tuple(CallEdit(each.type, keywords, each.site) for each in sites.values())

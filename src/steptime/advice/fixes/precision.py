@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from steptime.advice.evidence import Case, LineUse
 from steptime.advice.fix import AutocastEdit, Option, Promise, Snippet, StatementEdit, fix, training_lines
-from steptime.advice.kernels import is_matmul, moving, spent
+from steptime.advice.kernels import is_matmul, moving, time_in
 from steptime.advice.line_evidence import steady_time
 from steptime.advice.run_uses import StepSummary
 from steptime.advice.savings import modelled, named, of_kernels, partly
@@ -118,11 +118,11 @@ def _wide_products(case: Case, dtype: str) -> tuple[float, float] | None:
     rates = dict(case.machine.rates) if case.machine is not None else {}
     fast = rates.get(dtype)
     known = [use for use in products if use.dtype]
-    if not fast or not products or spent(known) < KNOWN * spent(products):
+    if not fast or not products or time_in(known) < KNOWN * time_in(products):
         return None
     wide = [(use.duration, rates.get(use.dtype, fast)) for use in known]
     wide = [(duration, rate) for duration, rate in wide if WORTH_IT * rate < fast]
-    if sum(duration for duration, _ in wide) < LEAST_WIDE * spent(products):
+    if sum(duration for duration, _ in wide) < LEAST_WIDE * time_in(products):
         return NOTHING_WIDE
     return sum(duration * (1 - rate / fast) for duration, rate in wide), sum(duration for duration, _ in wide)
 

@@ -502,8 +502,8 @@ def _moving_line(lines: tuple[LineUse, ...], sites: tuple[SiteUse, ...]) -> Sour
         return max(moving, key=lambda use: use.duration.value).source
     sending = [site for site in sites if site.name in SENDS and site.device == "cpu"]
     sending = sending or [site for site in sites if site.name in FILLS and site.device != "cpu"]
-    places = {(site.source.file, site.source.line) for site in sending}
-    moving = [use for use in lines if (use.source.file, use.source.line) in places]
+    places = {site.source.place for site in sending}
+    moving = [use for use in lines if use.source.place in places]
     moving = moving or [use for use in lines if use.role == "python" and calls_function(use.calls, *SENDS)]
     if moving:
         return max(moving, key=lambda use: use.duration.value).source

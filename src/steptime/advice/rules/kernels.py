@@ -23,7 +23,7 @@ from steptime.advice.kernels import (
     moving,
     plain_name,
     shapes_of,
-    spent,
+    time_in,
 )
 from steptime.advice.line_evidence import calls_function, profile_scale, steady_time
 from steptime.advice.models import REFUSED, or_compile
@@ -286,10 +286,10 @@ def _copies(uses: Sequence[OperatorUse | KernelUse], kind: str, time: float, ste
 def _copy_kernels(case: Case) -> Finding | None:
     """By the kernels of copies, apart from copies between host and device."""
     copies = [use for use in case.kernels if plain_name(use.operator) in COPIES]
-    time = spent(copies)
+    time = time_in(copies)
     if ratio(time, case.step.duration.value) < LEAST_SHARE_COPIES:
         return None
-    casts = spent(use for use in copies if CAST.search(use.name) or plain_name(use.operator) == "_to_copy")
+    casts = time_in(use for use in copies if CAST.search(use.name) or plain_name(use.operator) == "_to_copy")
     if casts > time / 2:
         kind = "casts"
         advice = f"Keep one dtype through the model{or_compile(case.second_order, 'it')}."
@@ -324,7 +324,7 @@ def awkward_dimensions(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Fin
     if not lost:
         return None
     products = f"{sum(use.calls for use in poor):.4g} matmuls with {', '.join(longest(poor)[0].dimensions[:2])}"
-    summary = f"{products} take {in_step(spent(poor), step)}"
+    summary = f"{products} take {in_step(time_in(poor), step)}"
     advice = "Round these dimensions up to a multiple of 8 (64 for large ones)."
     saving = partly(lost, LIKELY_ALIGNED, SURE_ALIGNED, step)
     return about_kernels(awkward_dimensions, poor, summary, advice, saving)
@@ -351,7 +351,7 @@ def unflashed_attention(step: StepSummary, kernels: tuple[KernelUse, ...]) -> Fi
     passes = [use for use in kernels if _passes_over(use, weights)]
     if not passes:
         return None
-    (queries, keys), time = max(weights), spent(passes)
+    (queries, keys), time = max(weights), time_in(passes)
     calls = f"{sum(use.calls for use in passes):.4g} passes over attention weights ({queries} x {keys})"
     summary = f"{calls} take {in_step(time, step)}"
     advice = "Use torch.nn.functional.scaled_dot_product_attention, which fuses them."
@@ -471,9 +471,9 @@ def dominant_operator(step: StepSummary, operators: tuple[OperatorUse, ...], cas
     for use in case.kernels:
         if use.operator and use.bound != "communication" and not is_compiled(use.operator):
             groups[use.operator].append(use)  # a compiled region is no operator
-    name, uses = max(groups.items(), key=lambda item: spent(item[1]), default=("", []))
-    time = spent(uses)
-    if ratio(time, spent(case.kernels)) < LEAST_PART or ratio(time, step.duration.value) < LEAST_STEP:
+    name, uses = max(groups.items(), key=lambda item: time_in(item[1]), default=("", []))
+    time = time_in(uses)
+    if ratio(time, time_in(case.kernels)) < LEAST_PART or ratio(time, step.duration.value) < LEAST_STEP:
         return None
     summary = f"{name} takes {in_step(time, step)}, more than any other operator"
     lost = above_peaks(uses)
@@ -728,7 +728,7 @@ def graph_again(step: StepSummary, backward_again: Estimate, lines: tuple[LineUs
     if ratio(backward_again.value, step.duration.value) < LEAST_AGAIN:
         return None
     backwards = [line.source for line in lines if line.role == "backward"]
-    source = min(backwards, key=lambda line: (line.file, line.line), default=None)
+    source = min(backwards, key=lambda line: line.place, default=None)
     summary = f"Backward goes through a graph that it has gone through before: {in_step(backward_again.value, step)}"
     advice = "detach() what the first loss must not train, without retain_graph; or add the losses and go through once."
     return graph_again.finding(summary, advice, capped(backward_again, step.duration), source=source)

@@ -651,7 +651,7 @@ def optimizer_in_step(
     site = use.site
     if site is None or use.made < max(FEWEST_MADE, step.total / 4):
         return None
-    spent = [line.duration for line in lines if (line.source.file, line.source.line) == (site.file, site.line)]
+    spent = [line.duration for line in lines if line.source.place == site.place]
     takes = f": {in_step(total(spent).value, step)}" if spent else ""
     return optimizer_in_step.finding(
         f"A new {use.type} in each step, without the state of the last{takes}",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from steptime.advice.device_uses import AllocationUse, GapUse, ScalingUse
 from steptime.advice.evidence import Case, CompilationUse, CompilerUse, OptimizerUse, SiteUse
-from steptime.advice.kernels import EMPTY_KERNEL, as_evidence, first_source, longest, plain_name, spent
+from steptime.advice.kernels import EMPTY_KERNEL, as_evidence, first_source, longest, plain_name, time_in
 from steptime.advice.line_evidence import lines_around
 from steptime.advice.loops import LARGEST_OPERATOR, Loop, loops, siblings
 from steptime.advice.memory_evidence import has_room
@@ -239,7 +239,7 @@ def overhead_bound(step: StepSummary, categories: tuple[CategoryUse, ...], case:
     if often:
         summary = f"The device idles {in_step(idle, step)} while the CPU {_launches(step, often)}"
         if not _replays(step):
-            summary += f", each of which runs for {format_duration(ratio(spent(launched), often))}"
+            summary += f", each of which runs for {format_duration(ratio(time_in(launched), often))}"
     graphs = ' (mode="reduce-overhead")' if step.device != "cpu" else ""
     larger = f"enlarge the batch{_free_memory(case.memory)}"
     if step.micro_batches >= FEWEST_MICRO_BATCHES:
@@ -580,8 +580,8 @@ def tiny_kernels(step: StepSummary, kernels: tuple[KernelUse, ...], case: Case) 
     if launch is not None and ratio(launch.duration.value, step.duration.value) >= HELD_BACK:
         return None
     tiny = [use for use in kernels if ratio(use.duration, use.calls) < TINY]
-    calls, busy = sum(use.calls for use in tiny), spent(tiny)
-    if calls < FEWEST_TINY or ratio(busy, spent(kernels)) < LEAST_PART_TINY:
+    calls, busy = sum(use.calls for use in tiny), time_in(tiny)
+    if calls < FEWEST_TINY or ratio(busy, time_in(kernels)) < LEAST_PART_TINY:
         return None
     each = format_duration(ratio(busy, calls))
     empty = sum(use.calls * min(EMPTY_KERNEL, ratio(use.duration, use.calls)) for use in tiny)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from steptime.advice.device_uses import MachineUse, RooflineUse, ScalingUse
-from steptime.advice.kernels import EMPTY_KERNEL, about_kernels, is_matmul, plain_name, spent, tensor_core_name
+from steptime.advice.kernels import EMPTY_KERNEL, about_kernels, is_matmul, plain_name, tensor_core_name, time_in
 from steptime.advice.rule import Finding, rule
 from steptime.advice.run_uses import CategoryUse, StepSummary
 from steptime.advice.savings import in_step, modelled, named, partly, ratio, total
@@ -79,7 +79,7 @@ def tensor_cores_unused(step: StepSummary, machine: MachineUse, kernels: tuple[K
     dtype, how, meaning = faster[0]
     saved = sum(use.duration - _at_units(use, machine, ratio(plain, rates[dtype])) for use in slow)
     calls = format_count(sum(use.calls for use in slow), "kernel")
-    units, took = tensor_core_name(machine.name), in_step(spent(slow), step)
+    units, took = tensor_core_name(machine.name), in_step(time_in(slow), step)
     summary = f"float32 matmuls and convolutions run without {units}: {took} in {calls}"
     saving = partly(saved, 1.0, SURE_UNITS, step)
     return about_kernels(tensor_cores_unused, slow, summary, f"Use {how} ({meaning}).", saving)
@@ -128,13 +128,13 @@ def single_precision(step: StepSummary, machine: MachineUse, kernels: tuple[Kern
         return None
     bounds = ("memory", "latency") if any("convolution" in use.operator for use in products) else ("memory",)
     behind = [use for use in wide if use.bound in bounds and plain_name(use.operator) in FOLLOWING]
-    if spent([*products, *behind]) < LEAST_WIDE * step.duration.value:
+    if time_in([*products, *behind]) < LEAST_WIDE * step.duration.value:
         return None
     by_rate = sum(use.duration - _at_units(use, machine, ratio(full, half), NARROWER) for use in products)
-    sure = SURE_NARROWER * (by_rate + NARROWER * spent(behind))
+    sure = SURE_NARROWER * (by_rate + NARROWER * time_in(behind))
     most = sum(use.duration - _perfect(use, machine, half) for use in (*products, *behind))
     saving = modelled(most, sure, most, step.steady)
-    took = in_step(spent([*products, *behind]), step)
+    took = in_step(time_in([*products, *behind]), step)
     what = "products, norms and activations" if behind else "matmuls"
     summary = f"The model's {what} are in float32, {took}; bfloat16 is faster"
     return about_kernels(single_precision, [*products, *behind], summary, AUTOCAST, saving)

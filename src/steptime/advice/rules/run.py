@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from steptime.advice.device_uses import MachineUse, RooflineUse
 from steptime.advice.evidence import Case, LineUse, RunUse, SiteUse
-from steptime.advice.kernels import first_source, plain_name, short_kernel
+from steptime.advice.kernels import first_source, plain_name, short_kernel, time_in
 from steptime.advice.line_evidence import line_times, steady_time
 from steptime.advice.models import AT_ONCE, check_time, checks
 from steptime.advice.places import short_name
@@ -626,7 +626,7 @@ def _on_device(categories: tuple[CategoryUse, ...], kernels: tuple[KernelUse, ..
             groups[_operator(use.operator) or short_kernel(use.name)].append(use)
     whole = sum(use.duration for uses in groups.values() for use in uses)
     scale = min(1.0, ratio(_computing(categories), whole))
-    parts = [(name, scale * _sum(uses), first_source(uses)) for name, uses in groups.items()]
+    parts = [(name, scale * time_in(uses), first_source(uses)) for name, uses in groups.items()]
     return sorted(parts, key=lambda part: -part[1])
 
 
@@ -655,10 +655,6 @@ def _computing(categories: tuple[CategoryUse, ...]) -> float:
     return compute.duration.value if compute is not None else 0.0
 
 
-def _sum(uses: Iterable[KernelUse]) -> float:
-    return sum(use.duration for use in uses)
-
-
 def _how_it_runs(kernels: tuple[KernelUse, ...], roofline: RooflineUse | None) -> str:
     """ "It runs in float32, its convolutions in NCHW, at 45 % of the roofline. ", as far as that is known."""
     dtype, layout = _dtype(roofline), _layout(kernels)
@@ -666,8 +662,8 @@ def _how_it_runs(kernels: tuple[KernelUse, ...], roofline: RooflineUse | None) -
     reported += [f"its convolutions in {layout}"] if layout else []
     computing = [use for use in kernels if use.bound != "communication"] if kernels else []
     known = [use for use in computing if use.at_roofline is not None]
-    if known and _sum(known) >= MODELLED * _sum(computing):
-        share = format_share(min(1.0, sum(use.at_roofline or 0.0 for use in known) / _sum(known)))
+    if known and time_in(known) >= MODELLED * time_in(computing):
+        share = format_share(min(1.0, sum(use.at_roofline or 0.0 for use in known) / time_in(known)))
         reported.append(f"at {share} of the roofline")
     return f"It runs {', '.join(reported)}. " if reported else ""
 
@@ -707,7 +703,7 @@ def _lower_by_name(kernels: tuple[KernelUse, ...], roofline: RooflineUse | None)
     """True if names of kernels say that a good part of the computing is in a lower format, where nothing else does."""
     uses = [use for use in kernels if use.bound != "communication"] if kernels else []
     lower = [use for use in uses if IN_LOWER.search(use.name)]
-    return not _dtype(roofline) and _sum(lower) >= LOWER_BY_NAME * _sum(uses) > 0
+    return not _dtype(roofline) and time_in(lower) >= LOWER_BY_NAME * time_in(uses) > 0
 
 
 def _lower(machine: MachineUse | None, kernels: tuple[KernelUse, ...]) -> list[str]:

@@ -158,7 +158,7 @@ def _spent(written: Written, text: FunctionText, case: Case) -> float:
 def _spent_below(lines: set[int], text: FunctionText, case: Case) -> float:
     """ns per step of lines of a function, with those of the user's functions that they call: as each was timed, and
     where it was not, as it was sampled."""
-    timed = {(use.source.file, use.source.line): use.duration.value for use in case.lines}
+    timed = {use.source.place: use.duration.value for use in case.lines}
     found: dict[tuple[str, int], float] = {}
     for path in case.paths:
         if any(is_in(each, text) and each.line in lines for each in path.lines):
@@ -177,7 +177,7 @@ def _saved_alone(spent: float, lines: set[int], text: FunctionText, case: Case) 
         for path in case.paths
         if any(is_in(each, text) and each.line in lines for each in path.lines)
     }
-    runs = (run for run in case.runs if not run.whole and (run.source.file, run.source.line) in below)
+    runs = (run for run in case.runs if not run.whole and run.source.place in below)
     calls = sum(run.calls for run in runs)
     if not count or count < 2 or not calls:
         return NOTHING
@@ -221,7 +221,7 @@ def _holds(written: Written, text: FunctionText, case: Case) -> bool:
 def _is_product(run: RunUse, written: Written, text: FunctionText) -> bool:
     return (
         not run.whole
-        and (run.source.file, run.source.line) == (text.file, written.multiplied)
+        and run.source.place == (text.file, written.multiplied)
         and plain_name(run.name) in FACTORS | {"addmm"}
     )
 

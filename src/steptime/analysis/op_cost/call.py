@@ -43,12 +43,10 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """Size in bytes."""
         return self.elements * self.item
 
     @property

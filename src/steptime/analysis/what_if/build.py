@@ -116,7 +116,6 @@ def bursts_of(scope: Scope) -> Bursts:
 
 
 def points_of(scope: Scope, waits: Waits, bursts: Bursts) -> Points:
-    """Points of all tracks."""
     calls = scope.activities.call
     calls = unique(calls[(calls != NONE) & (scope.trace.events.start[calls] >= scope.start)])
     events = scope.trace.events
@@ -307,7 +306,6 @@ class Parts:
 
 
 def build(scope: Scope) -> Graph:
-    """Builds the graph of a scope."""
     waits, bursts, streams = waits_of(scope), bursts_of(scope), streams_of(scope)
     points = points_of(scope, waits, bursts)
     behind = np.logical_or(*behind_a_wait(scope, streams))

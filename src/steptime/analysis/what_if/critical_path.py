@@ -23,8 +23,6 @@ STAGING = 50_000
 
 
 class PathKind(IntEnum):
-    """Kind of a piece of the path."""
-
     KERNEL = 0
     COMMUNICATION = 1
     COPY = 2

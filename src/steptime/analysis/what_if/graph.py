@@ -20,8 +20,6 @@ NONE = -1
 
 
 class NodeKind(IntEnum):
-    """Kind of a node."""
-
     HOST = 0
     """A thread reaches a point of its program: a launch, the end of a wait, a boundary of a step."""
     KERNEL = 1

@@ -47,7 +47,6 @@ class CardPart:
 
 
 def as_svg(answer: Answer) -> str:
-    """The card as SVG."""
     gain = answer.gain
     number = one_line(gain.number) if gain is not None else ""
     text = _template().render(

@@ -12,7 +12,6 @@ from steptime.answer.tables import Table
 
 
 def as_page(answer: Answer) -> str:
-    """The whole page."""
     every = (*answer.parts, *answer.details())
     return whole(
         "answer.html",

@@ -132,7 +132,7 @@ def _site(traceback: TracebackType | None) -> dict[str, Any] | None:
             code = traceback.tb_frame.f_code
             found = code.co_filename, traceback.tb_lineno, code.co_name
         traceback = traceback.tb_next
-    return sites.line_at(found) if found is not None else None
+    return sites.line_of(found)
 
 
 FILE = "memory-full.pickle"

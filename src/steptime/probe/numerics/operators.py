@@ -23,7 +23,6 @@ from steptime.probe.numerics.values import (
     fills_storage,
     is_finite,
     is_floating,
-    line_of,
     place_of,
     range_of,
     rows_not_finite,
@@ -32,6 +31,7 @@ from steptime.probe.numerics.values import (
 from steptime.probe.objects import tensors_in, unasked
 from steptime.probe.ours import pass_on
 from steptime.probe.recorder import json_number
+from steptime.probe.sites import line_of
 
 UNREAD = (
     "empty",

@@ -43,7 +43,6 @@ class UpdateObserver:
             self._kept = [(name, each, _start_of(each).clone()) for name, each in living if each is not None]
 
     def after(self) -> None:
-        """Compares."""
         with torch.no_grad():
             for name, each, old in self._kept:
                 moved = torch.linalg.vector_norm((_start_of(each) - old).float())

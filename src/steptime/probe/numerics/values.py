@@ -164,10 +164,6 @@ def place_of(frame: FrameType | None) -> CallSite:
     return found
 
 
-def line_of(place: tuple[str, int, str] | None) -> dict[str, Any] | None:
-    return sites.line_at(place) if place is not None else None
-
-
 class ModuleNames:
     """Paths of modules below the called top modules, such as "Net.layers.3.attention"."""
 
