@@ -71,6 +71,28 @@ def text_of(leak: dict[str, Any]) -> str:
     return str(leak["site"]["text"]) if leak["site"] else ""
 
 
+class Trainer:
+    def __init__(self) -> None:
+        self.total = torch.zeros(())
+
+    def step(self, number: int) -> None:
+        self.total += loss()
+        if number % 3 == 0:
+            gc.collect()  # what lived becomes old
+
+
+@pytest.mark.parametrize("most", [living.MOST_NODES, 30])
+def test_a_sum_in_an_attribute_that_is_added_to_in_place_is_named_however_old_it_is(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(living, "MOST_NODES", most)
+    trainer = Trainer()
+    (leak,) = hunted(lambda step: trainer.step(step))
+    assert (leak["kind"], leak["name"]) == ("attribute", "Trainer.total")
+    assert text_of(leak) == "self.total += loss()"
+    assert leak["nodes"] > 1
+
+
 def test_a_list_of_a_module_is_named_with_its_line() -> None:
     KEPT.clear()
     (leak,) = hunted(lambda step: KEPT.append(loss()))

@@ -20,7 +20,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import cycle, islice, pairwise
+from itertools import chain, cycle, islice, pairwise
 from types import CellType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ import torch
 from steptime.probe import backwards, sites
 from steptime.probe.allowance import graph_nodes
 from steptime.probe.memory.living import (
+    TENSOR,
     Graphs,
     gradient_function,
     promotions,
@@ -37,6 +38,7 @@ from steptime.probe.memory.living import (
     storage_of,
     tensors,
 )
+from steptime.probe.objects import attributes
 
 MOST_LEVELS = 5
 """Levels from a tensor up to a named object: tensor, tuple, list, dictionary, instance."""
@@ -236,8 +238,8 @@ def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType, b
     for code in _with_inner(codes):
         for line, (stores, loads) in sites.names_by_line(code).items():
             known = loads | {each.lstrip(".") for each in loads}
-            grows = name in known and bool(known & GROWING)
-            rank = 3 if grows else 2 if name in stores and name in known else int(name in stores)
+            grows, anew = name in known and bool(known & GROWING), {name, f".{name}"} & stores & loads
+            rank = 3 if grows else 2 if anew else int(name in stores)
             if rank and (best is None or rank > best[0]):
                 text = linecache.getline(code.co_filename, line).strip()
                 best = rank, sites.source_line(code.co_filename, line, code.co_name, text), code
@@ -274,6 +276,17 @@ YOUNG_KEPT = sys.version_info < (3, 14)
 """True before Python 3.14: later collectors are incremental, and make objects old at the first collection."""
 
 
+def held(frame: FrameType | None) -> Iterator[Any]:
+    """Yields the tensors in variables of the user's functions that run, and in attributes of objects there: a sum that
+    is added to in place is as old as the job."""
+    while frame is not None:
+        for value in list(sites.variables(frame).values()) if sites.whose_frame(frame) == sites.USER else ():
+            for each in (value, *(below for _, below in attributes(value))):
+                if TENSOR in type(each).__mro__:
+                    yield each
+        frame = frame.f_back
+
+
 class LeakSearch:
     """Search for leaks. Call `look` at boundaries until it is `done`; then `leaks` has the result."""
 
@@ -283,35 +296,45 @@ class LeakSearch:
         self._young, self._promotions, self._least = young, promotions(), least
         self._known: dict[int, weakref.ref[Any]] = {}
         self._made: list[weakref.ref[Any]] = []
-        self._graphs: list[int] = []
-        self._steps: list[int] = []
-        self._first_node = 0
+        self._graphs: list[tuple[int, int]] = []
+        self._held: list[tuple[int, int]] = []
+        self._first_node, self._full, self.done = 0, False, False
         self.leaks: list[dict[str, Any]] = []
         self.samples: list[weakref.ref[Any]] = []
         """Objects of the leak that was found, the largest."""
 
-    @property
-    def done(self) -> bool:
-        return len(self._steps) == LOOKS
-
     def look(self, step: int, frame: FrameType | None) -> None:
         """Takes one look; the third one finds the leaks. frame: where the user's loop is running."""
-        if self._young and promotions() != self._promotions:
-            self._young = False
-            self._steps, self._graphs = [], []
         with torch._C.DisableTorchFunction():  # what tensors of the job's own classes would be asked by
-            self._look(step, frame)
+            graphs = Graphs()
+            self._look_at_held(step, frame, graphs)
+            if self._young and promotions() != self._promotions:
+                self._young, self._graphs = False, []
+            if not self.done and (self._young or not self._is_growing()):
+                self._look(step, frame, graphs)
 
-    def _look(self, step: int, frame: FrameType | None) -> None:
+    def _look_at_held(self, step: int, frame: FrameType | None, graphs: Graphs) -> None:
+        """Of graphs that running functions hold, three looks say enough, whatever the collector does meanwhile."""
+        deepest = max(held(frame), key=graphs.behind, default=None)
+        self._first_node = self._first_node if self._held else graph_nodes()
+        self._held.append((step, graphs.behind(deepest) if deepest is not None else 0))
+        self._full = graphs.full
+        if len(self._held) == LOOKS and (nodes := self._growth(self._held, deepest)):
+            self._notify([deepest], self._carrier(deepest, frame), self._held[1][0] - self._held[0][0], nodes, frame)
+            self.done = True
+
+    def _is_growing(self) -> bool:
+        """True if the next look at held graphs may say enough: to look at all that lives takes a tenth of a second."""
+        return len(self._held) < LOOKS and all(nodes for _, nodes in self._held)
+
+    def _look(self, step: int, frame: FrameType | None, graphs: Graphs) -> None:
         living = list(tensors(young=self._young))
-        self._steps.append(step)
-        graphs = Graphs()
         deepest = max(living, key=graphs.behind, default=None)
-        self._graphs.append(graphs.behind(deepest) if deepest is not None else 0)
-        if len(self._steps) == 1:
+        self._graphs.append((step, graphs.behind(deepest) if deepest is not None else 0))
+        self._full = graphs.full
+        if len(self._graphs) == 1:
             self._known = {id(each): weakref.ref(each) for each in living}
-            self._first_node = graph_nodes()
-        elif len(self._steps) == 2:
+        elif len(self._graphs) == 2:
             # A number may be given to a new object when the old one is gone.
             old = self._known
             self._made = [weakref.ref(each) for each in living if id(each) not in old or old[id(each)]() is not each]
@@ -319,14 +342,20 @@ class LeakSearch:
         else:
             living.clear()
             self._find(deepest, frame)
+            self.done = True
+
+    def _growth(self, looks: list[tuple[int, int]], deepest: Any) -> float:
+        """Nodes per step by which a graph grows that reaches back to before the first look; 0 for others."""
+        growth = min((later - nodes) / (at - step) for (step, nodes), (at, later) in pairwise(looks))
+        if self._full:  # all that were made since the first look
+            growth = (graph_nodes() - self._first_node) / (looks[-1][0] - self._held[0][0])
+        return growth if growth >= LEAST_NODES and reaches_back(deepest, self._first_node) else 0.0
 
     def _find(self, deepest: Any, frame: FrameType | None) -> None:
         survivors = [each for each in (reference() for reference in self._made) if each is not None]
         self._made = []
-        steps = self._steps[1] - self._steps[0]
-        looks = pairwise(zip(self._graphs, self._steps, strict=True))
-        growth = min((later - nodes) / (at - step) for (nodes, step), (later, at) in looks)
-        nodes = growth if growth >= LEAST_NODES and reaches_back(deepest, self._first_node) else 0.0
+        steps = self._graphs[1][0] - self._graphs[0][0]
+        nodes = self._growth(self._graphs, deepest)
         if nodes and deepest is not None:
             deepest = self._carrier(deepest, frame)
         if len(survivors) >= steps or (self._least is not None and self._are_much(survivors, self._least)):
@@ -343,7 +372,8 @@ class LeakSearch:
         which may be a loss, the one that is made anew of what it was."""
         graphs = Graphs()
         least = graphs.behind(deepest) / 2
-        deep = list(islice((each for each in tensors(young=self._young) if graphs.behind(each) >= least), MOST_DEEP))
+        living = chain(held(frame), tensors(young=self._young))
+        deep = list(islice((each for each in living if graphs.behind(each) >= least), MOST_DEEP))
         for each in deep:
             found = holder_of([each], frame)
             if found is not None and found.carries:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections import deque
 from collections.abc import Iterator
+from heapq import heappop, heappush
 from typing import Any
 
 import torch
@@ -101,17 +101,22 @@ class Graphs:
         self._sizes.append(size)
         return size
 
+    @property
+    def full(self) -> bool:
+        """True if there were more nodes than are counted."""
+        return len(self._walks) >= MOST_NODES
+
 
 def reaches_back(tensor: Any, number: int) -> bool:
-    """True if the graph behind a tensor has a node that was made before the one with this number. Of MOST_NODES, those
-    nearest to the tensor. Leaves have the largest of all numbers."""
+    """True if the graph behind a tensor has a node that was made before the one with this number. Of MOST_NODES, the
+    oldest first: a sum of steps is a chain of such. Leaves have the largest of all numbers."""
     first = gradient_function(tensor)
-    seen, waiting = {first}, deque([first] if first is not None else [])
+    seen, waiting = {first}, [(0, 0, first)] if first is not None else []
     while waiting and len(seen) < MOST_NODES:
-        node = waiting.popleft()
+        _, _, node = heappop(waiting)
         if node._sequence_nr() < number:
             return True
-        below = {each for each, _ in node.next_functions if each is not None} - seen
-        seen |= below
-        waiting += below
+        for each in {each for each, _ in node.next_functions if each is not None} - seen:
+            seen.add(each)
+            heappush(waiting, (each._sequence_nr(), len(seen), each))
     return False
