@@ -1663,6 +1663,9 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": replace(BASE, memory=MemoryUse("cuda", 12 << 30, 80 << 30, 11 << 30, optimizer_state=3 << 30)),
     },
     "slow-evaluation": {
+        "fires-with-gradients-on": replace(
+            BASE, segments=(SegmentUse("evaluation", 3, 4_000_000_000, 0.4, graphs=1.0),)
+        ),
         "fires": replace(BASE, segments=(SegmentUse("evaluation", 3, 4_000_000_000, 0.4),)),
         "fires-at-the-loops-line": replace(
             BASE, segments=(SegmentUse("evaluation", 3, 4_000_000_000, 0.4, asked=ITEM),)

@@ -83,6 +83,7 @@ def finding(rule: str, name: str) -> Finding:
         ("outside-model", "fires-on-a-line-of-operators", "If the loss or its gradients go through it"),
         ("outside-model", "fires-on-a-forward-that-is-called-by-its-name", "The loss goes through it"),
         ("outside-model", "fires-on-a-loss-in-the-loop", "each step needs it"),
+        ("slow-evaluation", "fires-with-gradients-on", "under torch.no_grad()"),
         ("outside-model", "fires-on-a-line-of-the-loops-own-python", "Ask whether each step needs it"),
         ("workers-restarted", "fires", "Set persistent_workers=True"),
         ("workers-restarted", "fires-where-each-epoch-makes-a-loader", "Make the DataLoader once"),

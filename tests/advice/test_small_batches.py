@@ -96,3 +96,20 @@ def test_a_loop_without_a_loader_is_no_rollout_where_no_line_is_an_environment(t
     (found,) = (each for each in examine(replace(HEALTHY, segments=(use,))).findings if each.code == "ST903")
     by_row = "Without gradients the model gets 1 row at a time: 300 forward passes, 24 ms; 10 of 32 rows, some 4 ms"
     assert found.summary.startswith("Rollouts" if "env" in text else by_row)
+
+
+@pytest.mark.parametrize(("gradient", "needed", "graphs"), [(True, False, 1.0), (False, False, 0.0), (True, True, 0.0)])
+def test_evaluations_with_gradients_on_are_known_where_no_backward_needs_them(
+    gradient: bool, needed: bool, graphs: float, tmp_path: Path
+) -> None:
+    job = JournalBuilder()
+    for number in range(1, 13):
+        job.next(MS).forward(4 * MS).backward(8 * MS).step(2 * MS)
+        for _ in range(10 if number % 4 == 0 else 0):
+            job.next(0, 2).forward(2 * MS, gradient=gradient, training=False)
+            if needed:
+                job.backward(MS)
+    process = job.process(tmp_path)
+    evaluations = [use for use in segment_uses(process, lay_out_whole(process)) if use.kind == "evaluation"]
+    assert [use.graphs for use in evaluations] in ([graphs], []), "forces: a backward in what is called evaluation"
+    assert evaluations or needed

@@ -245,7 +245,8 @@ class SegmentUse:
     run. lines: user's lines with their fractions of it, including callees; longest first, all at one level of calls.
     slowed: factor by which timing these lines slowed it. every: median number of steps from one to the next, those of
     the warm-up included; 0 if there is only one. asked: line of the training loop that most of it is below. small: of
-    evaluations in small batches. growth: ns of the first and the last segments, where they become longer."""
+    evaluations in small batches. growth: ns of the first and the last segments, where they become longer. graphs:
+    fraction of evaluations' forward with gradients on, though no backward follows."""
 
     kind: str
     count: int
@@ -258,6 +259,7 @@ class SegmentUse:
     asked: SourceLine | None = None
     small: SmallBatches | None = None
     growth: tuple[float, float] | None = None
+    graphs: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from steptime.advice.savings import ratio
 from steptime.analysis.layout import Layout
 from steptime.analysis.lines import identity_of
 from steptime.analysis.step_patterns import rising
-from steptime.analysis.timeline import Segment, SegmentKind
+from steptime.analysis.timeline import Segment, SegmentKind, merge
 from steptime.intervals import Intervals, contains, measure, union
 from steptime.journal import Flag, Kind
 from steptime.quantities import SourceLine, format_share, format_source
@@ -92,7 +92,23 @@ def _use(kind: SegmentKind, held: list[Segment], run: int, process: Process, lay
         asked,
         small,
         rising(last - first),
+        _graphs(layout, union(first, last)) if kind is SegmentKind.EVALUATION else 0.0,
     )
+
+
+def _graphs(layout: Layout, held: Intervals) -> float:
+    """Fraction of the forward of trained models in these intervals that runs with gradients on; 0 where a backward
+    follows on such a call, as forces need it."""
+    calls, backwards = (layout.records.of(kind).outermost() for kind in (Kind.FORWARD, Kind.BACKWARD))
+    inside = contains(held, calls.start)
+    trained = np.unique(calls.identity[calls.flagged(Flag.GRADIENT) & ~inside])
+    own = inside & np.isin(calls.identity, trained)
+    graphs, both = own & calls.flagged(Flag.GRADIENT), merge(calls, backwards)
+    after = np.searchsorted(both.start, calls.start[graphs], side="right")
+    if (both.kind[after[after < len(both)]] == int(Kind.BACKWARD)).any():
+        return 0.0
+    spent = calls.end - calls.start
+    return ratio(int(spent[graphs].sum()), int(spent[own].sum()))
 
 
 def _small_batches(process: Process, layout: Layout, held: Intervals, count: int) -> SmallBatches | None:

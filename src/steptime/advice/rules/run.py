@@ -75,9 +75,10 @@ def slow_evaluation(segments: tuple[SegmentUse, ...]) -> Finding | None:
     a fourth of a training batch or less, and as many rows would take far less time in passes as training has, the small
     batches are the cause.
 
-    What helps: Larger batches without gradients (torch.inference_mode): a loader for evaluation needs a batch size of
-    its own. Evaluate less often or on a fixed part of the data; workers for the validation loader; evaluate checkpoints
-    in another process. What is wanted of the training set alone, the training steps have: add up their losses and hits.
+    What helps: torch.no_grad() or inference_mode around it: eval() leaves gradients on, and every activation is kept
+    for a backward that never comes. Larger batches without gradients: a loader for evaluation needs a batch size of its
+    own. Evaluate less often or on a fixed part of the data; workers for the validation loader; evaluate checkpoints in
+    another process. What is wanted of the training set alone, the training steps have: add up their losses and hits.
 
     When to ignore it: When the measured piece of the run is too short to hold the usual number of training steps per
     evaluation.
@@ -85,8 +86,11 @@ def slow_evaluation(segments: tuple[SegmentUse, ...]) -> Finding | None:
     use = _segment(segments, "evaluation", LEAST_EVALUATION)
     if use is None:
         return None
-    summary = f"Evaluation ran {_times(use)} and took {format_share(use.share)} of the run"
+    on = " with gradients on" if use.graphs >= MOSTLY else ""
+    summary = f"Evaluation ran {_times(use)}{on} and took {format_share(use.share)} of the run"
     advice = "Evaluate less often, on less data, or with larger batches; scores of training data: from its own steps."
+    if on:
+        advice = f"{NO_GRADIENTS} {advice}"
     given = {**_where(use)} if use.asked is None else {**_where(use), "source": use.asked}
     whole = f"{summary} ({format_duration(use.duration)})"
     if use.small is not None:
@@ -97,6 +101,14 @@ def slow_evaluation(segments: tuple[SegmentUse, ...]) -> Finding | None:
         }
         return slow_evaluation.finding(summary, advice, **given)
     return slow_evaluation.finding(whole, advice, **given)
+
+
+NO_GRADIENTS = (
+    "Put it under torch.no_grad() or inference_mode: model.eval() leaves gradients on, and all activations are kept "
+    "for a backward that never comes."
+)
+MOSTLY = 0.5
+"""Fraction of the forward of evaluations."""
 
 
 def _in_small_batches(use: SmallBatches) -> tuple[str, str]:
