@@ -11,6 +11,7 @@ from advice.planted import BASE, PLANTED
 from steptime.advice.engine import examine
 from steptime.advice.evidence import PathUse, RunUse
 from steptime.advice.rules import CATALOGUE
+from steptime.advice.rules.overhead import dispatch_loop
 from steptime.advice.run_uses import PassUse, SegmentLine, SegmentUse
 from steptime.advice.written_ways import Passes, WrittenLoop, loop_around, making_results, passes_of, written_ways
 from steptime.analysis.operators import OperatorUse
@@ -215,6 +216,29 @@ def test_a_dispatch_loop_is_advised_by_whether_its_rounds_need_each_other(body: 
     case = replace(case, texts=(FunctionText("model.py", "forward", 29, text),))
     (found,) = (each for rule in CATALOGUE if rule.name == "dispatch-loop" for each in rule(case))
     assert found.advice.startswith(advice)
+
+
+@pytest.mark.parametrize(("loop", "named"), [(True, True), (False, False)])
+def test_the_caller_whose_loop_runs_a_function_is_named(loop: bool, named: bool) -> None:
+    case = PLANTED["dispatch-loop"]["fires"]
+    inside = next(each for each in dispatch_loop(case)).source
+    assert inside is not None
+    body = FunctionText(inside.file, "forward", inside.line - 1, f"def forward(x):\n    {inside.text}\n")
+    text = (
+        "def forward(self, x):\n    days = []\n    for day in range(28):\n        days.append(self.tower(x[:, day]))\n"
+    )
+    outer = SourceLine("visitor.py", 43, "Visitor.forward", "days.append(self.tower(x[:, day]))")
+    text = text if loop else text.replace("for day in range(28):", "with torch.no_grad():")
+    main = SourceLine("train.py", 9, "<module>", "loss = model(x)")
+    case = replace(
+        case,
+        texts=(body, FunctionText(outer.file, "forward", 40, text)),
+        paths=(PathUse(9 * MS, "forward", (inside, outer, main)),),
+    )
+    (found,) = (each for each in examine(case, (dispatch_loop,)).findings)
+    assert found.source == (outer if named else inside)
+    assert ("visitor.py:43 calls" in found.summary) is named
+    assert ("No round of the loop reads what another wrote" in found.advice) is named
 
 
 @pytest.mark.parametrize(("milliseconds", "batch", "said"), [(20, 16, True), (1, 16, False), (20, 1, False)])

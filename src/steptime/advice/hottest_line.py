@@ -38,6 +38,8 @@ def at_hottest_line(finding: Finding, case: Case) -> Finding:
     known = finding.source
     if case.straggler is not None and known is not None and known == case.straggler.source:
         return finding
+    if finding.spent_at != known:  # the rule has told the two apart
+        return finding
     saved = finding.savings.value if finding.savings is not None else 0.0
     if finding.name == PERIODIC and known is not None and not _runs_through(known, case):
         return finding  # it was seen in slow steps only, and what is below it in none of the steps that were looked at

@@ -687,6 +687,12 @@ class WrittenLoop:
     carried: str
 
 
+def runs_again(function: FunctionText, line: int) -> bool:
+    """True for a line that a loop or a comprehension of the function runs several times."""
+    scopes = scopes_of(function.text, function.first_line)
+    return any(getattr(node, "lineno", 0) == line and scope.rounds(node) for scope in scopes for node in scope.nodes)
+
+
 def loop_around(function: FunctionText, line: int) -> WrittenLoop | None:
     """The innermost loop around a line that goes through a tensor by an index; None where its rounds differ in what
     they run, or in the sizes of what they take, as far as the text shows."""

@@ -29,7 +29,7 @@ from steptime.advice.savings import (
     share_of_step,
     total,
 )
-from steptime.advice.written_ways import is_in, loop_around
+from steptime.advice.written_ways import is_in, loop_around, runs_again
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.roofline import KernelUse
 from steptime.analysis.what_if.calibrated import HOST
@@ -144,6 +144,8 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
         where = format_source(source)
         where += f" ({source.function})" if source.function and not source.text else ""
         where = f"The lines around {where} call" if site.lines > 1 else f"{where} calls"
+        outer = _looping_caller(source, case)
+        where = f"{format_source(outer)} calls" if outer is not None else where
         whole = max(everything, site.calls)
         summary = f"{where} {site.calls:,.0f} of the step's {whole:,.0f} operators: "
         summary += in_step(saving.value, step)
@@ -155,10 +157,39 @@ def dispatch_loop(step: StepSummary, categories: tuple[CategoryUse, ...], case: 
         companions = any(line.role == "python" for line in timed)
         on_a_list = ON_A_LIST.format(or_compile(case.second_order, "the function"))
         reported = on_a_list if companions and not (case.compilations or step.compiled) else advice
-        reported = _grouping(site, case) or _of_rounds(case, source, compiled) or reported
+        reported = _grouping(site, case) or _of_rounds(case, outer or source, compiled) or reported
+        if outer is not None:
+            text = (outer.text, f"Most of them around {format_source(source)}.", *text)
         yield dispatch_loop.finding(
-            summary, reported, saving, category="overhead" if on_device else "", source=source, evidence=text
+            summary,
+            reported,
+            saving,
+            category="overhead" if on_device else "",
+            source=outer or source,
+            evidence=text,
+            below=source if outer is not None else None,
         )
+
+
+def _looping_caller(source: SourceLine, case: Case) -> SourceLine | None:
+    """The line whose loop runs a line that has none around it in its own function: the nearest of those that call it,
+    without the training loop's own."""
+    if not any(is_in(source, each) for each in case.texts):
+        return None
+    spent = Counter[SourceLine]()
+    for path in case.paths:
+        at = next((at for at, line in enumerate(path.lines) if is_same_function(line, source)), None)
+        for line in path.lines[at:-1] if at is not None else ():
+            function = next((each for each in case.texts if is_in(line, each)), None)
+            if function is not None and runs_again(function, line.line):
+                spent[line] += round(path.duration)
+                break
+    found = next((line for line, _ in spent.most_common(1)), None)
+    return found if found is not None and not is_same_function(found, source) else None
+
+
+def is_same_function(one: SourceLine, other: SourceLine) -> bool:
+    return (one.file, one.function) == (other.file, other.function)
 
 
 def _of_rounds(case: Case, source: SourceLine, compiled: str = "") -> str:
