@@ -100,7 +100,7 @@ def repeat_uses(looked: Iterable[Looked], phases: tuple[CategoryUse, ...], usual
         RepeatUse(
             source=line.site,
             duration=_with_backward(
-                line, min(whole.get(line.part, usual), each.share * line.duration), whole, each.facts.steps
+                line, min(_most(line.part, whole, usual), each.share * line.duration), whole, each.facts.steps
             ),
             evaluations=line.evaluations * each.often,
             again=line.again * each.often,
@@ -116,6 +116,11 @@ def repeat_uses(looked: Iterable[Looked], phases: tuple[CategoryUse, ...], usual
         for line in (_apart(each.facts.lines) if each.facts.steps >= 2 else ())
     ]
     return tuple(sorted(found, key=lambda use: -use.duration.value))
+
+
+def _most(part: str, whole: Mapping[str, float], usual: float) -> float:
+    """ns per steady step that a part has at most: of modules' calls, those of a loss are in the rest of the step."""
+    return whole["forward"] + whole.get("rest", 0.0) if part == "forward" and part in whole else whole.get(part, usual)
 
 
 def _about(amount: float, steps: int) -> Estimate:
@@ -186,7 +191,7 @@ def work_uses(
             for kind, what, spent in _found(line, each, callees.get(line.site.place, ())):
                 place = line.site.place
                 most = timed[place] if place in timed and place not in calling else usual
-                amount = min(whole.get(line.part, usual), each.share * spent, most)
+                amount = min(_most(line.part, whole, usual), each.share * spent, most)
                 about = _about(amount, each.facts.steps)
                 use = WorkUse(line.site, kind, what, about, line.evaluations * each.often, line.part)
                 found.setdefault((line.site.file, line.site.line, kind), use)
