@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from benchmarks.reports.answered import Answered
 from benchmarks.reports.score import Score, counts, score
 from benchmarks.reports.truth import Truth, cases
 
-ROWS, PAGE = RESULTS / "reports.jsonl", RESULTS / "reports.md"
+ROWS, PAGE, READ = RESULTS / "reports.jsonl", RESULTS / "reports.md", RESULTS / "reports-read.csv"
 BATCHES = {
     "blind": "by somebody who does not look at rules",
     "own": "by whoever mends rules, before looking at them",
@@ -29,6 +31,11 @@ case ever had; *now* is the newest one. Right are a cause that the finding names
 the finding names the cause and its words, followed to the letter, are the owners' fix. *Claimed* is the saving that the
 finding states, *measured* what the fix brought, both as shares of a step. A twin is the job with the fix: false words
 are a finding at the old place that still names the cause; a twin was run where the cause was named.
+"""
+
+READING = """
+Read by two who had seen neither rules nor scores, by meaning: *right* where the finding alone tells what is done,
+where, and why it is needless or slow; *in part* where the place or the cost is right, but not the reason.
 """
 
 Row = dict[str, Any]
@@ -64,7 +71,7 @@ def _score(truth: Truth, row: Row) -> Score:
 
 def page(found: Sequence[Row]) -> str:
     """The results in Markdown."""
-    return "\n".join([HEAD, *_sums(found), *_table(found), ""])
+    return "\n".join([HEAD, *_sums(found), *_readings(), *_table(found), ""])
 
 
 def proof_rows(found: Sequence[Row]) -> Iterator[tuple[str, Any, str]]:
@@ -89,6 +96,26 @@ def _sums(found: Sequence[Row]) -> Iterator[str]:
             if own:
                 cells = (f"{each.good} ({each.share:.0%})" for each in counts(own).values())
                 yield _line(f"{batch}: {by}", when, str(len(own)), *cells)
+
+
+def _readings() -> Iterator[str]:
+    """What readers made of the answers to blind cases, by their meaning and not by words."""
+    with READ.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    yield READING
+    yield _line("when", "reader", "cases", "first finding: right, in part, wrong", "best of three", "advice solves")
+    yield "|---" * 6 + "|"
+    for when, reader in sorted({(row["when"], row["reader"]) for row in rows}):
+        own = [row for row in rows if (row["when"], row["reader"]) == (when, reader)]
+        cells = [_grades(Counter(row[column] for row in own)) for column in ("first", "three")]
+        solved = sum(row["advice"] == "yes" for row in own)
+        yield _line(when, reader, str(len(own)), *cells, f"{solved} ({solved / len(own):.0%})")
+
+
+def _grades(counted: Counter[str]) -> str:
+    return ", ".join(
+        f"{counted[grade]} ({counted[grade] / counted.total():.0%})" for grade in ("right", "partly", "wrong")
+    )
 
 
 def _table(found: Sequence[Row]) -> Iterator[str]:
