@@ -37,7 +37,9 @@ READ = """\
 
 - **Public reports** are what people complain about: scripts that re-enact in small what somebody reported, with the
   cause that was found ([each case](../benchmarks/results/reports.md)), scored once, before any rule was changed for it.
-  Blind: written by somebody who does not look at rules. Advice counts where its words are the owners' fix.
+  Blind: written by somebody who does not look at rules. Advice counts where its words are the owners' fix. Words can
+  match by accident, and miss by wording: two readers who judged the same answers by their meaning were stricter about
+  the cause and milder about the advice ([what they found](../benchmarks/results/reports.md)).
 - **Fresh jobs** are the figures to trust. Each job is composed from a seed that had never been run, and scored once
   ([how](clinic.md)). A withheld verdict counts as not right. A twin is the same job without the planted fault: what
   steptime says of it was measured in it, and may be true, but nobody planted it.
