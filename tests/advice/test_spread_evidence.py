@@ -67,6 +67,7 @@ def test_expanded_tensors_are_pairs_too(tmp_path: Path) -> None:
         [called("sub", 10, ROWS, COLUMNS), called("relu", 70, WHOLE), called("sum", 130, WHOLE, [])],  # a margin
         [called("add", 10, ROWS, COLUMNS), called("tanh", 70, WHOLE), called("sum", 130, WHOLE, [])],
         [called("mul", 10, ROWS, COLUMNS), called("mm", 70, [4096, 32], [32, 8])],  # the products are used themselves
+        [called("sub", 10, [512, 1], [1, 512]), called("pow", 70, [512, 512], []), called("sum", 130, [512, 512], [])],
         [called("sub", 10, WHOLE, [32]), called("pow", 70, WHOLE, []), called("sum", 130, WHOLE, [])],
         [called("sub", 10, [4, 1, 8], [1, 4, 8]), called("pow", 70, [4, 4, 8], []), called("sum", 130, [4, 4, 8], [])],
     ],

@@ -99,20 +99,21 @@ def _expanded(window: StepContext) -> Counter[Shape]:
         if given and sizes:
             kept = (1,) * (len(sizes[0]) - len(given[0])) + given[0]
             shape = tuple(old if new < 0 else new for new, old in zip(sizes[0], kept, strict=False))
-            found[shape] += elements(shape) >= TIMES * elements(given[0])
+            found[shape] += elements(shape) >= TIMES * elements(given[0]) and kept[-1] == shape[-1]
     return found
 
 
 def _paired(calls: Iterable[_Alike], expanded: Counter[Shape]) -> dict[Shape, list[_Alike]]:
     """Calls that make tensors of all pairs, by the shape of these: of inputs that are broadcast against each other, or
-    that were expanded before."""
+    that were expanded before. Their last dimension is the same, of features: pairs of plain numbers are as many anyhow.
+    """
     found: defaultdict[Shape, list[_Alike]] = defaultdict(list)
     for call in calls:
         if plain_name(call.name) not in PAIRING or call.phase == Phase.BACKWARD.title or len(call.shapes) < 2:
             continue
         first, second = call.shapes[:2]
         shape = broadcast(first, second)
-        spread = elements(shape) >= TIMES * max(elements(first), elements(second))
+        spread = elements(shape) >= TIMES * max(elements(first), elements(second)) and first[-1] == second[-1]
         both = first == second and expanded[shape] >= 2
         if (spread or both) and elements(shape) >= SMALLEST:
             found[shape].append(call)
