@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -135,13 +136,11 @@ def _collecting(use: OptimizerUse, machine: MachineUse | None) -> float:
 
 def dense_gradients(case: Case, elements: int) -> float:
     """ns per step in which backward makes dense gradients of embeddings of so many elements: it fills at least as much
-    with zeros, and adds the rows that were looked up."""
+    with zeros, and adds the rows that were looked up. Of more that is filled, this part by its bytes."""
     least = BYTES_PER_ELEMENT * elements
-    made = [
-        use for use in case.operators
-        if LOOKED_UP in use.name
-        or (use.phase == "backward" and plain_name(use.name) in FILLING and (use.bytes or 0.0) >= least)
-    ]  # fmt: skip
+    made = [use for use in case.operators if LOOKED_UP in use.name]
+    fills = [use for use in case.operators if use.phase == "backward" and plain_name(use.name) in FILLING]
+    made += [replace(use, duration=use.duration * least / use.bytes) for use in fills if (use.bytes or 0.0) >= least]
     return steady_time(made, case.operators, case.categories, case.machine)
 
 

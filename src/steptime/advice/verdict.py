@@ -463,9 +463,8 @@ def _hottest_forward(case: Case) -> str:
     times = {use.name: use.duration.value for use in case.phases}
     if case.optimizers and times.get("optimizer", 0.0) > times.get("forward", 0.0) + times.get("backward", 0.0):
         stepping = max(case.optimizers, key=lambda use: use.duration.value)
-        return (
-            f"; {stepping.type} takes {format_share(ratio(times['optimizer'], case.step.duration.value))} of the step"
-        )
+        share = format_share(min(1.0, ratio(stepping.duration.value, case.step.duration.value)))
+        return f"; {stepping.type} takes {share} of the step"
     spent: dict[str, float] = {}
     for path in case.paths:
         if path.part == "forward" and path.lines:

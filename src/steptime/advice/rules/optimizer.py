@@ -103,7 +103,9 @@ def optimizer_share(step: StepSummary, optimizers: tuple[OptimizerUse, ...], cas
         return None
     top = max(optimizers, key=lambda use: use.duration.value)
     tensors = sum(use.parameters for use in optimizers)
-    summary = f"{top.type} takes {in_step(duration.value, step)} for {tensors} tensors"
+    kinds = sorted({use.type for use in optimizers})
+    take = f"{' and '.join(kinds)} take{'s' if len(kinds) == 1 else ''}"
+    summary = f"{take} {in_step(duration.value, step)} for {tensors} tensors"
     rarely = "step less often (accumulate gradients), enlarge the batch, or train fewer parameters"
     fusable = any(use.type in FUSABLE and not use.fused for use in optimizers)
     advice = f"Use fused=True, or {rarely}." if fusable else f"No faster implementation is left to switch on: {rarely}."
