@@ -248,7 +248,7 @@ def zeroed_gradients(
     if case.settings is not None and case.settings.deterministic:
         return None  # it fills new memory, too
     elements = sum(use.elements for use in optimizers)
-    filling, adding = zeroing(case, elements, case.step.micro_batches)
+    filling, adding = zeroing(case)
     both = filling + adding
     if ratio(both, case.step.duration.value) < LEAST_SHARE_OF_ZEROS:
         return None
