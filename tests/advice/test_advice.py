@@ -156,6 +156,12 @@ def test_nothing_is_advised_that_is_on_already_or_harms(rule: str, name: str, un
     assert unsaid not in finding(rule, name).advice
 
 
+def test_the_time_of_several_optimizers_is_not_said_of_one() -> None:
+    case = PLANTED["optimizer-share"]["fires"]
+    several = replace(case, optimizers=(*case.optimizers, replace(case.optimizers[0], type="RMSprop")))
+    assert any(each.summary.startswith("AdamW and RMSprop take ") for each in examine(several).findings)
+
+
 def test_what_the_collector_takes_of_a_wait_is_reported_apart() -> None:
     assert finding("input-wait", "fires-while-garbage-is-collected").summary.endswith(", 7.30 ms in gc")
     assert "gc" not in finding("input-wait", "fires").summary
