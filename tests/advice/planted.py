@@ -518,6 +518,9 @@ PLANTED: dict[str, dict[str, Case]] = {
             loader=loader(15 * MS, 0.4 * MS),
             repeats=(replace(AGAIN, part="input", evaluations=8.0, again=8.0, results=2),),
         ),
+        "fires-on-weights": replace(
+            BASE, repeats=(replace(AGAIN, evaluations=3.0, again=2.0, results=4, trained=True),)
+        ),
         "clean-seldom": replace(BASE, repeats=(replace(AGAIN, duration=about(0.5 * MS)),)),
         "clean-on-a-device": replace(BASE, step=replace(BASE.step, device="cuda"), repeats=(AGAIN,)),
     },

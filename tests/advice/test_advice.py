@@ -70,6 +70,7 @@ def finding(rule: str, name: str) -> Finding:
         ("gradients-for-nothing", "fires-on-a-teacher", "torch.no_grad()"),
         ("gradients-for-nothing", "fires-on-images-that-are-not-detached", "detach() what Painter gives"),
         ("gradients-for-nothing", "fires-on-a-critic-in-the-generators-pass", "requires_grad_(False) on Critic"),
+        ("computed-again", "fires-on-weights", "once per step"),
         ("unused-rows", "fires", "before Net.head computes"),
         ("unread-result", "fires-on-attention", "need_weights=False"),
         ("unread-result", "fires-on-another-module", "Leave the result out"),

@@ -60,6 +60,7 @@ def test_what_fills_a_dense_gradient_is_no_chain_of_pointwise_operators() -> Non
     assert dense.summary.startswith("Backward and Adam")
     assert dense.savings is not None
     assert dense.savings.value > 6 * MS
+    assert dense.savings.samples == filled.optimizers[0].duration.samples
     assert "memory-bound-pointwise" not in found
     more = tuple(replace(use, bytes=4 * use.bytes if use.name == "aten::fill_" and use.bytes else use.bytes)
                  for use in filled.operators)  # fmt: skip

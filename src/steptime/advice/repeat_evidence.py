@@ -113,6 +113,7 @@ def repeat_uses(looked: Iterable[Looked], phases: tuple[CategoryUse, ...], usual
             called=line.called,
             first=line.first,
             asker=line.asker,
+            trained=_graph_share(line) > 0.5,
         )
         for each in looked
         for line in (_apart(each.facts.lines) if each.facts.steps >= 2 else ())
@@ -128,12 +129,16 @@ def _with_backward(line: RepeatedLine, forward: float, whole: Mapping[str, float
     """Saving of ns of forward, and of backward through the same operators, which takes as many times as long as that of
     the whole step does: its part of the interval, as a result may be detached. Of two lines that ask for a result, one
     may need no gradient, and nothing comes on top."""
-    graph = ratio(line.with_graph, line.duration) if line.first is None and line.part != "input" else 0.0
-    graph = min(1.0, max(0.0, graph))
+    graph = _graph_share(line) if line.first is None and line.part != "input" else 0.0
     spent = whole.get("backward", 0.0)
     backward = min(spent, graph * forward * min(MOST_BACKWARD, ratio(spent, whole.get("forward", 0.0))))
     amount = forward + backward
     return modelled(amount, (1 - OFF) * forward, (1 + OFF) * amount, steps)
+
+
+def _graph_share(line: RepeatedLine) -> float:
+    """Fraction of the repeated time with results that backward goes to."""
+    return min(1.0, max(0.0, ratio(line.with_graph, line.duration)))
 
 
 def _apart(lines: Iterable[RepeatedLine]) -> list[RepeatedLine]:

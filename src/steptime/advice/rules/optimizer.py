@@ -164,7 +164,7 @@ def dense_embedding_gradient(step: StepSummary, optimizers: tuple[OptimizerUse, 
     if part < LEAST_EMBEDDINGS or use.dense_embedding_elements < FEWEST_ELEMENTS:
         return None
     updating, making = scaled(use.duration, part), dense_gradients(case, use.dense_embedding_elements)
-    saving = total((updating, modelled(making, SURELY_MADE * making, making)))
+    saving = total((updating, modelled(making, SURELY_MADE * making, making, updating.samples)))
     elements = f"dense gradients of {use.dense_embedding_elements / 1e6:.1f} M elements of embeddings"
     summary = f"{use.type} spends {in_step(saving.value, step)} on {elements}"
     if making >= SMALL_PART * saving.value:
