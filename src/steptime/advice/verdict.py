@@ -462,9 +462,11 @@ def _hottest_forward(case: Case) -> str:
         return ""
     times = {use.name: use.duration.value for use in case.phases}
     if case.optimizers and times.get("optimizer", 0.0) > times.get("forward", 0.0) + times.get("backward", 0.0):
-        stepping = max(case.optimizers, key=lambda use: use.duration.value)
-        share = format_share(min(1.0, ratio(stepping.duration.value, case.step.duration.value)))
-        return f"; {stepping.type} takes {share} of the step"
+        updates: dict[str, float] = {}
+        for use in case.optimizers:
+            updates[use.type] = updates.get(use.type, 0.0) + use.duration.value
+        kind = max(updates, key=lambda each: updates[each])
+        return f"; {kind} takes {format_share(min(1.0, ratio(updates[kind], case.step.duration.value)))} of the step"
     spent: dict[str, float] = {}
     for path in case.paths:
         if path.part == "forward" and path.lines:

@@ -62,15 +62,15 @@ def attributes(owner: Any) -> list[tuple[Any, Any]]:
     return list(entries.items()) if type(entries) is dict else []
 
 
+ENTRIES: Any = vars(ModuleType)["__dict__"]
+
+
 def files_of_modules() -> list[str]:
     """Returns the files of the imported modules. A lazy one (importlib.util.LazyLoader) would be imported by any other
     look at it."""
     modules = [each for each in list(sys.modules.values()) if issubclass(type(each), ModuleType)]
     files = (ENTRIES.__get__(each).get("__file__") for each in modules)
     return [file for file in files if type(file) is str]
-
-
-ENTRIES: Any = ModuleType.__dict__["__dict__"]
 
 
 def modules_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:

@@ -236,9 +236,10 @@ def zeroed_gradients(
     What it means: zero_grad(set_to_none=False) writes zeros into every gradient, and backward then reads them, adds its
     result and writes the sum. Dropped gradients (the default since torch 2.0) are simply put in place.
 
-    How we know: Outside of forward and backward, operators fill as many bytes with zeros as the gradients have. They
-    are timed in the profiled steps, and so are as many additions in backward, which dropped gradients would not need,
-    unless an update has several backwards.
+    How we know: Outside of forward and backward, operators fill as many bytes with zeros as the gradients have; away
+    from the optimizer as many tensors, too, and at most twice the bytes, as a loss's sums fill. They are timed in the
+    profiled steps, and so are as many additions in backward, which dropped gradients would not need, unless an update
+    has several backwards.
 
     What helps: optimizer.zero_grad() without set_to_none=False; model.zero_grad() likewise.
 
