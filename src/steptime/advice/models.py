@@ -139,8 +139,11 @@ def dense_gradients(case: Case, elements: int) -> float:
     with zeros, and adds the rows that were looked up. Of more that is filled, this part by its bytes."""
     least = BYTES_PER_ELEMENT * elements
     made = [use for use in case.operators if LOOKED_UP in use.name]
-    fills = [use for use in case.operators if use.phase == "backward" and plain_name(use.name) in FILLING]
-    made += [replace(use, duration=use.duration * least / use.bytes) for use in fills if (use.bytes or 0.0) >= least]
+    made += [
+        replace(use, duration=use.duration * least / use.bytes)
+        for use in case.operators
+        if use.phase == "backward" and plain_name(use.name) in FILLING and use.bytes and use.bytes >= least
+    ]
     return steady_time(made, case.operators, case.categories, case.machine)
 
 

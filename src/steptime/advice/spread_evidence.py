@@ -118,7 +118,7 @@ def _rows(window: StepContext, names: Collection[str]) -> list[int]:
     trace, links = window.trace, window.links
     named = matching(trace, lambda symbol: plain_name(symbol) in names) & operator_events(trace)
     rows = np.flatnonzero(named & (links.step != UNKNOWN))
-    return rows[links.forward[rows] == UNKNOWN].tolist()
+    return [int(row) for row in rows[links.forward[rows] == UNKNOWN]]
 
 
 def _expanded(window: StepContext) -> dict[Shape, list[Sides]]:

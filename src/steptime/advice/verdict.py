@@ -463,9 +463,9 @@ def _hottest_forward(case: Case) -> str:
     times = {use.name: use.duration.value for use in case.phases}
     if case.optimizers and times.get("optimizer", 0.0) > times.get("forward", 0.0) + times.get("backward", 0.0):
         updates: dict[str, float] = {}
-        for use in case.optimizers:
-            updates[use.type] = updates.get(use.type, 0.0) + use.duration.value
-        kind = max(updates, key=lambda each: updates[each])
+        for each in case.optimizers:
+            updates[each.type] = updates.get(each.type, 0.0) + each.duration.value
+        kind = max(updates, key=lambda name: updates[name])
         return f"; {kind} takes {format_share(min(1.0, ratio(updates[kind], case.step.duration.value)))} of the step"
     spent: dict[str, float] = {}
     for path in case.paths:
