@@ -518,6 +518,9 @@ PLANTED: dict[str, dict[str, Case]] = {
             loader=loader(15 * MS, 0.4 * MS),
             repeats=(replace(AGAIN, part="input", evaluations=8.0, again=8.0, results=2),),
         ),
+        "fires-on-weights": replace(
+            BASE, repeats=(replace(AGAIN, evaluations=3.0, again=2.0, results=4, trained=True),)
+        ),
         "clean-seldom": replace(BASE, repeats=(replace(AGAIN, duration=about(0.5 * MS)),)),
         "clean-on-a-device": replace(BASE, step=replace(BASE.step, device="cuda"), repeats=(AGAIN,)),
     },
@@ -1272,7 +1275,7 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-with-what-backward-takes": replace(
             BASE,
             optimizers=(optimizer(3 * MS, elements=2_600_000, dense_embedding_elements=2_500_000, fused=True),),
-            operators=(*BASE.operators, operator("fill_", 2, 4 * MS, "memory", "backward", bytes=2e7)),
+            operators=(*BASE.operators, operator("fill_", 2, 4 * MS, "memory", "backward", bytes=1e7)),
         ),
         "clean": replace(
             BASE, optimizers=(optimizer(9 * MS, elements=2_600_000, dense_embedding_elements=100_000, fused=True),)
@@ -1446,6 +1449,16 @@ PLANTED: dict[str, dict[str, Case]] = {
             BASE,
             optimizers=(optimizer(0.7 * MS, elements=2_000_000, fused=True),),
             operators=(*BASE.operators, operator("fill_", 12, 1.8 * MS, "memory", "backward", bytes=8e6)),
+        ),
+        "clean-sums-of-a-loss": replace(
+            BASE,
+            optimizers=(optimizer(0.7 * MS, elements=200_000, fused=True),),
+            operators=(
+                *BASE.operators,
+                operator("fill_", 4, 0.8 * MS, "memory", "rest", bytes=9e5),
+                operator("fill_", 12, 0.8 * MS, "memory", "rest", bytes=9e6),
+                operator("add_", 12, 1.6 * MS, "memory", "backward", bytes=24e6),
+            ),
         ),
         "clean-a-few-bytes": replace(
             BASE,

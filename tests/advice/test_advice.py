@@ -70,6 +70,7 @@ def finding(rule: str, name: str) -> Finding:
         ("gradients-for-nothing", "fires-on-a-teacher", "torch.no_grad()"),
         ("gradients-for-nothing", "fires-on-images-that-are-not-detached", "detach() what Painter gives"),
         ("gradients-for-nothing", "fires-on-a-critic-in-the-generators-pass", "requires_grad_(False) on Critic"),
+        ("computed-again", "fires-on-weights", "once per step"),
         ("unused-rows", "fires", "before Net.head computes"),
         ("unread-result", "fires-on-attention", "need_weights=False"),
         ("unread-result", "fires-on-another-module", "Leave the result out"),
@@ -155,6 +156,12 @@ def test_the_call_of_another_function_of_that_name_is_not_charged() -> None:
 )
 def test_nothing_is_advised_that_is_on_already_or_harms(rule: str, name: str, unsaid: str) -> None:
     assert unsaid not in finding(rule, name).advice
+
+
+def test_the_time_of_several_optimizers_is_not_said_of_one() -> None:
+    case = PLANTED["optimizer-share"]["fires"]
+    several = replace(case, optimizers=(*case.optimizers, replace(case.optimizers[0], type="RMSprop")))
+    assert any(each.summary.startswith("AdamW and RMSprop take ") for each in examine(several).findings)
 
 
 def test_what_the_collector_takes_of_a_wait_is_reported_apart() -> None:

@@ -151,7 +151,8 @@ def logged(spent: int) -> Case:
     calls = (OutsideCall("logging.Logger.debug", spent),) if spent else ()
     work = LineWork(source, 1.0, 12 * MS, own=12 * MS - spent, calls=calls)
     called = {(source.file, source.line): ("logging.Logger.debug",)}
-    works = work_uses([Looked(RepeatFacts(0, 1, 0, 4, works=(work,)))], called, (), 20 * MS)
+    inside = LineWork(replace(source, function=f"{source.function}.<locals>.<genexpr>"), 9.0, 6 * MS, own=6 * MS)
+    works = work_uses([Looked(RepeatFacts(0, 1, 0, 4, works=(work, inside)))], called, (), 20 * MS)
     made = line(source.text, 12 * MS, calls="torch.Tensor.tolist logging.Logger.debug")
     return replace(in_python(replace(made, source=source)), works=works)
 

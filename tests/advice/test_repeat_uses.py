@@ -8,6 +8,7 @@ import pytest
 from advice.healthy import phases
 
 from steptime.advice.repeat_evidence import GOING_THROUGH, Looked, _apart, repeat_uses, work_uses
+from steptime.advice.run_uses import RepeatUse
 from steptime.quantities import SourceLine
 from steptime.recording.recording import LineWork, RepeatedLine, RepeatFacts, WholeRead
 
@@ -34,16 +35,24 @@ def test_the_innermost_line_that_takes_nearly_all_is_named() -> None:
     assert _apart([CALLED, replace(helper, duration=3e6)]) == [CALLED]
 
 
-def saved(line: RepeatedLine) -> tuple[float, float, float]:
-    """Estimate of a line that comes again, where forward takes 20 ms and backward 30 ms of a step."""
+def use_of(line: RepeatedLine) -> RepeatUse:
+    """A line that comes again, where forward takes 20 ms and backward 30 ms of a step."""
     looked = Looked(RepeatFacts(0, 1, 0, 4, lines=(line,)))
     (use,) = repeat_uses([looked], phases(forward=20e6, backward=30e6), 60e6)
+    return use
+
+
+def saved(line: RepeatedLine) -> tuple[float, float, float]:
+    use = use_of(line)
     return round(use.duration.value), round(use.duration.low), round(use.duration.high)
 
 
 def test_what_comes_again_with_a_graph_goes_through_backward_again() -> None:
     assert saved(IN_FORWARD) == (10e6, 7e6, 13e6)
     assert saved(replace(IN_FORWARD, with_graph=10e6)) == (25e6, 7e6, 32.5e6)
+    assert saved(replace(IN_FORWARD, with_graph=9e300)) == saved(replace(IN_FORWARD, with_graph=10e6))
+    assert saved(replace(IN_FORWARD, with_graph=-5e6)) == saved(IN_FORWARD)
+    assert [use_of(replace(IN_FORWARD, with_graph=each)).trained for each in (10e6, 1e6)] == [True, False]
     assert saved(replace(IN_FORWARD, with_graph=10e6, first=CALL, asker=BELOW)) == saved(IN_FORWARD)
     assert saved(replace(IN_FORWARD, with_graph=10e6, part="input")) == saved(IN_FORWARD)
 

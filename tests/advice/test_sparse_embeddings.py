@@ -60,7 +60,13 @@ def test_what_fills_a_dense_gradient_is_no_chain_of_pointwise_operators() -> Non
     assert dense.summary.startswith("Backward and Adam")
     assert dense.savings is not None
     assert dense.savings.value > 6 * MS
+    assert dense.savings.samples == filled.optimizers[0].duration.samples
     assert "memory-bound-pointwise" not in found
+    more = tuple(replace(use, bytes=4 * use.bytes if use.name == "aten::fill_" and use.bytes else use.bytes)
+                 for use in filled.operators)  # fmt: skip
+    (less,) = [each for each in examine(replace(filled, operators=more)).findings if each.name == dense.name]
+    assert less.savings is not None
+    assert less.savings.value < 4 * MS, "of all that is filled, the gradient's part"
 
 
 def test_with_adam_it_is_another_training_and_advice_alone() -> None:

@@ -23,6 +23,8 @@ from steptime.quantities import SourceLine
 from steptime.trace.reader import read
 
 ROWS, COLUMNS, WHOLE = [64, 1, 32], [1, 64, 32], [64, 64, 32]
+LAST = {"Concrete Inputs": ["", "[-1]", "False"]}
+FIRST = {"Concrete Inputs": ["", "[0, 1]", "False"]}
 
 
 def called(name: str, at: int, *shapes: list[int], **more: Any) -> Event:
@@ -41,10 +43,8 @@ def seen(path: Path, *events: Event, steady: float = 1.0) -> tuple[SpreadUse, ..
 
 
 def test_differences_of_all_pairs_have_the_time_of_all_operators_on_them(tmp_path: Path) -> None:
-    squared = called("sub", 10, ROWS, COLUMNS), called("pow", 70, WHOLE, []), called("sum", 130, WHOLE, [])
-    (use,) = seen(
-        tmp_path / "t.json", *squared, called("mul", 300, WHOLE, WHOLE), called("mm", 400, [64, 32], [32, 64])
-    )
+    squared = called("sub", 10, ROWS, COLUMNS), called("pow", 70, WHOLE, []), called("sum", 130, WHOLE, [], **LAST)
+    (use,) = seen(tmp_path / "t.json", *squared, called("mul", 300, WHOLE, []), called("mm", 400, [64, 32], [32, 64]))
     assert (use.kind, use.shape, use.calls) == ("distance", (64, 64, 32), 1.0)
     assert use.duration == pytest.approx(200_000, rel=0.02)
     (use,) = seen(tmp_path / "u.json", *squared, steady=0.5)
@@ -54,7 +54,7 @@ def test_differences_of_all_pairs_have_the_time_of_all_operators_on_them(tmp_pat
 def test_expanded_tensors_are_pairs_too(tmp_path: Path) -> None:
     sizes = {"Concrete Inputs": ["", "[64, -1, 32]", "False"]}, {"Concrete Inputs": ["", "[64, 64, 32]", "False"]}
     expanded = called("expand", 10, COLUMNS, [], [], **sizes[1]), called("expand", 70, ROWS, [], [], **sizes[1])
-    summed = called("mul", 130, WHOLE, WHOLE), called("sum", 190, WHOLE, [])
+    summed = called("mul", 130, WHOLE, WHOLE), called("sum", 190, WHOLE, [], **LAST)
     assert [use.kind for use in seen(tmp_path / "t.json", *expanded, *summed)] == ["product"]
     assert seen(tmp_path / "u.json", *summed) == ()
     one = called("expand", 10, COLUMNS, [], [], **sizes[0])
@@ -64,12 +64,19 @@ def test_expanded_tensors_are_pairs_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "events",
     [
-        [called("sub", 10, ROWS, COLUMNS), called("relu", 70, WHOLE), called("sum", 130, WHOLE, [])],  # a margin
-        [called("add", 10, ROWS, COLUMNS), called("tanh", 70, WHOLE), called("sum", 130, WHOLE, [])],
+        [called("sub", 10, ROWS, COLUMNS), called("relu", 70, WHOLE), called("sum", 130, WHOLE, [], **LAST)],
+        [called("add", 10, ROWS, COLUMNS), called("tanh", 70, WHOLE), called("sum", 130, WHOLE, [], **LAST)],
         [called("mul", 10, ROWS, COLUMNS), called("mm", 70, [4096, 32], [32, 8])],  # the products are used themselves
-        [called("sub", 10, [512, 1], [1, 512]), called("pow", 70, [512, 512], []), called("sum", 130, [512, 512], [])],
-        [called("sub", 10, WHOLE, [32]), called("pow", 70, WHOLE, []), called("sum", 130, WHOLE, [])],
-        [called("sub", 10, [4, 1, 8], [1, 4, 8]), called("pow", 70, [4, 4, 8], []), called("sum", 130, [4, 4, 8], [])],
+        [called("sub", 10, [512, 1], [1, 512]), called("pow", 70, [512, 512], []),
+         called("sum", 130, [512, 512], [], **LAST)],
+        [called("sub", 10, WHOLE, [32]), called("pow", 70, WHOLE, []), called("sum", 130, WHOLE, [], **LAST)],
+        [called("sub", 10, ROWS, COLUMNS), called("pow", 70, WHOLE, []), called("sum", 130, WHOLE, [], **LAST),
+         called("mul", 190, WHOLE, [64, 64, 1])],  # the differences are weighted, too
+        [called("mul", 10, [8, 64, 1], [8, 1, 64]), called("sum", 70, [8, 64, 64], [], **LAST)],  # nothing to sum over
+        [called("sub", 10, [8, 64, 1], [8, 1, 64]), called("abs", 70, [8, 64, 64]),
+         called("mean", 130, [8, 64, 64], [], **FIRST)],
+        [called("sub", 10, [4, 1, 8], [1, 4, 8]), called("pow", 70, [4, 4, 8], []),
+         called("sum", 130, [4, 4, 8], [], **LAST)],
     ],
 )  # fmt: skip
 def test_other_broadcasts_are_left_alone(tmp_path: Path, events: list[Event]) -> None:

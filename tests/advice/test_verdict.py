@@ -56,6 +56,8 @@ def test_the_line_that_most_of_the_forward_pass_is_at_is_named() -> None:
     adam = OptimizerUse("Adam", Estimate(60.0, 58.0, 62.0, 50), 12, 1_000_000)
     updating = replace(seen, paths=paths, phases=phases, optimizers=(adam,))
     assert verdict(updating).sentence == f"{amount}; Adam takes 60 % of the step."
+    both = (replace(adam, duration=Estimate(35.0, 33.0, 37.0, 50)), replace(adam, type="SGD", duration=ONE))
+    assert verdict(replace(updating, optimizers=both)).sentence == f"{amount}; Adam takes 35 % of the step."
     device = replace(seen, paths=paths, step=replace(seen.step, device="cuda"))
     assert "forward" not in verdict(device).sentence, "there the host's lines say where it waits"
 

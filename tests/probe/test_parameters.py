@@ -1,12 +1,16 @@
-"""Parameters are read without calling a method that may be the user's."""
+"""Parameters and modules are read without calling a method that may be the user's."""
 
 from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.probe.objects import parameters_of  # noqa: E402
+from steptime.probe.objects import files_of_modules, parameters_of  # noqa: E402
 
 
 class Building(torch.nn.Linear):  # type: ignore[misc,name-defined]
@@ -44,3 +48,17 @@ def test_tied_weights_count_once() -> None:
 
 def test_a_module_without_parameters_has_none() -> None:
     assert list(parameters_of(torch.nn.ReLU())) == []
+
+
+def test_a_module_that_is_imported_later_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_one.py").write_text("READ = True")
+    specification = importlib.util.spec_from_file_location("slow_one", tmp_path / "slow_one.py")
+    assert specification is not None
+    assert specification.loader is not None
+    specification.loader = importlib.util.LazyLoader(specification.loader)
+    lazy = importlib.util.module_from_spec(specification)
+    monkeypatch.setitem(sys.modules, "slow_one", lazy)
+    specification.loader.exec_module(lazy)
+    assert str(tmp_path / "slow_one.py") in files_of_modules()
+    assert "READ" not in object.__getattribute__(lazy, "__dict__")
+    assert lazy.READ

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -137,6 +138,17 @@ def test_what_comes_again_with_a_graph_is_told_apart() -> None:
     (found,) = watched(trained)
     assert found["with_graph"] == found["duration"] > 0
     assert watched(in_line)[0]["with_graph"] == 0
+
+
+@pytest.mark.parametrize("result", [lambda found: Spread(found, 2), lambda found: OrderedDict(scores=found)])
+def test_a_graph_is_seen_in_what_holds_a_result(result: Callable[[Any], Any]) -> None:
+    def trained_after(step: int) -> Any:
+        with torch.no_grad():
+            score = result(weighted(step))
+        found = result(weighted(step))
+        return score, found
+
+    assert watched(trained_after) == []
 
 
 def test_several_results_that_come_in_turns_are_counted() -> None:

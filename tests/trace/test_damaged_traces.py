@@ -328,3 +328,10 @@ def test_a_pipe_is_refused_and_never_opened(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     with pytest.raises(TraceError, match="is a pipe"), TraceSource(pipe, 1 << 20):
         raise AssertionError("a pipe was opened")
+
+
+@pytest.mark.parametrize("kinds", [[3], ["float", ["float"]], "float", None])
+def test_types_of_a_product_may_be_anything(write: Write, kinds: Any) -> None:
+    args = {"Input type": kinds, "Input Strides": [[], [1]], "Input Dims": [[4, 4], [4]]}
+    trace = read(write(text([event(1, name="aten::mm", args=args), event(2)])))
+    assert len(trace.events) == 2

@@ -363,3 +363,4 @@ def test_a_package_that_is_known_to_be_installed_is_no_code_of_the_users(written
     assert [name(trace, row) for row in callers] == [library, own]
     assert "/env/lib/python3/site-packages/solvers/steps.py(3): solve" in known.symbols
     assert own in known.symbols
+    assert with_full_paths(trace, ["/", ""]).symbols == trace.symbols

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 from steptime.analysis.lines import CARRIERS, LineRole, identity_of
 from steptime.recording.recording import CodeFacts, CodeLine
@@ -21,13 +22,17 @@ def on_loss_path(code: CodeFacts, roles: Mapping[int, LineRole]) -> frozenset[in
     return reaching & _reached(lines, made, upwards=False) if made else reaching
 
 
-def _reached(lines: Mapping[int, CodeLine], names: Collection[str], *, upwards: bool) -> frozenset[int]:
+def _reached(lines: Mapping[int, CodeLine], names: Iterable[str], *, upwards: bool) -> frozenset[int]:
     """Lines that make these names, and what those read, and so on; downwards: that read them, and what those make."""
-    left, known = dict(lines), set(names) - CARRIERS
-    while True:
-        taken = [each for each, line in left.items() if known & set(line.stores if upwards else line.loads)]
-        if not taken:
-            return frozenset(lines.keys() - left.keys())
-        for each in taken:
-            line = left.pop(each)
-            known |= {*(line.loads if upwards else line.stores)} - CARRIERS
+    by_name: defaultdict[str, list[int]] = defaultdict(list)
+    for each, line in lines.items():
+        for name in line.stores if upwards else line.loads:
+            by_name[name].append(each)
+    reached, waiting = set[int](), [*names]
+    while waiting:
+        name = waiting.pop()
+        for each in by_name.pop(name, ()) if name not in CARRIERS else ():
+            if each not in reached:
+                reached.add(each)
+                waiting += lines[each].loads if upwards else lines[each].stores
+    return frozenset(reached)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -135,13 +136,14 @@ def _collecting(use: OptimizerUse, machine: MachineUse | None) -> float:
 
 def dense_gradients(case: Case, elements: int) -> float:
     """ns per step in which backward makes dense gradients of embeddings of so many elements: it fills at least as much
-    with zeros, and adds the rows that were looked up."""
+    with zeros, and adds the rows that were looked up. Of more that is filled, this part by its bytes."""
     least = BYTES_PER_ELEMENT * elements
-    made = [
-        use for use in case.operators
-        if LOOKED_UP in use.name
-        or (use.phase == "backward" and plain_name(use.name) in FILLING and (use.bytes or 0.0) >= least)
-    ]  # fmt: skip
+    made = [use for use in case.operators if LOOKED_UP in use.name]
+    made += [
+        replace(use, duration=use.duration * least / use.bytes)
+        for use in case.operators
+        if use.phase == "backward" and plain_name(use.name) in FILLING and use.bytes and use.bytes >= least
+    ]
     return steady_time(made, case.operators, case.categories, case.machine)
 
 
@@ -198,20 +200,29 @@ BYTES = 4.0
 """Bytes per element of a gradient. Those in half precision are not detected, which errs on the safe side."""
 MOST_OF_THEM = 0.8
 """Least filled fraction of the parameters' bytes: optimizers and metrics fill little besides."""
+MOST_TIMES = 2.0
+"""Times as much that fills in the rest of the step may have."""
 
 
-def zeroing(case: Case, elements: int, micro_batches: float) -> tuple[float, float]:
+def zeroing(case: Case) -> tuple[float, float]:
     """(ns per step to fill gradients with zeros, ns per step to add to them in backward); (0, 0) if the operators
-    outside of forward and backward fill fewer bytes than the gradients of `elements` elements have.
+    outside of forward and backward fill fewer bytes than the gradients have. In the rest of the step a loss may fill,
+    too, as a sum does: there, as many fills as tensors, of about as many bytes, are of gradients.
 
     Over several backwards gradients are added anyway: then only the filling counts."""
-    filling = [use for use in case.operators if plain_name(use.name) in FILLING and use.phase not in INSIDE]
-    if not elements or sum(use.bytes or 0.0 for use in filling) < MOST_OF_THEM * BYTES * elements:
+    tensors = sum(use.parameters for use in case.optimizers)
+    least = MOST_OF_THEM * BYTES * sum(use.elements for use in case.optimizers)
+    filling = [
+        use for use in case.operators
+        if plain_name(use.name) in FILLING and use.phase not in INSIDE
+        and (use.phase == "optimizer" or (use.calls >= tensors and (use.bytes or 0.0) <= MOST_TIMES * least))
+    ]  # fmt: skip
+    if not least or sum(use.bytes or 0.0 for use in filling) < least:
         return 0.0, 0.0
     scale = profile_scale(case.operators, case.categories)
     filled = sum(use.calls for use in filling)
     adding = [use for use in case.operators if plain_name(use.name) == "add" and use.phase == "backward"]
-    added = sum(use.duration for use in adding) if micro_batches < 1.5 else 0.0
+    added = sum(use.duration for use in adding) if case.step.micro_batches < 1.5 else 0.0
     share = min(1.0, filled / max(filled, sum(use.calls for use in adding)))
     return scale * sum(use.duration for use in filling), scale * added * share
 

@@ -51,6 +51,8 @@ READS = re.compile(r"\b(?:load\w*|read\w*|open\w*|parse\w*|genfromtxt|fromfile|f
 LOGS, SILENT = re.compile(r"logging\.(?:Logger\.)?(?:debug|info|log)"), 20_000
 """Logging of what may be below the level, and ns per call of a traced line up to which it writes nothing: below its
 level it took 5 microseconds, one that writes to a file 100 and more (torch 2.13, CPython 3.11)."""
+INLINE = re.compile(r"<(?!module)\w+>$")
+"""What a line has inside of it, such as a comprehension: what the line itself calls is not called there."""
 LOADS = re.compile(r"(?:.*\breturn\s+|.*[^=]=\s*)?torch\.load\((?!.*mmap=True)[^()]*(?:\([^()]*\)[^()]*)*\)")
 LITTLE = 0.5
 """A line that gives what a file holds, and fraction of the memory that it lies in: a file of which less is used was
@@ -111,6 +113,7 @@ def repeat_uses(looked: Iterable[Looked], phases: tuple[CategoryUse, ...], usual
             called=line.called,
             first=line.first,
             asker=line.asker,
+            trained=_graph_share(line) > 0.5,
         )
         for each in looked
         for line in (_apart(each.facts.lines) if each.facts.steps >= 2 else ())
@@ -131,11 +134,16 @@ def _with_backward(line: RepeatedLine, forward: float, whole: Mapping[str, float
     """Saving of ns of forward, and of backward through the same operators, which takes as many times as long as that of
     the whole step does: its part of the interval, as a result may be detached. Of two lines that ask for a result, one
     may need no gradient, and nothing comes on top."""
-    graph = ratio(line.with_graph, line.duration) if line.first is None and line.part != "input" else 0.0
+    graph = _graph_share(line) if line.first is None and line.part != "input" else 0.0
     spent = whole.get("backward", 0.0)
     backward = min(spent, graph * forward * min(MOST_BACKWARD, ratio(spent, whole.get("forward", 0.0))))
     amount = forward + backward
     return modelled(amount, (1 - OFF) * forward, (1 + OFF) * amount, steps)
+
+
+def _graph_share(line: RepeatedLine) -> float:
+    """Fraction of the repeated time with results that backward goes to."""
+    return min(1.0, max(0.0, ratio(line.with_graph, line.duration)))
 
 
 def _apart(lines: Iterable[RepeatedLine]) -> list[RepeatedLine]:
@@ -205,7 +213,8 @@ def _found(line: LineWork, looked: Looked, names: Iterable[str]) -> Iterator[tup
     if LOADS.fullmatch(line.site.text) and 0 < line.used <= LITTLE * line.held:
         what = f"{format_bytes(line.used)} of each {format_bytes(line.held)}"
         yield "view", what, line.duration * (1 - line.used / line.held)
-    if logged <= SILENT * line.evaluations and any(map(LOGS.fullmatch, (*names, *(call.name for call in line.calls)))):
+    logs = any(map(LOGS.fullmatch, (*names, *(call.name for call in line.calls))))
+    if logs and logged <= SILENT * line.evaluations and not INLINE.search(line.site.function):
         yield UNLOGGED, "", line.own
     reads = READS.search(line.site.text) or any(map(READING.fullmatch, (*names, *(call.name for call in line.calls))))
     grows = joins_itself(line.site.text)  # it copies all, of whatever precision

@@ -267,7 +267,8 @@ class RepeatUse:
     """A line that computes what it has computed before. outer: the line that calls its function. evaluations: per step;
     again: of these, per step, with a result that was there before; results: different ones in `steps` steps. duration:
     ns per step of those that came again. part: of the step, as of `PathUse`. called: the package's function that gave
-    them to the line, "" for the line itself. first, asker: two lines that ask for it one after the other."""
+    them to the line, "" for the line itself. first, asker: two lines that ask for it one after the other. trained:
+    backward goes to most of what came again."""
 
     source: SourceLine
     duration: Estimate
@@ -280,6 +281,7 @@ class RepeatUse:
     called: str = ""
     first: SourceLine | None = None
     asker: SourceLine | None = None
+    trained: bool = False
 
 
 @dataclass(frozen=True, slots=True)

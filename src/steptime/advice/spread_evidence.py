@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,13 +22,19 @@ from steptime.trace.vendors import matching
 
 SUBTRACTING, MULTIPLYING = frozenset({"sub", "rsub", "pairwise_distance"}), frozenset({"mul", "cosine_similarity"})
 PAIRING = SUBTRACTING | MULTIPLYING
+WHOLE = frozenset({"pairwise_distance", "cosine_similarity"})
+"""Pairs, norms and sums in one operator."""
 MEASURING = frozenset({"pow", "square", "abs", "norm", "linalg_vector_norm", "pairwise_distance"})
 """What makes a distance of differences."""
-SUMMING = frozenset({"sum", "mean", "norm", "linalg_vector_norm", "pairwise_distance", "cosine_similarity"})
+SUMMING = frozenset({"sum", "mean", "norm", "linalg_vector_norm"}) | WHOLE
+SCALING = frozenset({"mul", "div", "add"})
+"""What may be done before the pairs are made, with a number or with one of each feature."""
 TIMES, SMALLEST = 8, 1 << 14
 """Times as many numbers as in either input, and numbers, from which on a tensor is one of all pairs."""
 
 Shape = tuple[int, ...]
+Sides = frozenset[int]
+"""Dimensions, counted from the last one, which is -1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +58,17 @@ def spread_uses(
     if steps.on_device:
         return ()
     calls, shares = _calls(steps), steady_shares(profiled, steady)
-    paired = _paired(calls, _expanded(steps))
+    paired, sums_of = _paired(calls, _expanded(steps)), _summed(steps)
     sources, uses = _sources(stacks, paired), []
-    for shape, pairing in paired.items():
+    for shape, (pairing, features) in paired.items():
         own = [call for call in calls if call in pairing or shape in call.shapes]
-        forward = {plain_name(call.name) for call in own if call.phase != Phase.BACKWARD.title}
+        forward = [call for call in own if call.phase != Phase.BACKWARD.title]
+        names = {plain_name(call.name) for call in forward}
         subtracts = any(plain_name(call.name) in SUBTRACTING for call in pairing)
-        if forward & SUMMING and (not subtracts or forward & MEASURING):
+        others = [call for call in forward if call not in pairing]
+        sums = any(summed <= features for summed in sums_of[shape])
+        sums = sums and all(_is_spared(call, shape, features, subtracts=subtracts) for call in others)
+        if (sums or names & WHOLE) and (not subtracts or names & MEASURING):
             spent = sum(call.duration * shares.get((call.name, call.phase), 1.0) for call in own)
             use = SpreadUse(
                 "distance" if subtracts else "product",
@@ -68,6 +79,21 @@ def spread_uses(
             )
             uses.append(use)
     return tuple(sorted(uses, key=lambda use: -use.duration))
+
+
+def _is_spared(call: _Alike, shape: Shape, features: Sides, *, subtracts: bool) -> bool:
+    """True for a call on pairs that a matmul or a distance does without: it measures them, sums them up, or scales them
+    by what is not of all pairs itself. Others need the pairs, as a product of differences and weights does."""
+    name, others = plain_name(call.name), list(call.shapes[:2])
+    if name in SUMMING or (subtracts and name in MEASURING):
+        return True
+    others.remove(shape)
+    paired = {-at for at in range(1, len(shape) + 1)} - features
+    return name in SCALING and not any(_sizes_at(paired, each) == _sizes_at(paired, shape) for each in others)
+
+
+def _sizes_at(sides: Iterable[int], shape: Shape) -> list[int]:
+    return [shape[side] if -side <= len(shape) else 1 for side in sides]
 
 
 def _calls(window: StepContext) -> list[_Alike]:
@@ -87,36 +113,63 @@ def _calls(window: StepContext) -> list[_Alike]:
     ]
 
 
-def _expanded(window: StepContext) -> Counter[Shape]:
-    """Shapes that smaller tensors are expanded to outside of backward, and how often."""
+def _rows(window: StepContext, names: Collection[str]) -> list[int]:
+    """Rows of operators in the window's steps, outside of backward."""
     trace, links = window.trace, window.links
-    expands = matching(trace, lambda symbol: plain_name(symbol) == "expand") & operator_events(trace)
-    found: Counter[Shape] = Counter()
-    rows = np.flatnonzero(expands & (links.step != UNKNOWN))
-    for row in rows[links.forward[rows] == UNKNOWN].tolist():
-        given = _shapes(trace, row)
-        sizes = shapes_of(next(iter(listed_inputs(trace, row)[1:2]), ""))
+    named = matching(trace, lambda symbol: plain_name(symbol) in names) & operator_events(trace)
+    rows = np.flatnonzero(named & (links.step != UNKNOWN))
+    return [int(row) for row in rows[links.forward[rows] == UNKNOWN]]
+
+
+def _expanded(window: StepContext) -> dict[Shape, list[Sides]]:
+    """Shapes that smaller tensors are expanded to, each with the dimensions in which one is."""
+    found: defaultdict[Shape, list[Sides]] = defaultdict(list)
+    for row in _rows(window, {"expand"}):
+        given, sizes = _shapes(window.trace, row), _listed_numbers(window.trace, row)
         if given and sizes:
-            kept = (1,) * (len(sizes[0]) - len(given[0])) + given[0]
-            shape = tuple(old if new < 0 else new for new, old in zip(sizes[0], kept, strict=False))
-            found[shape] += elements(shape) >= TIMES * elements(given[0]) and kept[-1] == shape[-1]
+            kept = (1,) * (len(sizes) - len(given[0])) + given[0]
+            shape = tuple(old if new < 0 else new for new, old in zip(sizes, kept, strict=False))
+            if elements(shape) >= TIMES * elements(given[0]):
+                apart = enumerate(zip(shape, kept, strict=False), -len(shape))
+                found[shape].append(frozenset(side for side, (new, old) in apart if new != old))
     return found
 
 
-def _paired(calls: Iterable[_Alike], expanded: Counter[Shape]) -> dict[Shape, list[_Alike]]:
+def _summed(window: StepContext) -> defaultdict[Shape, list[Sides]]:
+    """Shapes of which sums are taken, each with the dimensions of one that names them."""
+    found: defaultdict[Shape, list[Sides]] = defaultdict(list)
+    for row in _rows(window, SUMMING - WHOLE):
+        given, sides = _shapes(window.trace, row), _listed_numbers(window.trace, row)
+        if given and sides:
+            found[given[0]].append(frozenset(side if side < 0 else side - len(given[0]) for side in sides))
+    return found
+
+
+def _listed_numbers(trace: Trace, row: int) -> tuple[int, ...]:
+    """The first list of numbers among a call's arguments; () without one."""
+    listed = (each for each in listed_inputs(trace, row) if each.startswith("["))
+    return tuple(map(int, NUMBER.findall(next(listed, ""))))
+
+
+NUMBER = re.compile(r"-?\b\d{1,12}\b")
+
+
+def _paired(calls: Iterable[_Alike], expanded: Mapping[Shape, list[Sides]]) -> dict[Shape, tuple[list[_Alike], Sides]]:
     """Calls that make tensors of all pairs, by the shape of these: of inputs that are broadcast against each other, or
-    that were expanded before. Their last dimension is the same, of features: pairs of plain numbers are as many anyhow.
-    """
-    found: defaultdict[Shape, list[_Alike]] = defaultdict(list)
+    that were expanded before. With the dimensions that both inputs have, which a sum over features goes over."""
+    found: dict[Shape, tuple[list[_Alike], Sides]] = {}
     for call in calls:
         if plain_name(call.name) not in PAIRING or call.phase == Phase.BACKWARD.title or len(call.shapes) < 2:
             continue
         first, second = call.shapes[:2]
         shape = broadcast(first, second)
-        spread = elements(shape) >= TIMES * max(elements(first), elements(second)) and first[-1] == second[-1]
-        both = first == second and expanded[shape] >= 2
-        if (spread or both) and elements(shape) >= SMALLEST:
-            found[shape].append(call)
+        spread = elements(shape) >= TIMES * max(elements(first), elements(second))
+        apart = expanded.get(shape, ()) if first == second else ()
+        if (spread or len(apart) >= 2) and elements(shape) >= SMALLEST:
+            sides = range(-len(shape), 0)
+            both = {side for side in sides if _sizes_at([side], first) == _sizes_at([side], second)}
+            made, features = found.get(shape, ([], frozenset(both)))
+            found[shape] = [*made, call], features & both.difference(*apart)
     return found
 
 
@@ -132,15 +185,11 @@ def _sources(stacks: Iterable[StepContext], paired: Mapping[Shape, object]) -> d
     """User's functions that make the tensors of these shapes, by windows with stacks."""
     found: dict[Shape, SourceLine] = {}
     for window in stacks:
-        trace, events = window.trace, window.trace.events
-        named = matching(trace, lambda symbol: plain_name(symbol) in PAIRING) & operator_events(trace)
-        rows = np.flatnonzero(named)
-        for row in rows[window.links.forward[rows] == UNKNOWN].tolist():
-            shapes = _shapes(trace, row)
+        for row in _rows(window, PAIRING):
+            shapes, at = _shapes(window.trace, row), np.array([row])
             shape = broadcast(*shapes[:2]) if len(shapes) > 1 else ()
             if shape in paired and shape not in found:
-                at = np.array([row])
-                source = source_of(trace, window.links, at, events.duration[at])
+                source = source_of(window.trace, window.links, at, window.trace.events.duration[at])
                 found.update({shape: source} if source is not None else {})
     return found
 

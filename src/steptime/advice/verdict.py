@@ -462,10 +462,11 @@ def _hottest_forward(case: Case) -> str:
         return ""
     times = {use.name: use.duration.value for use in case.phases}
     if case.optimizers and times.get("optimizer", 0.0) > times.get("forward", 0.0) + times.get("backward", 0.0):
-        stepping = max(case.optimizers, key=lambda use: use.duration.value)
-        return (
-            f"; {stepping.type} takes {format_share(ratio(times['optimizer'], case.step.duration.value))} of the step"
-        )
+        updates: dict[str, float] = {}
+        for each in case.optimizers:
+            updates[each.type] = updates.get(each.type, 0.0) + each.duration.value
+        kind = max(updates, key=lambda name: updates[name])
+        return f"; {kind} takes {format_share(min(1.0, ratio(updates[kind], case.step.duration.value)))} of the step"
     spent: dict[str, float] = {}
     for path in case.paths:
         if path.part == "forward" and path.lines:

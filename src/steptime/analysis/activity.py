@@ -74,9 +74,11 @@ def find_activity(
 def _targets(forwards: RecordTable, trains: Bool, ends: Int64) -> Bool:
     """Mask of the calls of models that never train and that most steps call a few times."""
     found = np.zeros(len(forwards), np.bool_)
-    for identity in np.setdiff1d(forwards.identity, forwards.identity[trains]).tolist():
+    identities, calls = np.unique(forwards.identity, return_counts=True)
+    few = identities[(calls >= RECURRING * len(ends)) & (calls <= INLINE_FORWARDS * len(ends))]
+    for identity in np.setdiff1d(few, forwards.identity[trains]).tolist():
         own = forwards.identity == identity
-        if is_recurring(forwards.start[own], ends) and own.sum() <= INLINE_FORWARDS * len(ends):
+        if is_recurring(forwards.start[own], ends):
             found |= own
     return found
 

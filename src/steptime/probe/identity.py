@@ -255,7 +255,7 @@ def settings_facts() -> dict[str, Any]:
         "memory_limit": memory_limit(),
         "packages": [name for name in PACKAGES if _is_installed(name)],
         "debug_switches": switched_on(os.environ),
-        "environments": not ENVIRONMENTS.isdisjoint(list(sys.modules)),
+        "environments": any(sys.modules.get(name) is not None for name in ENVIRONMENTS),
         "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or "",
     }
 

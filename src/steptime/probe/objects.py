@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import GetSetDescriptorType
+from types import GetSetDescriptorType, ModuleType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -59,6 +60,17 @@ def attributes(owner: Any) -> list[tuple[Any, Any]]:
         return []
     entries = descriptor.__get__(owner)
     return list(entries.items()) if type(entries) is dict else []
+
+
+ENTRIES: Any = vars(ModuleType)["__dict__"]
+
+
+def files_of_modules() -> list[str]:
+    """Returns the files of the imported modules. A lazy one (importlib.util.LazyLoader) would be imported by any other
+    look at it."""
+    modules = [each for each in list(sys.modules.values()) if issubclass(type(each), ModuleType)]
+    files = (ENTRIES.__get__(each).get("__file__") for each in modules)
+    return [file for file in files if type(file) is str]
 
 
 def modules_of(module: torch.nn.Module) -> Iterator[torch.nn.Module]:

@@ -21,7 +21,6 @@ from _thread import start_new_thread
 from collections.abc import Iterable, Iterator
 from itertools import starmap
 from threading import get_ident
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ from steptime.probe.identity import clock_pair, process_group
 from steptime.probe.inlay import Inlay
 from steptime.probe.memory import allocations
 from steptime.probe.modules import ModuleRanges
-from steptime.probe.objects import unseen
+from steptime.probe.objects import files_of_modules, unseen
 from steptime.probe.ours import pass_on, suppressed
 from steptime.probe.recorder import Recorder
 
@@ -114,9 +113,7 @@ the usual step and the shortest of the window. The shapes of its tensors take me
 
 def installed() -> list[str]:
     """Paths of the imported packages, of folders or files."""
-    modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
-    files = (each.__dict__.get("__file__") for each in modules)
-    found = (INSTALLED.match(file) for file in files if type(file) is str)
+    found = map(INSTALLED.match, files_of_modules())
     return sorted({each[1] for each in found if each})
 
 
@@ -367,9 +364,7 @@ class ProfilerWindow:
         specification = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
         if getattr(specification, "_initializing", False):
             return "another thread was importing torch._dynamo at that moment"
-        modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)] if self.stacks else []
-        names = (each.__dict__.get("__file__") for each in modules)
-        if any(isinstance(name, str) and HALF_CHARACTER.search(name) for name in names):
+        if self.stacks and any(map(HALF_CHARACTER.search, files_of_modules())):
             return "the name of a source file is not valid UTF-8, which torch cannot store"
         return ""
 

@@ -45,6 +45,7 @@ MOST_FACTS = 24
 BY_CALLERS = 0.3
 """Of the repeated time: two lines that ask for the same one after the other are named from there on."""
 VALUES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+CONTAINERS = (list, tuple, dict)
 RECORDS = (torch.distributions.Distribution, OrderedDict)
 """Types that are made anew for what they hold, as dataclasses are: Hugging Face's outputs are dictionaries. Of others,
 that a function has worked on and returns, nothing follows."""
@@ -79,26 +80,30 @@ def _gather(value: Any, found: list[int], deep: int, long: bool) -> int:
     if kind in VALUES:
         found.append(hash(value))
         return 0
-    if kind in (list, tuple, dict) and deep and (long or len(value) <= MOST_ITEMS):
-        found.append(hash((kind, len(value))))
-        apart = max(1, -(-len(value) // MOST_ITEMS))
-        chosen = islice(value.items() if kind is dict else value, 0, None, apart)
-        parts = [part for pair in chosen for part in pair] if kind is dict else chosen
-        return sum(_gather(each, found, deep - 1, long) for each in parts) + len(value) * (apart > 1)
+    parts = _parts(value, long) if deep else None
+    if parts is None:
+        return OPAQUE
+    count = len(value) if kind in CONTAINERS else 0
+    found.append(hash((kind, count) if kind in CONTAINERS else kind.__qualname__))
+    return sum(_gather(each, found, deep - 1, long) for each in parts) + count * (count > MOST_ITEMS)
+
+
+def _parts(value: Any, long: bool) -> list[Any] | None:
+    """What a container or a record holds; None for others, and for those that are too long."""
+    kind = type(value)
+    if kind in CONTAINERS and (long or len(value) <= MOST_ITEMS):
+        chosen = islice(value.items() if kind is dict else value, 0, None, max(1, -(-len(value) // MOST_ITEMS)))
+        return [part for pair in chosen for part in pair] if kind is dict else list(chosen)
     made = issubclass(kind, RECORDS) or "__dataclass_fields__" in kind.__dict__
-    held = attributes(value) if deep and made else []
-    if 0 < len(held) <= MOST_ITEMS:
-        found.append(hash(kind.__qualname__))
-        return sum(_gather(part, found, deep - 1, long) for pair in held for part in pair)
-    return OPAQUE
+    held = attributes(value) if made else []
+    return [part for pair in held for part in pair] if 0 < len(held) <= MOST_ITEMS else None
 
 
 def _has_graph(value: Any, deep: int = DEEPEST) -> bool:
     """True if backward may go to a tensor in a result."""
-    kind = type(value)
-    if kind in (list, tuple, dict) and deep:
-        return any(_has_graph(each, deep - 1) for each in islice(value.values() if kind is dict else value, MOST_ITEMS))
-    return kind in NATIVE and bool(value.requires_grad)
+    if type(value) in NATIVE:
+        return bool(value.requires_grad)
+    return deep > 0 and any(_has_graph(each, deep - 1) for each in _parts(value, False) or ())
 
 
 OPAQUE = -(1 << 60)

@@ -9,7 +9,7 @@ Also the reader of parity.jsonl, which a variant of a trial writes: losses, grad
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -274,7 +274,7 @@ def assemble_process(
             )
     held = _held(found)
     for name in ("leaks", "growing"):
-        facts[name] = tuple(fact for fact in facts[name] if any(fact is each for each in held))
+        facts[name] = tuple(fact for fact in facts[name] if id(fact) in held)
     facts["traces"] = _traces(folder, facts["traces"], problems)
     return rec.Process(
         folder=folder,
@@ -287,14 +287,16 @@ def assemble_process(
     )
 
 
-def _held(found: Iterable[object]) -> list[rec.LeakFacts | rec.GrowingFacts]:
-    """What grows and was not freed after it had been reported."""
-    held: list[rec.LeakFacts | rec.GrowingFacts] = []
-    for fact in found:
-        if isinstance(fact, rec.LeakFacts | rec.GrowingFacts):
-            held.append(fact)
-        elif isinstance(fact, rec.FreedFacts):
-            held = [each for each in held if fact.names and each.name not in fact.names]
+def _held(found: Sequence[object]) -> set[int]:
+    """Identities of the facts of what grows and was not freed after it had been reported."""
+    held, freed = set[int](), set[str]()
+    for fact in reversed(found):
+        if isinstance(fact, rec.FreedFacts):
+            if not fact.names:
+                break
+            freed.update(fact.names)
+        elif isinstance(fact, rec.LeakFacts | rec.GrowingFacts) and fact.name not in freed:
+            held.add(id(fact))
     return held
 
 

@@ -557,8 +557,10 @@ class Columns:
         """Types of the arguments, with sparse tensors as such: they have sides and no strides."""
         if b"[]" not in bytes(args.strides):
             return args.dtypes
-        kinds, strides, shapes = map(msgspec.json.decode, (args.dtypes, args.strides, args.shapes))
-        if not all(type(each) is list for each in (kinds, strides, shapes)):
+        try:
+            kinds = msgspec.json.decode(args.dtypes, type=list[str])
+            strides, shapes = (msgspec.json.decode(each, type=list[list[Any]]) for each in (args.strides, args.shapes))
+        except (msgspec.DecodeError, RecursionError):
             return args.dtypes
         every = zip(kinds, strides, shapes, strict=False)
         marked = [SPARSE + kind if sides and not apart else kind for kind, apart, sides in every]

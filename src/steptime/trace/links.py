@@ -239,7 +239,7 @@ def with_full_paths(trace: Trace, packages: Iterable[str]) -> Trace:
 
     def full(symbol: str) -> str:
         first = frame["file"].partition("/")[0] if (frame := FRAME.match(symbol)) else ""
-        return paths[first] + symbol.removeprefix(first) if first in paths else symbol
+        return paths[first] + symbol.removeprefix(first) if first and first in paths else symbol
 
     return replace(trace, symbols=tuple(map(full, trace.symbols)))
 

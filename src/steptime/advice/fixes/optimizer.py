@@ -131,8 +131,7 @@ def dropped_gradients(step: StepSummary, case: Case) -> Option | None:
 
     When to leave it: When the loop reads gradients of parameters that the loss does not reach.
     """
-    elements = sum(use.elements for use in case.optimizers)
-    filling, adding = zeroing(case, elements, step.micro_batches)
+    filling, adding = zeroing(case)
     if not filling:
         return None
     saving = modelled(filling + adding, filling, filling + adding, step.steady)

@@ -103,7 +103,9 @@ def optimizer_share(step: StepSummary, optimizers: tuple[OptimizerUse, ...], cas
         return None
     top = max(optimizers, key=lambda use: use.duration.value)
     tensors = sum(use.parameters for use in optimizers)
-    summary = f"{top.type} takes {in_step(duration.value, step)} for {tensors} tensors"
+    kinds = sorted({use.type for use in optimizers})
+    take = f"{' and '.join(kinds)} take{'s' if len(kinds) == 1 else ''}"
+    summary = f"{take} {in_step(duration.value, step)} for {tensors} tensors"
     rarely = "step less often (accumulate gradients), enlarge the batch, or train fewer parameters"
     fusable = any(use.type in FUSABLE and not use.fused for use in optimizers)
     advice = f"Use fused=True, or {rarely}." if fusable else f"No faster implementation is left to switch on: {rarely}."
@@ -162,7 +164,7 @@ def dense_embedding_gradient(step: StepSummary, optimizers: tuple[OptimizerUse, 
     if part < LEAST_EMBEDDINGS or use.dense_embedding_elements < FEWEST_ELEMENTS:
         return None
     updating, making = scaled(use.duration, part), dense_gradients(case, use.dense_embedding_elements)
-    saving = total((updating, modelled(making, SURELY_MADE * making, making)))
+    saving = total((updating, modelled(making, SURELY_MADE * making, making, updating.samples)))
     elements = f"dense gradients of {use.dense_embedding_elements / 1e6:.1f} M elements of embeddings"
     summary = f"{use.type} spends {in_step(saving.value, step)} on {elements}"
     if making >= SMALL_PART * saving.value:
@@ -234,9 +236,10 @@ def zeroed_gradients(
     What it means: zero_grad(set_to_none=False) writes zeros into every gradient, and backward then reads them, adds its
     result and writes the sum. Dropped gradients (the default since torch 2.0) are simply put in place.
 
-    How we know: Outside of forward and backward, operators fill as many bytes with zeros as the gradients have. They
-    are timed in the profiled steps, and so are as many additions in backward, which dropped gradients would not need,
-    unless an update has several backwards.
+    How we know: Outside of forward and backward, operators fill as many bytes with zeros as the gradients have; away
+    from the optimizer as many tensors, too, and at most twice the bytes, as a loss's sums fill. They are timed in the
+    profiled steps, and so are as many additions in backward, which dropped gradients would not need, unless an update
+    has several backwards.
 
     What helps: optimizer.zero_grad() without set_to_none=False; model.zero_grad() likewise.
 
@@ -246,7 +249,7 @@ def zeroed_gradients(
     if case.settings is not None and case.settings.deterministic:
         return None  # it fills new memory, too
     elements = sum(use.elements for use in optimizers)
-    filling, adding = zeroing(case, elements, case.step.micro_batches)
+    filling, adding = zeroing(case)
     both = filling + adding
     if ratio(both, case.step.duration.value) < LEAST_SHARE_OF_ZEROS:
         return None

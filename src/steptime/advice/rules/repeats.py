@@ -123,6 +123,8 @@ def _keep(use: RepeatUse) -> str:
     """Where to keep it: what has one result needs no key, what another line has asked for is there."""
     if use.first is not None:
         return f"Compute it once: keep what {format_source(use.first)} gave and use that, or leave one of the two out."
+    if use.trained and use.evaluations >= TWICE:
+        return "Compute it once per step and use that: it depends on weights, which each update changes."
     if use.results == 1:
         return "Compute it once, before the loop or in __init__ (register_buffer), and use that."
     return "Keep each result by what it depends on (functools.cache, a dictionary) and look it up."

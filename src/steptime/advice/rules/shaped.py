@@ -212,13 +212,14 @@ def all_pairs(step: StepSummary, spread: tuple[SpreadUse, ...], case: Case) -> I
     """A tensor of all pairs is made and summed up
 
     What it means: Two tensors are broadcast against each other, so that each row of the one meets each row of the
-    other, subtracted or multiplied, and the result is summed over its last dimension. What is made in between has a
+    other, subtracted or multiplied, and the result is summed over their features. What is made in between has a
     number for each pair *and* each feature: it is written, read, squared and summed, forward and backward, at the speed
     of memory.
 
     How we know: The profile has operators on two inputs of which the result has eight times as many numbers as either,
-    or which were expanded so, and a sum over tensors of that shape. The savings are a fraction of the time of all
-    operators on such tensors.
+    or which were expanded so, and a sum of it over dimensions that both inputs have. Nothing else in forward needs a
+    tensor of that shape: only measures, sums and scales do, by what is not of all pairs. The savings are a fraction of
+    the time of all operators on such tensors.
 
     What helps: A matmul sums while it multiplies. Squared distances are |x|² + |y|² - 2 x·y; torch.cdist gives
     distances, with p=1 sums of absolute values. Rounding differs: of squared distances close to zero, clamp(min=0)
