@@ -271,7 +271,7 @@ def _optimizers(
             OptimizerUse,
             facts,
             duration=mean_of_series(measure(own, steps.start, steps.end)[usual]),
-            operators=calls,
+            operators=calls if facts.made == 1 else None,  # others may have had more tensors
             dense_embedding_elements=facts.sparse_candidates or held,
         )
         uses.append(use)

@@ -143,6 +143,7 @@ class Session:
         self.update_observer: Callable[[Any], None] | None = None
         self.logging: list[Follower] = []
         self.active, self._opening, self._pid = True, threading.Lock(), os.getpid()
+        self.optimizer_kinds: dict[int, list[str]] = {}  # types by number: one line may make another in each training
         self.described: dict[int, int | None] = {}  # by number, with the batch size of a loader's iterator
         self._script: Stage | None = None
         self.housekeeping = Housekeeping(self.recorder)
@@ -397,8 +398,13 @@ def _describe(session: Session, optimizer: Any, number: int) -> int:
     site = facts["site"] and (facts["site"]["file"], facts["site"]["line"])
     number, made = session.numbers.in_place(optimizer, site) if site else (number, 1)
     session.described[number] = None
-    if made & (made - 1) == 0:  # 1, 2, 4, …: a fact costs more than a step of a small model
-        session.recorder.fact("optimizer", **{**facts, "identity": number, "made": made})
+    kinds = session.optimizer_kinds.setdefault(number, [])
+    another = facts["type"] not in kinds
+    if another:
+        kinds.append(facts["type"])
+    if another or made & (made - 1) == 0:  # 1, 2, 4, …: a fact costs more than a step of a small model
+        of_all = {"identity": number, "made": made, "type": " or ".join(kinds)}
+        session.recorder.fact("optimizer", **{**facts, **of_all})
         session._new_models.install(session.top_modules)
     return number
 
