@@ -143,7 +143,6 @@ class Session:
         self.update_observer: Callable[[Any], None] | None = None
         self.logging: list[Follower] = []
         self.active, self._opening, self._pid = True, threading.Lock(), os.getpid()
-        self.optimizer_kinds: dict[int, list[str]] = {}  # types by number: one line may make another in each training
         self.described: dict[int, int | None] = {}  # by number, with the batch size of a loader's iterator
         self._script: Stage | None = None
         self.housekeeping = Housekeeping(self.recorder)
@@ -397,11 +396,10 @@ def _describe(session: Session, optimizer: Any, number: int) -> int:
         facts = identity.optimizer_facts(optimizer, number)
     site = facts["site"] and (facts["site"]["file"], facts["site"]["line"])
     number, made = session.numbers.in_place(optimizer, site) if site else (number, 1)
-    session.described[number] = None
-    kinds = session.optimizer_kinds.setdefault(number, [])
+    kinds = session.numbers.kinds.get(number, ())
     another = facts["type"] not in kinds
-    if another:
-        kinds.append(facts["type"])
+    session.described[number] = None
+    session.numbers.kinds[number] = kinds = (*kinds, facts["type"]) if another else kinds
     if another or made & (made - 1) == 0:  # 1, 2, 4, …: a fact costs more than a step of a small model
         of_all = {"identity": number, "made": made, "type": " or ".join(kinds)}
         session.recorder.fact("optimizer", **{**facts, **of_all})
