@@ -328,6 +328,23 @@ def test_the_line_of_steps_that_are_slow_in_their_turn_is_reported_with_its_part
     assert period.line_share == pytest.approx(24 / 35)
 
 
+@pytest.mark.parametrize(("second", "kept"), [(100, False), (20, True)])
+def test_lines_of_a_first_training_do_not_speak_for_a_second_one(tmp_path: Path, second: int, kept: bool) -> None:
+    """A teacher is trained in a loop whose lines are timed, then a student in another one."""
+    lines = [{"line": 7, "text": "lost.append(loss.item())", "stores": [], "loads": []}]
+    job = JournalBuilder().fact("code", base=1, file="job.py", function="main", first_line=7, loop=True, lines=lines)
+    start = 0
+    for number in range(50 + second):
+        start = job.now if number == 20 else start
+        job.next(MS).forward(5 * MS).backward(8 * MS).step(2 * MS, 2 if number >= 50 else 1)
+        job.wait(MS)
+        if 20 <= number < 26:
+            job.record(Kind.LINE, job.now - MS, job.now, 1)
+        if number == 25:
+            job.record(Kind.LINES, start, job.now)
+    assert bool(case_of(job.process(tmp_path / "recording")).lines) is kept
+
+
 @pytest.mark.parametrize("others", [(), ("__main__.log",)])
 def test_a_callback_that_counts_the_steps_itself_is_the_line_where_nothing_else_is_called(
     tmp_path: Path, others: tuple[str, ...]

@@ -101,6 +101,13 @@ def test_the_first_finding_writes_the_headline_with_its_line_once() -> None:
     assert verdict(case(use("input", 60, 1)), (named,)).sentence == "data.py:12 takes 55 ns per step (55 %)."
 
 
+def test_the_finding_that_saves_most_of_the_category_writes_the_headline_before_a_smaller_one() -> None:
+    small = Finding("ST503", "one-by-one", Weight.FINDING, "Adam is slow", "y.", ONE, "python", SourceLine("a.py", 3))
+    large = Finding("ST201", "python-time", Weight.FINDING, "a.py:9 is slow", "y.", MUCH, "python", None)
+    found = verdict(case(use("python", 60, 1)), (small, large))
+    assert found.sentence == "a.py:9 is slow."
+
+
 def test_what_no_finding_saves_is_not_said_to_be_saved() -> None:
     slow = replace(use("compute", 40, 2), recoverable=Estimate(29.0, 25.0, 33.0, 50))
     assert "could be saved" not in verdict(case(use("input", 55, 1), slow)).sentence

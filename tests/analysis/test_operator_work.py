@@ -110,3 +110,35 @@ def test_a_call_that_waited_for_a_processor_is_not_usual(tmp_path: Path) -> None
     calls = [event("aten::add", at, at + (90 if at == 200 else 10), **VECTOR) for at in (0, 100, 200)]
     found = totals(tmp_path / "trace.json", *calls, event("aten::add", 300, 304, **PRODUCT))
     assert (found["aten::add"].duration, found["aten::add"].usual) == (114_000, 34_000)
+
+
+@pytest.mark.parametrize(
+    ("longest", "kept"),
+    [(12.0, False), (0.4, True)],  # ms: a turn of another program's, and a cold cache
+)
+def test_a_call_that_had_no_processor_does_not_speak_for_the_others(tmp_path: Path, longest: float, kept: bool) -> None:
+    """Two profiled steps of three calls each, one of which is much longer than its like in the other step."""
+    events = []
+    for number, at in enumerate((0, 50_000)):
+        events.append(event(f"ProfilerStep#{number}", at, at + 40_000, "user_annotation"))
+        for turn in range(3):
+            start, long = at + 13_000 * turn, (number, turn) == (1, 1)
+            events.append(event("aten::sqrt", start, start + (1000 * longest if long else 20), **VECTOR))
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    trace = read(path)
+    (found,) = operator_totals(step_context(trace, steps_of(trace)), {}, usual=True)
+    assert found.duration == (pytest.approx(250_000) if kept else pytest.approx(60_000))
+
+
+def test_a_call_that_has_more_to_do_counts_in_full(tmp_path: Path) -> None:
+    many: dict[str, Any] = {"Input Dims": [[100_000]], "Input type": ["float"]}
+    events = []
+    for number, (at, long) in enumerate(((0, False), (50_000, True))):
+        events.append(event(f"ProfilerStep#{number}", at, at + 40_000, "user_annotation"))
+        events.append(event("aten::sqrt", at, at + (12_000 if long else 20), **(many if long else VECTOR)))
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    trace = read(path)
+    (found,) = operator_totals(step_context(trace, steps_of(trace)), {}, usual=True)
+    assert found.duration == pytest.approx(6_010_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -9,7 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.probe import identity, schedule  # noqa: E402
+from steptime.probe import (  # noqa: E402
+    identity,
+    schedule,
+    session as session_module,
+    sites,
+)
 from steptime.probe.schedule import steps_to_next  # noqa: E402
 from steptime.probe.session import Session  # noqa: E402
 
@@ -54,3 +60,20 @@ def test_a_loader_without_a_length_delays_nothing() -> None:
             raise TypeError("a stream has no length")
 
     assert steps_to_next([Stream(), object()], 1, 1, 5) == 0
+
+
+def test_optimizers_of_other_types_in_one_place_are_all_known(tmp_path: Path) -> None:
+    """A study that draws the optimizer: what is advised for one of the types may fail for another."""
+    sites.install()
+    session = Session({"recording": str(tmp_path)}, schedule.run)
+    for made, name in enumerate(("SGD", "SGD", "RMSprop", "SGD")):
+        optimizer = getattr(torch.optim, name)([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+        session_module._describe(session, optimizer, made)
+        del optimizer
+    session.finish()
+    (path,) = tmp_path.glob("process-*/facts.jsonl")
+    facts = [each for each in map(json.loads, path.read_text().splitlines()) if each["fact"] == "optimizer"]
+    assert [(each["type"], each["made"]) for each in facts] == [
+        ("SGD", 1), ("SGD", 2), ("SGD or RMSprop", 3), ("SGD or RMSprop", 4),
+    ]  # fmt: skip
+    assert len({each["identity"] for each in facts}) == 1

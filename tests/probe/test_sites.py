@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,6 +91,14 @@ def test_whose_code_a_file_is() -> None:
     assert sites.whose(sites.__file__) == sites.INNER
     assert sites.whose(pytest.__file__) == sites.LIBRARY
     assert sites.whose("<string>") == sites.INNER
+
+
+def test_what_a_library_writes_while_the_job_runs_is_the_librarys() -> None:
+    folder = tempfile.gettempdir()
+    assert sites.whose(f"{folder}/torch_geometric.nn.conv.gin_conv_GINConv_propagate_o3ij4bn7.py") == sites.LIBRARY
+    assert sites.whose(f"{folder}/__main___MyConv_propagate_x1_4bn7z.py") == sites.LIBRARY
+    assert sites.whose(f"{folder}/train_baseline.py") == sites.USER
+    assert sites.whose(f"{folder}/ann/train.v2_baseline.py") == sites.USER
 
 
 def test_a_script_without_a_file_is_the_users() -> None:

@@ -56,20 +56,21 @@ from steptime.analysis.categories import CategoryName
 from steptime.analysis.graph_launches import graph_use
 from steptime.analysis.layout import Layout
 from steptime.analysis.modules import module_uses
-from steptime.analysis.operators import OperatorUse
+from steptime.analysis.operators import OperatorUse, step_at
 from steptime.analysis.recorded_breakdown import RecordedBreakdown, operator_time
 from steptime.analysis.steps import UPDATES
 from steptime.analysis.timeline import Phase, Steps
 from steptime.analysis.tracer import without_tracer
 from steptime.analysis.unused import picked_uses, unread_uses, unused_passes
 from steptime.analysis.user_code import extra_calls
-from steptime.arrays import Int64, unique
+from steptime.arrays import Bool, Int64, unique
 from steptime.intervals import EMPTY, contains, intersect, join, measure, subtract, union
 from steptime.journal import Flag, Kind
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import ModuleFacts, OptimizerFacts, Process, RuleFacts, TelemetrySample
 from steptime.trace.compile_logs import CompilerEvent, is_limit, reason_and_hint
+from steptime.trace.links import UNKNOWN
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import is_compiled, matching, of_symbols
 
@@ -91,6 +92,8 @@ def assemble(
     usual = without_tracer(layout, with_tracer)
     if not len(usual):
         raise ValueError("a case needs a steady step")
+    if of_another_training(layout, usual, steps.profiled):
+        recorded = None
     contention = contention_use(process, steps, usual, telemetry, machine)
     breakdown, operators = (recorded.breakdown, recorded.operators) if recorded is not None else (None, ())
     categories = category_uses(breakdown, steps, usual, operators, machine, left_to(contention))
@@ -104,6 +107,8 @@ def assemble(
     step = step_summary(process, layout.timeline, usual, len(with_tracer) - len(usual))
     looked = looked_at(process, layout, loader, step.duration.value)
     lines = line_uses(process, layout, usual, operator_time(recorded) if recorded is not None else EMPTY)
+    if of_another_training(layout, usual, steps.lined):
+        lines = ()
     compiling, run = _compiling(process, steps)
     repeated, frozen = forwards_without_gradients(process, layout, usual)
     busy = gpu_busy(steps, usual, telemetry, process.devices)
@@ -247,6 +252,18 @@ def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> 
     )
 
 
+def of_another_training(layout: Layout, usual: Int64, seen: Bool) -> bool:
+    """True if most of the usual steps' time is in steps of optimizers that updated nothing in the steps of a mask: a
+    job that trains a second model in a loop of its own. What was seen in the first loop says nothing about it."""
+    steps, updates = layout.timeline.steps, layout.records.of(*UPDATES)
+    step = step_at(np.stack([steps.start, steps.end], axis=1), updates.start)
+    step, identity = step[step != UNKNOWN], updates.identity[step != UNKNOWN]
+    known = np.isin(identity, identity[seen[step]])
+    other, spent = np.zeros(len(steps.start), np.bool_), steps.duration
+    other[step], other[step[known]] = bool(known.any()), False
+    return 2 * int(spent[usual][other[usual]].sum()) > int(spent[usual].sum())
+
+
 def _optimizers(
     process: Process, layout: Layout, usual: Int64, operators: Sequence[OperatorUse]
 ) -> tuple[OptimizerUse, ...]:
@@ -271,7 +288,7 @@ def _optimizers(
             OptimizerUse,
             facts,
             duration=mean_of_series(measure(own, steps.start, steps.end)[usual]),
-            operators=calls,
+            operators=calls if facts.made == 1 else None,  # others may have had more tensors
             dense_embedding_elements=facts.sparse_candidates or held,
         )
         uses.append(use)

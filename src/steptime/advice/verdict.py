@@ -436,17 +436,17 @@ def _most_of(uses: list[CategoryUse], findings: tuple[Finding, ...]) -> bool:
 
 
 def _headline(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> str:
-    """Sentence of the first finding in the category, with its line, if that is most of it; else one about the
-    category."""
+    """Sentence of the first finding that saves most of the category, with its line; else one about the category."""
     about = [each for each in findings if each.category in (use.name, "") and each.weight is Weight.FINDING]
     about += [each for each in findings if each.category == use.name and each.weight is Weight.NOTE]
-    first = next(iter(about), None)
+    most = MOST_OF_IT * use.recoverable.value
+    first = next((each for each in about if each.savings and each.savings.value >= most), next(iter(about), None))
     hottest = _hottest_forward(case) if use.name == COMPUTE else ""
     amount = (_made_of(findings) if use.name == COMPUTE else "") or _amount(use, case)
     if first is None:
         return f"{amount}{hottest}."
     place = format_source(first.source) if first.source is not None else ""
-    if first.savings is not None and first.savings.value >= MOST_OF_IT * use.recoverable.value:
+    if first.savings is not None and first.savings.value >= most:
         return _reported(first)
     if first.savings is None or not place or hottest:
         return f"{amount}{hottest}."

@@ -55,6 +55,9 @@ NEARLY_ALL = 0.8
 too."""
 FEWEST_DURING_A_STALL = 2
 """Steps: with so few, no step can be called the usual one."""
+STALL, LONGEST_UNSTALLED = 10, 1_000_000
+"""A call that takes ten times as long as the same work at its place in the other steps, and this many ns more, had no
+CPU meanwhile: a scheduler gives other programs turns of milliseconds, and cold memory costs less."""
 OWN = 2
 """Factor on the bytes of the calls inside: a call that moves more than this moves bytes itself. A division makes a
 tensor of its scalar by calls, and a sum clears its result so; a composite operator moves only what its parts move."""
@@ -480,6 +483,8 @@ def operator_totals(steps: StepContext, sources: Sources, usual: bool = False) -
         differentiated |= left
     recurrent = in_recurrent_layers(steps, calls.rows)
     groups = grouped(steps.trace.events.name[calls.rows], calls.phase, differentiated)
+    if usual and not steps.on_device:
+        calls = replace(calls, duration=_without_stalled_calls(steps, calls, modelled, groups))
     totals = [
         replace(
             _operator_total(steps, calls, modelled, chosen, sources, bool(differentiated[chosen[0]]), usual),
@@ -489,6 +494,25 @@ def operator_totals(steps: StepContext, sources: Sources, usual: bool = False) -
         for chosen in groups
     ]
     return tuple(sorted(totals, key=lambda each: (-each.duration, each.name, each.phase)))
+
+
+def _without_stalled_calls(steps: StepContext, calls: OperatorCalls, modelled: Modelled, groups: list[Int64]) -> Int64:
+    """Time of each call, ns; a stalled one has the pace of the call at the same position in the median step. Groups
+    with other numbers of calls from step to step are left as they are, as their calls have no such position."""
+    start, duration = steps.trace.events.start[calls.rows], calls.duration.copy()
+    step = step_at(steps.boundaries, start)
+    work = np.array([1.0 + ((each.flops or 0.0) + each.bytes if each else 0.0) for each in modelled.works])[
+        modelled.kind
+    ]
+    for chosen in groups:
+        counts = np.bincount(step[chosen], minlength=len(steps))
+        if len(steps) > 1 and counts.min() == counts.max():
+            order = chosen[np.argsort(start[chosen], kind="stable")]
+            spent, amount = (each[order].reshape(len(steps), -1) for each in (duration, work))
+            usual = np.sort(spent / amount, axis=0)[(len(steps) - 1) // 2] * amount
+            stalled = (spent > STALL * usual) & (spent > usual + LONGEST_UNSTALLED)
+            duration[order] = np.where(stalled, usual, spent).ravel()
+    return duration
 
 
 def _without_a_stall(steps: StepContext, rows: Numbers, duration: Int64) -> float:

@@ -243,6 +243,7 @@ class ObjectNumbers:
     """Small numbers for the user's objects, which are held weakly. No number is used twice."""
 
     def __init__(self) -> None:
+        self.kinds: dict[int, tuple[str, ...]] = {}  # types of optimizers by number: each training may make another
         self.known: dict[int, tuple[int, Any]] = {}
         self._last = 0
         self._latest: dict[Any, tuple[int, Any, int]] = {}

@@ -396,9 +396,13 @@ def _describe(session: Session, optimizer: Any, number: int) -> int:
         facts = identity.optimizer_facts(optimizer, number)
     site = facts["site"] and (facts["site"]["file"], facts["site"]["line"])
     number, made = session.numbers.in_place(optimizer, site) if site else (number, 1)
+    kinds = session.numbers.kinds.get(number, ())
+    another = facts["type"] not in kinds
     session.described[number] = None
-    if made & (made - 1) == 0:  # 1, 2, 4, …: a fact costs more than a step of a small model
-        session.recorder.fact("optimizer", **{**facts, "identity": number, "made": made})
+    session.numbers.kinds[number] = kinds = (*kinds, facts["type"]) if another else kinds
+    if another or made & (made - 1) == 0:  # 1, 2, 4, …: a fact costs more than a step of a small model
+        of_all = {"identity": number, "made": made, "type": " or ".join(kinds)}
+        session.recorder.fact("optimizer", **{**facts, **of_all})
         session._new_models.install(session.top_modules)
     return number
 

@@ -12,8 +12,10 @@ import dis
 import inspect
 import linecache
 import os
+import re
 import sys
 import sysconfig
+import tempfile
 import tokenize
 from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType, ModuleType
@@ -45,6 +47,10 @@ _INNER_FOLDERS = (
 _STANDARD = tuple(
     os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
 )
+_GENERATED = re.compile(
+    re.escape(os.path.join(tempfile.gettempdir(), "")) + r"(__main__|\w+\.)[^/\\]*_[a-z0-9_]{8}\.py"
+)
+"""Files that a library writes while the job runs: a module's name and the eight characters of `tempfile`."""
 _INSTALLED = (os.path.join("", "site-packages", ""), os.path.join("", "dist-packages", ""))
 _whose: dict[str, int] = {}
 _built: SideTable[dict[str, Any]] = SideTable()
@@ -69,7 +75,7 @@ def _classify(file: str) -> int:
     path = os.path.abspath(file)
     if path.startswith(_INNER_FOLDERS):
         return INNER
-    if any(mark in path for mark in _INSTALLED):
+    if any(mark in path for mark in _INSTALLED) or _GENERATED.fullmatch(path):
         return LIBRARY
     return INNER if path.startswith(_STANDARD) else USER
 

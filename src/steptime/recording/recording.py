@@ -70,7 +70,7 @@ class OptimizerFacts:
     """One optimizer object, made at `site`. parameters: tensors; elements: numbers in them. foreach, fused: of the
     first group, None where torch chooses. sparse_candidates: elements of embedding weights whose gradient is dense and
     mostly zero. groups: of parameters; distinct_groups: with different options; 0 where not known. made: at least so
-    many, one in the place of the other."""
+    many, one in the place of the other, of these types: "SGD or RMSprop"."""
 
     identity: int
     type: str

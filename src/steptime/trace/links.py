@@ -212,6 +212,9 @@ BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<function>\w+)(?: of .
 FOREIGN = re.compile(r"(^|/)(site-packages|dist-packages|lib/python\d[\d.]*|steptime/(?:capture|probe))/")
 """Folders of libraries. The last is steptime's own, also in a checkout (`pip install --editable`); the probe was in
 capture/ once."""
+GENERATED = re.compile(r"^(/private)?(/tmp|/var/tmp|/var/folders/.*/T)/(__main__|\w+\.)[^/]*_[a-z0-9_]{8}\.py$")
+"""Files that a library writes while the job runs: a module's name and the eight characters of `tempfile` (the message
+passing of PyTorch Geometric)."""
 _LIBRARIES = """
 torch torchvision torchaudio numpy pandas scipy sklearn PIL transformers accelerate datasets tokenizers lightning
 pytorch_lightning lightning_fabric keras timm peft trl diffusers ignite fastai deepspeed megatron tqdm wandb mlflow
@@ -222,11 +225,11 @@ LIBRARIES = frozenset(_LIBRARIES.split())
 
 
 def is_user_file(file: str) -> bool:
-    """True for a user's file: of no library, not Python's own, and a real file."""
+    """True for a user's file: of no library, not Python's own, and a real file that was there before the job."""
     parts = PurePath(file).parts
     if file.startswith("<ipython-input-"):
         return True
-    if not parts or file.startswith("<") or FOREIGN.search(file):
+    if not parts or file.startswith("<") or FOREIGN.search(file) or GENERATED.match(file):
         return False
     top = parts[0].removesuffix(".py")
     return top not in LIBRARIES and top not in sys.stdlib_module_names
