@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +11,12 @@ import numpy as np
 from steptime.advice.kernels import elements, plain_name, shapes_of
 from steptime.advice.run_uses import SpreadUse
 from steptime.advice.shaped_evidence import listed_inputs, steady_shares
-from steptime.analysis.operators import OperatorUse, operator_calls, operator_events, source_of
+from steptime.analysis.operators import OperatorUse, operations_on, operator_calls, operator_events, source_of
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase
+from steptime.arrays import Bool
 from steptime.quantities import SourceLine
+from steptime.trace.call_tree import ROOT, nearest_ancestor
 from steptime.trace.links import UNKNOWN
 from steptime.trace.table import ABSENT, Trace
 from steptime.trace.vendors import matching
@@ -88,11 +90,13 @@ def _calls(window: StepContext) -> list[_Alike]:
 
 
 def _expanded(window: StepContext) -> Counter[Shape]:
-    """Shapes that smaller tensors are expanded to outside of backward, and how often."""
+    """Shapes that smaller tensors are expanded to outside of backward, and how often. What an operator expands for
+    itself (the mask of attention, for one matmul with it) meets no other tensor."""
     trace, links = window.trace, window.links
-    expands = matching(trace, lambda symbol: plain_name(symbol) == "expand") & operator_events(trace)
+    expands = matching(trace, lambda symbol: plain_name(symbol) == "expand") & (links.step != UNKNOWN)
+    pairing = matching(trace, lambda symbol: plain_name(symbol) in PAIRING)
     found: Counter[Shape] = Counter()
-    rows = np.flatnonzero(expands & (links.step != UNKNOWN))
+    rows = np.fromiter(_not_inside(window, expands, pairing), np.int64)
     for row in rows[links.forward[rows] == UNKNOWN].tolist():
         given = _shapes(trace, row)
         sizes = shapes_of(next(iter(listed_inputs(trace, row)[1:2]), ""))
@@ -101,6 +105,15 @@ def _expanded(window: StepContext) -> Counter[Shape]:
             shape = tuple(old if new < 0 else new for new, old in zip(sizes[0], kept, strict=False))
             found[shape] += elements(shape) >= TIMES * elements(given[0])
     return found
+
+
+def _not_inside(window: StepContext, chosen: Bool, allowed: Bool) -> Iterator[int]:
+    """Rows of the chosen operators that run inside no operator but an allowed one. chosen, allowed: masks of events."""
+    for track in window.tracks:
+        operations = operations_on(window.trace, track)
+        around = nearest_ancestor(operations.parent, operations.moving)
+        free = (around == ROOT) | allowed[operations.rows[around]]
+        yield from operations.rows[chosen[operations.rows] & free].tolist()
 
 
 def _paired(calls: Iterable[_Alike], expanded: Counter[Shape]) -> dict[Shape, list[_Alike]]:
