@@ -1382,6 +1382,11 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "unread-result": {
         "fires-on-attention": replace(BASE, unread=(UnreadUse(_WEIGHTS, 0.3, 0.2),)),
+        "fires-on-attention-that-drops": replace(
+            BASE,
+            unread=(UnreadUse(_WEIGHTS, 0.3, 0.2),),
+            operators=(*BASE.operators, operator("bernoulli_", 2, 0.1 * MS, "memory", "forward")),
+        ),
         "fires-on-another-module": replace(
             BASE, unread=(UnreadUse(replace(_WEIGHTS, type="Decoder", results=(2,)), 0.1, 0.0),)
         ),
